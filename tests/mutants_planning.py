@@ -554,4 +554,20 @@ PLANNING_MUTANTS = [
         changes="sharing saves nothing",
         check=test_several.test_models_on_the_same_gpus_are_sized_together,
     ),
+    SourceMutant(
+        name="nobody stays awake",
+        place="inferplan.serving.time_shared:_take_turns",
+        old="max(first, now + swap.keep_alive)",
+        new="max(first, now)",
+        changes="a model goes to sleep as soon as it is idle, whatever is asked",
+        check=test_time_shared.test_a_model_that_stays_awake_serves_what_comes,
+    ),
+    SourceMutant(
+        name="weights are dropped on the way out",
+        place="inferplan.serving.time_shared:Swap.seconds",
+        old="self.sleep[gone] + self.wake[come]",
+        new="self.wake[come]",
+        changes="going to sleep takes no time",
+        check=test_time_shared.test_a_model_wakes_when_the_other_has_nothing_to_do,
+    ),
 ]

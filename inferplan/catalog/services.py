@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from inferplan.errors import SpecError, UsageError
 from inferplan.spec import Spec
 from inferplan.traffic.requests import Slo, parse_lengths
 from inferplan.traffic.stages import Stage, require_tree
-from inferplan.units import Seconds
+from inferplan.units import BytesPerSecond, Seconds
 from inferplan.work.parallel import Parallelism
 
 
@@ -24,6 +24,20 @@ class AnswerSpec(Spec):
     ttft: Seconds | None = Field(default=None, gt=0)
     e2e: Seconds | None = Field(default=None, gt=0)
     percentile: float = Field(default=95.0, gt=0, lt=100)
+
+
+class SwapSpec(Spec):
+    """Models that share GPUs and of which one at a time is awake, as in vLLM's sleep mode (docs/several-models.md).
+
+    level: 1 keeps the weights of those that sleep in host memory, 2 drops them. bandwidth: of level 1 between a device
+    and host memory, one way; of level 2 of the storage that all devices of a replica read from. keep_alive: seconds for
+    which one that has nothing to do stays awake while others wait. overhead: of a switch, beyond the weights.
+    """
+
+    level: Literal[1, 2]
+    bandwidth: BytesPerSecond = Field(gt=0)
+    keep_alive: Seconds = Field(ge=0)
+    overhead: Seconds = Field(ge=0)
 
 
 class ServiceModel(Spec):
@@ -47,7 +61,9 @@ class ServiceModel(Spec):
     after: str | None = None
     share: float | None = Field(default=None, ge=0, le=1)
     shares: str | None = None
-    """The model on whose GPUs it is resident too."""
+    """The model on whose GPUs it runs too."""
+    swap: SwapSpec | None = None
+    """How models that share its GPUs take turns there; absent: all are resident."""
     prompt: str | None = None
     output: str
     ttft: Seconds | None = Field(default=None, gt=0)
@@ -67,11 +83,12 @@ class ServiceSpec(Spec):
 
 
 class Entry(NamedTuple):
-    """One model of a file. replicas: ``None`` where their number is to be found."""
+    """One model of a file. replicas: ``None`` where their number is to be found. swap: of those that share its GPUs."""
 
     stage: Stage
     request: Request
     replicas: int | None
+    swap: SwapSpec | None
 
 
 def load_service(name: str) -> tuple[Entry, ...]:
@@ -82,12 +99,19 @@ def load_service(name: str) -> tuple[Entry, ...]:
     for place, one in enumerate(spec.models):
         try:
             stage = _stage(one, known)
-            made.append(Entry(stage, _request(one), one.replicas))
+            made.append(Entry(stage, _request(one), one.replicas, one.swap))
             require_tree([entry.stage for entry in made])
         except UsageError as error:
             at = f"{path}:{line_of(path, ('models', place))}"
             raise SpecError(f"{at}: {error.what}", because=error.because, hint=error.hint) from None
         known.setdefault(one.name, place)
+    for place, one in enumerate(spec.models):
+        if one.swap is not None and not any(other.shares == one.name for other in spec.models):
+            at = f"{path}:{line_of(path, ('models', place))}"
+            raise SpecError(
+                f"{at}: swap is of models that share GPUs, and none shares those of {one.name}",
+                hint=f"shares: {one.name} in another model, or leave swap out",
+            )
     return tuple(made)
 
 

@@ -16,17 +16,18 @@ import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.catalog.services import Entry
+from inferplan.catalog.services import Entry, SwapSpec
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.fleet import Kind
 from inferplan.planning.packing import Packing, Size, pack
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.class_results import at_percentile
+from inferplan.serving.cold_start import weights_of
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import MOST_ENGINES, simulate
 from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask, ask_together, simulate_tandem
-from inferplan.serving.time_shared import require_shareable
+from inferplan.serving.time_shared import Swap, require_shareable
 from inferplan.serving.verdict import flow_of
 from inferplan.traffic.requests import Lengths, Requests
 from inferplan.traffic.stages import Stage, draws, host_of, rate_of, reach, require_tree, root_of, scaled
@@ -44,7 +45,7 @@ _MOST_FLEETS = 400
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Member:
     """One model: what is asked of it, and one replica of it. prompt: of what comes to it, its own or that of the model
-    before it. replicas: ``None`` where their number is to be found.
+    before it. replicas: ``None`` where their number is to be found. swap: how those that share its GPUs take turns.
     """
 
     stage: Stage
@@ -52,6 +53,7 @@ class Member:
     request: Request
     deployment: Deployment
     replicas: int | None = None
+    swap: SwapSpec | None = None
 
     @property
     def gpu(self) -> str:
@@ -95,6 +97,7 @@ def members_of(entries: Sequence[Entry]) -> tuple[Member, ...]:
                 request=entry.request,
                 deployment=assemble(entry.request),
                 replicas=entry.replicas,
+                swap=entry.swap,
             )
         )
     return tuple(found)
@@ -117,7 +120,8 @@ class SeveralAsked:
         require_tree(self.stages)
         for place in range(len(self.members)):
             if len(together := self.together(place)) > 1:
-                require_shareable([self.members[one].deployment for one in together])
+                resident = self.members[together[0]].swap is None
+                require_shareable([self.members[one].deployment for one in together], resident)
         used = {member.gpu for member in self.members}
         for kind in self.kinds:
             if kind.name not in used:
@@ -134,6 +138,22 @@ class SeveralAsked:
         """The models on the GPUs of one, itself too; the first of them has their number of replicas."""
         host = host_of(self.stages, place)
         return [one for one in range(len(self.members)) if host_of(self.stages, one) == host]
+
+    def swap(self, place: int) -> Swap | None:
+        """How the models on the GPUs of one take turns; ``None`` where all are resident, or it is alone.
+
+        vLLM's sleep mode, level 1, copies the weights to host memory and back (``vllm/device_allocator/cumem.py``);
+        level 2 drops them, and reads them from storage.
+        """
+        together = self.together(place)
+        asked = self.members[together[0]].swap
+        if asked is None:
+            return None
+        whole = [weights_of(self.members[one].deployment) for one in together]
+        shares = [self.members[one].size.devices if asked.level == 1 else 1 for one in together]
+        seconds = tuple(weights / share / asked.bandwidth for weights, share in zip(whole, shares))
+        sleep = seconds if asked.level == 1 else (0.0,) * len(seconds)
+        return Swap(keep_alive=asked.keep_alive, sleep=sleep, wake=seconds, overhead=asked.overhead)
 
     def spread(self, counts: Sequence[int]) -> tuple[int, ...]:
         """The numbers of replicas with those of models that share GPUs: as many as of the first of them."""
@@ -274,7 +294,7 @@ class _Runs:
         if len(together) > 1:
             count = max(counts[together[0]], 1)
             own = [(self.members[one].served(count), self.drawn[one], self.stages[one].limits) for one in together]
-            for one, found in zip(together, ask_together(*zip(*own))):
+            for one, found in zip(together, ask_together(own, self.asked.swap(place))):
                 self.known[one, (counts[together[0]],)] = found
             self.told(1)
         else:
@@ -321,7 +341,8 @@ def _run(asked: SeveralAsked, counts: Sequence[int], told: Callable[[int], None]
     """Every model at the load itself."""
     told(len(counts))
     served = [member.served(max(count, 1)) for member, count in zip(asked.members, counts)]
-    return simulate_tandem(asked.stages, served, requests_of(asked.members), asked.seed)
+    swaps = {place: swap for place in range(len(counts)) if (swap := asked.swap(place)) is not None}
+    return simulate_tandem(asked.stages, served, requests_of(asked.members), asked.seed, swaps)
 
 
 def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:

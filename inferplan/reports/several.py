@@ -245,7 +245,7 @@ def _alone_table(plan: SeveralPlan) -> Table:
 def _notes(plan: SeveralPlan) -> list[str]:
     asked = plan.asked
     lines = []
-    if any(member.replicas is None for member in asked.members):
+    if any(member.replicas is None and member.stage.shares is None for member in asked.members):
         lines.append(
             f"replicas are sized for {1 / asked.utilisation:.3g} times the load (--utilisation {asked.utilisation:g}); "
             "latencies are of the load itself, in simulation"
@@ -253,6 +253,8 @@ def _notes(plan: SeveralPlan) -> list[str]:
     if any(stage.after is not None for stage in asked.stages):
         lines.append("a model whose answers may go on shows nothing before its answer is whole and judged")
     if any(stage.shares is not None for stage in asked.stages):
+        lines += _turns(plan)
+    if any(stage.shares is not None and asked.swap(place) is None for place, stage in enumerate(asked.stages)):
         lines.append(
             "models on the same GPUs take turns: each of those that have a step under way proceeds at its share of the "
             "pace; a whole step needs the GPU, and a switch takes no time"
@@ -273,6 +275,23 @@ def _notes(plan: SeveralPlan) -> list[str]:
         lines.append("! the solver was stopped: cheaper machines may exist")
     lines += [line for packing in plan.packings.values() for line in _offers(packing)]
     return [*dict.fromkeys(lines), *asked.prices.remarks(dict.fromkeys(member.gpu for member in asked.members))]
+
+
+def _turns(plan: SeveralPlan) -> list[str]:
+    """Of models of which one at a time is awake: what a switch takes."""
+    lines = []
+    for place, stage in enumerate(plan.asked.stages):
+        swap, together = plan.asked.swap(place), plan.asked.together(place)
+        if swap is None or stage.shares is not None:
+            continue
+        names = [plan.asked.stages[one].name for one in together]
+        pairs = [(gone, come) for gone in range(len(names)) for come in range(len(names)) if gone != come]
+        said = ", ".join(f"{names[a]} to {names[b]} {format_time(swap.seconds(a, b), 3)}" for a, b in pairs)
+        lines.append(
+            f"one of {', '.join(names)} at a time is awake, and stays {format_time(swap.keep_alive, 3)} after its last "
+            f"request; a switch: {said}"
+        )
+    return lines
 
 
 def _offers(packing: Packing) -> list[str]:

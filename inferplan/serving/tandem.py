@@ -7,7 +7,7 @@ and what arrives at one are the departures of the one before it, at the time at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -17,7 +17,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
-from inferplan.serving.time_shared import simulate_shared
+from inferplan.serving.time_shared import Swap, simulate_shared
 from inferplan.traffic.conversations import Ints
 from inferplan.traffic.requests import Requests, Slo
 from inferplan.traffic.stages import Draw, Stage, draws, host_of, root_of
@@ -47,11 +47,13 @@ def ask(deployment: Deployment, draw: Draw, limits: Slo, before: Asked | None = 
     return _answered(draw, who, simulate(deployment, requests, options=Options(slo=limits, trim=True)))
 
 
-def ask_together(deployments: Sequence[Deployment], drawn: Sequence[Draw], limits: Sequence[Slo]) -> list[Asked]:
-    """:func:`ask` of stages that share GPUs by time, to all of which requests come from outside."""
-    coming = [_coming(draw, None) for draw in drawn]
-    runs = simulate_shared([(one, requests, slo) for one, (_, requests), slo in zip(deployments, coming, limits)])
-    return [_answered(draw, who, run) for draw, (who, _), run in zip(drawn, coming, runs)]
+def ask_together(members: Sequence[tuple[Deployment, Draw, Slo]], swap: Swap | None = None) -> list[Asked]:
+    """:func:`ask` of stages that share GPUs by time, to all of which requests come from outside. swap: where one at a
+    time is awake.
+    """
+    coming = [_coming(draw, None) for _, draw, _ in members]
+    runs = simulate_shared([(one, requests, slo) for (one, _, slo), (_, requests) in zip(members, coming)], swap)
+    return [_answered(draw, who, run) for (_, draw, _), (who, _), run in zip(members, coming, runs)]
 
 
 def _coming(draw: Draw, before: Asked | None) -> tuple[Ints, Requests]:
@@ -161,13 +163,17 @@ class TandemRun:
 
 
 def simulate_tandem(
-    stages: Sequence[Stage], served: Sequence[Deployment], counts: Sequence[int], seed: int = 0
+    stages: Sequence[Stage],
+    served: Sequence[Deployment],
+    counts: Sequence[int],
+    seed: int = 0,
+    swaps: Mapping[int, Swap] | None = None,
 ) -> TandemRun:
     """Simulate every stage, each before those that follow it.
 
     served: the deployment of each stage with its replicas. counts: requests of the stream that each
-    stage belongs to. Raises ``UsageError`` for a tree that is none, and what
-    :func:`inferplan.serving.simulator.simulate` does.
+    stage belongs to. swaps: of the stages on whose GPUs one model at a time is awake, by place. Raises ``UsageError``
+    for a tree that is none, and what :func:`inferplan.serving.simulator.simulate` does.
     """
     drawn, asked = draws(stages, counts, seed=seed), dict[int, Asked]()
     for place, stage in enumerate(stages):
@@ -176,7 +182,7 @@ def simulate_tandem(
             continue
         if len(together) > 1:
             own = [(served[one], drawn[one], stages[one].limits) for one in together]
-            asked |= dict(zip(together, ask_together(*zip(*own))))
+            asked |= dict(zip(together, ask_together(own, (swaps or {}).get(place))))
         else:
             before = None if stage.after is None else asked[stage.after]
             asked[place] = ask(served[place], drawn[place], stage.limits, before)

@@ -2,12 +2,13 @@
 
 Processes on one GPU take turns by time slices. Slices are taken to be short beside a step, so that each of ``k``
 engines that have a step under way proceeds at ``1/k`` of its pace alone: processor sharing of steps. The whole time of
-a step is taken to need the GPU, and a switch to take none.
+a step is taken to need the GPU, and a switch to take none. Or one model at a time is awake, and has them for itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, nextafter
 
 import numpy as np
@@ -20,6 +21,24 @@ from inferplan.serving.replica import Replica
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, Prepared, prepare
 from inferplan.traffic.requests import Requests, Slo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """Models of which one at a time has its weights on the GPUs; the others sleep. keep_alive: seconds that one which
+    has nothing to do stays awake although others wait. sleep, wake: seconds of each model, in their order. overhead: of
+    a switch beyond those.
+    """
+
+    keep_alive: float
+    sleep: tuple[float, ...]
+    wake: tuple[float, ...]
+    overhead: float
+
+    def seconds(self, gone: int, come: int) -> float:
+        """One model goes to sleep, and another wakes."""
+        return self.sleep[gone] + self.wake[come] + self.overhead
+
 
 _ROUNDING = 1e-12
 """Of the clock: a step with so little left has ended."""
@@ -95,8 +114,35 @@ def _share(residents: Sequence[_Resident]) -> None:
                 one.end(now)
 
 
-def require_shareable(deployments: Sequence[Deployment]) -> None:
-    """Raise ``UsageError`` for models that cannot be resident on the same GPUs, or are not simulated there."""
+def _take_turns(residents: Sequence[_Resident], swap: Swap) -> None:
+    """Run engines of which one is awake until all is quiet: the first at the beginning.
+
+    Who is awake goes on for as long as it has requests, and ``keep_alive`` longer; then the one whose first request
+    waits longest wakes (exhaustive service, as it is called in polling systems).
+    """
+    now, awake = 0.0, 0
+    while True:
+        one = residents[awake]
+        if one.ready() <= now:
+            one.begin(now)
+            if one.left is not None:
+                now += one.left
+                one.end(now)
+            continue
+        waiting = [(other.ready(), place) for place, other in enumerate(residents) if place != awake]
+        first, place = min(waiting, default=(inf, awake))
+        switch = max(first, now + swap.keep_alive)
+        if one.ready() <= switch:
+            if one.ready() == inf:
+                return
+            now = one.ready()
+            continue
+        now = switch + swap.seconds(awake, place)
+        awake = place
+
+
+def require_shareable(deployments: Sequence[Deployment], resident: bool = True) -> None:
+    """Raise ``UsageError`` for models that cannot share GPUs, or are not simulated there. resident: all at once."""
     first, fractions = deployments[0], [one.engine.defaults.memory_fraction for one in deployments]
     for one in deployments:
         if one.parallel.pp * one.parallel.dp * one.parallel.cp > 1:
@@ -109,10 +155,8 @@ def require_shareable(deployments: Sequence[Deployment]) -> None:
                 because="models that share GPUs run on as many of the same kind",
                 hint="the same gpu and tp for both",
             )
-    if (
-        any(fraction is None for fraction in fractions)
-        or sum(fraction or 0.0 for fraction in fractions) > 1 + _ROUNDING
-    ):
+    unknown = any(fraction is None for fraction in fractions)
+    if resident and (unknown or sum(fraction or 0.0 for fraction in fractions) > 1 + _ROUNDING):
         listed = " + ".join("?" if fraction is None else f"{fraction:g}" for fraction in fractions)
         raise UsageError(
             f"models that share GPUs take {listed} of their memory, which is more than all of it",
@@ -121,16 +165,19 @@ def require_shareable(deployments: Sequence[Deployment]) -> None:
         )
 
 
-def simulate_shared(members: Sequence[tuple[Deployment, Requests, Slo]]) -> list[SimulationResult]:
+def simulate_shared(
+    members: Sequence[tuple[Deployment, Requests, Slo]], swap: Swap | None = None
+) -> list[SimulationResult]:
     """Simulate models that share GPUs by time: of each its deployment with its replicas, which are as many for all, its
-    requests with arrival times, and its limits.
+    requests with arrival times, and its limits. swap: of models of which one at a time is awake; ``None``: all are
+    resident.
 
     Replica ``i`` of every model stands on the same GPUs; requests of a model go to its replicas in turn. Of each run
     the first quarter, and what runs empty at the end, are in no figure; gaps between tokens are not known. Raises
     ``UsageError`` for models that cannot share (:func:`require_shareable`), and what
     :func:`inferplan.serving.simulator.simulate` does.
     """
-    require_shareable([deployment for deployment, _, _ in members])
+    require_shareable([deployment for deployment, _, _ in members], swap is None)
     runs = [prepare(one, requests, options=Options(slo=slo, trim=True)) for one, requests, slo in members]
     replicas = {run.deployment.parallel.replicas for run in runs}
     if len(replicas) > 1:
@@ -138,7 +185,11 @@ def simulate_shared(members: Sequence[tuple[Deployment, Requests, Slo]]) -> list
     for run in runs:
         _sent(run)
     for group in range(replicas.pop()):
-        _share([_resident(run, group) for run in runs])
+        residents = [_resident(run, group) for run in runs]
+        if swap is None:
+            _share(residents)
+        else:
+            _take_turns(residents, swap)
     return [run.result(run.cluster.meters) for run in runs]
 
 

@@ -75,6 +75,13 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
             "shares the GPUs of 'smal', which is no model before it",
         ),
         ((FIRST, BESIDE.replace("rate", "replicas: 2, rate")), "beside has as many replicas as small"),
+        (
+            (
+                FIRST.replace("rate", "swap: {level: 1, bandwidth: 1 GB/s, keep_alive: 0 s, overhead: 0 s}, rate"),
+                SECOND,
+            ),
+            "swap is of models that share GPUs, and none shares those of small",
+        ),
         ((FIRST, BESIDE), "models that share GPUs take 0.92 + 0.5 of their memory"),
         ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), "nothing says how many replicas small needs"),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
+from inferplan.catalog.services import SwapSpec
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.fleet import Kind
@@ -16,6 +17,7 @@ from inferplan.planning.several import Member, SeveralAsked, SeveralPlan, keeps_
 from inferplan.serving.tandem import simulate_tandem
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.traffic.stages import Stage, scaled
+from inferplan.work.parallel import Parallelism
 
 PROMPT, OUTPUT = Lengths(mean=512), Lengths(mean=48)
 PRICES = price_book(stated=("l4=1.00", "h100-sxm=16.00/8"))
@@ -165,3 +167,27 @@ def test_models_on_the_same_gpus_are_sized_together() -> None:
     assert plan.run.answers[0].mean("e2el") > alone.run.answers[0].mean("e2el")
     with pytest.raises(UsageError, match=r"take 0\.45 \+ 0\.92 of their memory"):
         replace(asked, members=(members[0], member(stages[1])))
+
+
+def test_a_switch_by_hand() -> None:
+    """1,235,814,400 parameters of two bytes at 1 GB/s, and 8,030,261,248: to host memory and back, or from storage."""
+    small, large = 2 * 1.235814400, 2 * 8.030261248
+    spec = SwapSpec(level=1, bandwidth="1 GB/s", keep_alive="2 s", overhead="0.5 s")
+    first, second = member(SMALL), member(replace(LARGE, shares=0), model="llama-3.1-8b")
+    asked = SeveralAsked(members=(replace(first, swap=spec), second), prices=PRICES)
+    for place in (0, 1):
+        swap = asked.swap(place)
+        assert swap is not None
+        assert (swap.keep_alive, swap.overhead) == (2.0, 0.5)
+        assert swap.sleep == swap.wake == pytest.approx((small, large), rel=1e-3)
+        assert swap.seconds(0, 1) == pytest.approx(small + large + 0.5, rel=1e-3)
+    dropped = replace(asked, members=(replace(first, swap=spec.model_copy(update={"level": 2})), second)).swap(0)
+    assert dropped is not None
+    assert dropped.sleep == (0.0, 0.0)
+    assert dropped.seconds(0, 1) == pytest.approx(large + 0.5, rel=1e-3)
+    two = replace(second.request, gpu="h100-sxm", parallel=Parallelism(tp=2))
+    pair = [replace(one, deployment=assemble(replace(two, model=one.request.model))) for one in asked.members]
+    halves = replace(asked, members=tuple(pair)).swap(1)
+    assert halves is not None
+    assert halves.wake == pytest.approx((small / 2, large / 2), rel=1e-3)  # each device over its own link
+    assert replace(asked, members=(first,)).swap(0) is None

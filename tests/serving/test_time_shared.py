@@ -12,7 +12,7 @@ from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.tandem import simulate_tandem
-from inferplan.serving.time_shared import simulate_shared
+from inferplan.serving.time_shared import Swap, simulate_shared
 from inferplan.traffic.requests import Lengths, Requests, Slo
 from inferplan.traffic.stages import Stage, require_tree
 from inferplan.work.parallel import Parallelism
@@ -31,9 +31,9 @@ def at(*times: float, prompt: int = 300, output: int = 32) -> Requests:
     return Requests(prompt=np.full(count, prompt), output=np.full(count, output), arrival=np.array(times))
 
 
-def finish(*members) -> list[np.ndarray]:
+def finish(*members, swap: Swap | None = None) -> list[np.ndarray]:
     """When the requests of each model finish."""
-    runs = simulate_shared([(deployment, requests, Slo()) for deployment, requests in members])
+    runs = simulate_shared([(deployment, requests, Slo()) for deployment, requests in members], swap)
     return [np.asarray(run.records.finish) for run in runs]
 
 
@@ -116,6 +116,55 @@ def test_a_cascade_whose_first_model_shares() -> None:
     assert np.asarray(run.asked[2].run.records.arrival) == pytest.approx(np.sort(run.asked[0].finish))
     alone = simulate_tandem(stages[:1], [model()], [400])
     assert np.mean(run.answers[0].e2el) > np.mean(alone.answers[0].e2el)
+
+
+TURNS = Swap(keep_alive=SECONDS / 4, sleep=(1.0, 2.0), wake=(10.0, 20.0), overhead=100.0)
+
+
+def test_a_model_wakes_when_the_other_has_nothing_to_do() -> None:
+    """Both have a request at 0. The first is done after a service and stays for a quarter of one; it takes 1 s to
+    sleep, the other wakes in 20 s, and 100 s go beside. What comes for the first then has to wait for 2 + 10 + 100 s.
+    """
+    late = 1.25 * SECONDS + 121.0 + SECONDS
+    first, second = finish((ONE, at(0.0, 50.0)), (ONE, at(0.0)), swap=TURNS)
+    assert (first[0], second[0]) == (pytest.approx(SECONDS, rel=1e-9), pytest.approx(late, rel=1e-9))
+    assert first[1] == pytest.approx(late + SECONDS / 4 + 112.0 + SECONDS, rel=1e-9)
+
+
+def test_a_model_that_stays_awake_serves_what_comes() -> None:
+    """The second request comes while it still is: the other model waits for both, and for a quarter more."""
+    first, second = finish((ONE, at(0.0, 1.2 * SECONDS)), (ONE, at(0.0)), swap=TURNS)
+    assert first == pytest.approx([SECONDS, 2.2 * SECONDS], rel=1e-9)
+    assert second[0] == pytest.approx(2.45 * SECONDS + 121.0 + SECONDS, rel=1e-9)
+    first, second = finish((ONE, at(0.0, 1.3 * SECONDS)), (ONE, at(0.0)), swap=TURNS)
+    assert second[0] == pytest.approx(1.25 * SECONDS + 121.0 + SECONDS, rel=1e-9)
+
+
+def polled(arrivals: list[np.ndarray], swap: Swap) -> list[list[float]]:
+    """Two single servers of which one at a time is awake, request by request: when each is done."""
+    now, awake, done = 0.0, 0, [[], []]
+    while len(done[0]) < len(arrivals[0]) or len(done[1]) < len(arrivals[1]):
+        coming = [float(np.append(one, np.inf)[len(ended)]) for one, ended in zip(arrivals, done)]
+        switch = max(coming[1 - awake], now + swap.keep_alive)
+        if coming[awake] <= max(now, switch):
+            now = max(now, coming[awake]) + SECONDS
+            done[awake].append(now)
+        else:
+            now, awake = switch + swap.seconds(awake, 1 - awake), 1 - awake
+    return done
+
+
+@pytest.mark.parametrize("keep_alive", [0.0, 0.5, 3.0])
+def test_turns_against_a_replay(keep_alive: float) -> None:
+    """Some 200 requests of each at random, at half the load beside switches that take 3 services."""
+    rng = np.random.default_rng(8)
+    arrivals = [np.cumsum(rng.exponential(4 * SECONDS, 200)) for _ in range(2)]
+    half = 1.5 * SECONDS
+    swap = Swap(keep_alive=keep_alive * SECONDS, sleep=(half / 2, half), wake=(half, half / 2), overhead=0.0)
+    loads = [Requests(prompt=np.full(200, 300), output=np.full(200, 32), arrival=one) for one in arrivals]
+    found = finish(*((ONE, load) for load in loads), swap=swap)
+    for one, expected in zip(found, polled(arrivals, swap)):
+        assert one == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_cannot_share_is_refused() -> None:
