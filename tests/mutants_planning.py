@@ -64,7 +64,7 @@ PLANNING_MUTANTS = [
         old="samples > 1",
         new="samples > 9",
         changes="answers of one prompt do not find it on their replica",
-        check=partial(test_cluster.test_answers_of_a_prompt_are_of_one_replica, OpenLoop(rate=6.0), "least-loaded"),
+        check=partial(test_cluster.test_answers_of_a_prompt_are_of_one_replica, "least-loaded", OpenLoop(rate=6.0)),
     ),
     SourceMutant(
         name="samples: engines apart take answers in turn",
@@ -72,7 +72,7 @@ PLANNING_MUTANTS = [
         old="1 if incoming.computed else self.records.samples",
         new="1",
         changes="answers of one prompt go to one replica after another",
-        check=partial(test_cluster.test_answers_of_a_prompt_are_of_one_replica, OpenLoop(rate=6.0), "round-robin"),
+        check=partial(test_cluster.test_answers_of_a_prompt_are_of_one_replica, "round-robin", OpenLoop(rate=6.0)),
     ),
     SourceMutant(
         name="LoRA in a plan: a step reads an adapter for each of its sequences",
