@@ -8,6 +8,7 @@ from tests import test_profile as profile
 from tests import test_step_time as step_time
 from tests.mutants_source import SourceMutant
 from tests.serving import test_applied as applied
+from tests.serving import test_beams as beams
 from tests.serving import test_cache_tiers as tiers
 from tests.serving import test_classes as classes
 from tests.serving import test_cluster as cluster
@@ -44,10 +45,43 @@ _SAME = partial(plain.hold_to_the_general_one, "users", True)
 _service = cache(failures.seconds_of_a_request)
 _SLOTS = "inferplan.serving.adapter_slots:AdapterSlots"
 
+_BEAMS = "inferplan.serving.techniques.beams:BeamSearch"
 _MASKED = "inferplan.estimate.structured:MaskedSteps"
 _THOUGHT = "inferplan.traffic.reasoning:ReasoningLengths"
 
 SERVING_MUTANTS = [
+    SourceMutant(
+        name="beams: a request finds its last token",
+        place=f"{_BEAMS}.recomputed",
+        old="np.floor((history - 1) / self.block)",
+        new="np.floor(history / self.block)",
+        changes="a round behind whole pages computes nothing",
+        check=partial(beams.test_pages_are_those_of_a_replay, 40, 30, 4),
+    ),
+    SourceMutant(
+        name="beams: all of them compute the prompt",
+        place=f"{_BEAMS}.rounds",
+        old="np.array([batch, *(",
+        new="np.array([batch * self.width, *(",
+        changes="the first token takes W times as long",
+        check=beams.test_rounds_from_outside_are_steps_of_short_prompts,
+    ),
+    SourceMutant(
+        name="beams: the last token has a place from outside",
+        place=f"{_BEAMS}.cached",
+        old="(1.0 if self.way",
+        new="(0.0 if self.way",
+        changes="beams hold a page more than they do where it begins one",
+        check=partial(beams.test_pages_are_those_of_a_replay, 48, 17, 2),
+    ),
+    SourceMutant(
+        name="beams: pages are shared inside whatever they hold",
+        place=f"{_BEAMS}.bounds",
+        old='most if self.way == "inside" else',
+        new="most if False else",
+        changes="TensorRT-LLM is said to share pages of answers",
+        check=beams.test_the_bounds_by_hand,
+    ),
     SourceMutant(
         name="structured decoding: masks wait for the forward pass",
         place=f"{_MASKED}.beyond",

@@ -14,10 +14,11 @@ from inferplan.cli.offload_options import offload_options
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.power_options import cap_option, energy_options
 from inferplan.cli.reasoning_options import mean_thinking, reasoning_options
-from inferplan.cli.sampling_options import samples_option
+from inferplan.cli.sampling_options import samples_option, searched
 from inferplan.cli.structured_options import refuse_with, structured_of, structured_options, structured_report
 from inferplan.cli.technique_options import quantity, technique_options, techniques_of
 from inferplan.errors import UsageError
+from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import carrying, estimate, require_thoughts, unchecked
 from inferplan.reports.estimate import estimate_report, pruning_table
@@ -47,6 +48,7 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 @samples_option
 @reasoning_options
 @structured_options
+@click.option("--beams", type=Count(2), help="Beam search of this width: hypotheses of every answer (docs/beams.md).")
 @click.option("--grammar-compile", metavar="TIME", help="What the first request of a schema waits for its grammar.")
 @media_options
 @lora_options
@@ -82,13 +84,12 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
             because="the first token of an answer is only known of a plain batch",
             hint="inferplan simulate, or leave them out",
         )
-    structured, compiling = structured_of(serving), serving.pop("grammar_compile")
     beside = [("drafts, a hit rate or chunks", techniques.any), ("--concurrency", bool(users))]
     beside += [("--thinking-tokens", lengths is not None), ("--samples", load.samples > 1), ("--energy", bool(energy))]
-    refuse_with(structured, beside)
     result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
-    if structured is not None or compiling is not None:
-        return structured_report(result, structured, quantity(compiling, "seconds", "--grammar-compile"))
+    other = _masked_or_searched(result, serving, beside)
+    if other is not None:
+        return other
     if isinstance(result, ServedEstimate):
         from inferplan.reports.techniques import served_report
 
@@ -113,3 +114,16 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
         whole = unchecked(replace(assemble(replace(request, prune=None)), media=deployment.media), load)
         return replace(report, tables=[*report.tables, pruning_table(result, whole)])
     return report
+
+
+def _masked_or_searched(result: Estimate, values: dict[str, Any], beside: list[tuple[str, bool]]) -> Report | None:
+    """The report of structured decoding or of beams, where either is asked for: they change what a step is."""
+    beams, compiling, structured = values["beams"], values["grammar_compile"], structured_of(values)
+    refuse_with(structured, beside)
+    if beams is not None:
+        beside += [("--structured-share", structured is not None), ("--grammar-compile", compiling is not None)]
+        beside += [("--no-kv-cache", not result.load.kv_cache), ("--all-logits", result.load.all_logits)]
+        return searched(result, beams, beside)
+    if structured is None and compiling is None:
+        return None
+    return structured_report(result, structured, quantity(compiling, "seconds", "--grammar-compile"))

@@ -1,4 +1,4 @@
-"""The option that says how many answers a prompt gets."""
+"""The options that say how many answers a prompt gets, and how many beams an answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferplan.cli.options import Count
+from inferplan.errors import UsageError
 
 if TYPE_CHECKING:
+    from inferplan.estimate.batch import Estimate
     from inferplan.estimate.load import StaticLoad
+    from inferplan.table import Report
 
 
 def samples_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,3 +33,16 @@ def samples_option(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Answers of each prompt, which share it (n of the OpenAI API).",
     )(wrapper)
     return decorated
+
+
+def searched(result: Estimate, width: int, beside: list[tuple[str, bool]]) -> Report:
+    """The report of beams of a static batch. Raises ``UsageError`` for what they are asked for ``beside``."""
+    if found := [name for name, there in beside if there]:
+        raise UsageError(f"--beams with {' and '.join(found)} is not modelled", hint="leave one of them out")
+    from inferplan.estimate.run import estimate
+    from inferplan.reports.beams import beams_report
+    from inferplan.serving.techniques.beams import BeamSearch
+
+    search = BeamSearch(deployment=result.deployment, load=result.load, width=width)
+    estimate(result.deployment, search.inside.load)  # which refuses what does not fit, or shares nothing
+    return beams_report(search)
