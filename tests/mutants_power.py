@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import mkdtemp
+
 from tests import test_power as power
 from tests.mutants_source import SourceMutant
+from tests.planning import test_day_energy as day_energy
 from tests.planning import test_power_budget as budget
 
 POWER_MUTANTS = [
@@ -110,5 +114,21 @@ POWER_MUTANTS = [
         new="cap > 0 else cap",
         changes="lower caps, which fit more GPUs into a budget, are not looked at",
         check=budget.test_a_cap_at_tdp_is_none,
+    ),
+    SourceMutant(
+        name="day energy: work is spread evenly over the hours",
+        place="inferplan.planning.day_energy:DayEnergy.hours",
+        old="(last - first) / len(arrival)",
+        new="(stop - start) / self.day.asked.span",
+        changes="nights emit as if they were busy",
+        check=day_energy.test_work_is_in_the_hours_of_its_requests,
+    ),
+    SourceMutant(
+        name="day energy: an hour emits as the day does on average",
+        place="inferplan.planning.day_energy:DayEnergy.grams",
+        old="carbon.between(start, stop)",
+        new="(carbon.grams + 0.0 * (stop - start))",
+        changes="an hourly grid is of no account",
+        check=lambda: day_energy.test_every_hour_emits_by_its_own_grid(Path(mkdtemp())),
     ),
 ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
+
+import numpy as np
 
 from inferplan.catalog.files import config_root, spec_of
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
+from inferplan.traffic.profile import DAY, read_steps
 from inferplan.units import parse_number
 
 
@@ -22,10 +26,31 @@ class CarbonFile(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class Carbon:
-    """Grams of CO2 equivalent in a kWh, and who says so."""
+    """Grams of CO2 equivalent in a kWh, on average over a day, and who says so.
+
+    steps: seconds of a day and the grams from each on, to the next or to 24:00; empty where they are always the same.
+    """
 
     grams: float
     source: str
+    steps: tuple[tuple[float, float], ...] = ()
+
+    def between(self, start: float, stop: float) -> float:
+        """Mean grams a kWh between two seconds of a day."""
+        if not self.steps:
+            return self.grams
+        edges = np.clip([*(time for time, _ in self.steps), DAY], start, stop)
+        return float(np.dot(np.diff(edges), [grams for _, grams in self.steps])) / (stop - start)
+
+
+def grid_of(path: Path) -> Carbon:
+    """Grams by the time of day from a CSV (``time,grams``), read as :func:`inferplan.traffic.profile.read_steps` does.
+
+    Raises ``InputFileError``.
+    """
+    steps = read_steps(path, "grams", "CO2 in grams a kWh")
+    found = Carbon(grams=0.0, source=f"{path}, by the time of day", steps=steps)
+    return replace(found, grams=found.between(0.0, DAY))
 
 
 @cache

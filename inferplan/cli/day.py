@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -31,6 +31,7 @@ from inferplan.cli.options import (
     report_options,
     without_anchor,
 )
+from inferplan.cli.power_options import cap_option, energy_options, grid_option
 from inferplan.cli.price_options import price_options
 from inferplan.cli.technique_options import limited, option_group, quantity
 from inferplan.errors import UsageError
@@ -47,6 +48,9 @@ from inferplan.traffic import traces
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
 from inferplan.traffic.request_log import Log, folded, read_log, way_of
 from inferplan.traffic.requests import Requests, Slo, arrivals_of, parse_lengths
+
+if TYPE_CHECKING:
+    from inferplan.answers.energy import EnergyAsked
 
 _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("target", "interval", "tolerance", "stabilisation"), frozenset({"reactive"})),
@@ -150,8 +154,11 @@ policy_options = option_group(
 @load_options
 @policy_options
 @price_options
+@cap_option
+@energy_options
+@grid_option
 @report_options
-def day_command(request: Request, prices: PriceBook, **values: Any) -> Report:
+def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None, **values: Any) -> Report:
     """A load that rises and falls: what replicas cost that are there all day, on a timetable, or by an autoscaler.
 
     Every policy serves the same requests: static has the replicas of the peak all day, scheduled those of every step
@@ -180,7 +187,13 @@ def day_command(request: Request, prices: PriceBook, **values: Any) -> Report:
     prices.check([deployment.hardware.name])
     asked = _asked(values, profile, deployment)
     with _progress(round(profile.expected(asked.span)) * len(asked.policies)) as progress:
-        return day_report(simulate_day(request, deployment, question, asked, progress))
+        day = simulate_day(request, deployment, question, asked, progress)
+    report = day_report(day)
+    if energy is None:
+        return report
+    from inferplan.reports.day_energy import with_day_energy
+
+    return with_day_energy(report, day, energy)
 
 
 without_anchor(day_command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -122,6 +123,26 @@ def energy_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(energy=energy_of(values), **values)
 
     return _added(wrapper, _ENERGY)
+
+
+def grid_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--grid``, beneath :func:`energy_options`: CO2 by the time of day, instead of ``--carbon``."""
+
+    @functools.wraps(command)
+    def wrapper(energy: EnergyAsked | None, **values: Any) -> Any:
+        path = values.pop("grid")
+        if path is None:
+            return command(energy=energy, **values)
+        from inferplan.answers.energy import EnergyAsked
+        from inferplan.catalog.carbon import grid_of
+
+        asked = energy or EnergyAsked()
+        if asked.carbon is not None:
+            raise UsageError("--grid and --carbon say what a kWh emits both", hint="leave one of them out")
+        return command(energy=replace(asked, carbon=grid_of(Path(path))), **values)
+
+    text = "CO2 of a kWh by the time of day: a CSV with the columns time and grams."
+    return click.option("--grid", metavar="FILE", help=text)(wrapper)
 
 
 def energy_of(values: dict[str, Any]) -> EnergyAsked | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +214,35 @@ def read_profile(path: Path) -> Profile:
         )
     except UsageError as error:
         raise InputFileError(f"{path} is no load profile", because=error.what) from None
+
+
+def read_steps(path: Path, column: str, unit: str) -> tuple[tuple[float, float], ...]:
+    """Seconds of a day and what holds from each on, from a CSV with the columns time and ``column``, in ``unit``.
+
+    Raises ``InputFileError``, with the line, for what is no such file: times rise from 0, values are 0 or more.
+    """
+    needed = f"a CSV with the columns time (0, 3600 or 01:00) and {column} ({unit})"
+    rows = _rows(path)
+    columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
+    if sorted(columns) != sorted(("time", column)) or len(rows) < 2:
+        because = f"its first line is {','.join(columns)[:80]!r}" if columns else "it is empty"
+        raise InputFileError(f"{path} has no steps of a day", because=because, hint=needed)
+    found: list[tuple[float, float]] = []
+    for line, row in rows[1:]:
+        if len(row) != 2:
+            raise _bad(path, line, f"has {len(row)} columns where 2 are needed")
+        cell = dict(zip(columns, (text.strip() for text in row)))
+        time = _time(path, line, cell["time"])
+        if time <= found[-1][0] if found else time > 0:
+            raise _bad(path, line, f"time {cell['time']} is not {'after the one before it' if found else '0'}")
+        try:
+            value = parse_number(cell[column])
+        except ValueError:
+            raise _bad(path, line, f"{column} is {cell[column]!r:.40}, not a number ({unit})") from None
+        if not 0 <= value < inf:
+            raise _bad(path, line, f"{column} is {cell[column]}, not 0 or more ({unit})")
+        found.append((time, value))
+    return tuple(found)
 
 
 def require_classes(profile: Profile, names: Sequence[str]) -> None:

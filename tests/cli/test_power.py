@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Run
@@ -49,6 +51,23 @@ def test_json_of_an_estimate_holds_its_energy(run: Run) -> None:
     assert energy["request_g"] == pytest.approx(energy["request_j"] / 1e4)  # 360 g for 3.6 MJ
     assert energy["j_per_output_token"] == pytest.approx(energy["request_j"] / 256)
     assert "energy" not in run(*ESTIMATE.split(), "--format", "json").json
+
+
+def test_a_day_emits_by_the_hour(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("grid.csv").write_text("time,grams\n0,500\n00:10,100\n", encoding="utf-8")
+    Path("day.csv").write_text("time,rate\n0,1\n", encoding="utf-8")
+    asked = (
+        "day llama-3.1-8b --gpu h100-sxm --ideal --profile day.csv --prompt 128 --output 8 --ttft 1s --policy static"
+    )
+    line = f"{asked} --duration 20min --price h100-sxm=2 --power-cap 500W --grid grid.csv"
+    energy = run(*line.split(), "--format", "json").json["energy"]
+    (policy,) = energy["policies"]
+    assert policy["carbon_g_per_kwh"] == pytest.approx(300.0)  # of twenty minutes half at 500, half at 100
+    assert policy["kwh_per_day"] == pytest.approx(72 * sum(hour["kwh"] for hour in policy["hours"]))
+    assert policy["carbon_g_per_day"] == pytest.approx(300 * policy["kwh_per_day"])
+    twice = run(*line.split(), "--carbon", "100")
+    assert twice.code == 2 and "--grid and --carbon say what a kWh emits both" in twice.err
 
 
 def test_json_of_a_run_adds_up(run: Run) -> None:
