@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.answers.emit import queue_note
 from inferplan.planning.day import Day, PolicyDay
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
@@ -106,7 +107,9 @@ def mix_notes(day: Day) -> list[str]:
     """How replicas were counted for a mix that changes with the hour."""
     kinds, work = day.question.demand.classes, day.work
     shares = ", ".join(f"{one.share:.3g} {one.name}" for one in kinds)
-    lines = [f"classes: {shares} of the requests of the day; queue of a replica: {day.question.demand.queue}"]
+    order, engine = day.question.demand.queue, work.replica.deployment.engine.name
+    told = queue_note(order, engine)
+    lines = [f"classes: {shares} of the requests of the day; queue of a replica: {order}{'; ' if told else ''}{told}"]
     found = "; ".join(
         f"{one.replica.rate:.3g} of {' and '.join(f'{share:.3g}' for share in one.shares)}" for one in work.mixes
     )

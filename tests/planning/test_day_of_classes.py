@@ -71,7 +71,7 @@ def day() -> Day:
 def test_constant_rates_are_the_load_of_simulate_to_the_last_bit() -> None:
     """8 requests/s in shares of 3 and 1: the requests of ``simulate --classes``, and its run, whoever is next."""
     flat = Profile(name="flat", starts=(0.0,), rates=(8.0,), classes=NAMES, of_class=((6.0,), (2.0,)))
-    span, made = 120.0, assemble(REQUEST)
+    span, made, waits = 120.0, assemble(REQUEST), {}
     for queue in ("fcfs", "priority", "fair"):
         question = of_mix(flat, span, queue)  # type: ignore[arg-type]
         requests = requests_of(question, DayAsked(profile=flat, policies=("static",), span=span))
@@ -82,7 +82,7 @@ def test_constant_rates_are_the_load_of_simulate_to_the_last_bit() -> None:
             requests_count=len(requests),
             classes=question.demand.classes,
         )
-        same, flags = recipe.requests(), Flags(max_num_seqs=4, queue=queue)  # type: ignore[arg-type]
+        same, flags = recipe.requests(), Flags(max_num_seqs=1, queue=queue)  # type: ignore[arg-type]
         for name in ("arrival", "of", "prompt", "output"):
             assert np.array_equal(getattr(same, name), getattr(requests, name))
         scaling = Schedule(changes=((0.0, 2),))
@@ -91,6 +91,8 @@ def test_constant_rates_are_the_load_of_simulate_to_the_last_bit() -> None:
         plain = simulate(fixed, same, flags, Options(fleet=Fleet(routing="least-loaded")))
         for name in ("admitted", "first", "finish"):
             assert np.array_equal(getattr(plain.records, name), getattr(elastic.records, name))
+        waits[queue] = float(np.mean(elastic.wait[np.asarray(elastic.records.of) == 0]))
+    assert waits["priority"] < 0.9 * waits["fcfs"] and waits["fair"] < waits["fcfs"]
 
 
 def test_classes_come_at_the_rates_of_the_moment() -> None:
@@ -214,7 +216,10 @@ def test_what_is_said_of_classes(day: Day) -> None:
     ]
     assert ["p90 < 500 ms" in row[4] for row in classes.rows] == [True, False, True, False]
     assert hours.columns == ["hour", "requests/s", "chat", "batch", "static", "scheduled"]
-    assert any("priority" in note for note in report.notes) and any("limits of batch" in note for note in report.notes)
+    assert any(
+        "queue of a replica: priority; vLLM is started with --scheduling-policy priority" in n for n in report.notes
+    )
+    assert any("limits of batch" in note for note in report.notes)
     flat = report.flat_rows()[0]
     assert flat["classes.batch.missed"] == report.record["policies"][0]["classes"][1]["missed"]
 
