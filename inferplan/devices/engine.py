@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -289,6 +289,14 @@ class EngineVersion(Spec):
         return self.tiers[-1]
 
 
+_COUNTED = {
+    "token_budget": "--max-num-batched-tokens",
+    "max_sequences": "--max-num-seqs",
+    "block_size": "--block-size",
+}
+"""Flags that are counts from 1, and their options."""
+
+
 class EngineFlags(Spec):
     """The flags that a user sets instead of the defaults; ``None`` keeps the default."""
 
@@ -299,6 +307,19 @@ class EngineFlags(Spec):
     two_batch_overlap: bool = False
     backends: tuple[tuple[str, str], ...] = ()
     """Kernels by role (:data:`inferplan.devices.releases.KERNEL_ROLES`) where they are not the engine's usual ones."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_range(cls, given: Any) -> Any:
+        """Raise ``UsageError`` for a number that no flag takes, by the name of its option."""
+        values = given if isinstance(given, dict) else {}
+        fraction = values.get("memory_fraction")
+        if isinstance(fraction, (int, float)) and not 0 < fraction <= 1:
+            raise UsageError(f"--gpu-memory-utilization is in (0, 1], not {fraction:g}")
+        for name, option in _COUNTED.items():
+            if isinstance(values.get(name), int) and values[name] < 1:
+                raise UsageError(f"{option} must be 1 or more, not {values[name]}")
+        return given
 
     def applied(self, version: EngineVersion) -> EngineVersion:
         """The version with these flags in place of its defaults."""

@@ -221,7 +221,10 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
         group, last, value = "flags", "backends", (*request.flags.backends, (last, value))
     if group == "flags" and last in EngineFlags.model_fields:
         flags = request.flags.model_dump() | {last: value}
-        return replace(request, flags=_checked(path, EngineFlags, flags, "plan.deployment.options.flags"))
+        try:
+            return replace(request, flags=_checked(path, EngineFlags, flags, "plan.deployment.options.flags"))
+        except UsageError as error:
+            raise SpecError(f"{path} is not the JSON of a plan: {error.what}") from None
     if group == "lora":
         return _with_adapters(path, request, last, value)
     if group == "offload" and isinstance(value, _ON_HOST.get(last, ())) and not isinstance(value, bool):

@@ -20,6 +20,7 @@ from inferplan.answers.recipe import Load
 from inferplan.answers.sweep import STRUCTURE
 from inferplan.catalog.assemble import Request
 from inferplan.cli.validate import _SUPPLIED as supplied
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.reports.emit import EmitAsked
 from inferplan.work.parallel import Parallelism
@@ -125,3 +126,18 @@ def test_a_spec_that_its_reader_changes_changes_no_other_answer() -> None:
     assert inferplan.load_hardware("h100-sxm").peak["bf16"] == 989.4e12  # the data sheet's
     assert len(inferplan.load_model("llama-3.1-8b").sequence) == 32
     assert inferplan.estimate_batch(inferplan.deploy("llama-3.1-8b", "h100-sxm")).to_dict() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "option"),
+    [
+        ("memory_fraction", 2, "--gpu-memory-utilization"),
+        ("memory_fraction", 0.0, "--gpu-memory-utilization"),
+        ("token_budget", 0, "--max-num-batched-tokens"),
+        ("max_sequences", -1, "--max-num-seqs"),
+        ("block_size", 0, "--block-size"),
+    ],
+)
+def test_a_flag_out_of_range_is_refused_by_the_name_of_its_option(name: str, value: float, option: str) -> None:
+    with pytest.raises(UsageError, match=option):
+        EngineFlags(**{name: value})
