@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 METRICS = ("ttft", "tpot", "e2el")
 PERCENTILES = (50, 90, 95, 99)
 """Those of a record."""
+_ROUNDING = 1e-9
+"""Of a place among the requests: what rounding adds to a whole one."""
 
 
 def metrics_of(result: SimulationResult) -> tuple[str, ...]:
@@ -41,14 +43,18 @@ class Served(Protocol):
 
 
 def at_percentile(served: Served, name: str, percentile: float) -> float:
-    """A latency at a percentile of the requests; those that were refused or given up are infinitely late."""
+    """A latency at a percentile of the requests; those that were refused or given up are infinitely late.
+
+    On the line between the two that are nearest, as without such requests; infinite where one of these is lost.
+    """
     values: Array = getattr(served, name)
     lost = served.counts["arrived"] - served.counts["finished"]
     if not lost:
         return float(np.percentile(values, percentile)) if len(values) else inf
-    if not len(values):
+    place, last = (len(values) + lost - 1) * percentile / 100, len(values) - 1
+    if last < 0 or place > last + _ROUNDING:
         return inf
-    return float(np.percentile(np.append(values, np.full(lost, inf)), percentile, method="higher"))
+    return float(np.percentile(values, 100 * min(place / max(last, 1), 1.0)))
 
 
 def parts(result: SimulationResult) -> list[tuple[TrafficClass, SimulationResult]]:

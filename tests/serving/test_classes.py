@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inferplan.errors import UsageError
-from inferplan.serving.class_results import parts
+from inferplan.serving.class_results import at_percentile, parts
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
@@ -346,3 +348,20 @@ def test_shares_make_a_whole() -> None:
 def test_a_step_is_as_long_as_it_says() -> None:
     run = simulate(plain(), given([0], [kind("a", 1.0, 20, 8)], [0.0]))
     assert run.e2el[0] == pytest.approx(service(20, 8), rel=CLOSE)
+
+
+def test_lost_requests_are_the_last_of_all_and_the_others_are_read_as_ever() -> None:
+    """Of ten requests nine took 1 to 9 s: the median lies between the fifth and the sixth, the 95th percentile between
+    the ninth and one that was lost."""
+    seconds = np.arange(1.0, 10.0)
+
+    def served(arrived: int) -> Any:
+        return SimpleNamespace(ttft=seconds, counts={"arrived": arrived, "finished": 9})
+
+    assert at_percentile(served(10), "ttft", 50.0) == pytest.approx(5.5, rel=1e-12)
+    assert at_percentile(served(10), "ttft", 100 * 8 / 9) == pytest.approx(9.0, rel=1e-12)
+    assert at_percentile(served(10), "ttft", 95.0) == np.inf
+    assert at_percentile(served(9), "ttft", 50.0) == 5.0
+    assert (
+        at_percentile(SimpleNamespace(ttft=seconds[:0], counts={"arrived": 1, "finished": 0}), "ttft", 50.0) == np.inf
+    )
