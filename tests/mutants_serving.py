@@ -281,6 +281,22 @@ SERVING_MUTANTS = [
         check=partial(lora.test_a_miss_takes_its_bytes_over_the_link, 1),
     ),
     SourceMutant(
+        name="LoRA: which adapter follows from which class",
+        place="inferplan.traffic.popularity:Popularity.draw",
+        old="(seed, 5)",
+        new="(seed, 2)",
+        changes="requests of one class all name the same adapters",
+        check=lora.test_which_adapter_says_nothing_of_the_class,
+    ),
+    SourceMutant(
+        name="percentiles of the requests that were not lost",
+        place="inferplan.serving.class_results:at_percentile",
+        old="(len(values) + lost - 1)",
+        new="(len(values) - 1)",
+        changes="requests that are refused make nothing late",
+        check=classes.test_lost_requests_are_the_last_of_all_and_the_others_are_read_as_ever,
+    ),
+    SourceMutant(
         name="LoRA: the head of the queue holds up all",
         place=f"{_SLOTS}.seek",
         old="skipped.append(waiting.popleft())",

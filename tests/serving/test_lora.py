@@ -20,8 +20,9 @@ from inferplan.serving.adapter_slots import around
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult, record_of
 from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.popularity import Popularity
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode
@@ -238,3 +239,21 @@ def test_both_halves_are_needed_and_the_link() -> None:
     assert record_of(found)["adapters"]["load_s"] == pytest.approx(LOADED / 31e9)
     with pytest.raises(UsageError, match="--lora-skew"):
         Popularity(count=4, skew=-1.0)
+
+
+def test_which_adapter_says_nothing_of_the_class() -> None:
+    """Two classes and two adapters by halves, independent: a quarter of the requests has the second of both."""
+    halves = [
+        TrafficClass(name=name, share=0.5, prompt=Lengths(mean=16), output=Lengths(mean=2), slo=Slo()) for name in "ab"
+    ]
+    load = Traffic(
+        arrivals=OpenLoop(rate=1.0),
+        prompt=Lengths(mean=16),
+        output=Lengths(mean=2),
+        requests_count=40_000,
+        classes=tuple(halves),
+        adapters=Popularity(count=2, skew=0.0),
+    )
+    made = load.requests()
+    assert made.adapters is not None and made.of is not None
+    assert np.mean((made.adapters == 1) & (made.of == 1)) == pytest.approx(0.25, abs=0.01)
