@@ -51,8 +51,10 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
+from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space, default_gpus
 from inferplan.serving import simulator
+from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.step_times import StepTimes
@@ -263,7 +265,8 @@ class PlanQuestion(PriceOptions, total=False):
     The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
     the prefix cache. Limits: ttft, tpot, e2el, answer_ttft, and the percentile of the requests that must meet them.
     Sizing: utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed),
-    confidence.
+    confidence. survive: keep the limits while so many replicas are lost at a time (or ``"node"``), which are back after
+    restart; mtbf: between failures of one GPU.
     Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one replica), ideal.
     """
 
@@ -280,6 +283,9 @@ class PlanQuestion(PriceOptions, total=False):
     utilisation: float
     spare: Few
     confidence: float
+    survive: int | str
+    restart: Seconds
+    mtbf: Seconds
     quants: Formats
     engines: Names
     most: Count
@@ -558,7 +564,8 @@ def make_plan(
 
     Load: ``rate``, ``users``, or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` and, behind a
     thought (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing: ``utilisation``, ``spare``,
-    ``confidence``. Prices: ``prices`` (lists), ``price`` (device to price an hour).
+    ``confidence``, ``survive`` with ``restart`` and ``mtbf``. Prices: ``prices`` (lists), ``price`` (device to price an
+    hour).
     Space: ``quants``, ``engines``, ``most``, ``ideal``. Raises ``InfeasibleError`` when nothing meets the limits.
     """
     from inferplan.reports.progress import counted
@@ -576,6 +583,7 @@ def make_plan(
         utilisation=take("utilisation", 0.95 if demand.offline else 0.8),
         spare=take("spare", 0),
         confidence=take("confidence", MIDDLE),
+        survive=_survive({name: take(name) for name in ("survive", "restart", "mtbf") if name in given}),
     )
     prices = _prices(given)
     looked_at = read("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
@@ -587,9 +595,26 @@ def make_plan(
         quants=take("quants", None),
         engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),
         most=take("most", 8),
+        disaggregate=sizing.survive is None,
     )
     with counted("simulations", None, progress) as told:
         return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices), told)
+
+
+def _survive(asked: dict[str, Any]) -> Survive | None:
+    """What a plan shall survive; ``None`` where nobody asks."""
+    if not asked:
+        return None
+    what = asked.get("survive")
+    if what is None or asked.get("restart") is None:
+        raise UsageError(
+            "what is survived is back after a time to restart: survive and restart go together",
+            hint='survive=1, restart="3min"',
+        )
+    if isinstance(what, str) and what != "node":
+        raise UsageError(f"survive={what!r} is neither a number of replicas nor 'node'")
+    replicas = None if isinstance(what, str) else what
+    return Survive(start=ColdStart(rest=asked["restart"]), replicas=replicas, mtbf=asked.get("mtbf"))
 
 
 def _lengths(name: str, value: Tokens) -> Lengths:

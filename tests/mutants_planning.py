@@ -22,6 +22,7 @@ from tests.planning import (
     test_several,
     test_sizing,
     test_sizing_by_simulation,
+    test_survival,
 )
 from tests.serving import test_cluster, test_decode_batch, test_queueing, test_tandem, test_time_shared
 
@@ -569,5 +570,45 @@ PLANNING_MUTANTS = [
         new="self.wake[come]",
         changes="going to sleep takes no time",
         check=test_time_shared.test_a_model_wakes_when_the_other_has_nothing_to_do,
+    ),
+    SourceMutant(
+        name="survival: judged with the backlog worked off",
+        place="inferplan.planning.survival:_judged",
+        old="(seen.arrival < stop)",
+        new="(seen.arrival < stop + 1e9)",
+        changes="requests count that come when all replicas are back",
+        check=test_survival.test_the_smallest_fleet_that_survives_is_that_of_a_linear_search,
+    ),
+    SourceMutant(
+        name="survival: slow devices restart in their own time",
+        place="inferplan.planning.survival:_lose",
+        old="restart / step",
+        new="restart",
+        changes="a replica of slower devices is missing for longer than the restart",
+        check=test_survival.test_slower_devices_are_lost_for_as_long,
+    ),
+    SourceMutant(
+        name="survival: places for nobody else's load",
+        place="inferplan.planning.verify:slots_of",
+        old="option.replicas - survive.lost(option.deployment)",
+        new="option.replicas",
+        changes="the replicas that are left have no sequences for the load of the lost ones",
+        check=test_survival.test_replicas_that_are_left_have_places_for_the_load_of_all,
+    ),
+    SourceMutant(
+        name="survival: a replica fails as seldom as a GPU",
+        place="inferplan.planning.redundancy:Survive.availability",
+        old="self.mtbf / gpus + restart",
+        new="self.mtbf + restart",
+        changes="a replica of eight GPUs fails as seldom as one of one",
+        check=test_survival.test_what_to_expect_by_hand,
+    ),
+    SourceMutant(
+        name="survival: the first size does",
+        place="inferplan.planning.finalists:Entry.confirm",
+        old="if self.kept is not None and self.sizer.question.sizing.survive is not None:",
+        new="if False:",
+        changes="nobody looks whether the cheapest survives",
+        check=test_survival.test_a_plan_that_survives_and_what_it_costs_more,
     ),
 ]

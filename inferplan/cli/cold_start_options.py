@@ -27,8 +27,11 @@ START: tuple[tuple[str, dict[str, Any]], ...] = (
 start_options: tuple[Callable[[Any], Any], ...] = tuple(click.option(name, **keywords) for name, keywords in START)
 
 
-def cold_start_of(values: dict[str, Any], deployment: Deployment, whole: str) -> ColdStart | None:
-    """The time to start, or what it is made of; ``None`` where nothing says so. whole: the option that is all of it."""
+def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: str) -> ColdStart | None:
+    """The time to start, or what it is made of; ``None`` where nothing says so. whole: the option that is all of it.
+
+    Without a deployment its weights are still to be said.
+    """
     from inferplan.serving.cold_start import ColdStart, weights_of
 
     all_of_it = quantity(values[whole.removeprefix("--").replace("-", "_")], "seconds", whole)
@@ -54,4 +57,5 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment, whole: str) ->
         )
     if not bandwidth > 0:
         raise UsageError("--storage-bandwidth must be more than 0")
-    return ColdStart(rest=rest, measured=measured, weights=weights_of(deployment), bandwidth=bandwidth)
+    weights = 0.0 if deployment is None else weights_of(deployment)
+    return ColdStart(rest=rest, measured=measured, weights=weights, bandwidth=bandwidth)

@@ -22,6 +22,7 @@ _NOT_HERE = (
     *("images", "image_size", "video_frames", "audio_seconds"),
     *("users", "trace", "requests", "deadline", "gpu", "classes", "queue", "redundant_experts", "two_batch_overlap"),
     *("prefill_redundant_experts", "prefill_two_batch_overlap", "aggregated", "confidence", "spare", "anchor"),
+    *("survive", "restart", "storage_bandwidth", "engine_start", "startup_log", "mtbf"),
     *("lora_rank", "lora_modules", "max_loras", "lora_folder", "loras", "lora_skew", "lora_bandwidth", "samples"),
     *("gpu_layers", "cpu_moe_layers", "cpu_offload_gb", "host", "host_memory", "host_link"),
     *("draft_model", "draft_tokens", "draft_branches", "acceptance", "acceptance_length", "thinking"),

@@ -20,6 +20,7 @@ from inferplan.catalog.files import config_root, find, load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.class_options import CLASSES, QUEUE, asked_classes
+from inferplan.cli.cold_start_options import START, cold_start_of
 from inferplan.cli.draft_options import draft_options, draftings_of
 from inferplan.cli.lora_options import NAMED, SLOTS, lora_values, popularity_of
 from inferplan.cli.media_options import MEDIA, asked_of, media_values
@@ -55,6 +56,7 @@ from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_b
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
+from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
@@ -205,8 +207,17 @@ _OPTIONS = [
         help="Chance that the limits are kept, as far as the error is known: 0.5 is the prediction, 0.9 its slow end.",
     ),
     _Option(
-        "--spare", type=Count(0, MOST_DEGREE), default=0, help="Replicas beyond those needed, for failures (N+1) [0]."
+        "--spare", type=Count(0, MOST_DEGREE), default=0, help="Replicas beyond those needed, unchecked (N+1) [0]."
     ),
+    _Option(
+        "--survive",
+        metavar="WHAT",
+        help="Keep the limits, simulated, while so many replicas are lost at a time, or those of a node: 1, node. No "
+        "separate pools then.",
+    ),
+    _Option("--restart", metavar="TIME", help="With it: until what is lost takes requests again."),
+    *(_Option(name, **keywords) for name, keywords in START),
+    _Option("--mtbf", metavar="TIME", help="Mean time between failures of one GPU, whatever stops it, such as 2000d."),
     _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),
     _Option(
         "--anchor",
@@ -252,6 +263,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     for quant in quants or ((None,) if roles else ()) if gpus else ():
         precision_of(Request(model=model, gpu=gpus[0], quant=quant, roles=roles), spec, load_hardware(gpus[0]))
     degrees = {name: _tried(values[name], f"--{name}") for name in _DEGREES}
+    survive = _survived(values, gpus)
     space = Space(
         base=replace(
             base,
@@ -267,7 +279,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         engines=engines,
         most=_most(values["most"], degrees),
         budgets=_tried(values["token_budget"], "--token-budget"),
-        disaggregate=not (values["aggregated"] or values["anchor"]),
+        disaggregate=not (values["aggregated"] or values["anchor"] or survive),
         anchor=values["anchor"],
         drafting=draftings_of(values, model, several=True),
         redundant=_copies(values["redundant_experts"]) or (0,),
@@ -279,16 +291,48 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         placed=placed_of(values),
         **degrees,
     )
-    sizing, several = _sizing(values, demand), budgets if len(budgets) > 1 else ()
+    sizing, several = _sizing(values, demand, survive), budgets if len(budgets) > 1 else ()
     return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices, budgets=several)
 
 
-def _sizing(values: dict[str, Any], demand: Demand) -> Sizing:
+def _sizing(values: dict[str, Any], demand: Demand, survive: Survive | None) -> Sizing:
     """How replicas are counted."""
     utilisation = values["utilisation"] if values["utilisation"] is not None else 0.95 if demand.offline else 0.8
     return Sizing(
-        utilisation=utilisation, spare=values["spare"], confidence=values["confidence"], power=budget_of(values)
+        utilisation=utilisation,
+        spare=values["spare"],
+        confidence=values["confidence"],
+        power=budget_of(values),
+        survive=survive,
     )
+
+
+def _survived(values: dict[str, Any], gpus: Iterable[str]) -> Survive | None:
+    """What shall be survived. Raises ``UsageError`` for options that say nothing without it, and for nodes of GPUs of
+    which nobody says how many stand in one.
+    """
+    what, start = values["survive"], cold_start_of(values, None, "--restart")
+    mtbf = quantity(values["mtbf"], "seconds", "--mtbf")
+    if what is None:
+        if start is not None or mtbf is not None:
+            raise UsageError("a time to restart or between failures is of what is survived", hint="--survive 1")
+        return None
+    if what != "node" and not (what.isdecimal() and 1 <= int(what) <= MOST_DEGREE):
+        raise UsageError(f"--survive {what} is neither a number of replicas nor a node", hint="--survive 1")
+    unknown = [gpu for gpu in gpus if load_hardware(gpu).node is None]
+    if what == "node" and unknown:
+        raise UsageError(
+            f"nobody says how many {' or '.join(unknown)} stand in one node",
+            because="sites differ, and their hardware files have none",
+            hint="--survive K for so many replicas, or other devices (--gpu h100-sxm)",
+        )
+    if start is None:
+        raise UsageError(
+            "what is lost is back after a time to restart, and none is given",
+            because="nobody knows it without your storage and your engine",
+            hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
+        )
+    return Survive(start=start, replicas=None if what == "node" else int(what), mtbf=mtbf)
 
 
 def _tried(text: str | None, option: str) -> tuple[int, ...] | None:

@@ -156,11 +156,21 @@ class Entry:
         assert self.sized is not None
         if self.kept is None:
             self.kept = self.sizer.confirmed(self.sized, (self.sized.cost or 0.0) * (1 + 1e-9) + 1e-9)
+            if self.kept is not None and self.sizer.question.sizing.survive is not None:
+                return self._survive(self.kept)
         if self.kept is None:
             self.grown += 1
             self.sized = larger(self.sized) if self.grown < MOST_GROWTH else None
             self.none_below = inf
         return self.kept is not None
+
+    def _survive(self, kept: Verified) -> bool:
+        """Grow the size that keeps the limits until it survives; whether it costs no more then, so that it still is
+        what was asked about.
+        """
+        before, self.kept = kept.option.cost or 0.0, self.sizer.surviving(kept)
+        self.sized, self.none_below = None if self.kept is None else self.kept.option, inf
+        return self.kept is not None and (self.kept.option.cost or 0.0) <= before * (1 + 1e-9)
 
 
 def cheapest_so_far(entries: list[Entry]) -> Entry | None:
@@ -229,6 +239,7 @@ def _size(option: Option, question: Question, below: float, so_far: tuple[Finali
     except OutOfSimulations:
         sized = None
     kept = None if sized is None else sizer.confirmed(sized, below)
+    kept = None if kept is None else sizer.surviving(kept, below)
     if kept is None:
         nearest = _nearest_trial(sizer)
         found.failed += [] if nearest is None else [nearest]
@@ -246,10 +257,11 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hasha
         found.passed.remove(best)
         checked = simulations.long(best.option, question, precision=QUOTED)
         if checked.meets(question.slo):
-            return checked
+            return replace(checked, survival=best.survival)
         found.failed.append(checked)
         sizer = Sizer(option=best.option, question=question, simulations=simulations)
         grown = sizer.confirmed(larger(best.option)) if len(found.failed) < MAX_SIMULATIONS else None
+        grown = None if grown is None else sizer.surviving(grown)
         found.passed += [] if grown is None else [grown]
     return None
 

@@ -16,6 +16,7 @@ from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, Slowness
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
 from inferplan.planning.power import PowerBudget
+from inferplan.planning.redundancy import Survive
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.terms import ceil
 from inferplan.traffic.requests import Slo
@@ -27,13 +28,15 @@ class Sizing:
     """How replicas are counted. utilisation: the share of its capacity that a replica is given. spare: more of them.
 
     confidence: the chance that the limits are kept, as far as the error of the prediction is known
-    (:mod:`inferplan.planning.confidence`). power: the most watts of all devices.
+    (:mod:`inferplan.planning.confidence`). power: the most watts of all devices. survive: what may be lost at a time,
+    with the limits kept through it (:mod:`inferplan.planning.survival`).
     """
 
     utilisation: float = 0.8
     spare: int = 0
     confidence: float = MIDDLE
     power: PowerBudget | None = None
+    survive: Survive | None = None
 
     def replicas(self, load: float, capacity: Num) -> Num:
         """Replicas, without the spare ones, that carry ``load``: ``max(ceil(load/(utilisation*capacity)), 1)``.

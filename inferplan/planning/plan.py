@@ -48,6 +48,8 @@ class Plan(Shown):
     other: Verified | None = None
     measured: Verified | None = None
     unseen: int = 0
+    failure_free: Verified | None = None
+    """What would do were nothing ever lost, where a plan shall survive that."""
     known: dict[Hashable, Verified] = field(default_factory=dict, repr=False)
     """What was simulated."""
 
@@ -279,8 +281,17 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
         other=_at_the_other_confidence(searched, question, known),
         measured=measured,
         unseen=found.unseen,
+        failure_free=_failure_free(options, question, progress),
         known=known,
     )
+
+
+def _failure_free(options: list[Option], question: Question, progress: Callable[[int], None] | None) -> Verified | None:
+    """The cheapest plan were nothing lost; ``None`` where nobody asks what a plan survives."""
+    if question.sizing.survive is None:
+        return None
+    lucky, known = replace(question, sizing=replace(question.sizing, survive=None)), _Known(progress)
+    return kept_in_the_long_run(_finalists(options, lucky, known), lucky, known)
 
 
 def _finalists(

@@ -67,6 +67,8 @@ class Question:
             )
         if self.sizing.power is not None and self.sizing.power.provision == "mean":
             self._one_simulated_pool()
+        if self.sizing.survive is not None:
+            self._require_survivable()
         if not self.slo.limits and not self.demand.offline:
             hint = "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"
             raise UsageError("a plan needs a limit on latency", hint=hint)
@@ -80,4 +82,16 @@ class Question:
                 f"--provision mean with {' and '.join(found)} is not known here",
                 because="what devices draw comes from the simulation of one pool",
                 hint="--provision tdp" + (", or --aggregated" if found == ["pools apart"] else ""),
+            )
+
+    def _require_survivable(self) -> None:
+        """Raise ``UsageError`` where what a plan shall survive is not simulated."""
+        beside = [("an offline job", self.demand.offline), ("a trace", self.demand.trace is not None)]
+        beside += [("pools apart", self.space.disaggregate), ("--spare", self.sizing.spare > 0)]
+        beside.append(("a budget of power", self.sizing.power is not None))
+        if found := [name for name, there in beside if there]:
+            raise UsageError(
+                f"--survive and {found[0]} are not planned together",
+                because="replicas of one pool are cut under a steady load, and as many bought as that takes",
+                hint="--rate or --users, in one pool (--aggregated), without --spare and --power-budget",
             )

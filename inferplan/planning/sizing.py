@@ -18,6 +18,7 @@ from inferplan.planning.demand import ruling
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
+from inferplan.planning.survival import smallest
 from inferplan.planning.verify import SHOWN, Verified, verify
 from inferplan.serving.batch_means import Precision
 from inferplan.traffic.requests import Slo
@@ -192,6 +193,18 @@ class Sizer:
             self.trials[sized.replicas, sized.pools] = seen
             sized = larger(sized)
         return None
+
+    def surviving(self, kept: Verified, below: float = inf) -> Verified | None:
+        """The smallest size, from one that keeps the limits on, that also keeps them while replicas are lost, as the
+        question asks; ``None`` where none does for less than ``below``.
+        """
+        question = self.question
+        if question.sizing.survive is None:
+            return kept
+        found = smallest(kept.option, question, lambda size: kept.option.sized(kept.option.filled(size)))
+        if found is None or (found[0].cost or 0.0) >= below:
+            return None
+        return replace(self.simulations.long(found[0], question), survival=found[1])
 
     def _filled(self, size: int) -> Verified:
         """At least so many replicas: as many as the same bill holds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.verdict import FEWEST_LIFETIMES, flow_of
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 from inferplan.units import Array
+
+if TYPE_CHECKING:
+    from inferplan.planning.survival import Survival
 
 _LIVES, _MOST = 14, 12_000
 """Requests of a run that sizes: so many times those in the system at once, up to a bound."""
@@ -85,6 +88,8 @@ class Verified:
     result: SimulationResult | None = None
     verdict: str = "not simulated"
     classes: tuple[Kept, ...] = ()
+    survival: Survival | None = None
+    """What became of it when replicas were lost, where that was asked for."""
 
     def kept(self, slo: Slo) -> tuple[Kept, ...]:
         """What is held to limits: every class to its own, or all traffic to ``slo``."""
@@ -184,6 +189,14 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     return min(ceil((wanted + 3 * sqrt(wanted)) / 8) * 8, most)
 
 
+def slots_of(option: Option, question: Question) -> int:
+    """Sequences to admit to one replica of a plan; those that are left when others are lost have their load too."""
+    survive = question.sizing.survive
+    if survive is not None:
+        option = replace(option, replicas=max(option.replicas - survive.lost(option.deployment), 1))
+    return slots_for(option, question.demand, question.sizing.utilisation)
+
+
 def traffic_of(
     demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK, whole: bool = False
 ) -> Traffic | Requests:
@@ -236,7 +249,7 @@ def verify(option: Option, question: Question, factor: float = 1.0, precision: P
     """
     demand, slo = question.demand, question.slo
     if demand.offline:
-        slots = slots_for(option, demand, question.sizing.utilisation)
+        slots = slots_of(option, question)
         return Verified(option=option, slots=slots, achieved=_screened(option))
     rarest = max([batch_size(one.slo.percentile) / one.share for one in demand.classes], default=0.0)
     more = min(max(max(batch_size(slo.percentile), rarest) / batch_size(95.0), 1.0), _MOST_FOR_TAIL)
@@ -307,7 +320,7 @@ def _run(
     demand, slo, deployment = question.demand, question.slo, option.deployment
     if whole and not option.pools:
         deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
-    slots = slots_for(option, demand, question.sizing.utilisation)
+    slots = slots_of(option, question)
     slower = 1.0 if demand.users is not None else option.slow.step
     traffic = traffic_of(demand, option, factor * slower, fewest, whole)
     sequences = ceil(slots / deployment.parallel.dp)

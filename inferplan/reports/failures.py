@@ -11,7 +11,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.table import SCHEMA_VERSION, Report, Table
 from inferplan.units import format_time
 
-_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "latency"}
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "latency", "answer_ttft": "TTFT of the answer"}
 _ROWS, _BINS = 32, 400
 """Bins of a timeline: of a table, and of a record."""
 

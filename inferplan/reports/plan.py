@@ -23,6 +23,7 @@ from inferplan.reports.plan_figures import (
 )
 from inferplan.reports.plan_notes import answer, notes
 from inferplan.reports.plan_record import plan_record
+from inferplan.reports.plan_survival import survival_table
 from inferplan.reports.simulation import in_slots
 from inferplan.serving.result import adapters_found
 from inferplan.table import Report, Table
@@ -46,6 +47,7 @@ BOTTLENECKS = {
 def plan_report(plan: Plan) -> Report:
     """One screen: the plan, what it costs, what else there is, and why not less."""
     tables = [summary_table(plan)]
+    tables += [survival_table(plan)] if plan.best.survival is not None else []
     tables += [confidence_table(plan)] if plan.other is not None else []
     cost, energy = cost_of(plan), energy_of(plan)
     tables += [cost_table(cost)] if cost else []

@@ -23,6 +23,7 @@ from inferplan.reports.plan_figures import (
     relaxation,
     screened_costs,
 )
+from inferplan.reports.plan_survival import survival_record
 from inferplan.traffic.requests import Slo
 
 _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.max_sequences"}
@@ -59,6 +60,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "classes": _classes(plan),
             "deployment": deployment_record(plan),
             "launch": launch_line(plan),
+            "survival": survival_record(plan),
             "binding": plan.binding,
             "capacity": capacity_record(plan),
             "measured": plan.supported,

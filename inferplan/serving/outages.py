@@ -94,6 +94,8 @@ class Outages:
         steps = np.asarray(records.output, dtype=np.float64) - 1
         tpot = np.where(steps > 0, decode / np.maximum(steps, 1), np.nan)
         found = {"ttft": ttft, "tpot": tpot, "e2el": ttft + decode}
+        if records.before is not None:
+            found["answer_ttft"] = ttft + (np.asarray(records.answered, dtype=np.float64) - begun) * rest
         return {name: np.where(self.finished, values, inf) for name, values in found.items()}
 
     @cached_property
@@ -202,7 +204,7 @@ class Outages:
             mine |= (self.arrival >= start) & (self.arrival < stop)
         count = int(np.sum(mine))
         latencies = {
-            key: _percentile(values[mine], self.result.slo.percentile) for key, values in self.latencies.items()
+            key: at_percentile_of(values[mine], self.result.slo.percentile) for key, values in self.latencies.items()
         }
         long = sum(stop - start for start, stop in spans)
         return Stretch(
@@ -254,7 +256,7 @@ class Outages:
         return [self.stretch("", edge) for edge in edges]
 
 
-def _percentile(values: Array, percentile: float) -> float:
+def at_percentile_of(values: Array, percentile: float) -> float:
     """As :func:`inferplan.serving.class_results.at_percentile`: what never finished is infinitely late."""
     values = values[~np.isnan(values)]
     if not len(values):

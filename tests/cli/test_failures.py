@@ -125,6 +125,45 @@ def test_a_day_with_a_failure(run: Run, tmp_path: Path) -> None:
     assert unknown.code == 2 and "time that one takes to start" in unknown.err
 
 
+PLAN = ("plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal", "--prompt", "2048", "--output", "32", "--most", "1")
+PLAN += ("--quant", "native", "--token-budget", "8192", "--price", "h100-sxm=2", "--ttft", "500ms")
+
+
+def test_a_plan_that_survives_says_what_that_costs(run: Run) -> None:
+    """Two carry the load; one of two does not, and two of three do."""
+    asked = (*PLAN, "--rate", "40", "--survive", "1", "--storage-bandwidth", "2GB/s", "--engine-start", "4s")
+    ran = run(*asked, "--mtbf", "2111d", "--format", "json")
+    survival = ran.json["plan"]["survival"]
+    assert survival["restart_s"] == pytest.approx(4 + 8.030261248, rel=1e-3)
+    assert (survival["failure_free"]["replicas"], ran.json["plan"]["replicas"]) == (2, 3)
+    assert survival["requests_judged"] >= 4000
+    table = run(*asked, "--mtbf", "2111d").out
+    assert "1 of 3 replicas (1 GPU), back after 12.03 s" in table
+    assert "surviving costs more" in table and "2.00 USD/h (50.0%)" in table
+    assert "0.519 replicas lost a year" in table  # 3 x 365.25/2111
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--survive", "1"), "--restart 3min"),
+        (("--survive", "0", "--restart", "1min"), "neither a number of replicas nor a node"),
+        (("--survive", "rack", "--restart", "1min"), "neither a number of replicas nor a node"),
+        (("--restart", "1min"), "is of what is survived"),
+        (("--mtbf", "2000d"), "is of what is survived"),
+        (("--survive", "1", "--restart", "0s"), "--restart must be more than 0"),
+        (("--survive", "1", "--restart", "1min", "--spare", "1"), "--survive and --spare"),
+        (("--survive", "1", "--restart", "1min", "--power-budget", "9kW"), "--survive and a budget of power"),
+    ],
+)
+def test_what_a_plan_does_not_survive(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    ran = run(*PLAN, "--rate", "40", *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    card = run(*PLAN[:2], "--gpu", "l4,h100-sxm", *PLAN[4:], "--rate", "40", "--survive", "node", "--restart", "1min")
+    assert card.code == 2 and "how many l4" in card.err
+
+
 def test_nobody_says_how_many_cards_are_in_a_host(run: Run) -> None:
     asked = ("simulate", "llama-3.1-8b", "--gpu", "l4", "--prompt", "512", "--output", "32", "--rate", "1")
     ran = run(*asked, "--fail", "node@9s", "--restart", "1s")

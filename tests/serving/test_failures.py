@@ -325,6 +325,16 @@ def test_a_load_that_changes_is_compared_with_the_time_before_each_failure() -> 
     assert looked_at().episodes[0].level == pytest.approx(1.6 / 3)
 
 
+def test_thoughts_count_until_the_first_token_of_the_answer() -> None:
+    """Every answer begins 2 s after its request was sent."""
+    seen = looked_at()
+    seen.result.records.thinking([4] * 10)
+    for request in range(10):
+        seen.result.records.answered[request] = seen.arrival[request] + 2.0
+    assert Outages(seen.result).latencies["answer_ttft"] == pytest.approx(np.full(10, 2.0))
+    assert "answer_ttft" not in looked_at().latencies
+
+
 def test_an_episode_takes_in_a_failure_before_the_backlog_is_gone(service: float) -> None:
     arrival = np.arange(0, 3000 * service, service / 3.5)
     of = fleet(4, 400 * service, 700 * service, restart=200 * service)
