@@ -264,7 +264,7 @@ def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mi
     if not any(one.slo.limits for one in mix.classes):
         raise UsageError("a day needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
     if profile.classes:
-        require_classes(profile, names)
+        require_classes(profile, names, Path(values["profile"] or values["profile_from"]))
         profile = profile.ordered(names)
     else:
         profile = profile.divided(names, [one.share for one in mix.classes])

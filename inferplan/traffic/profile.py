@@ -245,16 +245,16 @@ def read_steps(path: Path, column: str, unit: str) -> tuple[tuple[float, float],
     return tuple(found)
 
 
-def require_classes(profile: Profile, names: Sequence[str]) -> None:
-    """Raise ``InputFileError`` where a profile from a file has rates of other classes than these, or lacks some."""
-    path = Path(profile.source)
+def require_classes(profile: Profile, names: Sequence[str], path: Path) -> None:
+    """Raise ``InputFileError`` where a profile, or log, of a file has other classes than these, or lacks some."""
     for name in profile.classes:
         if name not in names:
-            line = next(line for line, row in _rows(path) if name in map(str.strip, row))
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                line = next(line for line, row in enumerate(csv.reader(file), 1) if name in map(str.strip, row))
             raise _bad(path, line, f"no class is named {name!r}; there are {', '.join(names)}")
     if lacking := [name for name in names if name not in profile.classes]:
         raise InputFileError(
-            f"{path} has no rate of class {lacking[0]!r}", hint=f"a row 0,{lacking[0]},0 if none of it ever comes"
+            f"{path} has no rate of class {lacking[0]!r}", hint="rows of it, or leave the class out of --classes"
         )
 
 

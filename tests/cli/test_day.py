@@ -190,6 +190,20 @@ def test_classes_and_a_profile_that_do_not_fit(
     assert refused.code in (2, 3, 4) and said in refused.err, refused.err
 
 
+def test_classes_of_a_log(run: Run, kinds: str, tmp_path: Path) -> None:
+    """Of two days chat comes twice in every five minutes, batch once; a class that is none is refused with its line."""
+    log = tmp_path / "log.csv"
+    rows = [(300 * step + 90 * n, "batch" if n == 2 else "chat") for step in range(577) for n in range(3)]
+    log.write_text("timestamp,class\n" + "".join(f"{at},{name}\n" for at, name in rows), encoding="utf-8")
+    asked = (*OF_CLASSES, "--classes", kinds, "--profile-from", str(log), "--fold", "mean", "--policy", "static")
+    record = run(*asked, "--peak", "3", "--duration", "10min", "--format", "json").json
+    assert [one["share"] for one in record["classes"]] == [pytest.approx(2 / 3), pytest.approx(1 / 3)]
+    assert record["profile"]["peak_requests_per_s"] == pytest.approx(3.0)
+    log.write_text(log.read_text().replace("90,chat", "90,chatter", 1))
+    refused = run(*asked)
+    assert (refused.code, "log.csv:3: no class is named 'chatter'" in refused.err) == (4, True)
+
+
 def test_rates_are_said_once(run: Run, tmp_path: Path) -> None:
     """A rate in the file of the classes, beside one in the profile; and a trace, which has lengths of its own."""
     path, profile = tmp_path / "rated.yaml", tmp_path / "of.csv"
