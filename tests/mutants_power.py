@@ -62,7 +62,7 @@ POWER_MUTANTS = [
     SourceMutant(
         name="power: prompts of a mixed step take all of it",
         place="inferplan.answers.power:run_energy",
-        old="extra = held.beyond(alone) if mixes(policy) else held",
+        old="extra = held.beyond(alone) if together else held",
         new="extra = held",
         changes="decodes beside prompts are counted twice",
         check=power.test_a_mixed_step_is_counted_once,

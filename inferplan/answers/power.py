@@ -12,6 +12,7 @@ import numpy as np
 
 from inferplan.catalog.power import power_shares
 from inferplan.devices.engine import mixes
+from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.draw import step_joules
 from inferplan.estimate.phase import run_step
@@ -45,8 +46,23 @@ class RunEnergy:
         return self.joules / self.seconds / self.devices
 
 
+def unknown_energy(deployment: Deployment) -> str:
+    """Why the energy of a deployment's runs is not known here; empty where it is."""
+    if deployment.model.encoder is not None:
+        return "an encoder beside the decoder"
+    return "layers on the host" if deployment.offload is not None else ""
+
+
+def require_known_energy(deployment: Deployment) -> None:
+    """Raise ``UsageError`` where the energy of a deployment's runs is not known, ``MissingFactError`` without a TDP."""
+    _ = deployment.hardware.tdp
+    if why := unknown_energy(deployment):
+        raise UsageError(f"the energy of a run with {why} is not known here", hint="leave --energy and its options out")
+
+
 def run_energy(deployment: Deployment, result: SimulationResult) -> RunEnergy | None:
-    """Where the joules of a run of one pool without drafts went; ``None`` for a run that makes no steps.
+    """Where the joules of a run of one pool without drafts went; ``None`` for a run that makes no steps, and where that
+    is not known (:func:`unknown_energy`).
 
     Steps that hold prompts are priced with the mean of them (:func:`prompt_pieces`), decode steps with the mean batch
     and the mean context. Raises ``MissingFactError`` without a TDP.
@@ -56,20 +72,21 @@ def run_energy(deployment: Deployment, result: SimulationResult) -> RunEnergy | 
     replicas = max(len(meters) // ranks, 1)
     steps = sum(meter.steps for meter in meters) / replicas / ranks
     prompted = sum(meter.prompt_steps for meter in meters) / len(meters)
-    decoding = steps if mixes(policy) else steps - prompted
-    if not steps or end <= start or not len(result.ttft):
+    together = mixes(policy) and not deployment.model.encodes
+    decoding = steps if together else steps - prompted
+    if not steps or end <= start or not len(result.ttft) or unknown_energy(deployment):
         return None
     prompt, output = (float(np.mean(result.records.prompt)), float(np.mean(result.records.output)))
     batch = sum(meter.decode_tokens for meter in meters) / replicas / max(decoding, 1)
     decodes = Segment(batch=max(batch, 1e-9), new=1.0, past=prompt + output / 2)
-    alone = _step(deployment, (decodes,))
     held = _Step(0.0, 0.0, 0.0)
+    alone = held if deployment.model.encodes else _step(deployment, (decodes,))
     extra = held
     if prompted:
         tokens = sum(meter.prompt_tokens for meter in meters) / replicas / prompted
         prompts = prompt_pieces(prompt, prompt * result.hit_rate, tokens)
-        held = _step(deployment, (decodes, prompts) if mixes(policy) else (prompts,))
-        extra = held.beyond(alone) if mixes(policy) else held
+        held = _step(deployment, (decodes, prompts) if together else (prompts,))
+        extra = held.beyond(alone) if together else held
     busy = min(sum(meter.busy for meter in meters) / len(meters), end - start)
     spent = np.array([decoding * alone.seconds, prompted * extra.seconds])
     in_decodes, in_prompts = busy * spent / max(float(np.sum(spent)), 1e-300)

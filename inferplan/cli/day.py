@@ -186,6 +186,10 @@ def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None,
     )
     prices.check([deployment.hardware.name])
     asked = _asked(values, profile, deployment)
+    if energy is not None:
+        from inferplan.answers.power import require_known_energy
+
+        require_known_energy(deployment)
     with _progress(round(profile.expected(asked.span)) * len(asked.policies)) as progress:
         day = simulate_day(request, deployment, question, asked, progress)
     report = day_report(day)

@@ -323,7 +323,7 @@ def simulate_command(
     options = replace(options, timeline=bool(timeline or plot_file))
     if energy is not None:
         refuse_with(options.structured, [("--energy", True)])
-        _require_one_pool(options)
+        _require_one_pool(options, deployment)
     own = values["workload"] is None and values["classes"] is None and values["sessions"] is None
     if own and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
@@ -362,8 +362,11 @@ def _report(
     return replace(report, notes=[*report.notes, note]) if note else report
 
 
-def _require_one_pool(options: Options) -> None:
+def _require_one_pool(options: Options, deployment: Deployment) -> None:
     """Raise ``UsageError`` for a run whose energy is not known."""
+    from inferplan.answers.power import require_known_energy
+
+    require_known_energy(deployment)
     beside = [("drafts", options.speculation.length > 0), ("pools apart", options.fleet.prefill > 0)]
     beside += [("cache tiers", bool(options.tiers)), ("KV offload", options.host is not None)]
     beside += [("replicas that fail", options.fleet.failures is not None)]

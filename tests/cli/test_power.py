@@ -26,6 +26,8 @@ SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
         (f"{ESTIMATE} --power-cap 900W", "above what h100-sxm draws"),
         (f"{ESTIMATE} --power-cap 300W", "below what the law of clocks covers"),
         (f"{ESTIMATE} --carbon DEX", "no grams of CO2 a kWh are on file"),
+        (f"{SIMULATE.replace('llama-3.1-8b', 'whisper-large-v3')} --energy", "with an encoder beside the decoder"),
+        (f"{ESTIMATE.replace('h100-sxm', 'tpu-v6e')} --memory 30GB --ideal --energy", "the power of tpu-v6e"),
         (f"{ESTIMATE} --energy --no-kv-cache", "the energy of a batch without a KV cache is not known here"),
         (f"{ESTIMATE} --energy --prefix-hit-rate 0.5", "the energy of a batch with drafts"),
         (f"{SIMULATE} --energy --prefill-replicas 1 --decode-replicas 1", "with pools apart is not known here"),
@@ -51,6 +53,17 @@ def test_json_of_an_estimate_holds_its_energy(run: Run) -> None:
     assert energy["request_g"] == pytest.approx(energy["request_j"] / 1e4)  # 360 g for 3.6 MJ
     assert energy["j_per_output_token"] == pytest.approx(energy["request_j"] / 256)
     assert "energy" not in run(*ESTIMATE.split(), "--format", "json").json
+
+
+def test_a_model_that_encodes_decodes_nothing(run: Run) -> None:
+    asked = "simulate bge-m3 --gpu l4 --rate 20 --prompt 256 --requests 60 --energy --format json"
+    energy = run(*asked.split()).json["energy"]
+    assert energy["decode_joules"] == 0.0
+    assert energy["prompt_joules"] + energy["idle_joules"] == pytest.approx(energy["gpu_joules"], rel=1e-12)
+    one = run(*["estimate", "bge-m3", "--gpu", "l4", "--prompt", "256", "--energy", "--format", "json"]).json["energy"]
+    worked = energy["gpu_joules"] * (1 - energy["idle_share"])
+    # a request works as much in a run as alone, less what requests of one step share: their weights are read once
+    assert 0.5 < worked / 60 / (one["prefill"]["gpu_joules"] - one["prefill"]["idle_joules"]) < 1.3
 
 
 def test_a_day_emits_by_the_hour(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
