@@ -267,13 +267,13 @@ class SimulationResult(Shown):
         return record_of(self)
 
     def band(self, name: str) -> tuple[float, float] | None:
-        """Factors on the mean of ``ttft``, ``tpot`` or ``e2el`` between which 80 % of measured means lie."""
-        if name != "e2el":
+        """Factors on the mean of a latency between which 80 % of measured means lie; of a sum those of its parts."""
+        if name not in ("e2el", "answer_ttft"):
             return self.bands.get(name)
-        first, rest = self.bands.get("ttft"), self.bands.get("tpot")
-        if first is None or rest is None or not len(self.ttft):
+        first, rest, whole = self.bands.get("ttft"), self.bands.get("tpot"), getattr(self, name)
+        if first is None or rest is None or not len(whole):
             return None
-        share = float(np.sum(self.ttft) / np.sum(self.e2el))
+        share = float(np.sum(self.ttft) / np.sum(whole))
         return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
 
 
@@ -418,7 +418,7 @@ def _reasoning(result: SimulationResult) -> dict[str, float | None] | None:
 def _bands(result: SimulationResult) -> dict[str, float | None]:
     """Between which seconds 80 % of measured means lie; null where no held-out error is known."""
     record: dict[str, float | None] = {}
-    for name in ("ttft", "tpot", "e2el"):
+    for name in metrics_of(result):
         mean, band = result.percentiles(f"{name}_s")["mean"], result.band(name)
         record[f"{name}_low_s"] = None if mean is None or band is None else mean * band[0]
         record[f"{name}_high_s"] = None if mean is None or band is None else mean * band[1]

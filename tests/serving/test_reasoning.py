@@ -236,6 +236,17 @@ def test_the_figures_of_a_run() -> None:
     assert record["reasoning"]["answer_tokens_mean"] == 3.0
 
 
+def test_the_band_of_an_answer_is_that_of_its_parts() -> None:
+    """Of 13.7 s and 8.2 s 12 s are TTFT: 0.548 times its factors, and the rest times those of the steps."""
+    sent = requests((0.0, 50, 10), (20.0, 50, 5), before=np.array([7, 2]))
+    run = replace(simulate(plain(), sent), bands={"ttft": (0.5, 2.0), "tpot": (0.8, 1.1)})
+    share = 12.0 / 21.9
+    expected = share * 0.5 + (1 - share) * 0.8, share * 2.0 + (1 - share) * 1.1
+    assert run.band("answer_ttft") == pytest.approx(expected, rel=CLOSE)
+    assert run.to_dict()["answer_ttft_low_s"] == pytest.approx(10.95 * expected[0], rel=CLOSE)
+    assert replace(run, bands={"ttft": (0.5, 2.0)}).band("answer_ttft") is None
+
+
 # --- one price --------------------------------------------------------------------------------------------------------
 
 
