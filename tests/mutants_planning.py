@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
+from inferplan.planning.search import search
 from inferplan.traffic.requests import OpenLoop
 from tests import test_request_log
 from tests.mutants_source import SourceMutant
@@ -23,8 +25,20 @@ from tests.planning import (
     test_sizing,
     test_sizing_by_simulation,
     test_survival,
+    test_tiers,
 )
 from tests.serving import test_cluster, test_decode_batch, test_queueing, test_tandem, test_time_shared
+
+
+def _with_options(check: Callable[..., None]) -> Callable[[], None]:
+    """A check of :mod:`tests.planning.test_tiers` with the options of its question."""
+
+    def run() -> None:
+        question = test_tiers.asked()
+        check(search(question.space, question.demand, question.slo, question.sizing, question.prices).options)
+
+    return run
+
 
 PLANNING_MUTANTS = [
     SourceMutant(
@@ -74,6 +88,46 @@ PLANNING_MUTANTS = [
         new="1",
         changes="answers of one prompt go to one replica after another",
         check=partial(test_cluster.test_answers_of_a_prompt_are_of_one_replica, "round-robin", OpenLoop(rate=6.0)),
+    ),
+    SourceMutant(
+        name="cache tiers: a bill without them",
+        place="inferplan.planning.option:Option._bill_of",
+        old=" + self.tier_bill(paid * self.deployment.parallel.ranks)",
+        new="",
+        changes="a plan buys memory for nothing",
+        check=_with_options(test_tiers.test_a_bill_is_gpus_and_tiers),
+    ),
+    SourceMutant(
+        name="cache tiers: a break-even price that pays for the other tiers too",
+        place="inferplan.planning.tiering:Tiered.break_even",
+        old="(saved - sum(known))",
+        new="saved",
+        changes="two tiers are each worth all that both save",
+        check=_with_options(test_tiers.test_the_break_even_price_by_hand),
+    ),
+    SourceMutant(
+        name="cache tiers: what has no price is cheapest",
+        place="inferplan.planning.tiering:cheapest",
+        old="priced or found",
+        new="found",
+        changes="a plan takes tiers of which nobody knows what they cost",
+        check=_with_options(test_tiers.test_the_cheapest_is_of_those_that_have_a_price),
+    ),
+    SourceMutant(
+        name="cache tiers: an instance is filled with replicas that each pay for a tier",
+        place="inferplan.planning.option:Option.filled",
+        old="if any(tier.price is not None and not tier.shared for tier in self.tiers):",
+        new="if False:",
+        changes="idle GPUs get replicas whose tiers cost more than they are worth",
+        check=_with_options(test_tiers.test_replicas_with_tiers_of_their_own_are_not_more_than_needed),
+    ),
+    SourceMutant(
+        name="a trace is screened as if nothing were found",
+        place="inferplan.planning.demand:demand_of_trace",
+        old="0 if trace.hashes is None else",
+        new="0 if True else",
+        changes="the closed form rules out what a cache makes feasible",
+        check=test_tiers.test_a_trace_is_screened_with_what_a_cache_finds,
     ),
     SourceMutant(
         name="LoRA in a plan: a step reads an adapter for each of its sequences",

@@ -74,11 +74,13 @@ class Cost(Shown):
     ratio: float = OUTPUT_TO_INPUT
     beside: Bill | None = None
     """What else is bought, in the same currency: where prompts are computed on other devices."""
+    tiers: float = 0.0
+    """What an hour of the cache tiers beside the devices costs."""
 
     @property
     def per_hour(self) -> float:
         """The bill of an hour."""
-        return self.bill.per_hour + (0.0 if self.beside is None else self.beside.per_hour)
+        return self.bill.per_hour + (0.0 if self.beside is None else self.beside.per_hour) + self.tiers
 
     @property
     def per_month(self) -> float:

@@ -20,6 +20,7 @@ _MOST = 1_000_000
 """GPUs of one stock."""
 _NOT_HERE = (
     *("images", "image_size", "video_frames", "audio_seconds"),
+    *("shared_prefix", "distinct_prefixes", "turns", "think_time", "cache_tiers", "routing"),
     *("users", "trace", "requests", "deadline", "gpu", "classes", "queue", "redundant_experts", "two_batch_overlap"),
     *("prefill_redundant_experts", "prefill_two_batch_overlap", "aggregated", "confidence", "spare", "anchor"),
     *("survive", "restart", "storage_bandwidth", "engine_start", "startup_log", "mtbf"),

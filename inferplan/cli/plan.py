@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -44,13 +44,17 @@ from inferplan.cli.options import (
 from inferplan.cli.power_options import BUDGET, budget_of, caps_of
 from inferplan.cli.price_options import price_options
 from inferplan.cli.reasoning_options import BUDGETS, END, LIMIT, TOKENS, budgets_of, refuse_thinking, thinking
+from inferplan.cli.shared_text_options import SHARED_TEXT, TEXT_NAMES, require_used, shared_text
 from inferplan.cli.technique_options import limited, quantity
+from inferplan.cli.tier_options import SIZES_FORM, sizes_of
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.towers import carried
 from inferplan.extras import require
 from inferplan.files import save
+from inferplan.models.spec import ModelSpec
 from inferplan.planning.budgets import plan_budgets
+from inferplan.planning.chains import chains_of_sizes
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
@@ -60,8 +64,9 @@ from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
+from inferplan.serving.routing import Routing
 from inferplan.table import Report
-from inferplan.traffic.requests import Media, SharedPrefix, Slo, arrivals_of, parse_lengths
+from inferplan.traffic.requests import Media, Slo, arrivals_of, parse_lengths
 from inferplan.work.parallel import MOST_DEGREE
 
 Command = Callable[..., Any]
@@ -124,6 +129,7 @@ _OPTIONS = [
     _Option("--samples", type=Count(), help="Answers of each prompt; --rate and --requests count prompts [1]."),
     _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
     *(_Option(*names, **keywords) for names, keywords in MEDIA),
+    *(_Option(*names, **keywords) for names, keywords in SHARED_TEXT),
     _Option("--rate", type=Finite(), help="Requests a second."),
     _Option("--users", type=Count(), help="Clients with one request each at a time."),
     _Option("--trace", metavar="FILE", help="A trace of requests with arrival times."),
@@ -198,6 +204,20 @@ _OPTIONS = [
     *(_Option(*names, **keywords) for names, keywords in SEVERAL),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
     *(_Option(*names, **keywords) for names, keywords in BUDGET),
+    _Option(
+        "--cache-tier",
+        "cache_tiers",
+        metavar=SIZES_FORM,
+        multiple=True,
+        help="A tier for what the devices' caches drop, as in simulate, in one size or several: host:64GB,1TB:50GB/s. "
+        "Each is planned for beside none, without separate pools; the answer says what it is worth.",
+    ),
+    _Option(
+        "--routing",
+        type=click.Choice(get_args(Routing)),
+        help="Which replica gets a request, simulated together; no separate pools then [one after another, later turns "
+        "of a conversation where the first went].",
+    ),
     _Option("--utilisation", type=Finite(), help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
     _Option(
         "--confidence",
@@ -238,32 +258,24 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     """The question that the options ask."""
     named = load_workload(values["workload"]) if values["workload"] else None
     classes = asked_classes(values)
-    own = not (named or values["trace"] or classes.classes)
-    if own and not values["output_tokens"] and load_model(model).encodes:
-        values = {**values, "output_tokens": "1"}  # the answer of a request
-    encoder = load_model(model).encoder
-    if encoder is not None and encoder.frames is not None and own and not values["prompt"]:
-        values = {**values, "prompt": str(encoder.frames)}  # the one input that it reads
+    if not (named or values["trace"] or classes.classes):
+        values = _with_lengths(load_model(model), values)
     budgets = budgets_of(values["thinking_budget"])
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), demand, named)
-    if (popularity := popularity_of(values)) is not None:
-        bandwidth = quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth")
-        demand = replace(demand, adapters=popularity, lora_bandwidth=bandwidth)
+    demand = _naming_adapters(demand, values)
     slots = _tried(values["max_loras"], "--max-loras") or ()
     lora = lora_values({**values, "max_loras": slots[0] if slots else None, "active_loras": None})
     slo = screened_by(demand.classes) if demand.classes else _slo(values, named, demand)
-    spec = load_model(model)
     gpus = tuple(gpu_name(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in gpus)
-    quants = tuple(None if q == NATIVE else q for q in parse_values(values["quant"] or "")) or None
     engines = usual_engines(values["engine"], (model,), gpus)
     roles = (("kv", values["kv"]),) if values["kv"] else ()
-    for quant in quants or ((None,) if roles else ()) if gpus else ():
-        precision_of(Request(model=model, gpu=gpus[0], quant=quant, roles=roles), spec, load_hardware(gpus[0]))
+    quants = _formats(model, gpus, values["quant"], roles)
     degrees = {name: _tried(values[name], f"--{name}") for name in _DEGREES}
     survive = _survived(values, gpus)
+    chains = chains_of_sizes([sizes_of(text) for text in values["cache_tiers"] or ()])
     space = Space(
         base=replace(
             base,
@@ -279,7 +291,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         engines=engines,
         most=_most(values["most"], degrees),
         budgets=_tried(values["token_budget"], "--token-budget"),
-        disaggregate=not (values["aggregated"] or values["anchor"] or survive),
+        disaggregate=not (values["aggregated"] or values["anchor"] or survive or values["routing"] or chains),
         anchor=values["anchor"],
         drafting=draftings_of(values, model, several=True),
         redundant=_copies(values["redundant_experts"]) or (0,),
@@ -291,8 +303,44 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         placed=placed_of(values),
         **degrees,
     )
-    sizing, several = _sizing(values, demand, survive), budgets if len(budgets) > 1 else ()
-    return Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices, budgets=several)
+    return Question(
+        space=space,
+        demand=demand,
+        slo=slo,
+        sizing=_sizing(values, demand, survive),
+        prices=prices,
+        chains=chains,
+        routing=values["routing"],
+        budgets=budgets if len(budgets) > 1 else (),
+    )
+
+
+def _formats(
+    model: str, gpus: Sequence[str], text: str | None, roles: tuple[tuple[str, str], ...]
+) -> tuple[str | None, ...] | None:
+    """The formats that are named, each of which the model can have; ``None`` where none are."""
+    quants = tuple(None if q == NATIVE else q for q in parse_values(text or "")) or None
+    for quant in quants or ((None,) if roles else ()) if gpus else ():
+        request = Request(model=model, gpu=gpus[0], quant=quant, roles=roles)
+        precision_of(request, load_model(model), load_hardware(gpus[0]))
+    return quants
+
+
+def _naming_adapters(demand: Demand, values: dict[str, Any]) -> Demand:
+    """The demand with the adapters that its requests name, if any."""
+    if (popularity := popularity_of(values)) is None:
+        return demand
+    bandwidth = quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth")
+    return replace(demand, adapters=popularity, lora_bandwidth=bandwidth)
+
+
+def _with_lengths(model: ModelSpec, values: dict[str, Any]) -> dict[str, Any]:
+    """The options with the lengths that only some models leave to be said."""
+    if not values["output_tokens"] and model.encodes:
+        values = {**values, "output_tokens": "1"}  # the answer of a request
+    if model.encoder is not None and model.encoder.frames is not None and not values["prompt"]:
+        values = {**values, "prompt": str(model.encoder.frames)}  # the one input that it reads
+    return values
 
 
 def _sizing(values: dict[str, Any], demand: Demand, survive: Survive | None) -> Sizing:
@@ -388,16 +436,15 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         lengths = "--prompt 1024" if output else "--prompt 1024 --output 256"
         raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
     own, generated = parse_lengths(prompt), thinking(parse_lengths(output), values)
-    prefix, samples = SharedPrefix(), values["samples"] or 1
-    if named is not None:
-        prefix, samples = named.shared_prefix(), values["samples"] or named.samples
+    prefix, samples = shared_text(values, named), values["samples"] or (named.samples if named else 1)
+    require_used(values, prefix)
     whole, cached = sharing(own, generated, prefix, samples)
     shared: dict[str, Any] = {} if whole is own else {"own": own, "prefix": prefix, "samples": samples}
     if shared and values["cached_prefix"]:
         raise UsageError(
             "--cached-prefix beside prompts that share text",
             because="what a prefix cache finds of it is simulated",
-            hint="leave --cached-prefix out, or --samples and the --workload",
+            hint="leave --cached-prefix out, or what prompts share",
         )
     if named is not None:
         cached = cached or round(named.cached_share * whole.average)
@@ -418,6 +465,8 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
 
 def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
     """The demand of several kinds of traffic."""
+    if values["think_time"]:
+        raise UsageError("--think-time and --classes exclude each other", hint="leave one of them out")
     if not any(one.slo.limits for one in mix.classes):
         raise UsageError("a plan needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
     prompt, output = mixed(mix.classes)
@@ -436,7 +485,9 @@ def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
 
 
 def _no_page(question: Question) -> None:
-    """Raise ``UsageError`` for a page on several classes, or on several budgets of thought."""
+    """Raise ``UsageError`` for a page on several classes, on cache tiers, or on several budgets of thought."""
+    if question.chains:
+        raise UsageError("a page on cache tiers is not drawn yet", hint="inferplan plan without --report")
     if question.demand.classes:
         raise UsageError("a page on classes of traffic is not drawn yet", hint="inferplan plan without --report")
     if question.budgets:
@@ -461,11 +512,13 @@ def _traced(values: dict[str, Any]) -> Demand:
     from inferplan.traffic import traces
 
     refuse_thinking(values, "--trace", "a trace does not say which tokens of an output are thoughts")
-    names = ("workload", "prompt", "output_tokens", "samples", "users", "requests", "deadline")
+    names = ("workload", "prompt", "output_tokens", "samples", "users", "requests", "deadline", *TEXT_NAMES)
     given = [name for name in names if values[name]]
     if given:
         hint = f"--slo {values['workload']} for its limits alone" if given[0] == "workload" else "leave one out"
-        raise UsageError(f"--trace says everything that --{given[0].split('_')[0]} would", hint=hint)
+        raise UsageError(
+            f"--trace says everything that --{given[0].removesuffix('_tokens').replace('_', '-')} would", hint=hint
+        )
     demand = demand_of_trace(traces.read(Path(values["trace"])))
     return demand if values["rate"] is None else replace(demand, rate=values["rate"])
 

@@ -36,6 +36,7 @@ from inferplan.cli.options import (
 from inferplan.cli.power_options import cap_option, energy_options
 from inferplan.cli.reasoning_options import LIMIT, reasoning_options, refuse_thinking, thinking
 from inferplan.cli.session_options import asked_sessions, require_sessions, session_options, sessions_of_trace
+from inferplan.cli.shared_text_options import shared_text
 from inferplan.cli.structured_options import refuse_with, structured_of, structured_options
 from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
@@ -58,13 +59,11 @@ from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.tiers import curve_records
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
-from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import (
     ClosedLoop,
     Media,
     OpenLoop,
     Requests,
-    SharedPrefix,
     Slo,
     Traffic,
     arrivals_of,
@@ -481,13 +480,6 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     ratio = values["length_ratio_min"]
     if not 0 < ratio <= 1:
         raise UsageError(f"--length-ratio-min is in (0, 1], not {ratio:g}")
-    prefix = named.shared_prefix() if named else SharedPrefix()
-    prefix = SharedPrefix(
-        tokens=prefix.tokens if values["shared_prefix"] is None else values["shared_prefix"],
-        distinct=values["distinct_prefixes"] or prefix.distinct,
-        turns=values["turns"] or prefix.turns,
-        think=parse_think_time(values["think_time"]) if values["think_time"] else prefix.think,
-    )
     kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], named.burstiness if named else 1.0)
     return Traffic(
         classes=classes.classes,
@@ -495,7 +487,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         prompt=parse_lengths(prompt or _PROMPT, ratio),
         output=thinking(parse_lengths(output or _OUTPUT, ratio), values, ratio),
         requests_count=values["requests_count"],
-        prefix=prefix,
+        prefix=shared_text(values, named),
         samples=values["samples"] or (named.samples if named else 1),
         seed=values["seed"],
         media=media,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from inferplan.serving.techniques.tiers import CacheTier, TierPrice
 
 _FORM = "NAME:CAPACITY:BANDWIDTH[:LATENCY][:PRICE][:shared]"
+SIZES_FORM = "NAME:SIZES:BANDWIDTH[:LATENCY][:PRICE][:shared]"
 _PRICE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([A-Z]{3})/(GB|TB)-(hour|month)", re.ASCII)
 
 
@@ -31,7 +32,17 @@ cache_tier_option = click.option(
 
 def tiers_of(texts: Sequence[str]) -> tuple[CacheTier, ...]:
     """The tiers, the nearest first. Raises ``UsageError`` that names the one that is none."""
+    several = [text for text in texts if "," in text.rpartition("/")[0]]
+    if several:
+        raise UsageError(f"--cache-tier {several[0]} has several sizes", hint="one here, or inferplan plan for several")
     return tuple(map(_tier, texts))
+
+
+def sizes_of(text: str) -> list[CacheTier]:
+    """One tier in each of its sizes, of which 0 is none at all: ``host:0,256GB,1TB:50GB/s``."""
+    name, _, rest = text.partition(":")
+    sizes, _, more = rest.partition(":")
+    return [_tier(f"{name}:{'0B' if size.strip() == '0' else size}:{more}") for size in sizes.split(",")]
 
 
 def _tier(text: str) -> CacheTier:

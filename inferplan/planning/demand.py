@@ -27,6 +27,7 @@ from inferplan.traffic.requests import (
     Slo,
     Traffic,
 )
+from inferplan.traffic.reuse import hit_curve
 from inferplan.units import format_time
 
 _MOST = 1e9
@@ -132,7 +133,7 @@ class Demand:
     @property
     def hit_rate(self) -> float:
         """The share of a prompt to take as cached where the simulation cannot see which tokens are shared."""
-        return 0.0 if self.own is not None else self.cached / self.prompt.average
+        return 0.0 if self.own is not None or self.trace is not None else self.cached / self.prompt.average
 
     def traffic(self, load: float, count: int, ramp: float = 0.0, seed: int = 0) -> Traffic:
         """``count`` requests of ``load`` users (who begin over ``ramp`` seconds), or ``load`` requests a second."""
@@ -260,7 +261,7 @@ def ruling(slo: Slo, classes: Sequence[TrafficClass]) -> Slo:
 
 
 def demand_of_trace(trace: Requests) -> Demand:
-    """The demand of a trace: its mean rate and its lengths.
+    """The demand of a trace: its mean rate, its lengths, and what a cache that forgets nothing finds of its prompts.
 
     Raises ``UsageError`` when it has no arrival times, or when no time passes from the first to the last: no rate.
     """
@@ -278,6 +279,7 @@ def demand_of_trace(trace: Requests) -> Demand:
     return Demand(
         prompt=Lengths(kind="empirical", values=tuple(int(x) for x in trace.prompt)),
         output=Lengths(kind="empirical", values=tuple(int(max(x, 1)) for x in trace.output)),
+        cached=0 if trace.hashes is None else round(hit_curve(trace).most * float(np.mean(trace.prompt))),
         rate=(len(trace) - 1) / span,
         trace=trace,
     )

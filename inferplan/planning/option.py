@@ -18,6 +18,7 @@ from inferplan.planning.grid import LoadGrid
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.terms import ceil
 from inferplan.traffic.requests import Slo
 from inferplan.units import Array, Num
@@ -100,6 +101,8 @@ class Option:
     """Sequences that one replica is started with; ``None``: as its load takes."""
     power: PowerBudget | None = None
     """The most watts of all devices; a size that takes more costs infinitely much."""
+    tiers: tuple[CacheTier, ...] = ()
+    """Cache tiers beside the devices, the nearest first; those without a price cost nothing here."""
 
     def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> Option:
         """The same with so many replicas, and its bill."""
@@ -124,20 +127,37 @@ class Option:
         """The bill of an hour: replicas of two kinds have instances of their own."""
         assert self.tariff is not None
         if self.prompts is None or pools is None:
-            return float(self.tariff.cost(replicas + self.spare))
+            paid = replicas + self.spare
+            return float(self.tariff.cost(paid)) + self.tier_bill(paid * self.deployment.parallel.ranks)
         prefill, decode = (size + self.spare for size in pools)
         return float(self.prompts.tariff.cost(prefill)) + float(self.tariff.cost(decode))
 
     def filled(self, replicas: int) -> int:
         """So many replicas, and those that the same bill holds besides: an instance is paid for whole. No more of those
-        than there is power for.
+        than there is power for, and none that have tiers of their own to pay for.
         """
+        if any(tier.price is not None and not tier.shared for tier in self.tiers):
+            return replicas
         if self.tariff is None or (self.power is not None and self.power.provision == "mean"):
             return replicas  # each that runs draws watts
         most = self.tariff.filled(replicas + self.spare) - self.spare
         while most > replicas and not replace(self, replicas=most).powered:
             most -= 1
         return most
+
+    def tier_bill(self, devices: int) -> float:
+        """What the tiers cost an hour beside so many devices, as far as they have prices."""
+        return sum(tier.cost(devices) or 0.0 for tier in self.tiers)
+
+    @property
+    def tier_cost(self) -> float:
+        """What they cost an hour beside all replicas, the spare ones too."""
+        return self.tier_bill(self.devices)
+
+    @property
+    def gpu_cost(self) -> float:
+        """The cost without that of the tiers."""
+        return (self.cost or 0.0) - self.tier_cost
 
     @property
     def devices(self) -> int:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from inferplan.estimate.deployment import Deployment
+from inferplan.planning.chains import Chain
 from inferplan.planning.confidence import MIDDLE, SAFE, slowness
 from inferplan.planning.finalists import (
     Finalists,
@@ -23,6 +24,7 @@ from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, Simulations, capacity
+from inferplan.planning.tiering import Tiered, beside, cheapest
 from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
 from inferplan.shown import Shown
 from inferplan.table import frame
@@ -52,6 +54,8 @@ class Plan(Shown):
     """What would do were nothing ever lost, where a plan shall survive that."""
     known: dict[Hashable, Verified] = field(default_factory=dict, repr=False)
     """What was simulated."""
+    tiered: tuple[Tiered, ...] = ()
+    """Where cache tiers were tried: the plan without any, and beside each chain."""
 
     @property
     def option(self) -> Option:
@@ -261,14 +265,18 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
         search(question.space, question.demand, question.slo, question.sizing, question.prices)
     )
     confidence = question.sizing.confidence
-    options = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
-    if not options:
+    bare = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
+    if not bare:
         raise infeasible(question, searched)
     known = _Known(progress)
-    found = _finalists(options, question, known, others=True)
-    best = kept_in_the_long_run(found, question, known)
-    if best is None:
-        raise infeasible(question, searched, found.failed)
+    finalists = {
+        chain: _finalists(beside(bare, chain), question, known, others=True) for chain in ((), *question.chains)
+    }
+    sides = _tiered(finalists, question, known)
+    side = cheapest(sides)
+    if side is None or side.best is None:
+        raise infeasible(question, searched, [failed for one in finalists.values() for failed in one.failed])
+    best, found, options = side.best, finalists[side.chain], beside(bare, side.chain)
     measured = None
     if not question.demand.offline and not supported(best.option, question):
         those = [option for option in options if supported(option, question)]
@@ -278,11 +286,12 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
         best=best,
         alternatives=sorted(found.passed, key=by_cost),
         searched=searched,
-        other=_at_the_other_confidence(searched, question, known),
+        other=_at_the_other_confidence(searched, question, known, side.chain),
         measured=measured,
         unseen=found.unseen,
         failure_free=_failure_free(options, question, progress),
         known=known,
+        tiered=tuple(sides) if question.chains else (),
     )
 
 
@@ -292,6 +301,17 @@ def _failure_free(options: list[Option], question: Question, progress: Callable[
         return None
     lucky, known = replace(question, sizing=replace(question.sizing, survive=None)), _Known(progress)
     return kept_in_the_long_run(_finalists(options, lucky, known), lucky, known)
+
+
+def _tiered(finalists: dict[Chain, Finalists], question: Question, known: dict[Hashable, Verified]) -> list[Tiered]:
+    """The plan beside each chain of tiers, of which the cheapest is confirmed until it can be quoted."""
+    sides = {chain: Tiered(chain=chain, best=found.cheapest) for chain, found in finalists.items()}
+    quoted = set[Chain]()
+    while (side := cheapest([*sides.values()])) is not None and side.chain not in quoted:
+        quoted.add(side.chain)
+        kept = kept_in_the_long_run(finalists[side.chain], question, known)
+        sides[side.chain] = Tiered(chain=side.chain, best=kept)
+    return [*sides.values()]
 
 
 def _finalists(
@@ -312,11 +332,11 @@ def _finalists(
 
 
 def _at_the_other_confidence(
-    searched: SearchResult, question: Question, known: dict[Hashable, Verified]
+    searched: SearchResult, question: Question, known: dict[Hashable, Verified], chain: Chain
 ) -> Verified | None:
-    """The safe plan beside one for the middle, or the middle beside a safe one."""
+    """The safe plan beside one for the middle, or the middle beside a safe one; with the same cache tiers."""
     if question.demand.offline or not question.slo.limits or question.space.base.ideal:
         return None
     middle = question.sizing.confidence == MIDDLE
-    options = safe_options(searched, question, SAFE) if middle else searched.options
+    options = beside(safe_options(searched, question, SAFE) if middle else searched.options, chain)
     return kept_in_the_long_run(_finalists(options, question, known), question, known)

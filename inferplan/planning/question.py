@@ -8,11 +8,15 @@ from math import isinf
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.planning.adapters import require_both
+from inferplan.planning.chains import Chain, require_shared_text
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
+from inferplan.serving.routing import Routing
+from inferplan.serving.simulator import Options
+from inferplan.serving.techniques.tiers import require_tiers
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
 
@@ -32,6 +36,11 @@ class Question:
     sizing: Sizing
     prices: PriceBook
     budgets: tuple[int | None, ...] = ()
+    chains: tuple[Chain, ...] = ()
+    """Chains of cache tiers, each of which is planned for beside none."""
+    routing: Routing | None = None
+    """Which replica gets a request; ``None``: one after another, with later turns where the first went. Others than
+    that are simulated with all replicas together."""
 
     def each_budget(self) -> list[Question]:
         """The question under each of its budgets of thought; itself alone where none are compared."""
@@ -42,6 +51,8 @@ class Question:
         return [replace(self, demand=demand, budgets=()) for demand in each]
 
     def __post_init__(self) -> None:
+        self._require_tiers()
+        self._require_routing()
         if not 0 < self.sizing.utilisation <= 1:
             raise UsageError("--utilisation is in (0, 1]")
         if not 0.5 <= self.sizing.confidence < 1:
@@ -95,3 +106,37 @@ class Question:
                 because="replicas of one pool are cut under a steady load, and as many bought as that takes",
                 hint="--rate or --users, in one pool (--aggregated), without --spare and --power-budget",
             )
+
+    def _require_tiers(self) -> None:
+        """Raise ``UsageError`` for tiers that are no chain, in another currency, or where nothing is kept in them."""
+        if not self.chains:
+            return
+        require_shared_text(self.demand)
+        if self.budgets:
+            raise UsageError("cache tiers are planned for one budget of thought", hint="one --thinking-budget")
+        if self.sizing.survive is not None:
+            raise UsageError("cache tiers are not simulated where replicas are lost", hint="no --survive")
+        for chain in self.chains:
+            require_tiers(Options(tiers=chain))
+        if self.space.disaggregate:
+            raise UsageError("cache tiers are planned beside replicas that compute and decode", hint="--aggregated")
+        own = self.prices.currency
+        currencies = {tier.price.currency for chain in self.chains for tier in chain if tier.price is not None} - {own}
+        if currencies:
+            raise UsageError(
+                f"the price of a cache tier is in {', '.join(sorted(currencies))} and those of GPUs are in {own}",
+                hint=f"a price in {own}, or --currency {min(currencies)}",
+            )
+
+    def _require_routing(self) -> None:
+        """Raise ``UsageError`` for a routing where nothing is simulated that it would change."""
+        if self.routing is None:
+            return
+        if self.sizing.survive is not None:
+            raise UsageError("--survive has a router of its own: --routing says nothing of it", hint="leave it out")
+        if self.demand.offline:
+            raise UsageError("an offline job is not simulated: --routing says nothing of it", hint="leave it out")
+        if self.space.disaggregate:
+            raise UsageError("--routing is planned for replicas that compute and decode", hint="--aggregated")
+        if self.routing == "sticky" and self.demand.prefix.turns == 1:
+            raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing prefix-aware")

@@ -95,7 +95,7 @@ class Simulations:
     def _key(self, option: Option) -> tuple[Hashable, ...]:
         """What tells one simulation from another."""
         prompts = None if option.prompts is None else id(option.prompts.deployment), option.prompt_budget
-        structure = id(option.deployment), prompts, option.speculation.length, option.slow
+        structure = id(option.deployment), prompts, option.speculation.length, option.slow, option.tiers
         point = option.batch, option.budget, option.concurrency, option.e2el
         return (*structure, *point, option.replicas, option.pools)
 

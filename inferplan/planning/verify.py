@@ -22,6 +22,7 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import as_sure_as, simulate_steady
 from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.serving.verdict import FEWEST_LIFETIMES, flow_of
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 from inferplan.units import Array
@@ -108,7 +109,8 @@ class Verified:
         """Requests a second that all replicas serve, where that is not given: of users who wait for their answers."""
         if self.result is None:
             return None
-        fleets = 1 if self.option.pools else self.option.replicas
+        engines = self.option.deployment.parallel.dp * self.option.replicas
+        fleets = 1.0 if self.option.pools else engines / self.result.conditions["replicas"]
         return self.result.request_rate * fleets / self.option.slow.step
 
     @property
@@ -207,6 +209,9 @@ def traffic_of(
     """
     share = 1 if option.pools or whole else option.replicas
     lasting = option.e2el / option.slow.step  # in the time of the run
+    think = demand.prefix.think
+    users_think = replace(think, mean=think.mean / option.slow.step)  # no longer where devices are slower
+    demand = replace(demand, prefix=replace(demand.prefix, think=users_think))
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
         count = max(min(_LIVES * users, _MOST), fewest, _FEWEST_LIVES * users)
@@ -318,6 +323,7 @@ def _run(
 ) -> Verified:
     """One simulation of at least so many requests; ``whole``: of all replicas, else of one where there is one pool."""
     demand, slo, deployment = question.demand, question.slo, option.deployment
+    whole = whole or together(option, question)
     if whole and not option.pools:
         deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
     slots = slots_of(option, question)
@@ -327,8 +333,9 @@ def _run(
     flags = Flags(max_num_seqs=sequences, max_num_batched_tokens=option.budget, queue=demand.queue)
     options = Options(
         slo=slo,
-        fleet=_fleet(option, flags),
+        fleet=_fleet(option, flags, question),
         hit_rate=demand.hit_rate,
+        tiers=_in_the_time_of_the_run(option),
         speculation=option.speculation,
         trim=demand.trace is None,
         lora_bandwidth=demand.lora_bandwidth,
@@ -371,10 +378,24 @@ def _enough(result: SimulationResult, slo: Slo) -> bool:
     )
 
 
-def _fleet(option: Option, flags: Flags) -> Fleet:
-    """The pools of an option, where it has any; prompts run in as many sequences of a rank as the engine's default."""
+def together(option: Option, question: Question) -> bool:
+    """Whether all replicas have to be simulated: the router looks at them, or they share a cache tier."""
+    return question.routing is not None or any(tier.shared for tier in option.tiers)
+
+
+def _in_the_time_of_the_run(option: Option) -> tuple[CacheTier, ...]:
+    """The tiers, which are no slower where devices are: every second of the run lasts longer by that factor."""
+    step = option.slow.step
+    return tuple(replace(tier, bandwidth=tier.bandwidth * step, latency=tier.latency / step) for tier in option.tiers)
+
+
+def _fleet(option: Option, flags: Flags, question: Question) -> Fleet:
+    """How replicas are fed: conversations stay where they began, unless the question says otherwise. The pools of an
+    option, where it has any; prompts run in as many sequences of a rank as the engine's default.
+    """
     if option.pools is None:
-        return Fleet()
+        stays = question.demand.prefix.turns > 1 and together(option, question)
+        return Fleet(routing=question.routing or ("sticky" if stays else "round-robin"))
     return Fleet(
         prefill=option.pools[0],
         decode=option.pools[1],

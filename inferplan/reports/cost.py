@@ -97,6 +97,7 @@ def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float |
     record = {
         **bill_record(cost.bill),
         "beside": None if cost.beside is None else bill_record(cost.beside),
+        "cache_tiers_per_hour": cost.tiers,
         "per_hour": cost.per_hour,
         "per_month": cost.per_month,
         "per_request": cost.per_request,
@@ -171,7 +172,8 @@ def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | 
     """The bill, one line for each way of dividing it."""
     unit, bills = cost.bill.offer.currency, [*([] if cost.beside is None else [cost.beside]), cost.bill]
     rows = [[bill.describe(), f"{bill.per_hour:,.2f} {unit}/h"] for bill in bills]
-    rows += [["together", f"{cost.per_hour:,.2f} {unit}/h"]] if len(bills) > 1 else []
+    rows += [["cache tiers", f"{cost.tiers:,.2f} {unit}/h"]] if cost.tiers else []
+    rows += [["together", f"{cost.per_hour:,.2f} {unit}/h"]] if len(bills) > 1 or cost.tiers else []
     for bill in bills:
         if bill.idle:
             idle = f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)"

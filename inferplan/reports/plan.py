@@ -24,6 +24,7 @@ from inferplan.reports.plan_figures import (
 from inferplan.reports.plan_notes import answer, notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.reports.plan_survival import survival_table
+from inferplan.reports.plan_tiers import chain_text, tiers_table
 from inferplan.reports.simulation import in_slots
 from inferplan.serving.result import adapters_found
 from inferplan.table import Report, Table
@@ -48,6 +49,7 @@ def plan_report(plan: Plan) -> Report:
     """One screen: the plan, what it costs, what else there is, and why not less."""
     tables = [summary_table(plan)]
     tables += [survival_table(plan)] if plan.best.survival is not None else []
+    tables += [tiers_table(plan)] if plan.tiered else []
     tables += [confidence_table(plan)] if plan.other is not None else []
     cost, energy = cost_of(plan), energy_of(plan)
     tables += [cost_table(cost)] if cost else []
@@ -75,6 +77,7 @@ def summary_table(plan: Plan) -> Table:
             "engine",
             f"{option.deployment.engine.describe()}, {_budgets(option)} tokens a step, {plan.best.slots} sequences",
         ],
+        *([["cache tiers of a device", chain_text(option.tiers)]] if option.tiers else []),
         ["cost", money(option)],
     ]
     if option.hours is not None:

@@ -64,7 +64,8 @@ def cost_of(plan: Plan) -> Cost | None:
     if not option.purchases:
         return None
     *prompts, bill = option.purchases
-    return Cost(bill=bill, rates=rates_of(plan), beside=prompts[0] if prompts else None)
+    beside = prompts[0] if prompts else None
+    return Cost(bill=bill, rates=rates_of(plan), beside=beside, tiers=option.tier_cost)
 
 
 def energy_of(plan: Plan) -> Energy | None:

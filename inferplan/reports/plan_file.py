@@ -91,6 +91,7 @@ class _Deployment(_Strict):
     token_budget: int = Field(ge=1)
     queue: QueueOrder = "fcfs"
     speculation: _Drafting | None
+    cache_tiers: list[dict[str, Any]] | None = None
     options: dict[str, str | int | float | bool | None] = {}
 
 
@@ -135,7 +136,14 @@ def planned_of(data: dict[str, Any], path: str) -> Planned:
     plan = data.get("plan")
     if not isinstance(plan, dict) or not isinstance(plan.get("deployment"), dict):
         raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
-    return _planned(path, _checked(path, _Deployment, plan["deployment"], "plan.deployment"))
+    deployment = _checked(path, _Deployment, plan["deployment"], "plan.deployment")
+    if deployment.cache_tiers:
+        raise UsageError(
+            f"{path} is a plan with cache tiers, whose options are not known here for any engine",
+            because="without them the plan would not keep its limits",
+            hint="a plan without --cache-tier, or the command in this plan's report with your engine's own options",
+        )
+    return _planned(path, deployment)
 
 
 def _checked(path: str, kind: type[_Model], data: dict[str, Any], where: str) -> _Model:

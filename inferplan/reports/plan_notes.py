@@ -26,6 +26,7 @@ from inferplan.reports.plan_figures import (
     screened_costs,
     shape,
 )
+from inferplan.reports.plan_tiers import tier_lines
 from inferplan.units import format_time
 
 
@@ -49,6 +50,7 @@ def notes(plan: Plan) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it."""
     option = plan.option
     lines = [
+        *tier_lines(plan),
         confidence_line(plan),
         measured_line(plan),
         speculation_line(plan),
@@ -151,7 +153,8 @@ def cheaper_line(plan: Plan) -> str:
         return "this is the cheapest candidate, with or without the limits"
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
-    what = f"{option.replicas} x {option.deployment.describe()}{drafts} at {money(option)}"
+    bare = " without cache tiers" if plan.option.tiers else ""
+    what = f"{option.replicas} x {option.deployment.describe()}{drafts}{bare} at {money(option)}"
     if checked.result is not None and not checked.violations(plan.question.slo):
         return f"{what} costs less: {TOO_SHORT} whether it keeps the limits" if checked.verdict == TOO_SHORT else ""
     if not all(isfinite(factor) for factor in factors.values()):

@@ -24,6 +24,7 @@ from inferplan.reports.plan_figures import (
     screened_costs,
 )
 from inferplan.reports.plan_survival import survival_record
+from inferplan.reports.plan_tiers import tiers_record
 from inferplan.traffic.requests import Slo
 
 _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.max_sequences"}
@@ -51,6 +52,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "adapters": None if question.demand.adapters is None else asdict(question.demand.adapters),
             "samples": question.demand.samples,
             "lora_bandwidth_bytes_per_s": question.demand.lora_bandwidth,
+            "routing": question.routing,
             "utilisation": question.sizing.utilisation,
             "spare": question.sizing.spare,
             "confidence": question.sizing.confidence,
@@ -74,6 +76,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "cost": cost_record(cost) if cost else None,
         "energy": energy_record(energy) if energy else None,
         "power": power_record(plan),
+        "cache_tiers": tiers_record(plan),
         "at_the_other_confidence": None
         if plan.other is None
         else {"confidence": plan.other_confidence, **row(plan.other)},
@@ -125,6 +128,7 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "token_budget": option.budget,
         "queue": plan.question.demand.queue,
         "speculation": asdict(drafting) if drafting else None,
+        "cache_tiers": [asdict(tier) for tier in option.tiers] or None,
         "options": _options(option.request),
     }
 

@@ -539,3 +539,34 @@ def test_quantised_weights_are_not_served_beside_fp32() -> None:
     assert error.exit_code == 2 and "fp32" in error.because and "--quant fp16" in error.hint
     assert "--dtype float16" in run("emit", "vllm", "bge-reranker-v2-m3", "--gpu", "l4", "--quant", "fp16")
     assert "--dtype float32" in run("emit", "vllm", "bge-reranker-v2-m3", "--gpu", "l4")
+
+
+TALKS = ["--gpu", "l4", "--rate", "3", "--turns", "4", "--prompt", "100", "--output", "10", "--ttft", "1s"]
+HOST = ["--cache-tier", "host:10GB:25GB/s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*QUESTION, "--cache-tier", "host:10GB:25GB/s"], "these share none"),
+        ([*TALKS, "--cache-tier", "host:0:25GB/s"], "every size of the cache tiers is nothing"),
+        ([*TALKS, "--cache-tier", "host:1GB,20:25GB/s"], "'20' has no unit"),
+        ([*TALKS, "--cache-tier", "host:1GB:25GB/s:3EUR/GB-month"], "is in EUR and those of GPUs are in USD"),
+        ([*TALKS, "--distinct-prefixes", "3"], "--distinct-prefixes is of texts"),
+        ([*TALKS, "--cached-prefix", "32"], "--cached-prefix beside prompts that share text"),
+        ([*QUESTION, "--think-time", "3s"], "needs turns that follow an answer"),
+        ([*TALKS[:2], "--users", "5", *TALKS[4:], "--think-time", "3s"], "knows no think time"),
+        ([*QUESTION, "--routing", "sticky"], "sticky routing needs conversations"),
+        ([*TALKS, *HOST, "--report", "plan.md"], "a page on cache tiers is not drawn yet"),
+    ],
+)
+def test_a_plan_refuses_tiers_and_text_that_it_would_not_heed(words: list[str], said: str) -> None:
+    result = CliRunner(**APART).invoke(cli, ["plan", "llama-3.1-8b", *words])
+    assert isinstance(result.exception, (SystemExit, InferplanError))
+    assert said in result.stderr + str(result.exception)
+
+
+def test_several_sizes_are_for_a_plan() -> None:
+    words = ["simulate", "llama-3.1-8b", "--gpu", "l4", "--rate", "3", "--turns", "4", "--cache-tier"]
+    result = CliRunner(**APART).invoke(cli, [*words, "host:1GB,2GB:25GB/s"])
+    assert "has several sizes" in result.stderr + str(result.exception)

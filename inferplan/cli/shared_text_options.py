@@ -1,0 +1,61 @@
+"""The options that say what prompts share, as a plan takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inferplan.cli.options import Count
+from inferplan.errors import UsageError
+from inferplan.traffic.conversations import parse_think_time
+from inferplan.traffic.requests import SharedPrefix
+
+if TYPE_CHECKING:
+    from inferplan.catalog.workloads import WorkloadSpec
+
+SHARED_TEXT: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--shared-prefix",),
+        {"type": Count(0), "help": "Tokens at the head of every prompt that are the same, beside those of --prompt."},
+    ),
+    (("--distinct-prefixes",), {"type": Count(), "help": "How many such texts there are. [1]"}),
+    (
+        ("--turns",),
+        {"type": Count(), "help": "Turns of a conversation, each with all before it as its prompt. [1]"},
+    ),
+    (
+        ("--think-time",),
+        {
+            "metavar": "TIME",
+            "help": "From an answer to the next turn, or the user's next request: 30s, exponential:30s, "
+            "lognormal:30s:0.8. [0 s]",
+        },
+    ),
+)
+TEXT_NAMES = ("shared_prefix", "distinct_prefixes", "turns", "think_time")
+
+
+def shared_text(values: dict[str, Any], named: WorkloadSpec | None) -> SharedPrefix:
+    """What prompts share: that of the workload, of which options replace a part each."""
+    prefix, think = named.shared_prefix() if named else SharedPrefix(), values["think_time"]
+    return SharedPrefix(
+        tokens=prefix.tokens if values["shared_prefix"] is None else values["shared_prefix"],
+        distinct=values["distinct_prefixes"] or prefix.distinct,
+        turns=values["turns"] or prefix.turns,
+        think=parse_think_time(think) if think else prefix.think,
+    )
+
+
+def require_used(values: dict[str, Any], prefix: SharedPrefix) -> None:
+    """Raise ``UsageError`` for options of shared text that a plan would not heed."""
+    if values["distinct_prefixes"] and not prefix.tokens:
+        raise UsageError("--distinct-prefixes is of texts that prompts begin with", hint="--shared-prefix 1000")
+    if not values["think_time"]:
+        return
+    if prefix.turns == 1:
+        raise UsageError("a think time needs turns that follow an answer", hint="--turns 4, or leave it out")
+    if values["users"] is not None or values["deadline"]:
+        raise UsageError(
+            "a plan for users, or for an offline job, knows no think time",
+            because="the closed form takes every user to wait for an answer at all times",
+            hint="the --rate of all their requests, with --turns and --think-time",
+        )
