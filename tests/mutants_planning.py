@@ -7,6 +7,7 @@ from functools import partial
 
 from inferplan.planning.search import search
 from inferplan.traffic.requests import OpenLoop
+from tests import test_offload as offload
 from tests import test_request_log
 from tests.mutants_source import SourceMutant
 from tests.planning import (
@@ -56,6 +57,14 @@ PLANNING_MUTANTS = [
         new="",
         changes="a model that fits is read over the link all the same",
         check=test_offload.test_a_device_that_fits_needs_no_host_and_an_unknown_link_is_said,
+    ),
+    SourceMutant(
+        name="weights on the host: the error of kernels that read none",
+        place="inferplan.estimate.roofline:OpCost.band",
+        old=" or self.op.far",
+        new="",
+        changes="an error that nobody measured is claimed",
+        check=offload.test_no_error_is_claimed_of_weights_that_nobody_measured_over_a_link,
     ),
     SourceMutant(
         name="weights on the host: any number of GPUs has one host",

@@ -149,7 +149,8 @@ class OpCost:
 
     @property
     def band(self) -> tuple[float, float] | None:
-        return None if self.fit is None else self.fit.band
+        """Of its kind where that was measured; none of weights that are read from the host's memory was."""
+        return None if self.fit is None or self.op.far else self.fit.band
 
     @property
     def total(self) -> Num:
