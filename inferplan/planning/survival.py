@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.errors import UsageError
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.verify import Kept, slots_of
@@ -24,7 +25,7 @@ from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
 from inferplan.serving.outages import Outages, anew_late, at_percentile_of
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic.requests import Requests, Slo, Traffic
+from inferplan.traffic.requests import MOST_REQUESTS, Requests, Slo, Traffic
 from inferplan.units import Array
 
 _FILL, _TAIL = 5.0, 2.0
@@ -142,6 +143,12 @@ def _lose(option: Option, question: Question, what: tuple[int, float], seed: int
     rate = (demand.requests_per_second or 0.0) * (step if demand.users is None else 1.0)
     load = float(demand.users) if demand.users is not None else rate
     count = ceil((rate or load / lasting) * whole) + 1
+    if count > MOST_REQUESTS:
+        raise UsageError(
+            f"about {count:,} requests come in one restart, more than a run holds",
+            because=f"each is kept in memory; {MOST_REQUESTS:,} are the most",
+            hint="a shorter --restart, or a lower --rate with as many times fewer replicas",
+        )
     while True:
         traffic: Traffic | Requests = demand.traffic(load, count, 0.0 if demand.users is None else lasting, seed)
         seen = Outages(simulate(deployment, traffic, flags, options))

@@ -283,6 +283,12 @@ def simulate_failures(
         _require_reached(result, last)
         return result
     arrivals = traffic.arrivals
+    if isinstance(arrivals, OpenLoop) and arrivals.rate * last > MOST_REQUESTS:
+        raise UsageError(
+            f"about {arrivals.rate * last:,.0f} requests come before the last failure",
+            because=f"{MOST_REQUESTS:,} are the most of a run that goes on until the backlog is gone",
+            hint="an earlier --fail, or a number of --requests",
+        )
     count = ceil(arrivals.rate * whole) + 1 if isinstance(arrivals, OpenLoop) else 10 * arrivals.concurrency
     while True:
         count = min(count, MOST_REQUESTS)
