@@ -50,6 +50,7 @@ from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
+from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space, default_gpus
@@ -266,8 +267,9 @@ class PlanQuestion(PriceOptions, total=False):
     the prefix cache. Limits: ttft, tpot, e2el, answer_ttft, and the percentile of the requests that must meet them.
     Sizing: utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed),
     confidence. survive: keep the limits while so many replicas are lost at a time (or ``"node"``), which are back after
-    restart; mtbf: between failures of one GPU.
-    Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one replica), ideal.
+    restart; mtbf: between failures of one GPU. power_budget: the most watts of all GPUs, by their nameplates.
+    Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one replica), power_caps (watts of a GPU
+    to try, instead of its TDP), ideal.
     """
 
     rate: float
@@ -286,9 +288,11 @@ class PlanQuestion(PriceOptions, total=False):
     survive: int | str
     restart: Seconds
     mtbf: Seconds
+    power_budget: float
     quants: Formats
     engines: Names
     most: Count
+    power_caps: Numbers
     ideal: bool
 
 
@@ -564,9 +568,10 @@ def make_plan(
 
     Load: ``rate``, ``users``, or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` and, behind a
     thought (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing: ``utilisation``, ``spare``,
-    ``confidence``, ``survive`` with ``restart`` and ``mtbf``. Prices: ``prices`` (lists), ``price`` (device to price an
-    hour).
-    Space: ``quants``, ``engines``, ``most``, ``ideal``. Raises ``InfeasibleError`` when nothing meets the limits.
+    ``confidence``, ``survive`` with ``restart`` and ``mtbf``, ``power_budget`` [W]. Prices: ``prices`` (lists),
+    ``price`` (device to price an hour).
+    Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``. Raises ``InfeasibleError`` when nothing
+    meets the limits.
     """
     from inferplan.reports.progress import counted
 
@@ -584,6 +589,7 @@ def make_plan(
         spare=take("spare", 0),
         confidence=take("confidence", MIDDLE),
         survive=_survive({name: take(name) for name in ("survive", "restart", "mtbf") if name in given}),
+        power=PowerBudget(watts=take("power_budget")) if "power_budget" in given else None,
     )
     prices = _prices(given)
     looked_at = read("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
@@ -596,6 +602,7 @@ def make_plan(
         engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),
         most=take("most", 8),
         disaggregate=sizing.survive is None,
+        caps=take("power_caps", ()),
     )
     with counted("simulations", None, progress) as told:
         return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices), told)

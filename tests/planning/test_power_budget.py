@@ -8,6 +8,7 @@ from math import inf
 
 import pytest
 
+import inferplan
 from inferplan.answers.energy import EnergyAsked
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
@@ -66,6 +67,16 @@ def test_a_budget_that_is_not_reached_changes_nothing() -> None:
     free, bound = planned(), planned((), PowerBudget(watts=1e6))
     assert (free.option.replicas, free.option.cost) == (bound.option.replicas, bound.option.cost)
     assert "power" not in bound.searched.rejections.counts
+
+
+def test_the_api_asks_the_same() -> None:
+    given = {"quants": [None], "most": 1, "ideal": True, "price": {"h100-sxm": 3.0}, "progress": False}
+    limits = {"ttft": 0.4, "tpot": 0.03, "rate": 60}
+    few = planned((350.0,)).option.replicas
+    found = inferplan.make_plan(
+        "llama-3.1-8b", "1024", "128", gpus="h100-sxm", power_caps=[350], power_budget=350 * few, **limits, **given
+    )
+    assert (found.option.replicas, found.option.deployment.cap.watts) == (few, 350.0)
 
 
 def test_what_there_is_no_power_for_is_counted_and_named() -> None:
