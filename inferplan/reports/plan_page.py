@@ -25,6 +25,7 @@ from inferplan.terms import Term
 from inferplan.units import format_time
 
 _SCREENING = "The closed form of one replica loaded to its limits, which screens; what simulation says is above."
+_SURVIVES = "the limits are kept, in simulation, while replicas are lost, and instances are paid for whole."
 _MORE = "instances are paid for whole and so filled, and the limits are kept in simulation."
 
 
@@ -128,7 +129,8 @@ def screening(plan: Plan) -> str:
     needed = plan.replicas_for(1.0)
     if plan.option.pools is not None or needed is None or plan.option.replicas <= needed:
         return _SCREENING
-    return f"{_SCREENING} The load needs {needed} replicas; the plan runs {plan.option.replicas}: {_MORE}"
+    more = _SURVIVES if plan.best.survival is not None else _MORE
+    return f"{_SCREENING} The load needs {needed} replicas; the plan runs {plan.option.replicas}: {more}"
 
 
 def _in_numbers(term: Term) -> str:

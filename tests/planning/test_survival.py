@@ -22,6 +22,7 @@ from inferplan.planning.redundancy import YEAR, Survive
 from inferplan.planning.space import Space
 from inferplan.planning.survival import smallest, survival
 from inferplan.planning.verify import slots_for, slots_of
+from inferplan.reports.plan_page import screening
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cluster import Fleet
@@ -140,6 +141,7 @@ def test_a_plan_that_survives_and_what_it_costs_more() -> None:
     assert record["failure_free"]["cost"] == lucky.option.cost
     assert record["expected"]["failures"] == pytest.approx(safe.option.replicas * YEAR / (1e8 + RESTART))
     assert plan_record(lucky)["plan"]["survival"] is None
+    assert "needs 2 replicas; the plan runs 3: the limits are kept" in screening(safe)
     assert survival(safe.option.sized(safe.option.replicas - 1), safe.question).worst > 1.0
 
 
