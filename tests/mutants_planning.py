@@ -131,14 +131,6 @@ PLANNING_MUTANTS = [
         check=_with_options(test_tiers.test_replicas_with_tiers_of_their_own_are_not_more_than_needed),
     ),
     SourceMutant(
-        name="a trace is screened as if nothing were found",
-        place="inferplan.planning.demand:demand_of_trace",
-        old="0 if trace.hashes is None else",
-        new="0 if True else",
-        changes="the closed form rules out what a cache makes feasible",
-        check=test_tiers.test_a_trace_is_screened_with_what_a_cache_finds,
-    ),
-    SourceMutant(
         name="LoRA in a plan: a step reads an adapter for each of its sequences",
         place="inferplan.planning.adapters:named",
         old="different=different",

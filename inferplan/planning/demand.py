@@ -27,7 +27,6 @@ from inferplan.traffic.requests import (
     Slo,
     Traffic,
 )
-from inferplan.traffic.reuse import hit_curve
 from inferplan.units import format_time
 
 _MOST = 1e9
@@ -261,7 +260,7 @@ def ruling(slo: Slo, classes: Sequence[TrafficClass]) -> Slo:
 
 
 def demand_of_trace(trace: Requests) -> Demand:
-    """The demand of a trace: its mean rate, its lengths, and what a cache that forgets nothing finds of its prompts.
+    """The demand of a trace: its mean rate and its lengths. What a cache finds of it is left to simulation.
 
     Raises ``UsageError`` when it has no arrival times, or when no time passes from the first to the last: no rate.
     """
@@ -279,7 +278,6 @@ def demand_of_trace(trace: Requests) -> Demand:
     return Demand(
         prompt=Lengths(kind="empirical", values=tuple(int(x) for x in trace.prompt)),
         output=Lengths(kind="empirical", values=tuple(int(max(x, 1)) for x in trace.output)),
-        cached=0 if trace.hashes is None else round(hit_curve(trace).most * float(np.mean(trace.prompt))),
         rate=(len(trace) - 1) / span,
         trace=trace,
     )

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request
@@ -16,7 +15,7 @@ from inferplan.errors import UsageError
 from inferplan.planning import finalists
 from inferplan.planning import verify as verified
 from inferplan.planning.chains import MOST_CHAINS, chains_of_sizes
-from inferplan.planning.demand import Demand, demand_of_trace, sharing
+from inferplan.planning.demand import Demand, sharing
 from inferplan.planning.option import Option, Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -33,8 +32,7 @@ from inferplan.serving.batch_means import Precision
 from inferplan.serving.simulator import Options
 from inferplan.serving.techniques.tiers import CacheTier, TierPrice
 from inferplan.traffic.conversations import ThinkTime
-from inferplan.traffic.requests import Lengths, Requests, SharedPrefix, Slo
-from inferplan.traffic.reuse import hit_curve
+from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
 
 OWN, ANSWER = Lengths(mean=1024), Lengths(mean=16)
 TALK = SharedPrefix(turns=4, think=ThinkTime(kind="exponential", mean=8.0))
@@ -240,21 +238,6 @@ def test_users_of_a_whole_fleet_are_counted_once(options: list[Option]) -> None:
         verify(options[0].sized(2), asked(demand=demand, routing=routing)).rate for routing in (None, "sticky")
     )
     assert one is not None and all_of == pytest.approx(one, rel=0.1)
-
-
-def test_a_trace_is_screened_with_what_a_cache_finds() -> None:
-    """Four prompts of two blocks of 16 and one token, alike: three find 32 tokens of 33, a mean of 24 of 33."""
-    trace = Requests(
-        prompt=np.full(4, 33),
-        output=np.full(4, 2),
-        arrival=np.arange(4.0),
-        hashes=((1, 2),) * 4,
-        hash_block=16,
-    )
-    demand = demand_of_trace(trace)
-    assert demand.cached == 24 and demand.hit_rate == 0.0
-    assert hit_curve(trace).most == 96 / 132
-    assert demand_of_trace(replace(trace, hashes=None)).cached == 0
 
 
 @pytest.mark.parametrize(
