@@ -89,7 +89,7 @@ POWER_MUTANTS = [
         old="self.power.least(self.kinds)",
         new="self.power.least([(one, n - self.spare * one.parallel.ranks) for one, n in self.kinds])",
         changes="a plan with spare replicas is over its budget when they run",
-        check=budget.test_spare_replicas_need_power_too,
+        check=budget.test_spare_devices_are_in_the_nameplates,
     ),
     SourceMutant(
         name="power budget: an instance is filled whatever it draws",
@@ -105,7 +105,7 @@ POWER_MUTANTS = [
         old="watts <= budget.watts",
         new="watts <= 2 * budget.watts",
         changes="a plan draws more on average than it may",
-        check=budget.test_mean_draw_is_that_of_the_simulation,
+        check=budget.test_a_draw_is_held_to_a_budget_of_means,
     ),
     SourceMutant(
         name="power budget: caps are tried on no device",

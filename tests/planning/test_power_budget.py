@@ -98,6 +98,21 @@ def test_what_there_is_no_power_for_is_counted_and_named() -> None:
     assert power["j_per_output_token"] == pytest.approx(found.best.watts / (60 * 128))
 
 
+def test_spare_devices_are_in_the_nameplates() -> None:
+    option = replace(planned().option, spare=2, power=PowerBudget(watts=1e6))
+    assert option.least_watts == pytest.approx(700.0 * (option.replicas + 2))
+
+
+def test_a_draw_is_held_to_a_budget_of_means() -> None:
+    verified, watts = planned().best, planned().best.watts
+    assert watts is not None
+    for share, kept in ((0.9, False), (1.1, True)):
+        mean = PowerBudget(watts=share * watts, provision="mean")
+        assert replace(verified, option=replace(verified.option, power=mean)).powered == kept
+        rated = PowerBudget(watts=share * watts)
+        assert replace(verified, option=replace(verified.option, power=rated)).powered
+
+
 def test_spare_replicas_need_power_too() -> None:
     few = planned().option.replicas
     assert planned((), PowerBudget(watts=700.0 * (few + 1)), 1).option.devices == few + 1
