@@ -462,6 +462,7 @@ CHANGED: dict[str, Any] = {
     "gpu": "h200-sxm",
     "quant": "int8",
     "roles": (("kv", "fp8"),),
+    "power_cap": 500.0,
     "engine": "none",
     "prune": "layers=40",
     "unfused_attention": True,
