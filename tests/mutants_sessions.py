@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.mutants_source import SourceMutant
+from tests.planning import test_agents as agents
 from tests.serving import test_agent_traces as traces
 from tests.serving import test_sessions as sessions
 
@@ -14,6 +15,7 @@ _SENDERS = "inferplan.serving.session_senders:SessionSenders"
 _CLUSTER = "inferplan.serving.session_cluster:SessionCluster"
 _RESULTS = "inferplan.serving.session_results"
 _TRAFFIC = "inferplan.traffic.sessions"
+_PLANNING = "inferplan.planning.agents"
 _TRACES = "inferplan.traffic.agent_traces"
 
 
@@ -90,7 +92,7 @@ SESSION_MUTANTS = [
         old="np.full(lost, np.inf)",
         new="np.full(0, np.inf)",
         changes="users who leave make the percentile of the others better",
-        check=sessions.test_the_limit_on_sessions_counts_those_given_up_as_late,
+        check=sessions.test_the_limit_on_sessions_counts_those_given_up_after_it_as_late,
     ),
     SourceMutant(
         name="reports of sub-agents are not read",
@@ -151,5 +153,37 @@ SESSION_MUTANTS = [
         new="if entry.get",
         changes="a recorded wait for sub-agents is added to the simulated one",
         check=in_a_folder(lambda folder: traces.test_weka_by_hand(traces.ABSOLUTE, "of the session", folder)),
+    ),
+    SourceMutant(
+        name="a cache of first blocks",
+        place=f"{_PLANNING}:_lengths",
+        old="seen.update(names)",
+        new="seen.update(names[:1])",
+        changes="the closed form takes prompts as found by their first block alone",
+        check=agents.test_what_the_closed_form_is_told_by_hand,
+    ),
+    SourceMutant(
+        name="sub-agents one after another",
+        place=f"{_PLANNING}:session_seconds",
+        old="ready = max(ready, *(end[other] for other in waits[call]))",
+        new="ready += sum(end[other] - ready for other in waits[call])",
+        changes="a session takes the sum of its sub-agents and not the longest of them",
+        check=agents.test_the_time_of_a_session_by_hand,
+    ),
+    SourceMutant(
+        name="joins of other sessions",
+        place=f"{_PLANNING}:every",
+        old="place[sessions.joins[np.isin(sessions.joins[:, 0], which)]]",
+        new="sessions.joins[: len(which)]",
+        changes="calls of a thinned trace wait for those of other sessions",
+        check=agents.test_every_second_session_of_a_trace_is_whole,
+    ),
+    SourceMutant(
+        name="users wait longer where devices are slow",
+        place=f"{_PLANNING}:in_time_of",
+        old="patience=sessions.patience / slower",
+        new="patience=sessions.patience",
+        changes="in the time of a slow device users are more patient than they are",
+        check=agents.test_slow_devices_see_shorter_gaps,
     ),
 ]

@@ -34,6 +34,7 @@ _OF_CLASSES = (
     *("workload", "trace", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "samples"),
     *("ttft", "tpot", "e2e", "slo", "percentile", "deadline"),
     *("cached_prefix", "thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
+    *("sessions", "session_rate", "session_time", "session_count"),
 )
 """What classes say for themselves, or know nothing of."""
 

@@ -22,6 +22,7 @@ _NOT_HERE = (
     *("images", "image_size", "video_frames", "audio_seconds"),
     *("shared_prefix", "distinct_prefixes", "turns", "think_time", "cache_tiers", "routing"),
     *("users", "trace", "requests", "deadline", "gpu", "classes", "queue", "redundant_experts", "two_batch_overlap"),
+    *("sessions", "session_rate", "session_time"),
     *("prefill_redundant_experts", "prefill_two_batch_overlap", "aggregated", "confidence", "spare", "anchor"),
     *("survive", "restart", "storage_bandwidth", "engine_start", "startup_log", "mtbf"),
     *("lora_rank", "lora_modules", "max_loras", "lora_folder", "loras", "lora_skew", "lora_bandwidth", "samples"),

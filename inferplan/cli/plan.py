@@ -44,6 +44,14 @@ from inferplan.cli.options import (
 from inferplan.cli.power_options import BUDGET, budget_of, caps_of
 from inferplan.cli.price_options import price_options
 from inferplan.cli.reasoning_options import BUDGETS, END, LIMIT, TOKENS, budgets_of, refuse_thinking, thinking
+from inferplan.cli.session_options import (
+    SESSION_RATE,
+    SESSION_TIME,
+    SESSIONS,
+    asked_sessions,
+    require_sessions,
+    sessions_of_trace,
+)
 from inferplan.cli.shared_text_options import SHARED_TEXT, TEXT_NAMES, require_used, shared_text
 from inferplan.cli.technique_options import limited, quantity
 from inferplan.cli.tier_options import SIZES_FORM, sizes_of
@@ -53,6 +61,7 @@ from inferplan.estimate.towers import carried
 from inferplan.extras import require
 from inferplan.files import save
 from inferplan.models.spec import ModelSpec
+from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.budgets import plan_budgets
 from inferplan.planning.chains import chains_of_sizes
 from inferplan.planning.confidence import MIDDLE
@@ -132,7 +141,9 @@ _OPTIONS = [
     *(_Option(*names, **keywords) for names, keywords in SHARED_TEXT),
     _Option("--rate", type=Finite(), help="Requests a second."),
     _Option("--users", type=Count(), help="Clients with one request each at a time."),
-    _Option("--trace", metavar="FILE", help="A trace of requests with arrival times."),
+    _Option("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
+    _Option(*SESSIONS[0], **SESSIONS[1]),
+    _Option(*SESSION_RATE[0], **SESSION_RATE[1]),
     _Option(
         "--arrivals",
         type=click.Choice(["poisson", "constant", "gamma"]),
@@ -149,6 +160,7 @@ _OPTIONS = [
     _Option("--tpot", metavar="TIME", help="Limit on the time per output token."),
     _Option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
     _Option(*LIMIT[0], **LIMIT[1]),
+    _Option(*SESSION_TIME[0], **SESSION_TIME[1]),
     _Option(
         "--slo",
         metavar="NAME",
@@ -258,7 +270,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     """The question that the options ask."""
     named = load_workload(values["workload"]) if values["workload"] else None
     classes = asked_classes(values)
-    if not (named or values["trace"] or classes.classes):
+    if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
     budgets = budgets_of(values["thinking_budget"])
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
@@ -424,9 +436,24 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
     return limited(base, values)
 
 
+def _require_plain(values: dict[str, Any]) -> None:
+    """Raise ``UsageError`` for what a plan for sessions of agents does not know."""
+    given = [name for name in ("cache_tiers", "routing", "survive") if values.get(name)]
+    if given:
+        raise UsageError(
+            f"a plan for sessions of agents knows no --{given[0].removesuffix('s').replace('_', '-')}",
+            because="all calls of a session go to one replica, which keeps what it finds on the device",
+            hint="inferplan simulate --sessions, or leave it out",
+        )
+
+
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
-    if values["trace"]:
+    if values["trace"] and not values["sessions"]:
         return _traced(values)
+    sessions = asked_sessions({**values, "session_count": None, "seed": 0}, None)
+    if sessions is not None:
+        _require_plain(values)
+        return demand_of_sessions(sessions)
     prompt, output = values["prompt"], values["output_tokens"]
     if named is not None:
         prompt, output = prompt or named.prompt, output or named.output
@@ -485,11 +512,14 @@ def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
 
 
 def _no_page(question: Question) -> None:
-    """Raise ``UsageError`` for a page on several classes, on cache tiers, or on several budgets of thought."""
-    if question.chains:
-        raise UsageError("a page on cache tiers is not drawn yet", hint="inferplan plan without --report")
-    if question.demand.classes:
-        raise UsageError("a page on classes of traffic is not drawn yet", hint="inferplan plan without --report")
+    """Raise ``UsageError`` for a page on classes, cache tiers, sessions of agents, or several budgets of thought."""
+    for asked, what in (
+        (question.chains, "cache tiers"),
+        (question.demand.classes, "classes of traffic"),
+        (question.demand.of_sessions, "sessions"),
+    ):
+        if asked:
+            raise UsageError(f"a page on {what} is not drawn yet", hint="inferplan plan without --report")
     if question.budgets:
         raise UsageError("a page is of one budget of thought", hint="one --thinking-budget, or no --report")
 
@@ -500,7 +530,7 @@ def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) ->
     carrying = carried(load_model(request.model), request.media)
     if carrying is None:
         return request, demand
-    if demand.own is not None:
+    if demand.own is not None or demand.of_sessions:
         raise UsageError(
             "a plan knows no images beside text that prompts share", hint="--prompt and --output, or another workload"
         )
@@ -519,7 +549,14 @@ def _traced(values: dict[str, Any]) -> Demand:
         raise UsageError(
             f"--trace says everything that --{given[0].removesuffix('_tokens').replace('_', '-')} would", hint=hint
         )
-    demand = demand_of_trace(traces.read(Path(values["trace"])))
+    trace = traces.read(Path(values["trace"]))
+    if trace.sessions is not None:
+        if values["rate"] is not None:
+            raise UsageError("--rate counts requests, and a trace of agents has sessions", hint="--session-rate 0.2/s")
+        _require_plain(values)
+        return demand_of_agents(sessions_of_trace(trace, {**values, "seed": 0, "session_count": None}, None))
+    require_sessions(values)
+    demand = demand_of_trace(trace)
     return demand if values["rate"] is None else replace(demand, rate=values["rate"])
 
 

@@ -38,7 +38,10 @@ session_options = option_group(
     click.option("--session-count", type=Count(), help="Sessions of a run [400; 10 for each of --concurrency]."),
     click.option(*SESSION_TIME[0], **SESSION_TIME[1]),
 )
-_NOT_OF_SESSIONS = ("requests_count", "warmup", "loras", "client_timeout", "prefix_hit_rate")
+_NOT_OF_SESSIONS = (
+    *("requests_count", "warmup", "loras", "client_timeout", "prefix_hit_rate"),
+    *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
+)
 """Options that are not modelled with sessions, whatever brings them."""
 _SAID = (
     *("workload", "trace", "rate", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns"),

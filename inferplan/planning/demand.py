@@ -27,11 +27,18 @@ from inferplan.traffic.requests import (
     Slo,
     Traffic,
 )
+from inferplan.traffic.sessions import SessionTraffic
 from inferplan.units import format_time
 
 _MOST = 1e9
 """No service has more users, or requests a second."""
-METRIC_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end-to-end latency", "answer_ttft": "TTFT of the answer"}
+METRIC_NAMES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "e2el": "end-to-end latency",
+    "answer_ttft": "TTFT of the answer",
+    "session": "time of a session",
+}
 _COUNTED_OF_CLASSES = 0.65
 """Of a run the share of the requests that is counted in any case, with room for the chance of which class they are."""
 _MIXED = 8192
@@ -75,6 +82,8 @@ class Demand:
     """Which of the waiting requests an engine admits next."""
     adapters: Popularity | None = None
     """LoRA adapters that requests name."""
+    sessions: SessionTraffic | None = None
+    """Sessions of agents, whose calls the requests are; ``rate`` is that of calls."""
     lora_bandwidth: float | None = None
     """Bytes a second that bring one to a device; ``None`` for the host link on file."""
 
@@ -132,7 +141,13 @@ class Demand:
     @property
     def hit_rate(self) -> float:
         """The share of a prompt to take as cached where the simulation cannot see which tokens are shared."""
-        return 0.0 if self.own is not None or self.trace is not None else self.cached / self.prompt.average
+        known = self.own is not None or self.trace is not None or self.sessions is not None
+        return 0.0 if known else self.cached / self.prompt.average
+
+    @property
+    def of_sessions(self) -> bool:
+        """Whether requests are calls of sessions of agents, drawn or of a trace."""
+        return self.sessions is not None or (self.trace is not None and self.trace.sessions is not None)
 
     def traffic(self, load: float, count: int, ramp: float = 0.0, seed: int = 0) -> Traffic:
         """``count`` requests of ``load`` users (who begin over ``ramp`` seconds), or ``load`` requests a second."""
@@ -186,6 +201,9 @@ class Demand:
 
     def loaded(self) -> str:
         """How much there is of it: ``"50 requests/s"``."""
+        if self.sessions is not None:
+            begin = self.sessions.arrivals.rate  # type: ignore[union-attr]  # plans are for open loops
+            return f"{begin:.4g} sessions/s of {self.sessions.name}, {self.rate:.4g} calls/s"
         unit = "requests" if self.samples == 1 else "prompts"
         if self.deadline is not None:
             span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
@@ -297,7 +315,7 @@ def limits_in_words(slo: Slo, classes: Sequence[TrafficClass]) -> str:
     """``"TTFT p95 < 500 ms"``; of each class where there are some."""
 
     def words(held: Slo) -> str:
-        names, at = held.limits.items(), percentile_of(held)
+        names, at = held.all_limits.items(), percentile_of(held)
         return ", ".join(f"{METRIC_NAMES[name]} {at} < {format_time(limit, 3)}" for name, limit in names)
 
     return "; ".join(f"{one.name} {words(one.slo)}" for one in classes if one.slo.limits) if classes else words(slo)

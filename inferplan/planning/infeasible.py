@@ -28,7 +28,7 @@ REASONS = {
     "power": "more watts than the power budget",
     "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
 }
-_OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft"}
+_OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft", "session": "session-time"}
 """Options whose name is not that of the metric they limit."""
 
 
@@ -143,6 +143,6 @@ def _relaxation(question: Question, factors: dict[str, float]) -> str:
     if question.demand.classes:
         texts = [f"{METRIC_NAMES[name]} x {factor * 1.005:.3g}" for name, factor in factors.items()]
         return f"relax the limits of the class that is farthest from them: {', '.join(texts)}"
-    limits = question.slo.limits
+    limits = question.slo.all_limits
     named = ((name, format_time(limits[name] * factor * 1.005, 3).replace(" ", "")) for name, factor in factors.items())
     return "relax to " + ", ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in named)

@@ -11,6 +11,7 @@ import numpy as np
 
 from inferplan.devices.engine import mixes
 from inferplan.errors import InferplanError, NotFiniteError
+from inferplan.planning.agents import every, in_time_of, sessions_of
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
 from inferplan.planning.power import PowerBudget, drawn
@@ -70,7 +71,7 @@ class Kept(NamedTuple):
 
     def shares(self, names: Collection[str]) -> dict[str, float]:
         """Each latency of ``names`` that is limited, over its limit."""
-        return {name: self.achieved[name] / limit for name, limit in self.slo.limits.items() if name in names}
+        return {name: self.achieved[name] / limit for name, limit in self.slo.all_limits.items() if name in names}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,7 +101,7 @@ class Verified:
         """Each limited latency over its limit: of the class that comes closest to it, or exceeds it by most."""
         found: dict[str, float] = {}
         for one in self.kept(slo):
-            for name, share in one.shares(slo.limits).items():
+            for name, share in one.shares(slo.all_limits).items():
                 found[name] = max(share, found.get(name, 0.0))
         return found
 
@@ -158,7 +159,7 @@ class Verified:
     def violations(self, slo: Slo) -> dict[str, float]:
         """Limits that are not met, with the factor by which they are missed; an overloaded run misses without bound."""
         if self.verdict == "overloaded":
-            return dict.fromkeys(slo.limits, float("inf"))
+            return dict.fromkeys(slo.all_limits, float("inf"))
         return {name: share for name, share in self.shares(slo).items() if share > 1.0}
 
     def meets(self, slo: Slo) -> bool:
@@ -217,10 +218,14 @@ def traffic_of(
         count = max(min(_LIVES * users, _MOST), fewest, _FEWEST_LIVES * users)
         count *= demand.prefix.turns  # of conversations, every user's later turns too
         return demand.traffic(users, count, lasting)
+    if demand.trace is not None and demand.trace.sessions is not None:
+        return in_time_of(every(demand.trace, share, factor), option.slow.step)
     if demand.trace is not None and demand.trace.arrival is not None:
         trace = demand.trace if demand.adapters is None else demand.trace.naming(demand.adapters, seed=0)
         return _thinned(trace, share, factor)
     rate = (demand.requests_per_second or 0.0) * factor / share
+    if demand.sessions is not None:
+        return in_time_of(sessions_of(demand.sessions, rate, fewest, option.e2el), option.slow.step)
     held = rate * lasting
     lives = _GLANCE_LIVES if fewest < _LOOK else _LIVES
     lives = _FEWEST_LIVES if option.pools else lives  # all replicas are simulated: percentiles are of more
@@ -286,7 +291,8 @@ def _told(
 
 
 def _screened(option: Option) -> dict[str, float]:
-    return {name: getattr(option, name) for name in (*METRICS, "answer_ttft")}
+    """Latencies in closed form, which knows nothing of sessions."""
+    return {**{name: getattr(option, name) for name in (*METRICS, "answer_ttft")}, "session": inf}
 
 
 def _clear(checked: Verified, slo: Slo, look: int) -> bool:
@@ -328,6 +334,8 @@ def _run(
         deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
     slots = slots_of(option, question)
     slower = 1.0 if demand.users is not None else option.slow.step
+    if demand.sessions is not None and precision is not None:
+        fewest = min(max(fewest, precision.fewest // 2), _MOST // 2)  # such calls take longer to simulate
     traffic = traffic_of(demand, option, factor * slower, fewest, whole)
     sequences = ceil(slots / deployment.parallel.dp)
     flags = Flags(max_num_seqs=sequences, max_num_batched_tokens=option.budget, queue=demand.queue)
@@ -348,6 +356,9 @@ def _run(
             result = simulate_steady(deployment, traffic, flags, options, precision)
         else:
             result = simulate(deployment, traffic, flags, options)
+            if demand.sessions is not None and precision is not None:
+                known = as_sure_as(result, replace(precision, fewest=1, most=len(result.records.prompt)))[0]
+                result = known or result
     except NotFiniteError:
         raise
     except InferplanError as error:
@@ -364,13 +375,22 @@ def _achieved(result: SimulationResult, percentile: float, option: Option) -> di
     achieved = {name: at_percentile(result, name, percentile) for name in metrics_of(result)}
     step, first = option.slow
     late = achieved["ttft"] * step * (first - 1.0)
-    return {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
+    found = {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
+    if result.sessions is not None:
+        calls = float(np.mean(result.sessions.calls)) if len(result.sessions.calls) else 0.0
+        limit = result.slo.session or inf
+        found["session"] = result.sessions.at_percentile(percentile, limit / step) * step + calls * late
+    return found
 
 
 def _enough(result: SimulationResult, slo: Slo) -> bool:
     """Whether a run holds as many values of each limited latency as its percentile takes; where nothing ran, all are
-    late.
+    late. Of sessions, which are fewer, it takes as many as one batch of such values has.
     """
+    if slo.session is not None and result.sessions is not None:
+        whole = int(np.sum(result.sessions.whole))
+        if whole and whole < batch_size(slo.percentile):
+            return False
     return not len(result.e2el) or all(
         len(getattr(part, name)) >= fewest_values(own.percentile)
         for own, part in _limited(result, slo)
@@ -394,7 +414,8 @@ def _fleet(option: Option, flags: Flags, question: Question) -> Fleet:
     option, where it has any; prompts run in as many sequences of a rank as the engine's default.
     """
     if option.pools is None:
-        stays = question.demand.prefix.turns > 1 and together(option, question)
+        conversations = question.demand.prefix.turns > 1 and together(option, question)
+        stays = conversations or question.demand.of_sessions
         return Fleet(routing=question.routing or ("sticky" if stays else "round-robin"))
     return Fleet(
         prefill=option.pools[0],

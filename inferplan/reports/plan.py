@@ -37,6 +37,7 @@ BOTTLENECKS = {
     "tpot": "the limit on TPOT",
     "e2el": "the limit on end-to-end latency",
     "answer_ttft": "the limit on the TTFT of the answer",
+    "session": "the limit on the time of a session",
     "memory": "the memory left for the cache",
     "slots": "the engine's limit on sequences",
     "adapters": "the slots of LoRA adapters",
@@ -84,7 +85,7 @@ def summary_table(plan: Plan) -> Table:
         rows.append(["time, GPU-hours", f"{option.hours:,.2f} h, {option.hours * option.devices:,.1f}"])
     for one in plan.best.kept(question.slo):
         whose = f"{one.name}: " if one.name else ""
-        for name, limit in one.slo.limits.items():
+        for name, limit in one.slo.all_limits.items():
             what = f"{whose}{METRIC_NAMES[name]} {percentile_of(one.slo)} ({simulated})"
             rows.append([what, f"{format_time(one.achieved[name])}, limit {format_time(limit, 3)}"])
     rows += [*_adapters(plan), *capacity_rows(plan), *power_rows(plan)]
@@ -152,7 +153,7 @@ def confidence_table(plan: Plan) -> Table:
     """The plan for the prediction itself, and the one that also keeps the limits at the slow end of its error."""
     assert plan.other is not None
     here, there = plan.question.sizing.confidence, plan.other_confidence
-    percentile, limits = _at(plan), plan.question.slo.limits
+    percentile, limits = _at(plan), plan.question.slo.all_limits
     rows = []
     for confidence, found in sorted([(here, plan.best), (there, plan.other)], key=lambda pair: pair[0]):
         option = found.option

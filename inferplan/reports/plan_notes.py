@@ -37,7 +37,7 @@ def answer(plan: Plan) -> str:
         f"{one.name}{' ' if one.name else ''}{METRIC_NAMES[name]} {percentile_of(one.slo)} of "
         f"{format_time(one.achieved[name], 3)} (limit {format_time(limit, 3)})"
         for one in plan.best.kept(plan.question.slo)
-        for name, limit in one.slo.limits.items()
+        for name, limit in one.slo.all_limits.items()
     )
     bought = f"{devices(option)} at {money(option)}"
     text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
@@ -55,6 +55,7 @@ def notes(plan: Plan) -> list[str]:
         measured_line(plan),
         speculation_line(plan),
         queue_line(plan),
+        session_line(plan),
         cheaper_line(plan),
         *host_lines(plan),
         media_note(option.deployment),
@@ -88,6 +89,19 @@ def host_lines(plan: Plan) -> list[str]:
         count = plan.searched.rejections.counts["host"]
         found.append(f"not tried with weights on the host: {count:,} candidates, such as: {refused}")
     return found
+
+
+def session_line(plan: Plan) -> str:
+    """What a fleet for sessions of agents needs beside its replicas, and what they get from it; empty without them."""
+    found = None if plan.best.result is None else plan.best.result.sessions
+    if found is None:
+        return ""
+    mean = found.percentiles("duration")["mean"]
+    lasts = "" if mean is None else f", which take {format_time(mean * plan.option.slow.step, 3)} on average"
+    return (
+        f"sessions: route all calls of one to the same replica; {found.cached_share:.1%} of prompt tokens are found in "
+        f"its prefix cache; {found.in_system * plan.option.replicas:,.0f} sessions under way at a time{lasts}"
+    )
 
 
 def start_line(plan: Plan) -> str:
@@ -159,7 +173,7 @@ def cheaper_line(plan: Plan) -> str:
         return f"{what} costs less: {TOO_SHORT} whether it keeps the limits" if checked.verdict == TOO_SHORT else ""
     if not all(isfinite(factor) for factor in factors.values()):
         return f"the cheaper candidate that comes closest, {what}, does not keep up with the load"
-    classes, limits = plan.question.demand.classes, plan.question.slo.limits
+    classes, limits = plan.question.demand.classes, plan.question.slo.all_limits
     relaxed = " and ".join(
         f"{METRIC_NAMES[name]} were {factor:.2f} times as long"
         if classes

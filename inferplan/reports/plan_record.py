@@ -95,7 +95,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
 
 def _limits(slo: Slo) -> dict[str, float]:
     """Limits in seconds, by the key of their latency."""
-    return {f"{name}_s": limit for name, limit in slo.limits.items()}
+    return {f"{name}_s": limit for name, limit in slo.all_limits.items()}
 
 
 def capacity_record(plan: Plan) -> dict[str, Any] | None:

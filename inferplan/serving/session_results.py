@@ -93,9 +93,18 @@ class SessionFigures:
             return dict.fromkeys(keys)
         return dict(zip(keys, (float(np.mean(values)), *(float(x) for x in np.percentile(values, PERCENTILES)))))
 
-    def at_percentile(self, percentile: float) -> float:
-        """The time that so many percent of the sessions stay within; those that are given up or refused never do."""
-        lost = int(np.sum(self.counted & ~self.finished))
+    def late(self, limit: float) -> BoolArray:
+        """Those in the figures that are known not to have kept a limit: refused, finished after it, or given up after
+        it. Of those that were given up before it nobody knows.
+        """
+        found: BoolArray = self.counted & (self.refused | (~self.refused & (self.duration > limit)))
+        return found
+
+    def at_percentile(self, percentile: float, limit: float = np.inf) -> float:
+        """The time that so many percent of the sessions stay within; infinite for those that are refused, or given up
+        after a ``limit``. Those that are given up before it are left out.
+        """
+        lost = int(np.sum(self.late(limit) & ~self.finished))
         values = np.append(self.duration[self.whole], np.full(lost, np.inf))
         if not len(values):
             return float("inf")
@@ -214,8 +223,9 @@ def session_record(result: SimulationResult) -> dict[str, Any] | None:
     if figures is None:
         return None
     error = half_width(figures.duration[figures.whole])
-    held = figures.duration[figures.whole] <= (np.inf if limit is None else limit)
     counted = int(np.sum(figures.counted))
+    late = 0 if limit is None else int(np.sum(figures.late(limit)))
+    kept = int(np.sum(figures.whole)) - (0 if limit is None else int(np.sum(figures.late(limit) & figures.whole)))
     return {
         **figures.counts,
         "in_figures": counted,
@@ -226,7 +236,7 @@ def session_record(result: SimulationResult) -> dict[str, Any] | None:
         "sessions_per_h": 3600.0 * figures.rate,
         "in_system_mean": figures.in_system,
         "limit_s": limit,
-        "within_limit": float(np.sum(held)) / counted if limit is not None and counted else None,
+        "within_limit": kept / (kept + late) if limit is not None and kept + late else None,
         "kinds": [
             {
                 "name": name,

@@ -547,3 +547,8 @@ class Slo:
         """The limits that are set, by metric."""
         pairs = (("ttft", self.ttft), ("tpot", self.tpot), ("e2el", self.e2el), ("answer_ttft", self.answer_ttft))
         return {name: limit for name, limit in pairs if limit is not None}
+
+    @property
+    def all_limits(self) -> dict[str, float]:
+        """Those of requests and that of sessions."""
+        return self.limits if self.session is None else {**self.limits, "session": self.session}
