@@ -156,8 +156,8 @@ class Option:
 
     @property
     def gpu_cost(self) -> float:
-        """The cost without that of the tiers."""
-        return (self.cost or 0.0) - self.tier_cost
+        """What the instances cost an hour, without the tiers."""
+        return sum(bill.per_hour for bill in self.purchases)
 
     @property
     def devices(self) -> int:
