@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.reports.classes import class_tables, kept
+from inferplan.reports.energy import UNMEASURED
 from inferplan.reports.sessions import session_tables
 from inferplan.serving.records import FINISHED, Meter
 from inferplan.serving.result import SimulationResult, while_counting
@@ -378,6 +379,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         *_of_trace(result),
         *_warnings(result, record),
         *([f"media: a request carries {media['described']}"] if (media := given.get("media")) else []),
+        *([f"cap of {cap:g} W a GPU: {UNMEASURED}"] if (cap := given.get("power_cap_w")) else []),
         *(f"note: {text}" for text in given.get("model_notes", ())),
         f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
