@@ -290,7 +290,7 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="percentiles of the requests that were not lost",
-        place="inferplan.serving.class_results:at_percentile",
+        place="inferplan.serving.class_results:percentile_beside",
         old="(len(values) + lost - 1)",
         new="(len(values) - 1)",
         changes="requests that are refused make nothing late",

@@ -89,8 +89,8 @@ SESSION_MUTANTS = [
     SourceMutant(
         name="sessions given up are forgotten by the limit",
         place=f"{_RESULTS}:SessionFigures.at_percentile",
-        old="np.full(lost, np.inf)",
-        new="np.full(0, np.inf)",
+        old="percentile, lost)",
+        new="percentile, 0)",
         changes="users who leave make the percentile of the others better",
         check=sessions.test_the_limit_on_sessions_counts_those_given_up_after_it_as_late,
     ),

@@ -44,11 +44,16 @@ class Served(Protocol):
 
 def at_percentile(served: Served, name: str, percentile: float) -> float:
     """A latency at a percentile of the requests; those that were refused or given up are infinitely late.
-
-    On the line between the two that are nearest, as without such requests; infinite where one of these is lost.
+    See :func:`percentile_beside`.
     """
-    values: Array = getattr(served, name)
-    lost = served.counts["arrived"] - served.counts["finished"]
+    return percentile_beside(getattr(served, name), percentile, served.counts["arrived"] - served.counts["finished"])
+
+
+def percentile_beside(values: Array, percentile: float, lost: int) -> float:
+    """A percentile of finite values beside so many ``lost`` ones that are infinite; infinite without any value.
+
+    On the line between its two neighbours (``numpy.percentile``); infinite where one of these is lost.
+    """
     if not lost:
         return float(np.percentile(values, percentile)) if len(values) else inf
     place, last = (len(values) + lost - 1) * percentile / 100, len(values) - 1

@@ -16,6 +16,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.serving.class_results import percentile_beside
 from inferplan.serving.failures import Outage
 from inferplan.serving.flags import Flags
 from inferplan.serving.records import FINISHED, REJECTED
@@ -257,13 +258,12 @@ class Outages:
 
 
 def at_percentile_of(values: Array, percentile: float) -> float:
-    """As :func:`inferplan.serving.class_results.at_percentile`: what never finished is infinitely late."""
+    """As :func:`inferplan.serving.class_results.at_percentile`: what never finished is infinitely late. Not a number
+    where no request has such a latency.
+    """
     values = values[~np.isnan(values)]
-    if not len(values):
-        return float("nan")
-    if np.any(np.isinf(values)):
-        return float(np.percentile(values, percentile, method="higher"))
-    return float(np.percentile(values, percentile))
+    there = values[np.isfinite(values)]
+    return percentile_beside(there, percentile, len(values) - len(there)) if len(values) else float("nan")
 
 
 def simulate_failures(

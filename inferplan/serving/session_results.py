@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.serving.batch_means import half_width
-from inferplan.serving.class_results import PERCENTILES
+from inferplan.serving.class_results import PERCENTILES, percentile_beside
 from inferplan.serving.records import FINISHED, REJECTED, Records
 from inferplan.units import Array, BoolArray
 
@@ -105,10 +105,7 @@ class SessionFigures:
         after a ``limit``. Those that are given up before it are left out.
         """
         lost = int(np.sum(self.late(limit) & ~self.finished))
-        values = np.append(self.duration[self.whole], np.full(lost, np.inf))
-        if not len(values):
-            return float("inf")
-        return float(np.percentile(values, percentile, method="higher" if lost else "linear"))
+        return percentile_beside(self.duration[self.whole], percentile, lost)
 
 
 def session_figures(result: SimulationResult) -> SessionFigures | None:

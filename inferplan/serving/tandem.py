@@ -14,6 +14,7 @@ from math import inf
 import numpy as np
 
 from inferplan.estimate.deployment import Deployment
+from inferplan.serving.class_results import percentile_beside
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
@@ -91,8 +92,8 @@ class Answers:
         values: Array = getattr(self, name)
         if not self.steady or not len(values):
             return inf
-        lost = not np.all(np.isfinite(values))
-        return float(np.percentile(values, percentile, method="higher" if lost else "linear"))
+        there = values[np.isfinite(values)]
+        return percentile_beside(there, percentile, len(values) - len(there))
 
     def mean(self, name: str) -> float:
         """The mean of a latency, likewise."""

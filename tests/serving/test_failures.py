@@ -14,7 +14,7 @@ from inferplan.serving.autoscaling import Life, Losses, Reactive, Schedule
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, FailureMode, Failures, Outage, replicas_on_a_node
 from inferplan.serving.flags import Flags
-from inferplan.serving.outages import Outages, anew_late, simulate_failures
+from inferplan.serving.outages import Outages, anew_late, at_percentile_of, simulate_failures
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
@@ -316,6 +316,14 @@ def test_stretches_by_hand() -> None:
     bins = seen.bins(100)
     assert bins[0].start == 2.0 and bins[0].stop - bins[0].start == 0.5
     assert [one.start for one in bins].count(4.0) == 1
+
+
+def test_a_percentile_beside_requests_that_never_finish() -> None:
+    """Of 1, 2, 3 s and one that never ends the median is between 2 and 3 s; who has no such latency does not count."""
+    times = np.array([3.0, np.inf, 1.0, np.nan, 2.0])
+    assert at_percentile_of(times, 50.0) == 2.5
+    assert at_percentile_of(times, 75.0) == np.inf
+    assert np.isnan(at_percentile_of(times[3:4], 50.0))
 
 
 def test_a_load_that_changes_is_compared_with_the_time_before_each_failure() -> None:

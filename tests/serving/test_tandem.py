@@ -134,7 +134,8 @@ def test_goodput_and_percentiles_of_answers_by_hand() -> None:
     assert seen.at("e2el", 50) == 2.5
     assert not seen.keeps  # linear between 3 and 9
     lost = _seen([1.0, 2.0, np.inf, 3.0])
-    assert lost.at("e2el", 50) == 3.0  # never between a number and none
+    assert lost.at("e2el", 50) == 2.5  # between its neighbours, of which none is lost
+    assert lost.at("e2el", 75) == np.inf  # of which one is
     assert lost.at("e2el", 99) == np.inf
     assert replace(lost, steady=False).at("e2el", 1) == np.inf
 
