@@ -643,6 +643,14 @@ PLANNING_MUTANTS = [
         check=test_survival.test_slower_devices_are_lost_for_as_long,
     ),
     SourceMutant(
+        name="survival: users think in the time of devices",
+        place="inferplan.planning.survival:_lose",
+        old="in_run_time(question.demand, option)",
+        new="question.demand",
+        changes="the next turn of a conversation comes later where devices are slower",
+        check=test_survival.test_users_think_no_faster_beside_slower_devices,
+    ),
+    SourceMutant(
         name="survival: places for nobody else's load",
         place="inferplan.planning.verify:slots_of",
         old="option.replicas - survive.lost(option.deployment)",

@@ -17,7 +17,7 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
-from inferplan.planning.verify import Kept, slots_of
+from inferplan.planning.verify import Kept, in_run_time, slots_of
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.cluster import Fleet
@@ -120,7 +120,7 @@ def _kept(option: Option, question: Question, runs: list[_Run]) -> list[Kept]:
 def _lose(option: Option, question: Question, what: tuple[int, float], seed: int) -> _Run:
     """One run of the whole fleet with one failure; what: replicas that are lost, and seconds until they are back."""
     lost, restart = what
-    demand, step = question.demand, option.slow.step
+    demand, step = in_run_time(question.demand, option), option.slow.step
     lasting, down = option.e2el / step, restart / step  # in the time of the run
     start = _FILL * lasting
     deployment = option.deployment

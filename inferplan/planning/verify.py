@@ -200,6 +200,14 @@ def slots_of(option: Option, question: Question) -> int:
     return slots_for(option, question.demand, question.sizing.utilisation)
 
 
+def in_run_time(demand: Demand, option: Option) -> Demand:
+    """The demand in the time of a run, in which ``option.slow.step`` seconds are one: users think no longer where
+    devices are slower. Its rate is left as it is.
+    """
+    think = demand.prefix.think
+    return replace(demand, prefix=replace(demand.prefix, think=replace(think, mean=think.mean / option.slow.step)))
+
+
 def traffic_of(
     demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK, whole: bool = False
 ) -> Traffic | Requests:
@@ -210,9 +218,7 @@ def traffic_of(
     """
     share = 1 if option.pools or whole else option.replicas
     lasting = option.e2el / option.slow.step  # in the time of the run
-    think = demand.prefix.think
-    users_think = replace(think, mean=think.mean / option.slow.step)  # no longer where devices are slower
-    demand = replace(demand, prefix=replace(demand.prefix, think=users_think))
+    demand = in_run_time(demand, option)
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share), 1)
         count = max(min(_LIVES * users, _MOST), fewest, _FEWEST_LIVES * users)

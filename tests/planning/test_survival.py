@@ -30,7 +30,8 @@ from inferplan.serving.cold_start import ColdStart, weights_of
 from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic.requests import Lengths, Slo
+from inferplan.traffic.conversations import ThinkTime
+from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
@@ -125,6 +126,20 @@ def test_slower_devices_are_lost_for_as_long() -> None:
     assert slowly.judged == quick.judged
     assert slowly.kept[0].achieved["ttft"] == pytest.approx(2 * quick.kept[0].achieved["ttft"], rel=1e-9)
     assert slowly.kept[0].achieved["tpot"] == pytest.approx(2 * quick.kept[0].achieved["tpot"], rel=1e-9)
+
+
+def test_users_think_no_faster_beside_slower_devices() -> None:
+    """The same with a second turn, whose user thinks twice as long."""
+
+    def talking(seconds: float) -> dict[str, Any]:
+        prefix = SharedPrefix(turns=2, think=ThinkTime(mean=seconds))
+        return {"own": Lengths(mean=1008), "prefix": prefix, "cached": 1024}
+
+    quick = survival(option(4), question(40.0, asked(seconds=10.0), **talking(1.0)))
+    slow = option(4, e2el=2.0, slow=Slowness(2.0, 1.0))
+    slowly = survival(slow, question(20.0, asked(seconds=20.0), **talking(2.0)))
+    assert slowly.judged == quick.judged
+    assert slowly.kept[0].achieved["ttft"] == pytest.approx(2 * quick.kept[0].achieved["ttft"], rel=1e-9)
 
 
 def test_a_plan_that_survives_and_what_it_costs_more() -> None:
