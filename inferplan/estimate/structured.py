@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,16 @@ class Structured:
             raise UsageError(f"--structured-share is in (0, 1], not {self.share:g}")
         if not self.mask_time > 0:
             raise UsageError("--mask-time must be more than 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is asked for; units are in the keys."""
+        return {
+            "share": self.share,
+            "mask_time_s": self.mask_time,
+            "host_cores": self.cores,
+            "mask_overlap": self.overlapped,
+            "mask_bandwidth_bytes_per_s": self.bandwidth,
+        }
 
     def fill(self, masks: int) -> float:
         """Seconds until so many masks are filled: pieces go to the thread that is free first."""

@@ -128,7 +128,7 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "token_budget": option.budget,
         "queue": plan.question.demand.queue,
         "speculation": asdict(drafting) if drafting else None,
-        "cache_tiers": [asdict(tier) for tier in option.tiers] or None,
+        "cache_tiers": [tier.stated() for tier in option.tiers] or None,
         "options": _options(option.request),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from inferplan.estimate.phase import host_seconds
@@ -19,7 +19,7 @@ def structured_record(estimate: StructuredEstimate, compiling: float | None) -> 
     forward = float(estimate.decode.time - host_seconds(estimate.deployment, float(batch)))
     server = server_record(estimate)["ttft_at_server_s"]
     return {
-        **asdict(estimate.structured),
+        **estimate.structured.to_dict(),
         "masks": masks,
         "mask_bytes": steps.mask_bytes,
         "forward_s": forward,

@@ -490,7 +490,7 @@ def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, opt
         "prefill": None if fleet.alike else {"deployment": prompts.deployment.describe(), **_engine(prompts)},
         "cache_transfer": None if cluster.links is None else _moved(cluster.links),
         "contiguous": flags.contiguous,
-        "structured": None if options.structured is None else asdict(options.structured),
+        "structured": None if options.structured is None else options.structured.to_dict(),
         "queue": kind.rules.queue,
         "prefix_hit_rate_given": options.hit_rate,
         "kv_offload": None if options.host is None else asdict(options.host),

@@ -183,7 +183,7 @@ def test_the_report_says_what_they_are_worth(found: Plan) -> None:
 
 def test_a_plan_with_tiers_is_not_started_without_them(found: Plan) -> None:
     deployment = {**deployment_record(found), "options": {}}
-    assert deployment["cache_tiers"][0]["capacity"] == 20e9
+    assert deployment["cache_tiers"][0]["capacity_bytes"] == 20e9
     with pytest.raises(UsageError, match="a plan with cache tiers"):
         planned_of({"plan": {"deployment": deployment}}, "plan.json")
     assert planned_of({"plan": {"deployment": {**deployment, "cache_tiers": None}}}, "plan.json").request.gpu == "l4"

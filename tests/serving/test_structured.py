@@ -109,6 +109,16 @@ def test_an_estimate_adds_them_to_every_step() -> None:
     assert hidden.plain_tpot == plain.tpot
 
 
+def test_what_is_asked_for_has_units_in_its_keys() -> None:
+    assert asked(share=0.3, overlapped=False).to_dict() == {
+        "share": 0.3,
+        "mask_time_s": 50e-6,
+        "host_cores": 32,
+        "mask_overlap": False,
+        "mask_bandwidth_bytes_per_s": LINK,
+    }
+
+
 @pytest.mark.parametrize("mask_time", [50e-6, 20e-3])
 def test_a_lone_request_is_the_same_in_simulation(mask_time: float) -> None:
     """Its masks are hidden, or longer than every step: 20 ms, its copy and its kernel."""

@@ -83,18 +83,24 @@ class CacheTier:
         """What it costs an hour beside so many devices; ``None`` without a price."""
         return None if self.price is None else self.price.per_gb_hour * self.kept_by(devices) / GIGA
 
-    def describe(self, served: Served, devices: int) -> dict[str, Any]:
-        """What its figures follow from, beside so many devices."""
+    def stated(self) -> dict[str, Any]:
+        """As it is asked for; units are in the keys."""
         return {
             "name": self.name,
             "capacity_bytes": self.capacity,
-            "capacity_tokens": self.blocks(served, 1),
             "bandwidth_bytes_per_s": self.bandwidth,
             "latency_s": self.latency,
             "shared": self.shared,
-            "token_bytes": loaded_bytes(served),
             "price_per_gb_hour": None if self.price is None else self.price.per_gb_hour,
             "currency": None if self.price is None else self.price.currency,
+        }
+
+    def describe(self, served: Served, devices: int) -> dict[str, Any]:
+        """What its figures follow from, beside so many devices."""
+        return {
+            **self.stated(),
+            "capacity_tokens": self.blocks(served, 1),
+            "token_bytes": loaded_bytes(served),
             "cost_per_hour": self.cost(devices),
         }
 
