@@ -27,7 +27,6 @@ from inferplan.table import Report
 
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
-    from inferplan.estimate.batch import Estimate
 
 
 def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:

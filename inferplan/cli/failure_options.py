@@ -12,7 +12,7 @@ from inferplan.cli.options import Count
 from inferplan.cli.technique_options import quantity
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.serving.autoscaling import Schedule
-from inferplan.serving.failures import Failure, FailureMode, Failures, replicas_on_a_node
+from inferplan.serving.failures import Failure, FailureMode, Failures, on_a_node
 
 if TYPE_CHECKING:
     from inferplan.estimate.deployment import Deployment
@@ -52,20 +52,8 @@ def failures_of(values: dict[str, Any], deployment: Deployment) -> Failures | No
         if values["fail_mode"] is not None:
             raise UsageError("--fail-mode is of replicas that fail, and none does", hint="--fail 600s")
         return None
-    per_node = (values["replicas_per_node"] or on_a_node(deployment)) if node else None
+    per_node = (values["replicas_per_node"] or on_a_node(deployment, "--replicas-per-node 4")) if node else None
     return Failures(at=tuple(asked), mode=values["fail_mode"] or "cut", per_node=per_node)
-
-
-def on_a_node(deployment: Deployment) -> int:
-    """Replicas that a node of the deployment's hardware takes with it. Raises ``UsageError`` where nobody knows."""
-    hardware = deployment.hardware
-    if hardware.node is None:
-        raise UsageError(
-            f"nobody says how many {hardware.name} stand in one node",
-            because="sites differ, and its hardware file has none",
-            hint="--replicas-per-node 4",
-        )
-    return replicas_on_a_node(deployment.parallel.ranks, hardware.node)
 
 
 def _failure(text: str) -> Failure:

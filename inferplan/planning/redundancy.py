@@ -11,7 +11,7 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.cold_start import ColdStart, weights_of
-from inferplan.serving.failures import replicas_on_a_node
+from inferplan.serving.failures import on_a_node
 
 YEAR = 365.25 * 86400.0
 """Seconds."""
@@ -55,14 +55,7 @@ class Survive:
         return replace(self.start, weights=weights_of(deployment)).seconds
 
     def _per_node(self, deployment: Deployment) -> int:
-        hardware = deployment.hardware
-        if hardware.node is None:
-            raise UsageError(
-                f"nobody says how many {hardware.name} stand in one node",
-                because="sites differ, and its hardware file has none",
-                hint="--survive K for so many replicas, or another --gpu",
-            )
-        return replicas_on_a_node(deployment.parallel.ranks, hardware.node)
+        return on_a_node(deployment, "--survive K for so many replicas, or another --gpu")
 
     def units(self, deployment: Deployment, replicas: int) -> list[int]:
         """GPUs of each unit that fails as one: replicas, or nodes with those of their GPUs that are used."""

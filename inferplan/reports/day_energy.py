@@ -8,7 +8,7 @@ from typing import Any
 from inferplan.answers.energy import EnergyAsked
 from inferplan.planning.day import Day
 from inferplan.planning.day_energy import DayEnergy
-from inferplan.reports.energy import ERROR_NOTE, UNMEASURED, carbon_notes
+from inferplan.reports.energy import ERROR_NOTE, UNMEASURED, asked_record, carbon_notes
 from inferplan.table import Report, Table
 from inferplan.units import format_quantity
 
@@ -23,11 +23,7 @@ def with_day_energy(report: Report, day: Day, asked: EnergyAsked) -> Report:
     found = [DayEnergy(day=day, policy=one, asked=asked) for one in day.policies]
     rows = [_row(day, one) for one in found]
     record = {
-        "scope": asked.scope,
-        "pue": asked.pue,
-        "host_w_per_gpu": asked.host_watts,
-        "carbon_g_per_kwh": None if asked.carbon is None else asked.carbon.grams,
-        "carbon_source": None if asked.carbon is None else asked.carbon.source,
+        **asked_record(asked),
         "policies": [{**row, "hours": _hours(one)} for row, one in zip(rows, found)],
     }
     cap = day.work.replica.deployment.cap

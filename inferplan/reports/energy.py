@@ -24,15 +24,21 @@ ERROR_NOTE = (
 UNMEASURED = "no measurement of this device under a cap is on file"
 
 
-def energy_record(energy: StaticEnergy) -> dict[str, Any]:
-    """The JSON of ``energy`` (docs/json.md)."""
-    asked = energy.asked
+def asked_record(asked: EnergyAsked) -> dict[str, Any]:
+    """What is counted beside the devices, as the JSON of every ``energy`` says it."""
     return {
         "scope": asked.scope,
         "pue": asked.pue,
         "host_w_per_gpu": asked.host_watts,
         "carbon_g_per_kwh": None if asked.carbon is None else asked.carbon.grams,
         "carbon_source": None if asked.carbon is None else asked.carbon.source,
+    }
+
+
+def energy_record(energy: StaticEnergy) -> dict[str, Any]:
+    """The JSON of ``energy`` (docs/json.md)."""
+    return {
+        **asked_record(energy.asked),
         "prefill": _phase_record(energy, energy.prefill),
         "decode_step": None if energy.decode is None else _phase_record(energy, energy.decode),
         "decode_j_per_output_token": energy.per_token,
@@ -94,11 +100,7 @@ def run_record(found: RunEnergy, asked: EnergyAsked, result: SimulationResult) -
     tokens, requests = result.output_rate * result.duration, result.request_rate * result.duration
     grams = None if asked.carbon is None else whole / JOULES_PER_KWH * asked.carbon.grams
     return {
-        "scope": asked.scope,
-        "pue": asked.pue,
-        "host_w_per_gpu": asked.host_watts,
-        "carbon_g_per_kwh": None if asked.carbon is None else asked.carbon.grams,
-        "carbon_source": None if asked.carbon is None else asked.carbon.source,
+        **asked_record(asked),
         "joules": whole,
         "gpu_joules": found.joules,
         "prompt_joules": found.prompts,

@@ -7,6 +7,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
 
 FailureMode = Literal["cut", "drain"]
 """cut: gone at once, what it has begins anew on another. drain: it takes no more requests, finishes those that it has,
@@ -54,6 +55,20 @@ class Outage(NamedTuple):
     back: float
     lost: tuple[int, ...]
     anew: int
+
+
+def on_a_node(deployment: Deployment, hint: str) -> int:
+    """Replicas that a node of the deployment's hardware takes with it. Raises ``UsageError``, with this hint, where
+    nobody says how many GPUs it has.
+    """
+    hardware = deployment.hardware
+    if hardware.node is None:
+        raise UsageError(
+            f"nobody says how many {hardware.name} stand in one node",
+            because="sites differ, and its hardware file has none",
+            hint=hint,
+        )
+    return replicas_on_a_node(deployment.parallel.ranks, hardware.node)
 
 
 def replicas_on_a_node(devices: int, node: int) -> int:
