@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 
+from inferplan.traffic.popularity import Popularity
 from tests import test_profile as profile
 from tests import test_step_time as step_time
 from tests.mutants_source import SourceMutant
@@ -113,6 +114,19 @@ SERVING_MUTANTS = [
         new="np.eye(batch)[max(round(batch * share) - 1, 0)]",
         changes="batches with more structured requests than the mean wait for nothing",
         check=structured.test_a_share_of_a_batch_by_enumeration,
+    ),
+    SourceMutant(
+        name="structured decoding: masks beside adapters are forgotten",
+        place="inferplan.serving.simulator:_require_unmasked",
+        old="requests.adapters is not None",
+        new="False",
+        changes="a run with LoRA adapters is simulated without its masks",
+        check=partial(
+            structured.test_a_run_is_not_simulated_without_its_masks,
+            "LoRA adapters",
+            {"adapters": Popularity(count=4, skew=1.0)},
+            {},
+        ),
     ),
     SourceMutant(
         name="structured decoding: engines decode without masks",

@@ -73,7 +73,6 @@ from inferplan.traffic.requests import (
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
     from inferplan.catalog.workloads import WorkloadSpec
-    from inferplan.estimate.structured import Structured
 
 _FAILED = "inferplan.failed"
 _PROMPT, _OUTPUT = "1024", "256"
@@ -377,15 +376,6 @@ def _require_one_pool(options: Options, deployment: Deployment) -> None:
         )
 
 
-def _structured(values: dict[str, Any], request: Request) -> Structured | None:
-    """The structured decoding that is asked for, beside what it is modelled with."""
-    found = structured_of(values)
-    beside = [("drafts", speculation_of(values, request).length > 0), ("LoRA adapters", values["loras"] is not None)]
-    beside += [("--thinking-tokens", values["thinking_tokens"] is not None)]
-    refuse_with(found, [*beside, ("pools apart", values["prefill_replicas"] > 0)])
-    return found
-
-
 def _require_thoughts(values: dict[str, Any], deployment: Deployment) -> None:
     """Raise ``UsageError`` for thoughts of a model that generates nothing, and for a limit behind thoughts without."""
     if values["thinking_tokens"] is not None:
@@ -599,7 +589,7 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
         hit_rate=values["prefix_hit_rate"] or _cached_share(values),
         host=host_of(values),
         tiers=tiers_of(values["cache_tiers"]),
-        structured=_structured(values, request),
+        structured=structured_of(values),
         lora_bandwidth=quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth"),
     )
 

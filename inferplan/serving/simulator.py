@@ -276,11 +276,25 @@ def _drawn(
         raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
     if requests.sessions is not None:
         _require_sessions(options)
+    if options.structured is not None:
+        _require_unmasked(requests, options)
     if options.warmup >= len(requests):
         raise UsageError(
             f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
         )
     return requests, closed
+
+
+def _require_unmasked(requests: Requests, options: Options) -> None:
+    """Raise ``UsageError`` for what structured decoding is not modelled with."""
+    beside = {
+        "drafts": options.speculation.length > 0,
+        "LoRA adapters": requests.adapters is not None,
+        "--thinking-tokens": requests.before is not None,
+        "pools apart": options.fleet.disaggregated,
+    }
+    if found := [name for name, there in beside.items() if there]:
+        raise UsageError(f"--structured-share with {' and '.join(found)} is not modelled", hint="leave one of them out")
 
 
 def _require_sessions(options: Options) -> None:

@@ -16,7 +16,11 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import decode_phase, host_seconds
 from inferplan.estimate.run import estimate
 from inferplan.estimate.structured import MaskedSteps, Structured, StructuredEstimate, binomial
+from inferplan.serving.cluster import Fleet
 from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.techniques.speculation import Speculation
+from inferplan.traffic.popularity import Popularity
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from tests.command import exit_code
 
@@ -142,6 +146,22 @@ def test_what_is_not_known_is_refused() -> None:
     for share, mask_time in ((0.0, 1e-6), (1.1, 1e-6), (0.5, 0.0)):
         with pytest.raises(UsageError):
             Structured(share=share, mask_time=mask_time, cores=1)
+
+
+@pytest.mark.parametrize(
+    ("said", "traffic", "more"),
+    [
+        ("LoRA adapters", {"adapters": Popularity(count=4, skew=1.0)}, {}),
+        ("--thinking-tokens", {"output": ReasoningLengths(thought=Lengths(mean=8), answer=Lengths(mean=4))}, {}),
+        ("pools apart", {}, {"fleet": Fleet(prefill=1, decode=1)}),
+        ("drafts", {}, {"speculation": Speculation(length=2)}),
+    ],
+)
+def test_a_run_is_not_simulated_without_its_masks(said: str, traffic: dict[str, Any], more: dict[str, Any]) -> None:
+    plain = {"arrivals": ClosedLoop(concurrency=1), "prompt": Lengths(mean=64.0), "output": Lengths(mean=8.0)}
+    load = Traffic(**{**plain, **traffic}, requests_count=2)
+    with pytest.raises(UsageError, match=f"--structured-share with {said} is not modelled"):
+        simulate(deployment(), load, options=Options(structured=asked(), **more))
 
 
 HERE = ("llama-3.1-8b", "--gpu", "h100-sxm")
