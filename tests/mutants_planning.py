@@ -413,8 +413,8 @@ PLANNING_MUTANTS = [
     SourceMutant(
         name="nobody waits for the crowd",
         place="inferplan.planning.grid:_grid",
-        old="+ through + crowd, mean)",
-        new="+ through, mean)",
+        old="+ through + crowd + load, mean)",
+        new="+ through + load, mean)",
         changes="TTFT is screened without the queue of a step's room",
         check=test_screening.test_ttft_at_a_percentile_by_hand,
     ),
@@ -540,7 +540,7 @@ PLANNING_MUTANTS = [
     ),
     SourceMutant(
         name="escalated at once",
-        place="inferplan.serving.tandem:ask",
+        place="inferplan.serving.tandem:_coming",
         old="before.finish",
         new="draw.arrival",
         changes="the second model of a cascade is asked before the first one has answered",

@@ -1074,7 +1074,7 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="arrivals in a step without requests",
-        place="inferplan.traffic.profile:Profile.arrivals",
+        place="inferplan.traffic.profile:Profile.placed",
         old='ordinal, "right") - 1',
         new='ordinal, "left") - 1',
         changes="the first request of a step comes in the one before it",

@@ -48,9 +48,9 @@ SESSION_MUTANTS = [
     ),
     SourceMutant(
         name="gaps are left out",
-        place=f"{_SENDERS}.answered",
-        old="self.ready[after] + self.think(after)",
-        new="self.ready[after]",
+        place=f"{_SENDERS}._due",
+        old="self.ready[call] + self.think(call)",
+        new="self.ready[call]",
         changes="tools and users take no time",
         check=sessions.test_two_turns_and_two_subagents_by_hand,
     ),

@@ -23,9 +23,6 @@ _ROUNDING = 1e-9
 """A smaller gap is that of the last digits."""
 _INFEASIBLE = 2
 """``scipy.optimize.milp``: no point keeps all constraints."""
-_FEWER_GPUS = 1e-6
-"""Of the dearest machine's price, what a GPU costs more in the programme: of bills that are the same the one of fewest
-GPUs is taken."""
 
 
 class Size(NamedTuple):
@@ -135,10 +132,13 @@ def pack(
         if most < inf:
             limits.append(((gpus * mine)[None, :], np.array([-inf]), np.array([most])))
     prices = np.array([column.price for column in columns])
-    solved = _minimum(prices + _FEWER_GPUS * max(float(np.max(prices)), 1e-9) * gpus, limits)
+    solved = _minimum(prices, limits)
     if solved is None:
         return None
-    used = tuple((column, round(count)) for column, count in zip(columns, solved[0]) if round(count))
+    bill = float(prices @ np.round(solved[0]))
+    limits.append((prices[None, :], np.array([-inf]), np.array([bill + _ROUNDING * max(bill, 1.0)])))
+    fewest = _minimum(gpus, limits) or solved  # of equals; a solver out of time has found the first ones
+    used = tuple((column, round(count)) for column, count in zip(columns, fewest[0]) if round(count))
     return Packing(sizes=sizes, used=used, gap=solved[1])
 
 

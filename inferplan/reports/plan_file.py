@@ -232,7 +232,8 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
         try:
             return replace(request, flags=_checked(path, EngineFlags, flags, "plan.deployment.options.flags"))
         except UsageError as error:
-            raise SpecError(f"{path} is not the JSON of a plan: {error.what}") from None
+            where = f"plan.deployment.options.{name}"
+            raise SpecError(f"{path} is not the JSON of a plan: {where}: {error.what}") from None
     if group == "lora":
         return _with_adapters(path, request, last, value)
     if group == "offload" and isinstance(value, _ON_HOST.get(last, ())) and not isinstance(value, bool):

@@ -7,7 +7,7 @@ from functools import cache
 from math import ceil, inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.bills import Offer
@@ -51,6 +51,7 @@ def brute(sizes: tuple[int, ...], left: tuple[int, ...], machines: tuple[tuple[i
         st.tuples(st.sampled_from([8, 9, 12]), st.integers(8, 80)), min_size=1, max_size=2, unique_by=lambda p: p[0]
     ),
 )
+@example(demand=[(1, 1), (2, 5)], machines=[(8, 8), (9, 8)])  # two machines of equal price, of which one is smaller
 def test_the_programme_and_brute_force_agree(demand: list[tuple[int, int]], machines: list[tuple[int, int]]) -> None:
     """Instances of at least eight GPUs, so that each holds a replica of any size. Prices are multiples of 1/8."""
     sold = tuple((gpus, price / 8) for gpus, price in machines)

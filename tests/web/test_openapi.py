@@ -15,7 +15,7 @@ from tests.web.conftest import Web
 
 WRITES = {"-o", "--timeline", "--plot", "--report"}
 """Options of these commands that write a file."""
-READS = {"--calibration", "--anchor", "--trace", "--classes"}
+READS = {"--calibration", "--anchor", "--trace", "--classes", "--sessions", "--startup-log"}
 """Options that name a file to read: the folder's check holds for every text, these are known to be files."""
 
 
