@@ -122,5 +122,11 @@ def survival_record(plan: Plan) -> dict[str, Any] | None:
             "cost": free.option.cost,
         },
         "mtbf_s": survive.mtbf,
-        "expected": None if expected is None else expected._asdict(),
+        "expected": None
+        if expected is None
+        else {
+            "failures_per_year": expected.failures,
+            "degraded_share": expected.degraded,
+            "beyond_share": expected.beyond,
+        },
     }

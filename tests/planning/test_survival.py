@@ -154,7 +154,7 @@ def test_a_plan_that_survives_and_what_it_costs_more() -> None:
     assert (record["asked"], record["replicas_lost"], record["restart_s"]) == (1, 1, RESTART)
     assert record["kept"][0]["ttft_s"] <= LIMIT
     assert record["failure_free"]["cost"] == lucky.option.cost
-    assert record["expected"]["failures"] == pytest.approx(safe.option.replicas * YEAR / (1e8 + RESTART))
+    assert record["expected"]["failures_per_year"] == pytest.approx(safe.option.replicas * YEAR / (1e8 + RESTART))
     assert plan_record(lucky)["plan"]["survival"] is None
     assert "needs 2 replicas; the plan runs 3: the limits are kept" in screening(safe)
     assert survival(safe.option.sized(safe.option.replicas - 1), safe.question).worst > 1.0
