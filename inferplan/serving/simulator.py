@@ -301,6 +301,8 @@ def _require_sessions(options: Options) -> None:
     """Raise ``UsageError`` for what is not modelled with sessions of agents."""
     if options.warmup:
         raise UsageError("--warmup counts requests, and sessions are not cut", hint="leave it out")
+    if options.fleet.failures is not None:
+        raise UsageError("sessions of agents are not modelled on replicas that fail", hint="leave --fail out")
     if options.fleet.others or options.fleet.scaling is not None:
         raise UsageError(
             "sessions of agents are not modelled on replicas that come and go, or that are not alike",
