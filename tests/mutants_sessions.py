@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.mutants_source import SourceMutant
@@ -185,5 +186,13 @@ SESSION_MUTANTS = [
         new="patience=sessions.patience",
         changes="in the time of a slow device users are more patient than they are",
         check=agents.test_slow_devices_see_shorter_gaps,
+    ),
+    SourceMutant(
+        name="meters that nothing stops",
+        place="inferplan.serving.records:Metering.close",
+        old="isnan(self.span[1])",
+        new="False",
+        changes="rates have no end where calls of sessions are never sent",
+        check=partial(sessions.test_rates_count_to_the_last_answer_where_not_all_calls_are_sent, given_up=True),
     ),
 ]

@@ -111,6 +111,12 @@ def unrecovered(result: SimulationResult) -> InfeasibleError | None:
     seen = Outages(result)
     if seen.recovered:
         return None
+    if not seen.filled:
+        return InfeasibleError(
+            f"not recovered: no request was done before the failure at {result.outages[0].at:,.4g} s",
+            because="what the fleet had by then is less than what it has at this load, so no backlog falls to it",
+            hint=f"a later --fail: a request takes {seen.typical:,.3g} s",
+        )
     waiting = seen.in_fleet(seen.end, seen.end)[1]
     return InfeasibleError(
         "not recovered: the backlog of a failure is not gone when the last request comes",

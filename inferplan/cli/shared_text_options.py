@@ -35,8 +35,12 @@ TEXT_NAMES = ("shared_prefix", "distinct_prefixes", "turns", "think_time")
 
 
 def shared_text(values: dict[str, Any], named: WorkloadSpec | None) -> SharedPrefix:
-    """What prompts share: that of the workload, of which options replace a part each."""
+    """What prompts share: that of the workload, of which options replace a part each. Raises ``UsageError``."""
     prefix, think = named.shared_prefix() if named else SharedPrefix(), values["think_time"]
+    if values["distinct_prefixes"] and not (
+        prefix.tokens if values["shared_prefix"] is None else values["shared_prefix"]
+    ):
+        raise UsageError("--distinct-prefixes is of texts that prompts begin with", hint="--shared-prefix 1000")
     return SharedPrefix(
         tokens=prefix.tokens if values["shared_prefix"] is None else values["shared_prefix"],
         distinct=values["distinct_prefixes"] or prefix.distinct,
@@ -47,8 +51,6 @@ def shared_text(values: dict[str, Any], named: WorkloadSpec | None) -> SharedPre
 
 def require_used(values: dict[str, Any], prefix: SharedPrefix) -> None:
     """Raise ``UsageError`` for options of shared text that a plan would not heed."""
-    if values["distinct_prefixes"] and not prefix.tokens:
-        raise UsageError("--distinct-prefixes is of texts that prompts begin with", hint="--shared-prefix 1000")
     if not values["think_time"]:
         return
     if prefix.turns == 1:

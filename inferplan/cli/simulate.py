@@ -254,7 +254,7 @@ def _exit_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _failure(result: SimulationResult) -> InfeasibleError | None:
     """The error that says why a load cannot be served as it is; ``None`` when it can."""
-    if result.outages:
+    if result.outages and result.verdict != "rejecting":
         return unrecovered(result)
     if result.verdict == "overloaded":
         flow, near = flow_of(result), near_capacity(result)
@@ -430,6 +430,18 @@ def _text(values: dict[str, Any]) -> float | None:
     return parse_lengths(text, min(max(values["length_ratio_min"], 1e-6), 1.0)).average + shared
 
 
+def _require_open(values: dict[str, Any]) -> None:
+    """Raise ``UsageError`` for gaps between requests where users send one when they have their answer."""
+    if values["concurrency"] is None:
+        return
+    for name in ("arrivals", "burstiness"):
+        if values[name] is not None:
+            raise UsageError(
+                f"--{name} is of an open loop: the users of --concurrency send when they have their answers",
+                hint="--rate instead of --concurrency, or leave it out; --think-time is between their requests",
+            )
+
+
 def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     """The load that the options describe."""
     from inferplan.traffic import traces
@@ -447,6 +459,12 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     ramp = quantity(values["ramp"], "seconds", "--ramp")
     if values["burst"] and ramp is not None:
         raise UsageError("--burst and --ramp exclude each other", hint="--ramp TIME alone spreads the users")
+    if values["concurrency"] is None and (values["burst"] or ramp is not None):
+        raise UsageError(
+            f"--{'ramp' if ramp is not None else 'burst'} says how users of a closed loop begin, and there are none",
+            hint="--concurrency 64, or leave it out",
+        )
+    _require_open(values)
     closed = None
     if values["concurrency"] is not None:
         closed = ClosedLoop(concurrency=values["concurrency"], burst=values["burst"], ramp=ramp)

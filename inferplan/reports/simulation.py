@@ -374,7 +374,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     ]
     engines = f", {given['replicas']} engines, {given['routing']}" if given.get("replicas", 1) > 1 else ""
     return [
-        f"{record['verdict']}: {_MEANING[record['verdict']]}{_of_ttft(record)}",
+        f"{record['verdict']}: {_meaning(record)}{_of_ttft(record)}",
         *([f"classes: {kept(record['classes'])}"] if record["classes"] else []),
         *_of_trace(result),
         *_warnings(result, record),
@@ -391,6 +391,12 @@ def _of_trace(result: SimulationResult) -> list[str]:
     """What the reader of a trace of agents concluded."""
     sessions = result.records.sessions
     return [f"trace: {sessions.note}"] if sessions is not None and sessions.note else []
+
+
+def _meaning(record: Mapping[str, Any]) -> str:
+    """Of the verdict; a run of sessions has more of them, not of --requests."""
+    more = "more --requests, or leave them out"
+    return _MEANING[record["verdict"]].replace(more, more if record["sessions"] is None else "a higher --session-count")
 
 
 def _of_ttft(record: Mapping[str, Any]) -> str:

@@ -135,8 +135,7 @@ class Outages:
     def _steps(self) -> tuple[Array, Array]:
         """Times at which the number of requests in the fleet changes, and the number from each on; those that were
         refused were never in it."""
-        kept = np.frombuffer(bytes(self.result.records.status), dtype=np.uint8) != REJECTED
-        arrival, finish = self.arrival[kept], np.asarray(self.result.records.finish, dtype=np.float64)[kept]
+        arrival, finish = self._leaving
         arrival, finish = np.sort(arrival[~np.isnan(arrival)]), np.sort(finish[~np.isnan(finish)])
         times = np.unique(np.concatenate([arrival, finish]))
         held = np.searchsorted(arrival, times, "right") - np.searchsorted(finish, times, "right")
@@ -197,6 +196,23 @@ class Outages:
     def recovered(self) -> bool:
         """Whether the backlog of every failure was gone while requests still came."""
         return all(episode.over < inf for episode in self.episodes)
+
+    @cached_property
+    def _leaving(self) -> tuple[Array, Array]:
+        """When each request came that was not refused, and when it left."""
+        kept = np.frombuffer(bytes(self.result.records.status), dtype=np.uint8) != REJECTED
+        return self.arrival[kept], np.asarray(self.result.records.finish, dtype=np.float64)[kept]
+
+    @property
+    def filled(self) -> bool:
+        """Whether a request was done before the first failure: until then the fleet only fills."""
+        return bool(np.any(self._leaving[1] <= self.result.outages[0].at))
+
+    @property
+    def typical(self) -> float:
+        """Seconds of a request in the fleet, the median."""
+        arrival, finish = self._leaving
+        return float(np.nanmedian(finish - arrival))
 
     def stretch(self, name: str, *spans: tuple[float, float]) -> Stretch:
         """Of requests that arrive in some spans of time, each from its start until before its stop."""
@@ -297,7 +313,7 @@ def simulate_failures(
             _require_reached(result, last)
             return result
         seen = Outages(result)
-        if seen.end >= whole and seen.recovered:
+        if seen.end >= whole and (seen.recovered or not seen.filled):  # of a fleet that never filled no level is known
             return result
         count *= 2
 

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
-from math import ceil
+from math import ceil, isnan
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -359,8 +359,14 @@ class Metering:
         return self.gaps is not None
 
     def close(self, meters: Iterable[Meter]) -> None:
-        """The run is over: drop what the drain has added."""
+        """The run is over: drop what the drain has added.
+
+        Where requests that are never sent, of sessions given up or refused, kept the meters from stopping, they have
+        counted to the last finish.
+        """
         for meter in meters:
             meter.end_pause()
+        if isnan(self.span[1]) and not isnan(self.span[0]):
+            self.span[1] = float(np.nanmax(self.records.finish))
         if self.gaps is not None:
             del self.records.gaps[self.gaps :], self.records.gap_weights[self.gaps :]

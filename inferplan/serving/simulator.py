@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from math import ceil
+from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,8 @@ class Prepared:
 
     def result(self, meters: Sequence[Meter]) -> SimulationResult:
         """What the run says when it has ended."""
-        cluster, closed, fill, options = self.cluster, self.closed, self.fill, self.options
+        cluster, closed, options = self.cluster, self.closed, self.options
+        fill = self.fill if isfinite(cluster.metering.span[0]) else 0  # where too few are ever sent all of them count
         records, deployment, rules = cluster.records, self.deployment, self.kind.rules
         traffic = self.traffic if closed is None else _in_loop(self.traffic, closed)
         pools = (self.prompts, deployment, *(one.deployment for one in options.fleet.others))
@@ -291,6 +292,7 @@ def _require_unmasked(requests: Requests, options: Options) -> None:
         "drafts": options.speculation.length > 0,
         "LoRA adapters": requests.adapters is not None,
         "--thinking-tokens": requests.before is not None,
+        "--samples": requests.samples > 1,  # all of one grammar, where the model draws each by itself
         "pools apart": options.fleet.disaggregated,
     }
     if found := [name for name, there in beside.items() if there]:
@@ -305,8 +307,8 @@ def _require_sessions(options: Options) -> None:
         raise UsageError("sessions of agents are not modelled on replicas that fail", hint="leave --fail out")
     if options.fleet.others or options.fleet.scaling is not None:
         raise UsageError(
-            "sessions of agents are not modelled on replicas that come and go, or that are not alike",
-            hint="inferplan simulate or plan with replicas that are alike",
+            "sessions of agents are not modelled on replicas that fail, that come and go, or that are not alike",
+            hint="leave --fail out; simulate and plan take sessions on replicas that are alike",
         )
 
 

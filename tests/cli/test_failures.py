@@ -170,3 +170,18 @@ def test_nobody_says_how_many_cards_are_in_a_host(run: Run) -> None:
     assert ran.code == 2 and "--replicas-per-node" in ran.err
     apart = run(*asked, "--prefill-replicas", "1", "--decode-replicas", "1", "--fail", "9s", "--restart", "1s")
     assert apart.code == 2 and "prompts and decodes apart" in apart.err
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        ("--rate 100 --fail 0s --restart 10s", "no request was done before the failure at 0 s"),
+        ("--concurrency 8 --fail 10ms --restart 10s", "no request was done before the failure at 0.01 s"),
+        ("--rate 2 --fail 20s --restart 10s --max-model-len 500", "101 of 101 requests can never run"),
+    ],
+)
+def test_a_fleet_that_was_never_full_has_no_backlog_to_lose(load: str, said: str, run: Run) -> None:
+    """The run is not made longer for it; 101 requests are the 50 s until three restarts after the failure, and one."""
+    asked = run(*BASE, "--replicas", "2", *load.split())
+    assert asked.code == 3
+    assert said in asked.err

@@ -377,6 +377,22 @@ def test_a_refused_call_ends_its_session() -> None:
     assert int(np.sum(np.isnan(np.asarray(run.records.arrival)))) == 1
 
 
+@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "refused"])
+def test_rates_count_to_the_last_answer_where_not_all_calls_are_sent(given_up: bool) -> None:
+    """Two sessions begin at 0 and fill the system, a quarter of eight calls. Of the second no other call is sent. The
+    first has 3.0 s (refused: 2.0 s), a gap of 1 s, 2.0 s, another gap and 2.0 s: rates begin with its second call, and
+    two answers come in the 5.0 s until its last one.
+    """
+    calls = [(10, 1, -1, 0.0), (10, 1, 0, 1.0), (10, 1, 1, 1.0), (10 if given_up else 600, 1, -1, 0.0)]
+    calls += [(10, 1, before, 100.0) for before in range(3, 7)]
+    patience = [NEVER, 3.5 if given_up else NEVER]
+    run = simulate(plain(capacity=500), given(calls, patience=patience), options=Options(trim=True))
+    begin = 4.0 if given_up else 3.0
+    assert run.window == pytest.approx((begin, begin + 5.0), rel=CLOSE)
+    assert run.request_rate == pytest.approx(2 / 5.0, rel=CLOSE)
+    assert run.to_dict()["sessions"]["begun"] == 2
+
+
 def test_the_limit_on_sessions_counts_those_given_up_after_it_as_late() -> None:
     calls = [(10, 1, -1, 0.0)] * 3 + [(10, 90, -1, 0.0)]  # 2 s each alone, and one that is given up after 4 s
     requests = given(calls, patience=[NEVER] * 3 + [4.0], arrival=np.array([0.0, 10.0, 20.0, 30.0]))

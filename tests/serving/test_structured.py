@@ -155,6 +155,7 @@ def test_what_is_not_known_is_refused() -> None:
         ("--thinking-tokens", {"output": ReasoningLengths(thought=Lengths(mean=8), answer=Lengths(mean=4))}, {}),
         ("pools apart", {}, {"fleet": Fleet(prefill=1, decode=1)}),
         ("drafts", {}, {"speculation": Speculation(length=2)}),
+        ("--samples", {"samples": 2}, {}),
     ],
 )
 def test_a_run_is_not_simulated_without_its_masks(said: str, traffic: dict[str, Any], more: dict[str, Any]) -> None:
