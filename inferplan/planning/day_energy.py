@@ -28,7 +28,9 @@ class DayEnergy:
 
     @cached_property
     def worked(self) -> float:
-        """Joules that kernels add to what devices draw for being on. Raises ``MissingFactError`` without a TDP."""
+        """Joules that kernels add to what devices draw for being on: none where no request was served. Raises
+        ``MissingFactError`` without a TDP; models whose energy is not known are refused before a day is simulated.
+        """
         found = run_energy(self.day.work.replica.deployment, self.policy.result)
         return 0.0 if found is None else found.joules - found.on
 
