@@ -99,7 +99,8 @@ class Question:
         """Raise ``UsageError`` where what a plan shall survive is not simulated."""
         beside = [("an offline job", self.demand.offline), ("a trace", self.demand.trace is not None)]
         beside += [("pools apart", self.space.disaggregate), ("--spare", self.sizing.spare > 0)]
-        beside.append(("a budget of power", self.sizing.power is not None))
+        beside += [("a budget of power", self.sizing.power is not None)]
+        beside += [("sessions of agents", self.demand.sessions is not None)]
         if found := [name for name, there in beside if there]:
             raise UsageError(
                 f"--survive and {found[0]} are not planned together",
