@@ -25,6 +25,7 @@ from tests.planning import (
     test_several,
     test_sizing,
     test_sizing_by_simulation,
+    test_structured,
     test_survival,
     test_tiers,
 )
@@ -42,6 +43,46 @@ def _with_options(check: Callable[..., None]) -> Callable[[], None]:
 
 
 PLANNING_MUTANTS = [
+    SourceMutant(
+        name="structured decoding in a plan: steps are priced without masks",
+        place="inferplan.planning.masks:with_masks",
+        old="_added(masked, batch, rounds.decode, batch)",
+        new="rounds.decode",
+        changes="the grid is too hopeful, and only simulations see masks",
+        check=partial(test_structured.test_a_step_of_the_closed_form_is_that_of_an_estimate, 64, 1.0),
+    ),
+    SourceMutant(
+        name="structured decoding in a plan: prompts that end have no mask",
+        place="inferplan.planning.masks:with_masks",
+        old="batch + ending",
+        new="batch",
+        changes="first tokens are chosen without their grammar",
+        check=test_structured.test_a_step_with_prompts_has_a_mask_for_each_that_ends,
+    ),
+    SourceMutant(
+        name="structured decoding in a plan: the host's scheduler hides masks",
+        place="inferplan.planning.masks:_added",
+        old="time.total - host_seconds(masked.deployment, sequences)",
+        new="time.total",
+        changes="masks begin before the step is launched",
+        check=test_structured.test_the_host_scheduler_hides_no_mask,
+    ),
+    SourceMutant(
+        name="structured decoding in a plan: a mean number of rows is cut to a whole one",
+        place="inferplan.planning.masks:_added",
+        old="(1.0 - more) * _beyond(masked, low, forward) + more *",
+        new="_beyond(masked, low, forward) + 0.0 *",
+        changes="of two prompts that end one has a mask",
+        check=test_structured.test_a_step_with_prompts_has_a_mask_for_each_that_ends,
+    ),
+    SourceMutant(
+        name="structured decoding in a plan: finalists are simulated without",
+        place="inferplan.planning.verify:_run",
+        old="structured=demand.structured",
+        new="structured=None",
+        changes="percentiles are those of requests without a grammar",
+        check=test_structured.test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted,
+    ),
     SourceMutant(
         name="weights on the host: the cache of the device alone counts",
         place="inferplan.planning.grid:stages_of",

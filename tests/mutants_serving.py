@@ -86,8 +86,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="structured decoding: masks wait for the forward pass",
         place=f"{_MASKED}.beyond",
-        old="np.maximum(left, 0.0) if self.structured.overlapped else fill",
-        new="fill",
+        old="not self.structured.overlapped",
+        new="True",
         changes="masks that nobody waits for are said to cost their whole time",
         check=structured.test_a_structured_step_by_its_parts,
     ),
@@ -110,8 +110,8 @@ SERVING_MUTANTS = [
     SourceMutant(
         name="structured decoding: the mean batch stands for all",
         place=f"{_MASKED}._of",
-        old="binomial(batch, share)[1:]",
-        new="np.eye(batch)[max(round(batch * share) - 1, 0)]",
+        old="binomial(batch, share)",
+        new="np.eye(batch + 1)[round(batch * share)]",
         changes="batches with more structured requests than the mean wait for nothing",
         check=structured.test_a_share_of_a_batch_by_enumeration,
     ),

@@ -29,6 +29,7 @@ _NOT_HERE = (
     *("gpu_layers", "cpu_moe_layers", "cpu_offload_gb", "host", "host_memory", "host_link"),
     *("draft_model", "draft_tokens", "draft_branches", "acceptance", "acceptance_length", "thinking"),
     *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
+    *("structured_share", "mask_time", "host_cores", "mask_bandwidth", "mask_overlap"),
     *("power_cap", "power_budget", "provision", "pue", "host_watts"),
 )
 """Options of a plan that a fleet has not: it is of a rate, on GPUs that are named, and its replicas are plain."""

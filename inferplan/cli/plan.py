@@ -53,6 +53,7 @@ from inferplan.cli.session_options import (
     sessions_of_trace,
 )
 from inferplan.cli.shared_text_options import SHARED_TEXT, TEXT_NAMES, require_used, shared_text
+from inferplan.cli.structured_options import MASKS, structured_of
 from inferplan.cli.technique_options import limited, quantity
 from inferplan.cli.tier_options import SIZES_FORM, sizes_of
 from inferplan.devices.engine import EngineFlags
@@ -213,6 +214,7 @@ _OPTIONS = [
     *(_Option(*names, **keywords) for names, keywords in draft_options(several=True)),
     *(_Option(*names, **{**keywords, **_SEVERAL_SLOTS.get(names[0], {})}) for names, keywords in SLOTS),
     *(_Option(*names, **keywords) for names, keywords in NAMED),
+    *(_Option(*names, **keywords) for names, keywords in MASKS),
     *(_Option(*names, **keywords) for names, keywords in SEVERAL),
     _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
     *(_Option(*names, **keywords) for names, keywords in BUDGET),
@@ -276,7 +278,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), demand, named)
-    demand = _naming_adapters(demand, values)
+    demand = replace(_naming_adapters(demand, values), structured=structured_of(values))
     slots = _tried(values["max_loras"], "--max-loras") or ()
     lora = lora_values({**values, "max_loras": slots[0] if slots else None, "active_loras": None})
     slo = screened_by(demand.classes) if demand.classes else _slo(values, named, demand)
@@ -287,6 +289,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     quants = _formats(model, gpus, values["quant"], roles)
     degrees = {name: _tried(values[name], f"--{name}") for name in _DEGREES}
     survive = _survived(values, gpus)
+    one_pool = values["aggregated"] or values["anchor"] or values["routing"]
     chains = chains_of_sizes([sizes_of(text) for text in values["cache_tiers"] or ()])
     space = Space(
         base=replace(
@@ -303,7 +306,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         engines=engines,
         most=_most(values["most"], degrees),
         budgets=_tried(values["token_budget"], "--token-budget"),
-        disaggregate=not (values["aggregated"] or values["anchor"] or survive or values["routing"] or chains),
+        disaggregate=not (one_pool or survive or chains or demand.structured),
         anchor=values["anchor"],
         drafting=draftings_of(values, model, several=True),
         redundant=_copies(values["redundant_experts"]) or (0,),

@@ -328,6 +328,7 @@ def simulate_command(
     if deployment.model.encodes and own:
         values["output_tokens"] = values["output_tokens"] or "1"  # the answer of a request
     traffic = _naming(_traffic(values, media_of(deployment, sets)), values)
+    refuse_with(options.structured, [("--samples", traffic.samples > 1)])
     run = simulate_load if options.fleet.failures is None else run_with_failures
     with _progress(traffic) as progress:
         result = run(deployment, traffic, flags, replace(options, progress=progress))

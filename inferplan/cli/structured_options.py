@@ -1,4 +1,4 @@
-"""The options of structured decoding, for ``estimate`` and ``simulate``."""
+"""The options of structured decoding, for ``estimate``, ``simulate`` and ``plan``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ if TYPE_CHECKING:
     from inferplan.estimate.structured import Structured
     from inferplan.table import Report
 
-structured_options = option_group(
-    click.option(
-        "--structured-share",
-        type=Fraction(),
-        help="Share of the requests whose answers follow a grammar or JSON schema (docs/structured.md).",
+MASKS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (
+        ("--structured-share",),
+        {
+            "type": Fraction(),
+            "help": "Share of the requests whose answers follow a grammar or JSON schema (docs/structured.md).",
+        },
     ),
-    click.option("--mask-time", metavar="TIME", help="CPU time of one mask, of a sequence and step, such as 40us."),
-    click.option("--host-cores", type=Count(), help="CPU cores of the host, which fill masks."),
-    click.option(
-        "--mask-bandwidth", metavar="RATE", help="From the host to the device, for masks that are copied [on file]."
+    (("--mask-time",), {"metavar": "TIME", "help": "CPU time of one mask, of a sequence and step, such as 40us."}),
+    (("--host-cores",), {"type": Count(), "help": "CPU cores of the host, which fill masks."}),
+    (
+        ("--mask-bandwidth",),
+        {"metavar": "RATE", "help": "From the host to the device, for masks that are copied [on file]."},
     ),
-    click.option(
-        "--mask-overlap/--no-mask-overlap",
-        default=None,
-        help="Whether masks are filled while the device computes [they are].",
+    (
+        ("--mask-overlap/--no-mask-overlap", "mask_overlap"),
+        {"default": None, "help": "Whether masks are filled while the device computes [they are]."},
     ),
-)
+]
+"""The options as data."""
+structured_options = option_group(*(click.option(*names, **keywords) for names, keywords in MASKS))
 _OTHERS = ("mask_time", "host_cores", "mask_overlap", "mask_bandwidth")
 
 

@@ -11,9 +11,9 @@ launches the forward pass, fills the masks meanwhile and samples when both are d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,28 @@ class Structured:
         return whole * self.mask_time
 
 
+def require_masks_of(engine: str) -> None:
+    """Raise ``UsageError`` for an engine whose way with masks nobody here has read."""
+    if engine != "vllm":
+        raise UsageError(
+            f"what masks of structured decoding cost under {engine} is not known here",
+            because="when they are filled, and by how many threads, was read of vLLM alone",
+            hint="--engine vllm, or leave --structured-share out",
+        )
+
+
+class _OfBatch(NamedTuple):
+    """What the masks of a batch take. fill: seconds to fill each number of them that there may be, rising. chance,
+    seconds: of each entry and all behind it, the chance, and the sum of chance times seconds; one more entry of 0 ends
+    both. after: mean seconds behind the forward pass.
+    """
+
+    fill: Array
+    chance: Array
+    seconds: Array
+    after: float
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedSteps:
     """What masks add to the steps of a deployment.
@@ -89,14 +111,9 @@ class MaskedSteps:
     structured: Structured
 
     def __post_init__(self) -> None:
-        engine, parallel = self.deployment.engine, self.deployment.parallel
+        parallel = self.deployment.parallel
         require_decoder(self.deployment.model, "structured decoding", "leave --structured-share out")
-        if engine.name != "vllm":
-            raise UsageError(
-                f"what masks of structured decoding cost under {engine.name} is not known here",
-                because="when they are filled, and by how many threads, was read of vLLM alone",
-                hint="--engine vllm, or leave --structured-share out",
-            )
+        require_masks_of(self.deployment.engine.name)
         if parallel.pp > 1 or parallel.dp > 1:
             raise UsageError(
                 "structured decoding with several pipeline stages or attention ranks is not modelled",
@@ -128,31 +145,54 @@ class MaskedSteps:
         return price(op, *deployment.runs_on(op)).total
 
     @cached_property
-    def _known(self) -> dict[int, tuple[Array, Array, Array]]:
+    def _known(self) -> dict[int, _OfBatch]:
         return {}
 
-    def _of(self, batch: int) -> tuple[Array, Array, Array]:
-        """Of each number of masks that a batch may have: its chance, seconds to fill, and seconds behind the forward
-        pass.
-        """
+    @cached_property
+    def _behind(self) -> dict[int, Array]:
+        return {}
+
+    def _after(self, size: int) -> Array:
+        """Seconds behind the forward pass of 0 to ``size`` masks."""
+        if size not in self._behind:
+            masks = np.arange(1.0, size + 1)
+            self._behind[size] = np.concatenate([[0.0], np.asarray(self.copied(masks) + self.applied(masks))])
+        return self._behind[size]
+
+    def _of(self, batch: int) -> _OfBatch:
         if batch not in self._known:
-            share = self.structured.share
-            masks = np.array([float(batch)]) if share == 1 else np.arange(1.0, batch + 1)
-            fill = np.array([self.structured.fill(int(count)) for count in masks])
-            chance = np.ones(1) if share == 1 else binomial(batch, share)[1:]
-            after = np.asarray(self.copied(masks) + self.applied(masks))
-            self._known[batch] = chance, fill, after
+            share, size = self.structured.share, 1 << batch.bit_length()
+            fill, after = _fills(self.structured, size)[: batch + 1], self._after(size)[: batch + 1]
+            chance = np.arange(batch + 1) == batch if share == 1 else binomial(batch, share)
+            order = np.argsort(fill, kind="stable")  # more masks may take less time: beyond some, threads share them
+            chances = chance[order].astype(np.float64)
+            self._known[batch] = _OfBatch(
+                fill[order], _and_later(chances), _and_later(chances * fill[order]), float(np.sum(chance * after))
+            )
         return self._known[batch]
 
     def beyond(self, batch: int, forward: Num) -> Num:
         """Mean seconds that masks add to a step of ``batch`` rows whose kernels take ``forward`` seconds."""
         if not batch:
             return 0.0
-        chance, fill, after = self._of(batch)
-        left = fill - np.asarray(forward)[..., None]
-        excess = np.maximum(left, 0.0) if self.structured.overlapped else fill
-        found = np.sum(chance * (excess + after), axis=-1)
+        of = self._of(batch)
+        if not self.structured.overlapped:
+            before: Num = forward * 0.0 + (float(of.seconds[0]) + of.after)
+            return before
+        longer = np.searchsorted(of.fill, forward, side="right")
+        found = np.maximum(of.seconds[longer] - forward * of.chance[longer], 0.0) + of.after
         return float(found) if np.ndim(found) == 0 else np.asarray(found)
+
+
+def _and_later(values: Array) -> Array:
+    """The sum of each value and those behind it, and the 0 behind the last."""
+    return np.append(np.cumsum(values[::-1])[::-1], 0.0)
+
+
+@lru_cache(maxsize=32)
+def _fills(structured: Structured, most: int) -> Array:
+    """Seconds to fill 0 to ``most`` masks."""
+    return np.array([structured.fill(count) for count in range(most + 1)])
 
 
 def binomial(count: int, share: float) -> npt.NDArray[np.float64]:

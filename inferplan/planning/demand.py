@@ -9,6 +9,7 @@ from math import ceil
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.estimate.structured import Structured
 from inferplan.serving.batch_means import Precision, fewest_values
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
@@ -86,6 +87,8 @@ class Demand:
     """Sessions of agents, whose calls the requests are; ``rate`` is that of calls."""
     lora_bandwidth: float | None = None
     """Bytes a second that bring one to a device; ``None`` for the host link on file."""
+    structured: Structured | None = None
+    """Requests that follow a grammar, and what their masks take."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("rate", "users", "deadline") if getattr(self, name) is not None]
@@ -197,6 +200,8 @@ class Demand:
             lengths += f" ({self.output.before[0]:,.0f} of them before the answer)"
         if self.adapters is not None:
             lengths += f", {self.adapters.describe()}"
+        if self.structured is not None:
+            lengths += f", {self.structured.share:.3g} of them structured"
         return f"{self.loaded()}, {lengths}"
 
     def loaded(self) -> str:

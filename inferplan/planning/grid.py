@@ -20,6 +20,7 @@ from inferplan.estimate.sharing import Sharing
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.planning.adapters import loads_of, named, slot_wait, with_loads
 from inferplan.planning.demand import Demand, tail
+from inferplan.planning.masks import masks_of, with_masks
 from inferplan.serving.rounds import (
     Decodes,
     LoadedRounds,
@@ -184,18 +185,19 @@ def load_grids(
     decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2, prompt)
     steps = (demand.output.average - 1.0) / speculation.tokens
     new, cached = prompt - demand.cached, float(demand.cached)
-    load = PromptLoad(batch / steps, new, cached)
+    load, masked = PromptLoad(batch / steps, new, cached), masks_of(deployments, demand.structured)
     every = loaded_together(named(deployments, demand), decodes, load, axes.budget[None, :], speculation)
     prompts = PromptsAlone(deployments, axes.budget, new, cached, demand.output.average)
     return [
         _grid(
-            (deployment, with_loads(rounds, loads_of(deployment, demand), batch / steps), prompts),
+            (deployment, with_masks(loaded, masks, batch, batch / steps), prompts),
             demand,
             percentile,
             axes,
             speculation,
         )
-        for deployment, rounds in zip(deployments, every)
+        for deployment, rounds, masks in zip(deployments, every, masked)
+        for loaded in (with_loads(rounds, loads_of(deployment, demand), batch / steps),)
     ]
 
 

@@ -49,7 +49,7 @@ def nameplate(deployment: Deployment) -> float:
 
 
 def drawn(deployment: Deployment, result: SimulationResult | None) -> RunEnergy | None:
-    """What devices draw in a run of one pool without drafts; ``None`` for others, and where no TDP is on file."""
-    if result is None or result.prompt_pool[0] or deployment.hardware.power is None:
+    """What devices draw in a run of one pool without drafts or masks; ``None`` for others, or without a TDP."""
+    if result is None or result.prompt_pool[0] or result.conditions["structured"] or deployment.hardware.power is None:
         return None
     return run_energy(deployment, result)

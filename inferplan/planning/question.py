@@ -11,6 +11,7 @@ from inferplan.planning.adapters import require_both
 from inferplan.planning.chains import Chain, require_shared_text
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
+from inferplan.planning.masks import require_plannable
 from inferplan.planning.option import Sizing
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
@@ -64,6 +65,7 @@ class Question:
                 "no run is long enough to know the slowest of all requests", hint="a --percentile below 100, such as 99"
             )
         require_both(self.space.base.lora, self.demand)
+        require_plannable(self.space, self.demand)
         described = self.space.prefill_redundant or self.space.prefill_two_batches is not None
         if described and (self.demand.offline or self.demand.users is not None):
             raise UsageError(
@@ -88,6 +90,7 @@ class Question:
         """Raise ``UsageError`` where nobody knows what devices draw on average."""
         beside = [("pools apart", self.space.disaggregate), ("drafts", bool(self.space.drafting))]
         beside.append(("an offline job", self.demand.offline))
+        beside.append(("structured decoding", self.demand.structured is not None))
         if found := [name for name, there in beside if there]:
             raise UsageError(
                 f"--provision mean with {' and '.join(found)} is not known here",

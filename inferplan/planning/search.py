@@ -136,6 +136,8 @@ def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
         raise UsageError("a plan needs two output tokens or more", hint="--output 2, or inferplan sweep")
     if demand.output.kind == "reasoning":
         require_decoder(model, "thought before its answer", "leave --thinking-tokens out")
+    if demand.structured is not None:
+        require_decoder(model, "structured decoding", "leave --structured-share out")
     if demand.cached:
         require_decoder(model, "prefix cache", "leave --cached-prefix out, or another --workload")
     if space.drafting:

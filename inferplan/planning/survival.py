@@ -138,6 +138,7 @@ def _lose(option: Option, question: Question, what: tuple[int, float], seed: int
         hit_rate=demand.hit_rate,
         speculation=option.speculation,
         lora_bandwidth=demand.lora_bandwidth,
+        structured=demand.structured,
     )
     whole = start + down + _TAIL * lasting
     rate = (demand.requests_per_second or 0.0) * (step if demand.users is None else 1.0)

@@ -353,6 +353,7 @@ def _run(
         speculation=option.speculation,
         trim=demand.trace is None,
         lora_bandwidth=demand.lora_bandwidth,
+        structured=demand.structured,
     )
     try:
         if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.infeasible import REASONS
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
+from inferplan.planning.search import point
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.cost import cost_table, energy_table
@@ -88,7 +91,7 @@ def summary_table(plan: Plan) -> Table:
         for name, limit in one.slo.all_limits.items():
             what = f"{whose}{METRIC_NAMES[name]} {percentile_of(one.slo)} ({simulated})"
             rows.append([what, f"{format_time(one.achieved[name])}, limit {format_time(limit, 3)}"])
-    rows += [*_adapters(plan), *capacity_rows(plan), *power_rows(plan)]
+    rows += [*_adapters(plan), *_masks(plan), *capacity_rows(plan), *power_rows(plan)]
     asked = limits_in_words(question.slo, question.demand.classes)
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
@@ -103,6 +106,19 @@ def _adapters(plan: Plan) -> list[list[str]]:
     if found is None or found["hit_rate"] is None:
         return [["LoRA adapters", f"rank {lora.rank} in {lora.slots} slots a replica"]]
     return [["LoRA adapters", f"rank {lora.rank}; {in_slots(found, lora.slots)}"]]
+
+
+def _masks(plan: Plan) -> list[list[str]]:
+    """What masks of structured decoding add to a mean step of the plan; empty without them."""
+    demand, option = plan.question.demand, plan.option
+    if demand.structured is None:
+        return []
+    asked, at = demand.structured, (plan.question.slo.percentile, option.batch, option.budget)
+    with_and_without = (point(option.deployment, one, *at).tpot for one in (demand, replace(demand, structured=None)))
+    masked, plain = (float(tpot[0, 0]) for tpot in with_and_without)
+    each = f"{format_time(asked.mask_time)} a mask, {asked.cores} cores"
+    added = f"{format_time(masked - plain)} on {format_time(plain)} a step of {option.batch} sequences, closed form"
+    return [["structured decoding", f"{asked.share:.0%} of the requests, {each}; adds {added}"]]
 
 
 def _budgets(option: Option) -> str:

@@ -61,6 +61,7 @@ def notes(plan: Plan) -> list[str]:
         media_note(option.deployment),
         *(f"note: {text}" for text in option.deployment.warnings),
         basis_line(plan),
+        mask_line(plan),
         search_line(plan),
         price_line(plan),
         start_line(plan),
@@ -243,6 +244,16 @@ def queue_line(plan: Plan) -> str:
     """What has to be done beside the engine's command, so that it admits classes in the order of the plan."""
     note = queue_note(plan.question.demand.queue, plan.deployment.engine.name)
     return f"classes: {note}" if note else ""
+
+
+def mask_line(plan: Plan) -> str:
+    """What is taken for granted of masks; empty without structured decoding."""
+    if plan.question.demand.structured is None:
+        return ""
+    return (
+        "structured decoding: times with masks have not been measured, error bands are those of steps without; "
+        "the first request of each schema also waits for its grammar (docs/structured.md)"
+    )
 
 
 def search_line(plan: Plan) -> str:

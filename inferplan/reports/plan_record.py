@@ -33,30 +33,9 @@ _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.ma
 
 def plan_record(plan: Plan) -> dict[str, Any]:
     """The JSON of ``inferplan plan`` (docs/planning.md)."""
-    question, searched = plan.question, plan.searched
-    cost, energy, classes = cost_of(plan), energy_of(plan), question.demand.classes
+    searched, cost, energy = plan.searched, cost_of(plan), energy_of(plan)
     return {
-        "question": {
-            "model": question.space.base.model,
-            "media": question.space.base.media.describe() or None,
-            "model_notes": plan.option.deployment.warnings,
-            "demand": question.demand.describe(),
-            "prompt_tokens": question.demand.prompt.average,
-            "output_tokens": question.demand.output.average,
-            "requests_per_s": question.demand.requests_per_second,
-            "users": question.demand.users,
-            "slo": {one.name: _limits(one.slo) for one in classes} if classes else _limits(question.slo),
-            "percentile": question.slo.percentile,
-            "classes": [asdict(one) for one in classes] or None,
-            "queue": question.demand.queue,
-            "adapters": None if question.demand.adapters is None else asdict(question.demand.adapters),
-            "samples": question.demand.samples,
-            "lora_bandwidth_bytes_per_s": question.demand.lora_bandwidth,
-            "routing": question.routing,
-            "utilisation": question.sizing.utilisation,
-            "spare": question.sizing.spare,
-            "confidence": question.sizing.confidence,
-        },
+        "question": question_record(plan),
         "plan": {
             **row(plan.best),
             "classes": _classes(plan),
@@ -88,8 +67,35 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "speculation": speculation_record(plan),
         "rejected": dict(searched.rejections.counts.most_common()),
         "next_cheaper": _cheaper_record(plan),
-        "sensitivity": [] if question.demand.offline else plan.sensitivity,
+        "sensitivity": [] if plan.question.demand.offline else plan.sensitivity,
         "bands": plan.bands,
+    }
+
+
+def question_record(plan: Plan) -> dict[str, Any]:
+    """What was asked."""
+    question, classes = plan.question, plan.question.demand.classes
+    return {
+        "model": question.space.base.model,
+        "media": question.space.base.media.describe() or None,
+        "model_notes": plan.option.deployment.warnings,
+        "demand": question.demand.describe(),
+        "prompt_tokens": question.demand.prompt.average,
+        "output_tokens": question.demand.output.average,
+        "requests_per_s": question.demand.requests_per_second,
+        "users": question.demand.users,
+        "slo": {one.name: _limits(one.slo) for one in classes} if classes else _limits(question.slo),
+        "percentile": question.slo.percentile,
+        "classes": [asdict(one) for one in classes] or None,
+        "queue": question.demand.queue,
+        "adapters": None if question.demand.adapters is None else asdict(question.demand.adapters),
+        "samples": question.demand.samples,
+        "structured": None if question.demand.structured is None else question.demand.structured.to_dict(),
+        "lora_bandwidth_bytes_per_s": question.demand.lora_bandwidth,
+        "routing": question.routing,
+        "utilisation": question.sizing.utilisation,
+        "spare": question.sizing.spare,
+        "confidence": question.sizing.confidence,
     }
 
 
