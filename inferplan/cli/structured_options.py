@@ -55,7 +55,7 @@ def structured_of(values: Mapping[str, Any]) -> Structured | None:
         raise UsageError(
             f"structured decoding needs --{missing[0].replace('_', '-')}",
             because="the time of a mask depends on the grammar, its engine and the CPU, and nobody publishes yours",
-            hint="--mask-time 40us --host-cores 32 (docs/structured.md has measured ones)",
+            hint="--mask-time 40us --host-cores 32 (docs/structured.md says where such a number is published)",
         )
     from inferplan.estimate.structured import Structured
 
