@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from inferplan.devices.engine import CacheSending
 from inferplan.devices.hardware import Link
-from inferplan.errors import UsageError
+from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.stage_memory import StageMemory
@@ -35,7 +35,14 @@ def find_link(deployment: Deployment, name: str | None) -> Link:
     """The one link of the hardware whose name begins so; the widest of all for ``None``. Raises ``UsageError``."""
     links = deployment.hardware.links
     if name is None:
-        return deployment.hardware.link(_ALL)
+        try:
+            return deployment.hardware.link(_ALL)
+        except MissingFactError:
+            raise UsageError(
+                f"no link of {deployment.hardware.name} on file carries a cache from one pool to another",
+                because=f"its links: {', '.join(link.name for link in links) or 'none'}",
+                hint="--replicas 2, which compute prompts and decode, or the link in a copy of the hardware YAML",
+            ) from None
     chosen = [link for link in links if link.name.lower().startswith(name.lower())]
     if len(chosen) != 1:
         known = ", ".join(link.name for link in links) or "none"
