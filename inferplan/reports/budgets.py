@@ -11,6 +11,7 @@ from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_
 from inferplan.planning.plan import row
 from inferplan.planning.question import Question
 from inferplan.reports.plan_figures import devices, launch_line, money, shape
+from inferplan.reports.plan_notes import basis_line
 from inferplan.table import Report, Table
 from inferplan.units import format_time
 
@@ -32,6 +33,10 @@ def budgets_report(question: Question, plans: Sequence[BudgetedPlan]) -> Report:
         f"latencies are the simulated {percentile_of(question.slo)} at this load; cut: thoughts longer than the budget",
         "what a shorter thought does to the quality of answers is not known here: measure it (docs/reasoning.md)",
     ]
+    found = {_named(one): one.found for one in plans if not isinstance(one.found, InfeasibleError)}
+    lines = {budget: basis_line(plan) for budget, plan in found.items()}
+    same = len(set(lines.values())) == 1
+    notes += dict.fromkeys(line if same else f"budget {budget}: {line}" for budget, line in lines.items())
     rows = [_row(one, names) for one in plans]
     table = Table(title=title, columns=columns, rows=rows, right=frozenset(columns) - {"devices", "replicas"})
     return Report(record={"budgets": [_record(one) for one in plans]}, tables=[table], notes=notes)

@@ -13,6 +13,7 @@ from inferplan.reports.cost import bill_record
 from inferplan.reports.day_classes import by_class, classes_record, kept, meets_percentile, mix_notes, mixes_record
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.failures import episode_records, failure_table
+from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.reports.plan import BOTTLENECKS
 from inferplan.serving.autoscaling import Reactive
 from inferplan.serving.class_results import METRICS
@@ -46,6 +47,7 @@ def day_report(day: Day) -> Report:
         "preemptions": None
         if day.asked.losses is None
         else {"per_replica_hour": day.asked.losses.rate * HOUR, "notice_s": day.asked.losses.notice},
+        "known_error": error_record(_served(day)),
         "routing": day.asked.routing,
         "minimum_bill_s": day.asked.minimum_bill,
         "failures": None
@@ -191,6 +193,11 @@ def _by_hour(day: Day) -> Table:
     )
 
 
+def _served(day: Day) -> Served:
+    """The replica, with the mean prompt of the day."""
+    return {"a replica": (day.work.replica.deployment, float(np.mean(day.requests.prompt)))}
+
+
 def _notes(day: Day) -> list[str]:
     asked, replica, profile = day.asked, day.work.replica, day.asked.profile
     sizing, percentile, classes = day.question.sizing, day.question.slo.percentile, day.question.demand.classes
@@ -245,4 +252,5 @@ def _notes(day: Day) -> list[str]:
         lines.append(f"! more than {100 - percentile:g} % of the requests miss a limit")
     least = f", for {asked.minimum_bill:g} s at least" if asked.minimum_bill else ""
     lines.append(f"a bill runs from the order of a replica until its last request is done, by the second{least}")
+    lines += error_notes(_served(day), "a day, of replicas that come and go")
     return [*lines, *day.tariff.bill(1).remarks, *day.question.prices.remarks([replica.deployment.hardware.name])]

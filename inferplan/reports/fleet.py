@@ -13,6 +13,7 @@ from inferplan.planning.fleet import Design, FleetPlan, Kind, Part, Single
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
+from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.reports.plan import BOTTLENECKS
 from inferplan.reports.plan_figures import quants
 from inferplan.serving.result import SimulationResult
@@ -43,6 +44,7 @@ def fleet_report(plan: FleetPlan) -> Report:
         "requests": plan.run.counts,
         "keeps_the_limits": plan.keeps(plan.run),
         "parts": parts,
+        "known_error": error_record(_served(plan)),
         "alone": [_single(single) for single in plan.singles],
         "stock": [_stock(plan, kind) for kind in plan.asked.kinds],
         "designs": [_design(design) for design in _designs(plan)],
@@ -203,6 +205,12 @@ def _design_table(plan: FleetPlan) -> Table:
     return Table(title=title, columns=columns, rows=rows, right=frozenset(columns[2:5]))
 
 
+def _served(plan: FleetPlan) -> Served:
+    """What each kind of GPU runs, with the mean prompt."""
+    prompt = plan.question.demand.prompt.average
+    return {part.way.design.gpu: (part.way.design.option.deployment, prompt) for part in plan.parts}
+
+
 def _notes(plan: FleetPlan) -> list[str]:
     question, asked = plan.question, plan.asked
     unit, used = question.prices.currency, question.sizing.utilisation
@@ -227,6 +235,7 @@ def _notes(plan: FleetPlan) -> list[str]:
     for design in {part.way.design.gpu: part.way.design for part in plan.parts}.values():
         if carried_over(design.option):
             lines.append(f"{design.gpu}: nobody has measured it, nor one of its maker; it may carry less")
+    lines += error_notes(_served(plan), "unlike replicas behind one router" if len(_served(plan)) > 1 else "")
     bought = [part.bill for part in plan.parts if not part.way.kind.owned]
     lines += [bill.describe() for bill in bought]
     remarks = [remark for bill in bought for remark in bill.remarks]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import isfinite
 
 from inferplan.answers.emit import needed, queue_note
-from inferplan.devices.constants import Calibration
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.plan import Plan
@@ -13,6 +12,7 @@ from inferplan.planning.verify import TOO_SHORT
 from inferplan.reports.emit import cap_note
 from inferplan.reports.energy import UNMEASURED
 from inferplan.reports.estimate import media_note
+from inferplan.reports.known_error import constants_of
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
@@ -195,15 +195,17 @@ def basis_line(plan: Plan) -> str:
         )
     if not plan.supported:
         kind = "pools apart" if plan.option.pools else "this mixture"
-        return f"basis: {_constants(calibration)}; no error band: no measurement of {kind} stands behind these times"
+        return f"basis: {constants_of(calibration)}; no error band: no measurement of {kind} stands behind these times"
     if not plan.bands:
         what = "how long a job takes" if plan.question.demand.offline else "what is limited"
-        return f"basis: {_constants(calibration)}; no error band: none is known of {what}"
+        return f"basis: {constants_of(calibration)}; no error band: none is known of {what}"
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     if calibration.anchor is not None:
         runs = len(calibration.anchor.rows)
-        return f"basis: {_constants(calibration)}, anchored to {runs} measured runs; 80 % of others lie within {bands}"
-    return f"basis: {_constants(calibration)}; 80 % of held-out rows lie within {bands} of the prediction"
+        return (
+            f"basis: {constants_of(calibration)}, anchored to {runs} measured runs; 80 % of others lie within {bands}"
+        )
+    return f"basis: {constants_of(calibration)}; 80 % of held-out rows lie within {bands} of the prediction"
 
 
 def confidence_line(plan: Plan) -> str:
@@ -285,9 +287,3 @@ def price_line(plan: Plan) -> str:
         [*(line for bill in bills for line in bill.remarks), *plan.question.prices.remarks(looked_at)]
     )
     return "; ".join([f"to buy: {' and '.join(bill.describe() for bill in bills)}{rest}", *remarks])
-
-
-def _constants(calibration: Calibration) -> str:
-    """Which constants priced it; those that are carried over from other devices say so in their name."""
-    said = "" if calibration.basis in calibration.name else f" ({calibration.basis})"
-    return f"{calibration.described} constants{said}"

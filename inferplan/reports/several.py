@@ -10,6 +10,7 @@ from inferplan.catalog.bills import price_text
 from inferplan.planning.packing import Packing, Pattern
 from inferplan.planning.several import Alone, Member, SeveralPlan, keeps_own
 from inferplan.reports.estimate import deployment_record
+from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.serving.class_results import PERCENTILES, at_percentile
 from inferplan.serving.tandem import Answers
 from inferplan.table import Report, Table
@@ -33,6 +34,7 @@ def several_report(plan: SeveralPlan) -> Report:
         "proven_cheapest_packing": all(packing.gap == 0.0 for packing in plan.packings.values()),
         "keeps_the_limits": plan.keeps,
         "models": models,
+        "known_error": error_record(_served(plan)),
         "answers": [_answers(plan, root, seen) for root, seen in plan.run.answers.items()],
         "machines": _machines(plan),
         "alone": [_alone(one) for one in plan.alone],
@@ -242,6 +244,16 @@ def _alone_table(plan: SeveralPlan) -> Table:
     return Table(title="Is the cascade worth it?", columns=columns, rows=rows, right=frozenset(columns[1:]))
 
 
+def _served(plan: SeveralPlan) -> Served:
+    """A replica of each model, with the mean prompt that comes to it."""
+    return {one.stage.name: (one.deployment, one.prompt.average) for one in plan.asked.members}
+
+
+def _entangled(plan: SeveralPlan) -> bool:
+    """Whether a model's answers or its GPUs have to do with those of another."""
+    return any(stage.after is not None or stage.shares is not None for stage in plan.asked.stages)
+
+
 def _notes(plan: SeveralPlan) -> list[str]:
     asked = plan.asked
     lines = []
@@ -273,6 +285,7 @@ def _notes(plan: SeveralPlan) -> list[str]:
             lines.append(f"{one.member.stage.name} alone keeps its limits with no number of replicas: {one.missing}")
     if any(packing.gap > 0 for packing in plan.packings.values()):
         lines.append("! the solver was stopped: cheaper machines may exist")
+    lines += error_notes(_served(plan), "models behind each other, or on the same GPUs" if _entangled(plan) else "")
     lines += [line for packing in plan.packings.values() for line in _offers(packing)]
     return [*dict.fromkeys(lines), *asked.prices.remarks(dict.fromkeys(member.gpu for member in asked.members))]
 
