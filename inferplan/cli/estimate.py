@@ -121,7 +121,11 @@ def _masked_or_searched(result: Estimate, values: dict[str, Any], beside: list[t
     refuse_with(structured, beside)
     if beams is not None:
         beside += [("--structured-share", structured is not None), ("--grammar-compile", compiling is not None)]
-        beside += [("--no-kv-cache", not result.load.kv_cache), ("--all-logits", result.load.all_logits)]
+        denoised = result.deployment.model.generation.kind == "diffusion"
+        beside += [("--no-kv-cache", not (result.load.kv_cache or denoised)), ("--all-logits", result.load.all_logits)]
+        stateful = bool(result.deployment.model.state_elements_per_sequence)
+        beside += [("LoRA adapters", result.deployment.lora is not None), ("a diffusion model", denoised)]
+        beside += [("layers that keep a state of constant size", stateful)]
         return searched(result, beams, beside)
     if structured is None and compiling is None:
         return None
