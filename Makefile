@@ -34,7 +34,8 @@ docs: install
 # then the tests of the command line and of every extra that is not torch, but for those of several seconds.
 MINIMUM_PYTHON ?= python3.11
 MINIMUM := build/minimum
-SHORT_TESTS := tests/cli tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
+SHORT_TESTS := $(patsubst %,tests/cli/test_%.py,catalogue cost estimate extras import plan_cli settings simulate start streams) \
+	tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
 	tests/test_readme.py tests/test_report.py tests/test_roofline.py tests/test_units.py tests/planning/test_api.py \
 	tests/planning/test_compare.py tests/planning/test_plots.py tests/planning/test_sweep.py \
 	tests/measuring/test_stand_in.py tests/web/test_jobs.py tests/web/test_openapi.py

@@ -95,7 +95,7 @@ def test_a_short_run_on_this_cpu(
         begun = time.monotonic()
         files = ["--out", str(out), "--new-hardware", str(hardware)]
         anyhow = ["--tolerance", "900%", "--keep-disturbed"]
-        assert call("--device", "cpu", "--budget", "30s", *files, *anyhow, monkeypatch=monkeypatch) == 0
+        assert call("--device", "cpu", "--budget", "20s", *files, *anyhow, monkeypatch=monkeypatch) == 0
         assert time.monotonic() - begun < 90
         shown = capsys.readouterr()
         assert "Held-out error" in shown.out
