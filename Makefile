@@ -34,11 +34,11 @@ docs: install
 # then the tests of the command line and of every extra that is not torch, but for those of several seconds.
 MINIMUM_PYTHON ?= python3.11
 MINIMUM := build/minimum
-SHORT_TESTS := $(patsubst %,tests/cli/test_%.py,catalogue cost estimate extras import plan_cli settings simulate start streams) \
+SHORT_TESTS := $(patsubst %,tests/cli/test_%.py,catalogue cost estimate extras import settings simulate start) \
 	tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
 	tests/test_readme.py tests/test_report.py tests/test_roofline.py tests/test_units.py tests/planning/test_api.py \
 	tests/planning/test_compare.py tests/planning/test_plots.py tests/planning/test_sweep.py \
-	tests/measuring/test_stand_in.py tests/web/test_jobs.py tests/web/test_openapi.py
+	tests/web/test_jobs.py tests/web/test_openapi.py
 README_COMMAND := $(shell sed -n 's/.*&& inferplan \(estimate .*\)/\1/p' README.md)
 minimum:
 	$(MINIMUM_PYTHON) -m venv --clear $(MINIMUM)
