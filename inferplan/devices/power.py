@@ -15,6 +15,8 @@ _CLOSE = 1e-13
 """Share of TDP by which a capped kernel may miss its cap."""
 _SLOWEST = 1e-6
 """The lowest clock that is looked at, of a kernel's own: below all that a device has."""
+UNMEASURED = "no measurement of this device under a cap is on file"
+"""What every report of a cap says."""
 
 
 class PowerShares(Spec):

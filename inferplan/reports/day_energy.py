@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from inferplan.answers.energy import EnergyAsked
+from inferplan.devices.power import UNMEASURED
 from inferplan.planning.day import Day
 from inferplan.planning.day_energy import DayEnergy
-from inferplan.reports.energy import ERROR_NOTE, UNMEASURED, asked_record, carbon_notes
+from inferplan.reports.energy import ERROR_NOTE, asked_record, carbon_notes
 from inferplan.table import Report, Table
 from inferplan.units import format_quantity
 

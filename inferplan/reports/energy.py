@@ -9,6 +9,7 @@ import numpy as np
 
 from inferplan.answers.energy import JOULES_PER_KWH, EnergyAsked, PhaseEnergy, StaticEnergy, quickest
 from inferplan.answers.power import RunEnergy, run_energy
+from inferplan.devices.power import UNMEASURED
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase
@@ -21,7 +22,6 @@ ERROR_NOTE = (
     "energy: shares of TDP fitted to matmuls on H200 and B200; kernels of a GPU left out are off by 29 to 51 %, "
     "serving of another GPU by 9 % (docs/power.md)"
 )
-UNMEASURED = "no measurement of this device under a cap is on file"
 
 
 def asked_record(asked: EnergyAsked) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import isfinite
 
 from inferplan.answers.emit import needed, queue_note
+from inferplan.devices.power import UNMEASURED
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT
 from inferplan.reports.emit import cap_note
-from inferplan.reports.energy import UNMEASURED
 from inferplan.reports.estimate import media_note
 from inferplan.reports.known_error import constants_of
 from inferplan.reports.plan_figures import (

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.devices.power import UNMEASURED
 from inferplan.reports.classes import class_tables, kept
-from inferplan.reports.energy import UNMEASURED
 from inferplan.reports.sessions import session_tables
 from inferplan.serving.records import FINISHED, Meter
 from inferplan.serving.result import SimulationResult, while_counting
