@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint types unit docs minimum other release-check install wheels calibrate-gpu clean
+.PHONY: test lint types unit docs minimum other release-check same-answers install wheels calibrate-gpu clean
 
 test: lint types docs unit
 
@@ -25,6 +25,10 @@ types: install
 
 unit: install
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+# Some five hundred questions to a commit and to the working tree: answers to 1e-9, exit codes, classes of errors.
+same-answers: install
+	$(BIN)/python -m tools.same_answers $(BASE)
 
 # The site in build/site-docs; a broken link, a page outside the navigation or an undocumented name is an error.
 docs: install

@@ -1,0 +1,91 @@
+"""The questions to a commit and to the working tree: ``python -m tools.same_answers BASE``.
+
+Exit code 1 where an answer differs; the places are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tools.same_answers.compare import differences
+from tools.same_answers.questions import FILES, Question, questions
+
+ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "build" / "same-answers"
+_SHOWN = 4
+
+
+def main() -> int:
+    read = argparse.ArgumentParser(prog="python -m tools.same_answers", description=__doc__)
+    read.add_argument("base", help="a commit")
+    read.add_argument("--only", default="", help="the questions that hold this text")
+    given = read.parse_args()
+    asked = [question for question in questions() if given.only in question.text]
+    KEPT.mkdir(parents=True, exist_ok=True)
+    commit = _git("rev-parse", f"{given.base}^{{commit}}")
+    old, new = _both(asked, _checkout(commit))
+    return _told(asked, old, new)
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _checkout(commit: str) -> Path:
+    """The commit's files in a folder of their own."""
+    folder = KEPT / commit
+    if not folder.is_dir():
+        folder.mkdir()
+        packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+        subprocess.run(["tar", "-x", "-C", folder], input=packed, check=True)
+    return folder
+
+
+def _both(asked: list[Question], base: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Answers of the base and of the working tree, asked at the same time."""
+    listed = KEPT / "questions.json"
+    listed.write_text(json.dumps({"files": FILES, "questions": [vars(question) for question in asked]}))
+    running = []
+    for name, root in (("base", base), ("here", ROOT)):
+        answers = KEPT / f"{name}.jsonl"
+        command = [sys.executable, str(Path(__file__).with_name("ask.py")), str(listed), str(answers)]
+        environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
+        running.append((answers, subprocess.Popen(command, env=environment)))
+    for _, process in running:
+        if process.wait():
+            sys.exit("a checkout could not be asked: its message is above")
+    first, second = ([json.loads(line) for line in path.read_text().splitlines()] for path, _ in running)
+    return first, second
+
+
+def _told(asked: list[Question], old: list[dict[str, Any]], new: list[dict[str, Any]]) -> int:
+    """Print each question whose answers differ, with the first places where they do."""
+    differing = 0
+    for question, before, after in zip(asked, old, new, strict=True):
+        found = list(differences(before, after))
+        if found:
+            differing += 1
+            print(question.text)
+            for path, one, other in found[:_SHOWN]:
+                print(f"    {path}: {_short(one)} -> {_short(other)}")
+            if len(found) > _SHOWN:
+                print(f"    and {len(found) - _SHOWN} more places")
+    codes = ", ".join(f"{count} exit {code}" for code, count in sorted(Counter(one["code"] for one in new).items()))
+    print(f"{len(asked)} questions ({codes}): {len(asked) - differing} equal, {differing} differ")
+    return int(differing > 0)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 90 else f"{text[:87]}..."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
