@@ -219,7 +219,8 @@ class _Unknowns:
     fixed: dict[str, float]
 
     def bounds(self) -> tuple[list[float], list[float]]:
-        limits = {"math": (0.005, 1.0), "memory": (0.005, 1.0), "overhead": (0.0, 1.0), "sharpness": (1.0, 8.0)}
+        limits = {"math": (0.005, 1.0), "memory": (0.005, 1.0), "overhead": (0.0, 1.0)}
+        limits["sharpness"] = SHARPNESS[0], SHARPNESS[-1]
         limits["scale_out"] = limits["memory"]
         pairs = [limits.get(name) or (0.0, TERMS[name].limit) for name in self.names]
         scales = self.scales()

@@ -171,6 +171,17 @@ def test_phases_add_up_to_a_request() -> None:
     assert found.idle_share == pytest.approx(on / joules, rel=1e-9)
 
 
+def test_each_answer_to_a_prompt_has_its_share_of_a_decode_step() -> None:
+    """Two prompts with four answers each: a step makes eight tokens, and every answer takes part in all 255 of them."""
+    load = StaticLoad(batch=2.0, prompt=1024.0, output=256.0, samples=4)
+    found = StaticEnergy(estimate=replace(batch(), load=load))
+    assert found.decode is not None and found.per_token is not None and found.per_output_token is not None
+    assert found.per_token == pytest.approx(found.decode.joules / 8, rel=1e-9)
+    request = (found.prefill.joules + 255 * found.decode.joules) / 2
+    assert found.per_request == pytest.approx(request, rel=1e-9)
+    assert found.per_output_token == pytest.approx(request / (4 * 256), rel=1e-9)
+
+
 def test_two_devices_are_on_for_the_same_time() -> None:
     one, two = StaticEnergy(estimate=batch()).prefill, StaticEnergy(estimate=batch(tp=2)).prefill
     assert two.on == pytest.approx(2 * 700 * 0.377 * two.seconds, rel=1e-12)

@@ -11,7 +11,8 @@ import pytest
 from inferplan.answers.emit import launch
 from inferplan.answers.emit.engines import command
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.devices.engine import EngineFlags
+from inferplan.catalog.files import load_hardware
+from inferplan.devices.engine import EngineFlags, ExchangeRules
 from inferplan.errors import IndivisibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -172,3 +173,18 @@ def asked(engine: str, **more: Any) -> dict[str, Any]:
     flags = EngineFlags(two_batch_overlap=True)
     parallel = Parallelism(dp=8, ep=8, redundant=32)
     return {"model": "deepseek-v3", "gpu": "h200-sxm", "engine": engine, "parallel": parallel, "flags": flags} | more
+
+
+def test_kernels_for_racks_are_for_fabrics_that_join_nodes() -> None:
+    """NVLink of a GB200 NVL72 joins 18 nodes of 4 GPUs; that of an HGX H100 or H200 ends with the node of 8, whether
+    the ranks stay inside of it or not. One rank exchanges nothing."""
+    rules = ExchangeRules(prefill="normal", decode="low_latency", racks="nvlink")
+    found = {
+        (gpu, ranks): (asked.prefill, asked.decode)
+        for gpu in ("gb200", "h100-sxm", "h200-sxm")
+        for ranks in (1, 8, 16)
+        for asked in (rules.on(load_hardware(gpu), ranks),)
+    }
+    racks = {("gb200", 8), ("gb200", 16)}
+    assert {key for key, modes in found.items() if modes == ("nvlink", "nvlink")} == racks
+    assert {modes for key, modes in found.items() if key not in racks} == {("normal", "low_latency")}

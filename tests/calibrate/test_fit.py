@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("scipy")
 
 from calibrate.files import write_calibration
-from calibrate.fit import TERMS_OF, Measurement, errors, fit_all, fit_kernel, split
+from calibrate.fit import TERMS_OF, Measurement, Unknown, errors, fit_all, fit_kernel, pulled_step, split
 from calibrate.tables.calibrations import calibrate_device, vector_constants, with_fallbacks
 from calibrate.tables.choose import EAGER, gather
 from calibrate.tables.read import LARGE_MESSAGE, read_tables, routed
@@ -85,6 +85,15 @@ def test_a_tenth_of_spoiled_rows_hardly_matters() -> None:
         Measurement(op=m.op, seconds=m.seconds * (10.0 if index % 10 == 0 else 1.0)) for index, m in enumerate(measured)
     ]
     assert distance(fit_kernel(spoiled, H200), TRUTH) < 0.05
+
+
+def test_a_step_follows_most_rows_and_not_the_one_that_is_far_off() -> None:
+    """Three rows want the constant as it is, one wants it 20 times as large. Soft L1 at 0.15: the slopes 3x and 3 - x
+    over sqrt(1 + (./0.15)^2) balance near 3u/sqrt(1 + u^2) = 1, u = x/0.15: x = 0.15/sqrt(8). Squares would take 3/4.
+    """
+    unknown = Unknown(1.0, 0.01, 100.0, "by hand")
+    (found,) = pulled_step([unknown], [1.0], np.array([0.0, 0.0, 0.0, -3.0]), np.ones((4, 1)), 0.0, 10.0)
+    assert np.log(found) == pytest.approx(0.15 / 8**0.5, rel=0.01)
 
 
 def test_terms_are_recovered_too() -> None:

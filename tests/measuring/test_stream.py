@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from inferplan.measuring.client import Reply
+from inferplan.measuring.figures import figures
+from inferplan.measuring.loads import Load
 from inferplan.measuring.prompts import Sizing
+from inferplan.measuring.session import MeasuredLoad
 from inferplan.measuring.stream import EventLines, StreamError, Transcript, said
 
 BYTES = 'event: x\r\ndata: {"a": "é"}\r\n\r\n: ping\n\ndata:{"b": 2}\n\nid: 7\ndata: [DONE]\n\n'.encode()
@@ -102,3 +106,18 @@ def test_words_of_a_prompt_follow_from_two_that_were_counted() -> None:
     sizing.learn(400, 605)
     assert sizing.words(1000) == 663
     assert sizing.words(1) == 1
+
+
+def test_the_rate_of_a_load_is_from_the_first_request_to_the_last_token() -> None:
+    """Two requests sent at 10 and 11 s, first tokens at 12 and 14 s, the last of 3 + 5 tokens at 18 s: 8 tokens in 8 s,
+    not in the 6 s since the first token. TTFT 2 and 3 s; TPOT (14 - 12)/2 and (18 - 14)/4 s."""
+    replies = [
+        Reply(sent=10.0, ended=14.0, times=(12.0, 13.0, 14.0), prompt=7, output=3),
+        Reply(sent=11.0, ended=18.0, times=(14.0, 15.0, 16.0, 17.0, 18.0), prompt=9, output=5),
+    ]
+    found = figures(MeasuredLoad(load=Load(users=2, requests=2, prompt=8, output=4), replies=replies))
+    assert found is not None
+    assert found.rate == 1.0
+    assert (found.isl, found.osl, found.requests) == (8.0, 4.0, 2)
+    means = {name: values["mean"] for name, values in found.latencies.items()}
+    assert means == {"ttft": 2.5, "tpot": 1.0, "itl": 1.0, "e2el": 5.5}

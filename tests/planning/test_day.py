@@ -85,16 +85,18 @@ def test_what_is_paid_by_hand() -> None:
 
 
 def test_a_replica_is_paid_for_its_minimum() -> None:
-    """One for 30 s counts a minute, one for 90 s is paid as long as it was, one that comes 10 s before the end 10 s."""
+    """One for 30 s counts a minute, one for 90 s is paid as long as it was, one that comes 10 s before the end 10 s.
+    The minute of one that is taken away as it starts, after 40 s, begins with its order, too."""
     lives = [
         Life(0.0, 0.0, 20.0, 30.0),
         Life(1000.0, 1010.0, 1080.0, 1090.0),
+        Life(2000.0, 2040.0, 2045.0, 2045.0),
         Life(7190.0, 7195.0, 7196.0, 7197.0),
     ]
-    assert policy_day(lives).replica_hours * 3600 == pytest.approx(30 + 90 + 7)
+    assert policy_day(lives).replica_hours * 3600 == pytest.approx(30 + 90 + 45 + 7)
     least = replace(policy_day(lives), minimum_bill=60.0)
-    assert least.replica_hours * 3600 == pytest.approx(60 + 90 + 10)
-    assert least.cost == pytest.approx(160 / 3600 * 2.00)
+    assert least.replica_hours * 3600 == pytest.approx(60 + 90 + 60 + 10)
+    assert least.cost == pytest.approx(220 / 3600 * 2.00)
 
 
 def test_instances_are_paid_for_whole() -> None:

@@ -627,6 +627,13 @@ def pod_of(asked: Request, **options: Any) -> dict[str, Any]:
     return spec
 
 
+def test_a_pod_asks_for_the_gpus_of_every_stage_and_rank() -> None:
+    """Four-way tensor parallelism in two stages runs on 8 GPUs; two-way with two stages and two attention ranks too."""
+    for degrees in ({"tp": 4, "pp": 2}, {"tp": 2, "pp": 2, "dp": 2}):
+        resources = pod_of(request(**degrees))["containers"][0]["resources"]
+        assert resources == {"limits": {"nvidia.com/gpu": 8}, "requests": {"nvidia.com/gpu": 8}}, degrees
+
+
 def test_image_resource_and_node_are_those_of_the_maker() -> None:
     nvidia = pod_of(request())
     assert nvidia["containers"][0]["image"] == "vllm/vllm-openai:v0.33.0"

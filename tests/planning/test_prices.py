@@ -126,10 +126,18 @@ def test_a_group_that_no_instance_holds_is_said_to_be_across_instances() -> None
 
 @pytest.mark.parametrize(
     ("gpu", "devices", "replicas", "filled"),
-    [("b200-hgx", 2, 5, 8), ("b200-hgx", 3, 1, 2), ("b200-hgx", 16, 2, 2), ("l40s", 1, 7, 7), ("l40s", 2, 1, 2)],
+    [
+        ("b200-hgx", 2, 5, 8),
+        ("b200-hgx", 3, 1, 2),
+        ("b200-hgx", 3, 3, 4),
+        ("b200-hgx", 16, 2, 2),
+        ("l40s", 1, 7, 7),
+        ("l40s", 2, 1, 2),
+    ],
 )
 def test_what_is_paid_for_can_be_filled(gpu: str, devices: int, replicas: int, filled: int) -> None:
-    """Two boxes of 8 hold eight replicas of 2, one holds two of 3, g6e.12xlarge two of 2; one of 16 has two boxes."""
+    """Two boxes of 8 hold eight replicas of 2, one holds two of 3 and two hold four (the fifth of 16/3
+    would lie across them), g6e.12xlarge two of 2; one of 16 has two boxes."""
     tariff = AWS.require(gpu, devices)
     assert tariff.filled(replicas) == filled
     assert tariff.bill(filled).per_hour == tariff.bill(replicas).per_hour

@@ -318,6 +318,23 @@ def test_stretches_by_hand() -> None:
     assert [one.start for one in bins].count(4.0) == 1
 
 
+def test_the_peak_is_before_all_replicas_are_back_too() -> None:
+    """Three come just after the failure at 4 s and are done at 5.5 s, half a second before all replicas are back; then
+    one at a time. One of them has a single token: no time between tokens that could miss a limit of 0.2 s."""
+    arrival = np.array([0.0, 1, 2, 3, 4.1, 4.2, 4.3, 7, 8, 9])
+    finish = np.array([0.5, 1.5, 2.5, 3.5, 5.5, 5.5, 5.5, 7.5, 8.5, 9.5])
+    records = Records(arrival=arrival, prompt=[8] * 10, output=[*[3] * 6, 1, *[3] * 3])
+    for request in range(10):
+        records.first[request], records.finish[request] = arrival[request] + 0.1, finish[request]
+    records.first[6] = 5.5
+    records.status = bytearray([FINISHED] * 10)
+    seen = Outages(replace(looked_at().result, records=records, slo=Slo(tpot=0.3, percentile=50.0)))
+    (episode,) = seen.episodes
+    assert (episode.at, episode.back, episode.over, episode.peak) == (4.0, 6.0, 6.0, 3)
+    # (5.5 - 4.2)/2 and (5.5 - 4.3)/2 s a token miss, 0.4/2 s and no token at all do not
+    assert list(np.flatnonzero(~seen.within)) == [4, 5]
+
+
 def test_a_percentile_beside_requests_that_never_finish() -> None:
     """Of 1, 2, 3 s and one that never ends the median is between 2 and 3 s; who has no such latency does not count."""
     times = np.array([3.0, np.inf, 1.0, np.nan, 2.0])

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from inferplan.devices.hardware import Link
+from inferplan.serving.admission import Admitted, Progress
 from inferplan.serving.cluster import Fleet
-from inferplan.serving.flags import Flags
+from inferplan.serving.flags import Flags, rules_of
+from inferplan.serving.records import Records
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.traffic.requests import ClosedLoop, Slo
@@ -141,6 +143,19 @@ def test_the_share_that_sglang_holds_back_falls_with_the_steps() -> None:
     soonest = seconds(100) + 48 * seconds(1) + seconds(200)
     assert soonest * (1 - CLOSE) <= first[1] <= (soonest + 32 * seconds(1)) * (1 + CLOSE)
     assert last[0] > first[1]
+
+
+def test_sglang_counts_a_long_output_up_to_its_bound() -> None:
+    """A holds 100 of 5,000 tokens and may write 100 more, 0.7 of which are kept; B writes 10,000, of which SGLang
+    counts 4,096 (``CLIP_MAX_NEW_TOKENS``): a prompt of 5,000 - 100 - 70 - 4,096 = 734 has room, one of 735 has none.
+    """
+    deployment = plain(capacity=5000, policy="sglang", admission="ratio")
+    rules = replace(rules_of(deployment, Flags(), 100.0, 200.0), capacity=5000.0)
+    for prompt, found in ((734, 0), (735, "cache")):
+        records = Records(arrival=[0.0, 0.0], prompt=[100, prompt], output=[100, 10_000])
+        admitted = Admitted(rules, records, Progress(records), None)
+        assert admitted.admit(0, 4096, True, lambda: 0.0, 0) == 0
+        assert admitted.admit(1, 4096, False, lambda: 0.0, 0) == found, prompt
 
 
 def test_the_front_end_takes_requests_one_after_another() -> None:

@@ -15,6 +15,7 @@ from inferplan.serving.rounds import Decodes, PromptLoad, holding, loaded_rounds
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, admissible, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+from inferplan.work.parallel import Parallelism
 from tests.builders import chip, dense, deploy
 from tests.serving.plain_time import CLOSE, EACH, HOST, plain, seconds
 
@@ -112,6 +113,8 @@ def test_what_a_cache_admits() -> None:
     assert admitted(10_000, 100.0, 200.0, admission="reserve") == 10_000 // 300
     assert admitted(10_000, 100.0, 200.0, admission="ratio") == pytest.approx(1 + 9700 / (100 + 100 * 1.098))
     assert admitted(1_000_000, 100.0, 200.0) == 64  # slots
+    long = 1 + (100_000 - 100 - 4096) / (100 + 5000 * 1.098)  # of the 10,000 that a new one may write 4,096 count
+    assert admitted(100_000, 100.0, 10_000.0, admission="ratio") == pytest.approx(long)
     assert admitted(299, 100.0, 200.0) == 0 and admitted(300, 100.0, 200.0) == pytest.approx(1.5)
 
 
@@ -159,3 +162,31 @@ def test_any_rank_with_a_piece_of_a_prompt_makes_the_round_long() -> None:
     held = holding(0.02, 8000.0, 1000.0, (1.0, 8))
     assert held.share == pytest.approx(1 - 0.2479, abs=1e-4)
     assert holding(0.02, 8000.0, 16000.0, (1.0, 8)).share == pytest.approx(1 - exp(-0.16), rel=1e-9)  # in one piece
+
+
+def test_a_user_meets_the_steps_of_ranks_that_share_experts() -> None:
+    """Two attention ranks with a user each, steps of 1 s whatever is in them, 101 output tokens.
+
+    With experts the ranks step together: who sends his next request finds the other's step in progress but while that
+    computes its prompt, 100 s of each 100 s and TTFT, and waits for half of it: TTFT = 1 + 0.5*100/(100 + TTFT). Ranks
+    without common experts are engines of their own.
+    """
+    ttft = 1.0
+    for _ in range(20):
+        ttft = 1 + 0.5 * 100 / (100 + ttft)
+    apart = plain(parallel=Parallelism(dp=2))
+    moe = {"kind": "moe", "experts": 2, "top_k": 1, "d_ff": 8}
+    for ffn, ep, expected in (({"kind": "mlp", "d_ff": 8}, 1, 1.0), (moe, 2, ttft)):
+        model = dense(layers=1, d_model=8, heads=1, d_ff=8, vocab=8, ffn=ffn)
+        served = replace(apart, model=model, parallel=Parallelism(dp=2, ep=ep))
+        closed = steady_state(served, UserLoad(concurrency=2.0, prompt=10.0, output=101.0))
+        assert float(closed.tpot) == pytest.approx(HOST, rel=1e-5)
+        assert float(closed.ttft) == pytest.approx(expected, rel=1e-4), ffn
+
+
+def test_a_full_budget_of_every_step_says_how_long_prompts_wait() -> None:
+    """40 users of 40 + 401 tokens, 20 tokens a step: a request is 440 tokens, and every step is full and takes 3 s. So
+    a user's turn is 40*440/20*3 = 2,640 s, of which 400*3 decode: 1,440 s until the first token."""
+    closed = steady_state(plain(budget=20), UserLoad(concurrency=40.0, prompt=40.0, output=401.0))
+    assert float(closed.tpot) == pytest.approx(3.0, rel=1e-3)
+    assert float(closed.ttft) == pytest.approx(2640 - 1200, rel=0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import comb
 from typing import Any
@@ -56,6 +57,14 @@ def test_a_mask_is_a_bit_a_token() -> None:
     assert steps.mask_bytes == 16_032 == VOCABULARY / 8
     assert steps.copied(64.0) == pytest.approx(64 * 16_032 / 64e9, rel=1e-12)
     assert float(steps.copied(64.0) + steps.applied(64.0)) == pytest.approx(after(64), rel=1e-9)
+
+
+def test_a_mask_has_a_word_for_the_last_tokens_too() -> None:
+    """33 tokens take two words of 32 bits, 8 bytes; 32 take one. Most vocabularies divide by 32 and cannot tell."""
+    honest = deployment()
+    for vocabulary, size in ((32, 4), (33, 8), (64, 8), (65, 12)):
+        small = replace(honest, model=honest.model.model_copy(update={"vocab": vocabulary}))
+        assert MaskedSteps(deployment=small, structured=asked()).mask_bytes == size
 
 
 @pytest.mark.parametrize("cores", [1, 2, 6, 32, 400])

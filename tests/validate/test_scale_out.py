@@ -333,6 +333,22 @@ def test_every_statistic_has_its_score() -> None:
     assert headline is not None and headline.bias == pytest.approx(-0.5)
 
 
+def test_a_score_by_hand() -> None:
+    """Predictions 1, -2, 3, ... -20 % off (21 of them with one that is not): |error| has median 10 % and its 90th
+    percentile is the 19th of 21, 18 %; a 95th would be 19 %. The mean is 10 %, signed -10/21 %."""
+    signs = [0.0, *((-1.0) ** (index + 1) * index for index in range(1, 21))]
+    measured = Measured(figures={("ttft", "mean"): 1.0}, statistic="mean")
+    row = Row(where="", cells={}, run=None, measured=measured)
+    rows = [
+        Scored(row=row, prediction=Prediction(figures={("ttft", "mean"): 1.0 + off / 100}, statistic="mean"))
+        for off in signs
+    ]
+    found = score(rows, "ttft")
+    assert found is not None and found.n == 21
+    assert (found.mape, found.median, found.p90) == pytest.approx((0.10, 0.10, 0.18))
+    assert found.bias == pytest.approx(-0.10 / 21)
+
+
 def test_inferencex_json_of_several_nodes(tmp_path: Path) -> None:
     record = {
         "hw": "gb200",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from inferplan.web.view import batches
+from inferplan.devices.constants import IDEAL
+from inferplan.estimate.roofline import price
+from inferplan.web.view import _run, batches
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Matmul
+from tests.builders import chip
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +30,21 @@ def test_batches_are_whole_numbers_that_grow_to_the_largest(largest: int, points
     assert len(found) == max(min(largest, points), 1)
     assert found[0] == 1 and (points == 1 or found[-1] == max(largest, 1))
     assert np.all(np.diff(found) >= 1) and np.all(found == np.round(found))
+
+
+def test_an_operator_that_runs_often_counts_as_often() -> None:
+    """Under one name three runs of 10 x 20 x 30 in two bytes and one of twice as many rows: 3*12,000 + 24,000 FLOP,
+    3*2,200 + 3,200 bytes. At 1e6 FLOP/s a run takes 12 ms, and the longer one here 64: 0.1 s in all.
+    """
+    bf16 = find_format("bf16")
+    ops = [
+        Matmul(name="ffn", m=rows, k=20, n=30, weight=bf16, input=bf16, output=bf16, count=count)
+        for rows, count in ((10.0, 3), (20.0, 1))
+    ]
+    short, long = (price(op, chip(1e9, 1e6), IDEAL) for op in ops)
+    row = _run([short, replace(long, spent=long.spent._replace(total=0.064))])
+    assert row["intensity"] == pytest.approx(60_000 / 9_800)
+    assert row["achieved_flop_per_s"] == pytest.approx(600_000)
 
 
 @pytest.mark.parametrize(
