@@ -19,6 +19,7 @@ from inferplan.catalog.files import config_root, load_hardware, names, validate
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.units import format_bytes, format_quantity
+from inferplan.work.formats import find_format
 
 KINDS = ("cuda", "cpu", "mps")
 REFUSED = {
@@ -252,8 +253,28 @@ class Ceilings:
     detail: dict[str, float] | None = None
 
 
+def with_wider(peaks: dict[str, float]) -> tuple[dict[str, float], list[str]]:
+    """Peaks of which none is below that of a wider format, and a line on each that is raised.
+
+    Values of a narrower format convert to a wider one as they are, so a device multiplies them at least at its rate
+    there: a lower figure is that of a library without a kernel for this device.
+    """
+    found, said = {}, []
+    bits = {name: find_format(name).bits for name in peaks}
+    for name, rate in peaks.items():
+        wider = max((other for other in peaks if bits[other] > bits[name]), key=peaks.__getitem__, default=name)
+        found[name] = max(rate, peaks[wider])
+        if found[name] > rate:
+            said.append(
+                f"{name}: torch's matmul reached {format_quantity(rate, 'FLOP/s')}; the peak is that of {wider}, to "
+                "which its values convert"
+            )
+    return found, said
+
+
 def measured_hardware(device: Device, ceilings: Ceilings, date: str) -> dict[str, Any]:
-    """The mapping of a hardware YAML in which every figure is this measurement."""
+    """The mapping of a hardware YAML in which every figure is this measurement; peaks by :func:`with_wider`."""
+    peaks, raised = with_wider(ceilings.peak)
     source = f"measured on {date}: {device.describe()}"
     data: dict[str, Any] = {
         "name": device.slug,
@@ -262,8 +283,11 @@ def measured_hardware(device: Device, ceilings: Ceilings, date: str) -> dict[str
         "unit": f"per {'process of ' + str(device.units) + ' threads' if device.kind == 'cpu' else 'device'}",
         "source": source,
         "confidence": "low",
+        "measured": True,
         "notes": [
-            "Bandwidth and peaks are what large copies, reads and matmuls reached in torch, not the data sheet's."
+            "Bandwidth and peaks are what large copies, reads and matmuls reached in torch, not the data sheet's: the "
+            "device can do at least that.",
+            *raised,
         ],
         "memory": {
             "label": format_bytes(device.memory),
@@ -271,7 +295,7 @@ def measured_hardware(device: Device, ceilings: Ceilings, date: str) -> dict[str
             "usable": f"{device.memory:.0f} B",
             "usable_basis": "the runtime's report",
         },
-        "peak": {name: format_quantity(rate, "FLOP/s") for name, rate in ceilings.peak.items()},
+        "peak": {name: format_quantity(rate, "FLOP/s") for name, rate in peaks.items()},
         "units": device.units,
     }
     if device.cache_known:

@@ -18,6 +18,11 @@ SLOWEST, FASTEST = 0.2, 1.5
 """Share of its stated bandwidth that a device is believed to reach at the least and at the most."""
 STREAM = 16e6
 """Bytes of an operator from which its rate counts as one of memory."""
+ROWS = 256.0
+"""Rows of a matmul from which its rate counts as one of the arithmetic: those of the smallest ceiling."""
+CALM = 3
+"""Visits that nothing disturbed from which an operator says what can be reached: a lap that is too short is no median
+of three."""
 
 
 def hardware_of(device: Device, session: Session, gpu: str | None) -> tuple[HardwareSpec, dict[str, Any] | None]:
@@ -55,8 +60,10 @@ def reached(session: Session) -> dict[str, float]:
     """The ceilings of a session [B/s, FLOP/s], raised to what its own operators reached.
 
     A ceiling is what can be reached: a copy that was timed while something else held the memory must not cap kernels
-    that were timed a hundred times. Operators count with :data:`STREAM` bytes or more, whose operands no cache keeps,
-    and matmuls with their arithmetic, where a ceiling of that format was measured.
+    that were timed a hundred times. Operators count from :data:`CALM` visits that nothing disturbed: with
+    :data:`STREAM` bytes or more, whose operands no cache keeps, as memory, and matmuls of :data:`ROWS` rows or more
+    with their arithmetic, where a ceiling of that format was measured. Few rows are another kernel, whose rate many
+    rows do not reach (bf16 on a CPU without bf16 arithmetic).
     """
     rates = dict(session.ceilings)
 
@@ -66,12 +73,12 @@ def reached(session: Session) -> dict[str, float]:
 
     for key, samples in session.samples.items():
         op, work = session.shapes[key], session.shapes[key].work()
-        if len(samples) < 2 or not isinstance(op, (Matmul, Elementwise, Copy)):
+        if sum(sample.calm for sample in samples) < CALM or not isinstance(op, (Matmul, Elementwise, Copy)):
             continue
         seconds = session.seconds(key)
         if float(work.bytes) >= STREAM:
             raised("read", float(work.bytes) / seconds)
-        if isinstance(op, Matmul):
+        if isinstance(op, Matmul) and float(op.m) >= ROWS:
             raised(f"matmul.{op.math}", float(work.flop) / seconds)
     return rates
 

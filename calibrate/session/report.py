@@ -105,8 +105,10 @@ def notes(outcome: Outcome) -> list[str]:
 
 
 def shortfalls(facts: dict[str, Any]) -> list[str]:
-    """What is not written and why, and how far shapes of a model are off that nothing is fitted to."""
+    """What is not written and why, what measured peaks are, and how far shapes of a model are off that nothing is
+    fitted to."""
     said = [f"Not written: {what}: {why}." for what, why in facts["not_written"].items()]
+    said += facts.get("hardware", {}).get("notes", [])
     strange = facts.get("held_out_model")
     if strange and strange["shapes"]:
         said.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import exp
 from pathlib import Path
@@ -155,6 +156,7 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     Example: inferplan anchor fit run-1.json run-2.json run-3.json -o own.yaml
     """
     from inferplan.cli.options import write
+    from inferplan.reports.validation import above_notes
     from inferplan.validation.anchor import anchor_of, anchor_yaml, require_unopposed
     from inferplan.validation.importers import read_file
     from inferplan.validation.run import Pricing
@@ -163,9 +165,10 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     rows = [row for path in files for row in read_file(Path(path), supplied)[1]]
     require_unopposed(rows)
     pricing = Pricing(calibration=values["calibration"], ideal=values["ideal"], processes=values["jobs"])
-    found = anchor_of(priced(rows, pricing), pricing, ", ".join(files))
+    scored = priced(rows, pricing)
+    found = anchor_of(scored, pricing, ", ".join(files))
     save(anchor_file, anchor_yaml(found.anchor))
-    write(_fitted(found, anchor_file), style or "table")
+    write(_fitted(found, anchor_file, above_notes(scored)), style or "table")
 
 
 def _clipped(metric: Metric, anchor: Anchor) -> str:
@@ -180,7 +183,7 @@ def _clipped(metric: Metric, anchor: Anchor) -> str:
     )
 
 
-def _fitted(found: Fitted, path: str) -> Report:
+def _fitted(found: Fitted, path: str, above: Sequence[str]) -> Report:
     from inferplan.validation.anchor import left_over
 
     anchor = found.anchor
@@ -204,6 +207,7 @@ def _fitted(found: Fitted, path: str) -> Report:
         if one is not None
     ]
     notes += [_clipped(metric, anchor) for metric in METRICS if _clipped(metric, anchor)]
+    notes += [*above]
     notes += [f"left out: {where}: {reason}" for where, reason in found.left_out]
     notes.append(f"{len(anchor.rows)} runs written; use them with --anchor {path}")
     record = {

@@ -114,6 +114,8 @@ class HardwareSpec(Spec):
     """Whether ``relative`` has the same chip: units and clock within 5 %, no lower a power limit, any memory."""
     source: str
     confidence: Literal["high", "medium", "low"]
+    measured: bool = False
+    """Bandwidth and peaks are what programs reached, no data sheet's: the device can do at least that."""
     notes: list[str] = []
     memory: Memory
     peak: dict[str, FlopPerSecond]

@@ -9,6 +9,7 @@ from typing import Any
 from inferplan.measuring.figures import Figures, figures
 from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
+from inferplan.reports.validation import above_notes
 from inferplan.table import Report, Table
 from inferplan.units import format_time
 from inferplan.validation.held_out import Figure, HeldOut, clipped
@@ -36,7 +37,7 @@ def measured_report(session: Session, lines: Sequence[Mapping[str, str]], judged
         tables.append(_held_table(judged.held))
     record["held_out"] = None if judged.held is None else _held_record(judged.held)
     record["not_predicted"] = judged.why or None
-    notes = [*_notes(session, found), *_verdict(judged)]
+    notes = [*_notes(session, found), *_verdict(judged), *above_notes(judged.scored)]
     return Report(record=record, tables=tables, notes=notes, rows=[dict(line) for line in lines])
 
 
@@ -92,7 +93,9 @@ def _predicted_table(scored: Sequence[Scored]) -> Table:
         for metric in ("ttft", "tpot"):
             predicted, error = one.prediction.at(metric) if one.prediction else None, one.error(metric)
             cells += [_time(predicted), "-" if error is None else f"{error:+.1%}"]
-        rows.append([*cells, one.refused or ", ".join(f"{name} faster than light" for name in one.impossible)])
+        fast = [f"{name} faster than light" for name in one.impossible]
+        fast += [f"{name} above the measured peaks" for name in one.above_measured]
+        rows.append([*cells, one.refused or ", ".join(fast)])
     columns = ["users", "prompt", "output", "TTFT predicted", "error", "TPOT predicted", "error ", ""]
     return Table(title="predicted, without an anchor", columns=columns, rows=rows, right=_RIGHT)
 

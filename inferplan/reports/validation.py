@@ -51,6 +51,9 @@ def validation_report(scored: Sequence[Scored], title: str, per_row: bool = Fals
         "faster_than_light": [
             {"row": one.row.where, "metrics": list(one.impossible)} for one in scored if one.impossible
         ],
+        "above_measured_peaks": [
+            {"row": one.row.where, "metrics": list(one.above_measured)} for one in scored if one.above_measured
+        ],
         "scores": {
             name: {metric: found.record() for metric in METRICS if (found := score(rows, metric))}
             for name, rows in sets
@@ -144,6 +147,7 @@ def row_record(one: Scored) -> dict[str, Any]:
             }
     record["statistic"] = measured.statistic
     record |= {"refused": one.refused or None, "faster_than_light": list(one.impossible)}
+    record["above_measured_peaks"] = list(one.above_measured)
     return record | {"basis": found.basis if found else None, "notes": list(found.notes) if found else []}
 
 
@@ -162,7 +166,7 @@ def _rows_table(scored: Sequence[Scored]) -> Table:
                 "" if measured.tpot is None else f"{measured.tpot * 1e3:,.2f}",
                 cells["tpot_predicted_ms"],
                 "" if errors[1] is None else f"{errors[1]:+.1%}",
-                one.refused or ("impossible" if one.impossible else ""),
+                one.refused or ("impossible" if one.impossible else "above peaks" if one.above_measured else ""),
             ]
         )
     columns = ["row", "TTFT ms", "predicted", "error", "TPOT ms", "predicted ", "error ", ""]
@@ -183,11 +187,25 @@ def _notes(scored: Sequence[Scored]) -> list[str]:
             f"physically impossible (faster than a perfect device, more than memory holds): {len(fast)} rows ({shown}"
             f"{', ...' if len(fast) > SHOWN_LIMIT else ''}); they are in the score, and in no fit"
         )
+    notes += above_notes(scored)
     told = Counter(note for one in scored if one.prediction for note in one.prediction.notes)
     notes += [f"note: {count} x {note}" for note, count in told.most_common(SHOWN_LIMIT)]
     bases = Counter(one.prediction.basis for one in scored if one.prediction)
     notes.append("basis: " + ", ".join(f"{name} {count}" for name, count in bases.most_common()))
     return notes
+
+
+def above_notes(scored: Sequence[Scored]) -> list[str]:
+    """One line where rows are faster than the measured peaks of their hardware file; empty elsewhere."""
+    above = [one for one in scored if one.above_measured]
+    if not above:
+        return []
+    shown = ", ".join(one.row.where for one in above[:SHOWN_LIMIT])
+    devices = ", ".join(sorted({one.row.run.gpu for one in above if one.row.run}))
+    return [
+        f"peaks of {devices} are measured lower bounds: {len(above)} rows ({shown}"
+        f"{', ...' if len(above) > SHOWN_LIMIT else ''}) are faster than a device of these peaks; the rows count"
+    ]
 
 
 def rows_csv(scored: Sequence[Scored]) -> str:

@@ -49,6 +49,11 @@ class Scored:
         return self.prediction.impossible if self.prediction else ()
 
     @property
+    def above_measured(self) -> tuple[str, ...]:
+        """The metrics that are faster than the peaks that were measured of the device: those are lower bounds."""
+        return self.prediction.above_measured if self.prediction else ()
+
+    @property
     def suspect(self) -> bool:
         """Whether its source doubts it, a row that cannot be interpreted too."""
         return bool(self.row.cells.get("suspect") if self.row.run is None else self.row.run.suspect)

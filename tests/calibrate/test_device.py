@@ -20,6 +20,7 @@ from calibrate.device.device import (
     identify,
     match,
     measured_hardware,
+    with_wider,
 )
 from calibrate.files import write_yaml
 from inferplan.catalog.files import load_hardware
@@ -222,6 +223,24 @@ def test_memory_is_what_the_container_may_take(tmp_path: Path) -> None:
     assert machine._group_available(tmp_path) == 5000
     (tmp_path / "memory.max").write_text("max\n")
     assert machine._group_available(tmp_path) == float("inf")
+
+
+def test_no_format_is_written_below_a_wider_one() -> None:
+    """One thread of a CPU with AVX2, GFLOP/s: fp32 16.7, fp16 2.7, bf16 2.5, torch's ``_int_mm`` 0.59. int8 converts to
+    fp32 (and 127 x 127 is exact there), so the processor does int8 at 16.7 at least. With arithmetic of its own for
+    bf16 (AMX) nothing is raised but what is below that.
+    """
+    measured = {"fp32": 16.7e9, "bf16": 2.5e9, "fp16": 2.7e9, "int8": 0.59e9}
+    found, said = with_wider(measured)
+    assert found == dict.fromkeys(measured, 16.7e9)
+    assert [line.partition(":")[0] for line in said] == ["bf16", "fp16", "int8"]
+    assert "590.0 MFLOP/s" in said[2] and "that of fp32" in said[2]
+    amx = {"fp32": 2e12, "bf16": 1e13, "fp16": 3e12, "int8": 4e12}
+    found, said = with_wider(amx)
+    assert found == amx | {"int8": 1e13} and "that of bf16" in said[0]
+    data = measured_hardware(device("cpu", "AMD EPYC"), Ceilings(bandwidth=27.2e9, peak=measured), "2026-01-01")
+    assert as_hardware(data).peak["int8"] == pytest.approx(16.7e9)
+    assert as_hardware(data).measured and any("int8: torch's matmul reached" in note for note in data["notes"])
 
 
 def test_measured_hardware_is_a_hardware_file(tmp_path: Path) -> None:

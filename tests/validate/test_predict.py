@@ -8,15 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.files import config_root
+from inferplan.catalog.files import config_root, read_yaml
 from inferplan.cli import cli, main
 from inferplan.devices.constants import StepConstants
-from inferplan.errors import InferplanError, ToleranceError
+from inferplan.errors import InferplanError, ToleranceError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad, widened
+from inferplan.reports.validation import validation_report
+from inferplan.validation.anchor import anchor_of
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import impossible, predict
@@ -135,6 +138,28 @@ def test_faster_than_light_is_seen_and_still_scored() -> None:
     assert scored[0].impossible == ("tpot",)
     assert (found := score(scored, "tpot")) is not None
     assert found.n == 1
+
+
+def test_measured_peaks_are_lower_bounds_and_make_no_row_impossible(tmp_path: Path) -> None:
+    """A quarter of an H100's figures, written as a measurement of what it reached: a row is faster than they allow. The
+    same figures as a data sheet's make it impossible.
+    """
+    data = read_yaml(config_root() / "hardware" / "h100-sxm.yaml")
+    data |= {"confidence": "low", "peak": {"bf16": "1 TFLOP/s"}, "derivation": {}}
+    data["memory"] |= {"bandwidth": "800 GB/s"}
+    found = {}
+    for measured in (False, True):
+        file = tmp_path / f"measured-{measured}.yaml".lower()
+        file.write_text(yaml.safe_dump(data | {"name": file.stem, "aliases": [], "measured": measured}))
+        (one,) = price_rows([row(gpu=str(file))])
+        found[measured] = (one.impossible, one.above_measured)
+        if measured:
+            assert "measured lower bounds: 1 rows" in " ".join(validation_report([one], "").notes)
+            assert len(anchor_of([one], Pricing(processes=1), "here").anchor.rows) == 1
+        else:
+            with pytest.raises(UsageError, match="impossible: tpot, ttft"):
+                anchor_of([one], Pricing(processes=1), "here")
+    assert found == {False: (("tpot", "ttft"), ()), True: ((), ("tpot", "ttft"))}
 
 
 def test_more_than_memory_holds_is_seen() -> None:
