@@ -268,7 +268,7 @@ def check_report(found: Checked, path: Path, tolerance: float) -> Report:
 
 def summary(outcome: Outcome, files: dict[str, str]) -> Report:
     """What a run found, for stdout."""
-    steps, medians = step_rows(outcome), pooled_errors(outcome)
+    steps, pooled = step_rows(outcome), pooled_errors(outcome)
     facts = outcome.calibration.provenance
     tables = [*([whole_table(steps, picture=True)] if steps else []), held_out_table(outcome)]
     records = [
@@ -283,7 +283,8 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
         "samples": facts["samples"],
         "files": files,
         "held_out": records,
-        "held_out_median": {kernel: off for kernel, (off, _) in medians.items()},
+        "held_out_median": {kernel: one.median for kernel, one in pooled.items()},
+        "held_out_mean_factor": {kernel: one.factor for kernel, one in pooled.items()},
         "whole_models": [_step_record(row) for row in steps],
         "whole_models_error": {
             name: None if found is None else asdict(found)
@@ -301,7 +302,7 @@ def summary(outcome: Outcome, files: dict[str, str]) -> Report:
     said += [f"{facts['shapes']} shapes, {facts['samples']} visits, {len(facts['refused'])} refused."]
     said += disturbances(facts)
     said += shortfalls(facts)
-    said += [f"{kernel}, all formats: median {percent(off)} over {n} shapes." for kernel, (off, n) in medians.items()]
+    said += [f"{kernel}, all formats: {one.describe()}." for kernel, one in pooled.items()]
     said += [f"{name}: {path}" for name, path in files.items()]
     return Report(record=record, tables=tables, notes=said, rows=records, headline=headline(steps) if steps else "")
 

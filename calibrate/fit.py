@@ -267,6 +267,22 @@ def fit_stack(stacked: Stack) -> Fit:
     return _finished(best, stacked)
 
 
+def refit(stacked: Stack, near: Fit) -> Fit:
+    """The constants of some of the measurements that ``near`` is fitted to: from there on, with its terms and its
+    sharpness. A tenth of the time of a fit from nothing, for leaving one out after another."""
+    names = tuple(name for name in _main(stacked) if name != "sharpness")
+    start = {name: float(getattr(near, name)) for name in names} | near.terms
+    unknowns = _Unknowns(names=(*names, *near.terms), fixed={"sharpness": near.sharpness})
+    return _solve(stacked, unknowns, start)[0]
+
+
+def mean_factor(ratios: Array) -> float:
+    """How far apart measured and predicted are on average, as a factor of 1 or more: ``exp(mean |ln ratio|)``. Half as
+    long and twice as long are as far off; a relative error never says more than 100 % of what is predicted too short.
+    """
+    return _rounded(float(np.exp(np.mean(np.abs(np.log(ratios))))))
+
+
 def _main(stacked: Stack) -> tuple[str, ...]:
     """The main constants that the measurements can tell apart."""
     math = any(np.any(asked.math > 0) for asked in stacked.demands)

@@ -39,9 +39,7 @@ def page(found: Comparison, today: str, budget: float, picture: str) -> str:
     parts += [f"**{headline(rows)}**", f"![{CAPTION}]({picture})", CAPTION]
     parts += [render(Report(record={}, tables=[whole_table(rows)]), "markdown").strip()]
     sizes = found.sizes
-    kernels = "; ".join(
-        f"{kernel} {percent(off)} (median of {n} shapes)" for kernel, (off, n) in pooled_errors(found.outcome).items()
-    )
+    kernels = "; ".join(f"{kernel} {pooled.describe()}" for kernel, pooled in pooled_errors(found.outcome).items())
     hardware = found.outcome.hardware
     parts += [
         f"The model: width {sizes.width}, {sizes.layers} layers, {sizes.heads} heads and {sizes.kv_heads} KV heads of "

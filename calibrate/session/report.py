@@ -84,10 +84,7 @@ def notes(outcome: Outcome) -> list[str]:
         f"{facts['shapes']} shapes, {facts['samples']} visits. Errors are predicted over measured, on shapes that the "
         "fit never saw. Nothing is fitted to whole models."
     ]
-    said += [
-        f"{name}, all formats: median {percent(off)} over {n} held-out shapes."
-        for name, (off, n) in pooled_errors(outcome).items()
-    ]
+    said += [f"{name}, all formats: {pooled.describe()}." for name, pooled in pooled_errors(outcome).items()]
     said += legend(step_rows(outcome))
     step = outcome.calibration.step
     if step != StepConstants():
@@ -115,6 +112,8 @@ def shortfalls(facts: dict[str, Any]) -> list[str]:
             f"Shapes of {strange['model']}, of which none was fitted: median {percent(strange['median'])}, "
             f"MAPE {percent(strange['mape'])} over {strange['shapes']}."
         )
+    elif strange:
+        said.append(f"No shape of {strange['model']}, which is held out whole, was measured in time.")
     return said
 
 
@@ -170,9 +169,11 @@ def held_out_table(outcome: Outcome) -> Table:
         for label, figures in formats.items():
             fitted = outcome.calibration.constants[kernel][label].n
             errors = [percent(figures[name]) for name in ("median", "mape", "p90", "worst", "bias")]
-            rows.append([kernel, label, str(fitted), str(figures["n"]), *errors, figures["worst_shape"]])
-    columns = ["kernel", "format", "fitted", "held out", "median", "MAPE", "p90", "worst", "bias", "worst shape"]
-    return Table(title="Held-out error", columns=columns, rows=rows, right=frozenset(columns[2:9]))
+            counts = [str(fitted), str(figures["n"]), f"{figures['mean_factor']:.3g}"]
+            rows.append([kernel, label, *counts, *errors, figures["worst_shape"]])
+    figures = ["mean factor", "median", "MAPE", "p90", "worst", "bias"]
+    columns = ["kernel", "format", "fitted", "held out", *figures, "worst shape"]
+    return Table(title="Held-out error", columns=columns, rows=rows, right=frozenset(columns[2:10]))
 
 
 def _constants(outcome: Outcome) -> Table:

@@ -14,13 +14,13 @@ QUICK = 60.0
 WARM_UP = 0.01
 """Share of the budget in which the device is warmed up at most."""
 WRITTEN = 0.5
-"""The largest median error on held-out shapes of a kernel and format whose constants are written. What stands in for
-them is on file, carried at the worst from another library's kernel or another device, and 5 to 50 % off (medians of
-``configs/libraries.yaml`` and, but for sparse attention, ``relatives.yaml``): one that is further off takes away more
-than it adds."""
+"""How far off a kernel and format may be on held-out shapes for its constants to be written: measured and predicted are
+a factor of 1.5 apart on average (:func:`calibrate.fit.mean_factor`). What stands in for them is on file, carried at the
+worst from another library's kernel or another device, and 5 to 50 % off (medians of ``configs/libraries.yaml`` and, but
+for sparse attention, ``relatives.yaml``): one that is further off takes away more than it adds. The mean of logarithms,
+for a median of a few shapes says nothing of the others, and a relative error nothing of those predicted too short."""
 FEWEST = 6
-"""Shapes of a kernel and format from which it is fitted: four for the constants, two to hold out, for an error over one
-shape is no band."""
+"""Shapes of a kernel and format from which it is fitted: five for the constants when each in turn is held out."""
 DISTURBED = 0.5
 """The share of visits that may be disturbed; of a run with more, nothing is written unless it is asked for."""
 SLACK = 5.0
@@ -36,7 +36,8 @@ class Settings:
 
     budget: wall seconds of the whole run. spent: seconds gone before it began (imports). gpu: the catalogue entry that
     the device is, whatever it calls itself. tolerance: largest median error of a kernel that ``check`` accepts.
-    written: the same of one whose constants are written. keep_disturbed: fit a run of which most was disturbed, too.
+    written: largest mean factor, less 1, of one whose constants are written. keep_disturbed: fit a run of which most
+    was disturbed, too.
     """
 
     budget: float
