@@ -9,10 +9,17 @@ test: lint types docs unit
 
 install: $(VENV)/.installed
 
+# The CPU build of torch: from where pip looks anyway (a folder of --find-links, a mirror, macOS), else from its
+# publisher's index, which is asked for torch alone and not waited for long where it cannot be reached.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH := -m pip install --quiet torch -c constraints.txt
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch -c constraints.txt
+	$(BIN)/python $(TORCH) 2> /dev/null || $(BIN)/python $(TORCH) --extra-index-url $(TORCH_INDEX) --timeout 15 --retries 1 \
+		|| { echo "no CPU build of torch, of the version in constraints.txt: pip finds none, nor at $(TORCH_INDEX);" \
+		"TORCH_INDEX=URL names another index, PIP_FIND_LINKS a folder with the wheel" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
 	touch $@
 
