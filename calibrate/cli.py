@@ -58,7 +58,7 @@ class Options:
     only_fit: bool = False
     only_check: bool = False
     tolerance: float | None = None
-    """Largest median error of a kernel; ``None`` takes that of writing, or of a check (:class:`Settings`)."""
+    """Largest error of a kernel; ``None`` takes that of writing, or of a check (:class:`Settings`)."""
     keep_disturbed: bool = False
     calibration: Path | None = None
     gpu: str | None = None

@@ -15,8 +15,8 @@ WHEELS = {
     "darwin": "torch-2.13.0-cp311-none-macosx_11_0_arm64.whl",
     "win32": "torch-2.13.0-cp311-cp311-win_amd64.whl",
 }
-"""Of the CPU builds the names that their publisher gives them; the CUDA build of the package index for Linux has none but
-the version."""
+"""Of the CPU builds the names that their publisher gives them; the CUDA build of the package index for Linux states the
+version alone."""
 
 
 @pytest.mark.parametrize("system", WHEELS)
