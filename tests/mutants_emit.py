@@ -7,6 +7,14 @@ from tests.planning import test_emit, test_emit_flags
 
 EMIT_MUTANTS = [
     SourceMutant(
+        name="a pod asks for one pipeline stage",
+        place="inferplan.answers.emit.k8s:_pod",
+        old="launch.deployment.parallel.ranks",
+        new="launch.deployment.parallel.tp",
+        changes="pods of a pipeline get half of their GPUs",
+        check=test_emit.test_a_pod_asks_for_the_gpus_of_every_stage_and_rank,
+    ),
+    SourceMutant(
         name="a typed id becomes the catalogue's checkpoint",
         place="inferplan.answers.emit.checkpoint:repository",
         old='if "/" in name and',

@@ -44,6 +44,22 @@ def _with_options(check: Callable[..., None]) -> Callable[[], None]:
 
 PLANNING_MUTANTS = [
     SourceMutant(
+        name="a minimum bill begins when the replica is ready",
+        place="inferplan.planning.day:PolicyDay.lives",
+        old="life.ordered + least",
+        new="life.ready + least",
+        changes="a day costs more than the provider asks for",
+        check=test_day.test_a_replica_is_paid_for_its_minimum,
+    ),
+    SourceMutant(
+        name="replicas lie across instances",
+        place="inferplan.catalog.bills:Tariff.filled",
+        old="bill.units * (room // self.devices)",
+        new="bill.units * room // self.devices",
+        changes="a bill is said to hold replicas that no instance holds",
+        check=partial(test_prices.test_what_is_paid_for_can_be_filled, "b200-hgx", 3, 3, 4),
+    ),
+    SourceMutant(
         name="structured decoding in a plan: steps are priced without masks",
         place="inferplan.planning.masks:with_masks",
         old="_added(masked, batch, rounds.decode, batch)",

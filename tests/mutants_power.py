@@ -12,6 +12,14 @@ from tests.planning import test_power_budget as budget
 
 POWER_MUTANTS = [
     SourceMutant(
+        name="power: the answers of a prompt are one",
+        place="inferplan.answers.energy:StaticEnergy.per_token",
+        old="self.estimate.load.sequences",
+        new="self.estimate.load.batch",
+        changes="with --samples 4 a token takes four times its joules",
+        check=power.test_each_answer_to_a_prompt_has_its_share_of_a_decode_step,
+    ),
+    SourceMutant(
         name="power: a lower clock slows memory too",
         place="inferplan.estimate.roofline:IdealTime.at",
         old="self._replace(math=self.math / clock)",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests import test_explain, test_mig, test_releases, test_routes, test_step_time
+from tests import test_explain, test_mig, test_releases, test_routes, test_step_time, test_wide_ep
+from tests.measuring import test_stream
 from tests.mutants_source import SourceMutant
 from tests.serving import test_pipeline as pipeline
 from tests.serving import test_scheduling_rules as rules
@@ -16,6 +17,30 @@ _PIPELINE = "inferplan.serving.pipeline:Pipeline"
 _replay = partial(pipeline.test_every_request_agrees_with_the_replay, 2, 1, "vllm")
 
 SCALE_MUTANTS = [
+    SourceMutant(
+        name="validate: the 90th percentile is the 95th",
+        place="inferplan.validation.score:score",
+        old="np.quantile(size, 0.9)",
+        new="np.quantile(size, 0.95)",
+        changes="the table of the accuracy is of other rows",
+        check=test_scale_out.test_a_score_by_hand,
+    ),
+    SourceMutant(
+        name="kernels for racks inside of any node",
+        place="inferplan.devices.engine:ExchangeRules.on",
+        old=" and link.domain > node",
+        new="",
+        changes="H100s in one node exchange as an NVL72 does",
+        check=test_wide_ep.test_kernels_for_racks_are_for_fabrics_that_join_nodes,
+    ),
+    SourceMutant(
+        name="measure: time begins with the first token",
+        place="inferplan.measuring.figures:figures",
+        old="min(reply.sent for reply",
+        new="min(reply.times[0] for reply",
+        changes="measured rates are too high, and every anchor made of them",
+        check=test_stream.test_the_rate_of_a_load_is_from_the_first_request_to_the_last_token,
+    ),
     SourceMutant(
         name="a version has its engine's host",
         place="inferplan.devices.engine:EngineSpec.running",
