@@ -268,12 +268,13 @@ def fit_stack(stacked: Stack) -> Fit:
 
 
 def refit(stacked: Stack, near: Fit) -> Fit:
-    """The constants of some of the measurements that ``near`` is fitted to: from there on, with its terms and its
-    sharpness. A tenth of the time of a fit from nothing, for leaving one out after another."""
+    """The constants of some of the measurements that ``near`` is fitted to, with its terms and its sharpness.
+
+    They begin where every fit begins, not at ``near``: a constant that only the shapes left out can tell would stay
+    what those made of it.
+    """
     names = tuple(name for name in _main(stacked) if name != "sharpness")
-    start = {name: float(getattr(near, name)) for name in names} | near.terms
-    unknowns = _Unknowns(names=(*names, *near.terms), fixed={"sharpness": near.sharpness})
-    return _solve(stacked, unknowns, start)[0]
+    return _solve(stacked, _Unknowns(names=(*names, *near.terms), fixed={"sharpness": near.sharpness}), {})[0]
 
 
 def mean_factor(ratios: Array) -> float:

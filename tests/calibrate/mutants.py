@@ -279,6 +279,22 @@ CALIBRATE_MUTANTS = [
         check=partial(in_a_folder, test_overlay.test_what_was_not_measured_keeps_the_constants_on_file),
     ),
     SourceMutant(
+        name="one outlying row steers a fit",
+        place="calibrate.fit:SOFT",
+        old="= 0.15",
+        new="= 1.5",
+        changes="constants of serving follow the rows that are farthest off",
+        check=test_fit.test_a_step_follows_most_rows_and_not_the_one_that_is_far_off,
+    ),
+    SourceMutant(
+        name="a held-out shape is fitted",
+        place="calibrate.session.fitting:held_to",
+        old="if shape_of(row.op) != shape_of(one.op)",
+        new="if row",
+        changes="the error of a fit of few shapes is that of shapes it saw",
+        check=test_written.test_a_shape_that_is_held_out_has_no_part_in_its_fit,
+    ),
+    SourceMutant(
         name="every kernel is written",
         place="calibrate.session.fitting:_fitted",
         old="factor - 1.0 > settings.written",

@@ -7,6 +7,7 @@ from functools import partial
 from tests.calibrate import test_cuda_laps as laps
 from tests.calibrate import test_device as devices
 from tests.calibrate import test_health as health
+from tests.calibrate import test_report as report
 from tests.mutants_source import SourceMutant
 
 
@@ -18,6 +19,30 @@ def _fits() -> None:
 
 
 DEVICE_MUTANTS = [
+    SourceMutant(
+        name="a peak of int8 is what torch reaches",
+        place="calibrate.device.device:with_wider",
+        old="found[name] = max(rate, peaks[wider])",
+        new="found[name] = rate",
+        changes="llama.cpp on a CPU is priced a tenth as fast as it is",
+        check=devices.test_no_format_is_written_below_a_wider_one,
+    ),
+    SourceMutant(
+        name="a few rows lift a peak",
+        place="calibrate.session.hardware:reached",
+        old=" and float(op.m) >= ROWS",
+        new="",
+        changes="prompts on a CPU are predicted seven times too fast",
+        check=report.test_few_rows_say_nothing_of_the_peak,
+    ),
+    SourceMutant(
+        name="two visits lift a peak",
+        place="calibrate.session.hardware:reached",
+        old="sum(sample.calm for sample in samples) < CALM",
+        new="len(samples) < 2",
+        changes="one lap of a disturbed shape becomes the peak",
+        check=report.test_a_ceiling_is_at_least_what_operators_reached,
+    ),
     SourceMutant(
         name="form factors are not told apart",
         place="calibrate.device.device:_same_product",
