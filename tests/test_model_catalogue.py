@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -23,6 +25,50 @@ FAMILIES = {
 @cache
 def load(name: str) -> ModelSpec:
     return catalog.load_model(name)
+
+
+def test_no_file_is_made_of_the_defaults_of_a_class():
+    """What transformers' constructor takes where a config says nothing is not a checkpoint."""
+    text = {
+        path.stem: path.read_text(encoding="utf-8") for path in catalog.find("models", "gpt2").parent.glob("*.yaml")
+    }
+    assert len(text) >= len(NAMES)
+    assert not [name for name, said in text.items() if re.search(r"configuration_\w+\.py|defaults of the class", said)]
+
+
+REAL = {
+    # kinds of layers in order of first appearance, context, KV elements of a token in every window and beyond them
+    "minimax-m3": ({"attention": 3, "block_sparse_attention": 57}, 1048576, 68736, 68736),
+    "minimax-m3-nvfp4": ({"attention": 3, "block_sparse_attention": 57}, 1048576, 68736, 68736),
+    "deepseek-v4-flash": ({"window": 2, "4": 21, "128": 20}, 1048576, 25456, 3440),
+    "mimo-v2-flash": ({"attention": 9, "window": 39}, 262144, 111360, 11520),
+    "llama-3.2-11b-vision": ({"attention": 32}, 131072, 65536, 65536),
+    "hy3-preview": ({"attention": 80}, 262144, 163840, 163840),
+    "longcat-flash": ({"mla": 56}, 131072, 32256, 32256),
+    "mistral-small-4-119b": ({"mla": 36}, 1048576, 11520, 11520),
+    "solar-open-100b": ({"attention": 48}, 131072, 98304, 98304),
+    "ernie-4.5-21b-a3b": ({"attention": 28}, 131072, 28672, 28672),
+    "ministral-3-8b": ({"attention": 34}, 262144, 69632, 69632),
+}
+"""From the released configs: ``sparse_attention_freq``, ``compress_ratios`` and ``hybrid_layer_pattern`` counted entry
+by entry, ``max_position_embeddings``, and the KV by hand: MiniMax-M3 60 layers of 2 x 4 x 128 and 57 index keys of 128;
+DeepSeek-V4-Flash 43 windows of 512, 21 x (512 + 128) / 4 and 20 x 512 / 128; MiMo 9 x 4 x 320 and 39 x 8 x 320; the
+others layers x 2 x heads x width, of latent attention layers x (latent + rotary)."""
+
+
+def test_rows_read_from_a_released_config_have_its_layers_its_context_and_its_cache():
+    for name, (kinds, context, kv, beyond) in REAL.items():
+        model, found = load(name), Counter()
+        for layer, count in model.distinct:
+            mixer = layer.mixer
+            rate = getattr(mixer, "pool", None)
+            found[str(rate.rate) if rate else "window" if getattr(mixer, "window", None) else mixer.kind] += count
+        assert (dict(found), model.max_context) == (kinds, context), name
+        assert (model.kv_elements_per_token, model.kv_elements_per_token_beyond_windows) == (kv, beyond), name
+    assert load("minimax-m3").parameters["total"] == 426_174_565_632
+    assert load("deepseek-v4-flash").mtp is not None
+    sparse = next(layer.mixer for layer, _ in load("minimax-m3").distinct if layer.mixer.kind != "attention")
+    assert (sparse.indexer.block, sparse.indexer.top_blocks, sparse.indexer.heads) == (128, 16, 4)
 
 
 def test_there_are_at_least_ninety():
@@ -50,8 +96,9 @@ def test_published_counts(name):
     if published.active_counts == "without_embedding_and_head":
         active -= counts["lm_head"]
     assert published.tolerance <= 0.2
+    total = counts["total"] + sum(getattr(model, f"{part.removesuffix('s')}_parameters") for part in published.includes)
     if published.parameters is not None:
-        assert counts["total"] == pytest.approx(published.parameters, rel=published.tolerance)
+        assert total == pytest.approx(published.parameters, rel=published.tolerance)
     if published.active is not None:
         assert active == pytest.approx(published.active, rel=published.tolerance)
 
@@ -87,6 +134,8 @@ def test_every_family_is_there():
         ("llada-8b-base", "llada-8b"),
         ("mistral-small-24b", "mistral-small-24b-instruct-2501"),
         ("DeepSeek-R1", "deepseek-r1"),
+        ("MiniMaxAI/MiniMax-M3", "minimax-m3"),
+        ("nvidia/MiniMax-M3-NVFP4", "minimax-m3-nvfp4"),
     ],
 )
 def test_names_of_the_hub_find_their_model(said, name):

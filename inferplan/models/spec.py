@@ -107,6 +107,8 @@ class Published(Spec):
     """Which of the three meanings of "active" the vendor uses (docs/model-coverage.md)."""
     tolerance: float = 0.01
     """The rounding of the printed figures."""
+    includes: list[Literal["towers", "mtp"]] = []
+    """What the printed total counts beside the model: every element of the released files, say."""
 
 
 class StoredAs(Spec):

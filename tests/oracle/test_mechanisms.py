@@ -250,13 +250,39 @@ def test_released_spellings_say_the_same():
     names = ("n_heads", "head_dim", "block_size", "topk_blocks")
     nested = dict(zip(("num_index_heads", "index_dim", "block_size", "topk_blocks"), names, strict=True))
     table = {f"sparse_{name}": fields.pop(f"index_{old}") for name, old in nested.items()}
-    table |= {"sparse_attention_freq": flags, "sparse_local_block": 1}
+    table |= {"sparse_attention_freq": flags, "sparse_local_block": 1, "use_sparse_attention": True}
+    table |= {"sparse_disable_index_value": flags, "sparse_score_type": "max", "sparse_init_block": 0}
     fields |= {"sparse_attention_config": table, "moe_layer_freq": [0, *[1] * (len(flags) - 1)]}
     fields.pop("mlp_layer_types")
     config, model = built("minimax_m3_vl_text", dict(fields))
-    ours = model_from_config(fields | {"model_type": "minimax_m3"}, "x", "test")
+    beside = {"use_gemma_norm": True, "use_qk_norm": True, "qk_norm_type": "per_head", "n_shared_experts": 1}
+    beside |= {"model_type": "minimax_m3", "use_routing_bias": True, "num_mtp_modules": 7}
+    ours = model_from_config(fields | beside, "x", "test")
     assert ours.parameters["total"] == sum(p.numel() for p in model.parameters())
     assert ours.layers == imported("minimax_m3_vl_text", config).layers
+    for field, other in (("use_sparse_attention", False), ("sparse_disable_index_value", [0] * len(flags))):
+        with pytest.raises(SpecError, match=field):
+            model_from_config(fields | beside | {"sparse_attention_config": table | {field: other}}, "x", "test")
+
+
+def test_the_released_spelling_of_mimo_says_the_same():
+    """Lists of 0 and 1, and a window that does not count the query, against what transformers makes of the file."""
+    count = 12  # the class builds full attention in layers 0, 5 and 11 whatever the lists of the release say
+    flags = [int(index not in (0, 5, 11)) for index in range(count)]
+    fields = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": count}
+    fields |= {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 12, "v_head_dim": 8}
+    fields |= {"moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8}
+    fields |= {"sliding_window_size": 8, "max_position_embeddings": 512, "tie_word_embeddings": False}
+    config, model = built("mimo_v2_flash", dict(fields))
+    released = fields | {"hybrid_layer_pattern": flags, "moe_layer_freq": [0] + [1] * 11, "model_type": "mimo_v2_flash"}
+    released |= {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 12, "swa_v_head_dim": 8}
+    released |= {"add_swa_attention_sink_bias": True, "attention_chunk_size": 8, "hidden_act": "silu"}
+    ours = model_from_config(released, "x", "test")
+    assert ours.parameters["total"] == sum(p.numel() for p in model.parameters())
+    assert ours.layers == imported("mimo_v2_flash", config).layers
+    assert {layer.mixer.window for layer in ours.sequence} == {None, config.sliding_window} == {None, 9}
+    with pytest.raises(SpecError, match="swa_head_dim"):
+        model_from_config(released | {"swa_head_dim": 16}, "x", "test")
 
 
 DEFAULTS = {"hc_sinkhorn_iters": 20, "n_shared_experts": 1, "num_nextn_predict_layers": 0}

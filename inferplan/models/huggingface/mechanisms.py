@@ -140,9 +140,12 @@ def minimax_m3(r: Reader, d: Dialect) -> dict[str, Any]:
     mixers = {"full_attention": own}
     if _CHOSEN in kinds:
         mixers[_CHOSEN] = own | {"kind": "block_sparse_attention", "indexer": _m3_indexer(r, old)}
-    if old is not None and old.unread():
-        raise old.refuse(old.unread()[0], "this field of a known family is new")
-    r.skip("rotary_dim", *_M3_INDEX)
+    if old is not None:
+        _m3_released(old, kinds)
+    r.skip("rotary_dim", "use_routing_bias", "use_gemma_norm", *_M3_INDEX)  # a buffer, and a norm of the same weight
+    r.only("use_qk_norm", True)
+    r.only("qk_norm_type", "per_head")
+    r.only("n_shared_experts", 1)
     limited = {"activation": "swiglu_limited"}  # whatever hidden_act says (MiniMaxM3VLDenseMLP)
     r.only("hidden_act", "silu", "swigluoai")
     columns = {"d_ff": r.integer("intermediate_size"), "shared_d_ff": r.integer("shared_intermediate_size")}
@@ -152,7 +155,26 @@ def minimax_m3(r: Reader, d: Dialect) -> dict[str, Any]:
     layers: list[Layer] = [
         {"mixer": mixers[kind], "ffn": experts if on else dense} for kind, on in zip(kinds, sparse, strict=True)
     ]
-    return model(r, d, layers)
+    return model(r, d, layers) | {"notes": _m3_undrafted(r)}
+
+
+def _m3_released(old: Reader, kinds: list[str]) -> None:
+    """What else ``sparse_attention_config`` of released configs says: the one way of choosing that the class has."""
+    old.only("use_sparse_attention", True)
+    old.only("sparse_score_type", "max")
+    old.only("sparse_init_block", 0)
+    valueless = old.items("sparse_disable_index_value", len(kinds))
+    if valueless is not None and any(kind == _CHOSEN and not off for kind, off in zip(kinds, valueless, strict=True)):
+        raise old.refuse("sparse_disable_index_value", "an indexer with values of its own is not known here")
+    if old.unread():
+        raise old.refuse(old.unread()[0], "this field of a known family is new")
+
+
+def _m3_undrafted(r: Reader) -> list[str]:
+    """A note where the config counts prediction modules: no file of a release has their tensors."""
+    said = {name: r.optional(name) for name in ("num_mtp_modules", "num_nextn_predict_layers")}
+    named = " and ".join(f"{name} = {count}" for name, count in said.items() if count)
+    return [f"{named}: no tensors of prediction modules are in the released files; none is counted"] if named else []
 
 
 _M3_INDEX = {

@@ -215,17 +215,44 @@ def laguna(r: Reader, d: Dialect) -> dict[str, Any]:
 def mimo(r: Reader, d: Dialect) -> dict[str, Any]:
     """MiMo-V2-Flash: windowed layers have twice the KV heads, and sinks; values are narrower than keys."""
     count = r.integer(*LAYERS)
+    _mimo_released(r, count)
     own = attention(r, d) | {"value_dim": r.integer("v_head_dim")}
     windows = sliding(r, d, count)
     wide = {"kv_heads": r.integer("swa_num_key_value_heads", default=2 * own["kv_heads"]), "sinks": True}
     sparse = by_kind("first_k_dense_replace")(r, d, count)
     dense = mlp(r, d) if None in sparse else None
-    r.skip("attention_value_scale", "sliding_window_size")
+    for name, same in (("num_attention_heads", "heads"), ("head_dim", "head_dim"), ("v_head_dim", "value_dim")):
+        r.only(f"swa_{name}", own[same])
+    r.only("add_swa_attention_sink_bias", True)
+    r.skip("attention_value_scale", "swa_rope_theta")
     layers: list[Layer] = [
         {"mixer": own | (wide | {"window": window} if window else {}), "ffn": experts or dense}
         for window, experts in zip(windows, sparse, strict=True)
     ]
     return model(r, d, layers)
+
+
+def _mimo_released(r: Reader, count: int) -> None:
+    """The fields of the released config in the names of its class (``configuration_mimo_v2_flash.py``).
+
+    ``sliding_window_size`` counts the tokens before the query, ``sliding_window`` of the class the query too.
+    """
+    lists = {"hybrid_layer_pattern": ("full_attention", "sliding_attention"), "moe_layer_freq": ("dense", "sparse")}
+    for (old, kinds), name in zip(lists.items(), ("layer_types", "mlp_layer_types"), strict=True):
+        flags = r.items(old, count)
+        if flags is None:
+            continue
+        if any(flag not in (0, 1) for flag in flags):
+            raise r.refuse(old, "its entries are not all 0 or 1")
+        said = [kinds[flag] for flag in flags]
+        if r.items(name, count) not in (None, said):
+            raise r.refuse(f"{old} and {name}", "they disagree")
+        r.config[name] = said
+    before = r.optional("sliding_window_size")
+    if before is not None:
+        r.only("sliding_window", before, before + 1)
+        r.only("attention_chunk_size", before)
+        r.config["sliding_window"] = before + 1
 
 
 def conv_hybrid(r: Reader, d: Dialect) -> dict[str, Any]:

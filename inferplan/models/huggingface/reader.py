@@ -32,7 +32,7 @@ ACTIVATION = (
 )
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k", "moe_k")
-MOE_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size")
+MOE_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "expert_hidden_dim")
 
 # Fields of any config that change neither a tensor's shape nor the cache: what generation, training, the tokenizer, the
 # loader and position interpolation read. The position embeddings of rotary kinds have no parameters.

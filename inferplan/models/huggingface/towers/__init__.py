@@ -111,6 +111,7 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
             if key not in outer.config:
                 notes.append(f"the config has no {key}: its tower is not counted")
             continue
+        beside.released(table)
         stated = str(table.get("model_type") or default)
         which = stated if stated in TOWERS else default if stated == kind else ""
         if not which:

@@ -64,7 +64,8 @@ class Beside:
     towers: its tables, each with the kind of tower it is where the table does not say so. join: adds the tensors
     between; run when all of its towers are there. ignored: fields of the whole config that change no count;
     text_ignored: of the language model's table. partial: some of its towers may be absent. encodes: the language model
-    generates nothing, and the class of the whole config decides its head.
+    generates nothing, and the class of the whole config decides its head. released: writes the table of a released
+    tower in the fields of its class.
     """
 
     towers: dict[str, str]
@@ -73,6 +74,7 @@ class Beside:
     text_ignored: tuple[str, ...] = ()
     partial: bool = False
     encodes: bool = False
+    released: Callable[[Reader], None] = lambda table: None
 
 
 def vision(kind: str, join: Callable[[Media], None] = lambda media: None, *ignored: str) -> Beside:

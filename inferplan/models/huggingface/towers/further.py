@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from inferplan.models.huggingface.reader import Reader
@@ -47,9 +48,24 @@ def minimax_vision(r: Reader) -> dict[str, Any]:
     """MiniMax-M3's: CLIP's layers with rotary positions over frames and patches."""
     width, layers = plain(r, rotary=True)
     kernel = (r.integer("temporal_patch_size"), *pair(r, "patch_size"))
-    r.skip("image_size", "projection_dim")
+    r.only("position_embedding_type", "rope")
+    r.only("rope_mode", "3d")
+    r.skip("image_size", "projection_dim", "vocab_size", "vision_segment_max_frames", "initializer_factor")
     tensors = conv("patch", r.integer("num_channels"), width, *kernel, bias=False)
     return tower(width, layers, tensors | norm("norm.before", width))
+
+
+def minimax_released(table: Reader) -> None:
+    """MiniMax-M3's released tower calls itself CLIP's, and nests what joins its patches."""
+    joined = table.table("img_token_compression_config")
+    if joined is None or table.get("model_type") != "clip_vision_model":
+        return
+    joined.only("image_token_compression_method", "patch_merge")
+    for name in ("spatial_merge_size", "temporal_patch_size"):
+        table.config[name] = joined.integer(name)
+    if joined.unread():
+        raise joined.refuse(joined.unread()[0], "this field of a known tower is new")
+    table.config["model_type"] = "minimax_m3_vl_vision"
 
 
 def minimax(m: Media) -> None:
@@ -57,6 +73,8 @@ def minimax(m: Media) -> None:
     inner = m.outer.integer("projector_hidden_size", default=m.d_model)
     merged = m.d_model * m.tables[VISION].integer("spatial_merge_size") ** 2
     m.outer.only("merged_hidden_size", merged)
+    m.outer.only("num_reward_heads", 0)
+    m.outer.skip("img_token_compression_config", "process_image_mode")  # what the tower's table says too
     m.add(VISION, feed_forward("projector", [m.width(VISION), inner, m.d_model]))
     m.add(VISION, feed_forward("merger", [merged, inner, m.d_model]))
 
@@ -307,7 +325,7 @@ TOWERS = {
 
 JOINED: dict[str, Beside] = {
     "mllama": vision("mllama_vision_model", mllama),
-    "minimax_m3_vl": vision("minimax_m3_vl_vision", minimax),
+    "minimax_m3_vl": replace(vision("minimax_m3_vl_vision", minimax), released=minimax_released),
     "glm_ocr": vision("glm_ocr_vision"),
     "glm5_next": vision("glm5_next_vision"),
     "aya_vision": vision("siglip_vision_model", aya, "adapter_layer_norm_eps"),

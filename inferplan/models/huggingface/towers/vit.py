@@ -147,7 +147,7 @@ def mllama(r: Reader) -> dict[str, Any]:
     tensors |= {"positions": [spots, width], "positions.tiles": [ratios, tiles * spots * width], "positions.gate": [1]}
     for name in ("before", "after"):
         tensors |= {f"tiles.{name}": [ratios, tiles * width], f"tiles.{name}.gate": [1]} | norm(f"norm.{name}", width)
-    r.skip("vision_output_dim", "intermediate_layers_indices", "max_aspect_ratio_id")
+    r.skip("vision_output_dim", "intermediate_layers_indices", "max_aspect_ratio_id", "tie_word_embeddings")
     return tower(width, layers, tensors | {"global.gates": [after, 2]})
 
 
