@@ -1,8 +1,8 @@
 """Checkpoints on disk or on the hub: exact bytes of every tensor, from headers alone, and the config beside them.
 
 A safetensors file begins with a little-endian u64, the length of a JSON header that holds shape, type and byte range of
-each tensor. A GGUF file is read through the ``gguf`` package (extra ``gguf``), a hub id through ``huggingface_hub``
-(extra ``hub``), which honours ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE``.
+each tensor. The header of a GGUF file is read by :mod:`inferplan.models.gguf_header`, a hub id through
+``huggingface_hub`` (extra ``hub``), which honours ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from urllib.request import getproxies
 
 from inferplan.errors import InputFileError, MissingExtraError, NetworkError, SpecError, UnknownNameError
 from inferplan.files import LARGEST_SPEC, announce, parse_json, read_text
+from inferplan.models.gguf_header import DamagedError, read_gguf_header
 
 _HEADER_LIMIT = 100_000_000
 """Longest header that the safetensors format allows."""
+_LARGEST, _MOST_AXES = 2**63, 64
+"""One more than the longest axis that torch has, and the most axes: a product of more is a bomb, not a size."""
 _BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
     **dict.fromkeys(("BF16", "F16", "U16", "I16"), 16),
@@ -100,8 +103,10 @@ def read_header(path: Path) -> list[Tensor]:
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
             if not 2 <= length <= _HEADER_LIMIT:
                 raise InputFileError(f"{path} is not a safetensors file", because=f"its header length is {length}")
-            header = json.loads(file.read(length), object_pairs_hook=_each_once)
             data = path.stat().st_size - 8 - length
+            if data < 0:
+                raise InputFileError(f"{path} is cut short", because=f"its header has {length:,} bytes")
+            header = json.loads(file.read(length), object_pairs_hook=_each_once)
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
     except (ValueError, RecursionError) as error:
@@ -115,7 +120,9 @@ def read_header(path: Path) -> list[Tensor]:
         try:
             begin, end = entry["data_offsets"]
             tensor = Tensor(name=name, dtype=str(entry["dtype"]), shape=tuple(entry["shape"]), size=end - begin)
-            if not all(type(length) is int and length >= 0 for length in (*tensor.shape, begin, end)):
+            if not all(type(length) is int and 0 <= length < _LARGEST for length in (*tensor.shape, begin, end)):
+                raise ValueError
+            if len(tensor.shape) > _MOST_AXES:
                 raise ValueError
             if tensor.size * 8 != tensor.elements * _BITS.get(tensor.dtype, 0) and tensor.dtype in _BITS:
                 raise ValueError
@@ -168,8 +175,8 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 def read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
     """The tensors of a GGUF file, or of every part of a split one, and the metadata of the first.
 
-    Raises ``MissingExtraError`` without the ``gguf`` package, ``InputFileError`` for a file that is none or a part that
-    is not there.
+    Raises ``InputFileError`` for a file that is none, for one that claims what it does not hold, and for a part that is
+    not there.
     """
     part = _PART.fullmatch(path.name)
     if part is None:
@@ -184,43 +191,21 @@ def read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
 
 
 def _read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
-    try:
-        from gguf import GGUFReader
-    except ImportError:
-        raise MissingExtraError(
-            f"reading {path} needs the gguf package", hint="pip install 'inferplan[gguf]'"
-        ) from None
     if not path.is_file():
         raise InputFileError(f"cannot read {path}", because="no such file")
     try:
         announce(path)
         with path.open("rb") as file:
             start = file.read(4)
-        if start != b"GGUF":
-            raise InputFileError(f"{path} is not a GGUF file", because=f"it begins with {start!r}, not with GGUF")
-        reader = GGUFReader(str(path))
+            if start != b"GGUF":
+                raise InputFileError(f"{path} is not a GGUF file", because=f"it begins with {start!r}, not with GGUF")
+            file.seek(0)
+            entries, metadata = read_gguf_header(file, path.stat().st_size)
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
-    except (ValueError, KeyError, IndexError) as error:  # of the package, for a table or a tensor that is not there
-        size = path.stat().st_size
-        raise InputFileError(
-            f"{path} is cut short or damaged",
-            because=f"its {size:,} bytes end within a table or a tensor, or say what is not there: {error}",
-            hint="download it again",
-        ) from None
-    tensors = [
-        Tensor(
-            name=tensor.name,
-            dtype=tensor.tensor_type.name.lower(),
-            shape=tuple(int(size) for size in tensor.shape),
-            size=int(tensor.n_bytes),
-        )
-        for tensor in reader.tensors
-    ]
-    metadata = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("tokenizer.")}
-    tokens = reader.fields.get("tokenizer.ggml.tokens")
-    if tokens is not None:
-        metadata["tokenizer.tokens"] = len(tokens.data)
+    except DamagedError as error:
+        raise InputFileError(f"{path} is cut short or damaged", because=str(error), hint="download it again") from None
+    tensors = [Tensor(name=one.name, dtype=one.dtype, shape=one.shape, size=one.size) for one in entries]
     return Checkpoint(path=path, tensors=tensors), metadata
 
 

@@ -1,0 +1,190 @@
+"""The header of a GGUF file: its metadata and its table of tensors; no weight is read.
+
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A count in a file is a claim: each is held against
+the bytes that are there before anything is read in its name, so that a file costs no more than its own header.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from math import prod
+from typing import Any, BinaryIO
+
+LONGEST = 100_000_000
+"""Bytes of the longest header that is read: those with a vocabulary of 262,144 tokens have some 20 MB."""
+_MOST_ENTRIES = 200_000
+"""Keys, or tensors, that a header may have: those of models have some thousands."""
+_MOST_KEPT = 65_536
+"""Elements of an array, or bytes of a string, whose content is kept: lists have an entry a layer."""
+_MOST_AXES = 4
+"""``GGML_MAX_DIMS``."""
+_CHUNK = 2**20
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""``gguf_metadata_value_type`` to the letter of :mod:`struct`."""
+_STRING, _ARRAY = 8, 9
+
+TYPES = {
+    **{0: ("f32", 1, 4), 1: ("f16", 1, 2), 30: ("bf16", 1, 2), 28: ("f64", 1, 8)},
+    **{24: ("i8", 1, 1), 25: ("i16", 1, 2), 26: ("i32", 1, 4), 27: ("i64", 1, 8)},
+    **{2: ("q4_0", 32, 18), 3: ("q4_1", 32, 20), 6: ("q5_0", 32, 22), 7: ("q5_1", 32, 24)},
+    **{8: ("q8_0", 32, 34), 9: ("q8_1", 32, 40), 20: ("iq4_nl", 32, 18), 39: ("mxfp4", 32, 17)},
+    **{10: ("q2_k", 256, 84), 11: ("q3_k", 256, 110), 12: ("q4_k", 256, 144), 13: ("q5_k", 256, 176)},
+    **{14: ("q6_k", 256, 210), 15: ("q8_k", 256, 292), 16: ("iq2_xxs", 256, 66), 17: ("iq2_xs", 256, 74)},
+    **{18: ("iq3_xxs", 256, 98), 19: ("iq1_s", 256, 50), 21: ("iq3_s", 256, 110), 22: ("iq2_s", 256, 82)},
+    **{23: ("iq4_xs", 256, 136), 29: ("iq1_m", 256, 56), 34: ("tq1_0", 256, 54), 35: ("tq2_0", 256, 66)},
+    **{40: ("nvfp4", 64, 36), 41: ("q1_0", 128, 18)},
+}
+"""``ggml_type``: its name, the elements of a block and the bytes of one."""
+
+
+class DamagedError(ValueError):
+    """The file ends within its header, or claims what it does not hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One row of the table of tensors: columns come first in a shape, and ``size`` is in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+
+
+class _Header:
+    """The bytes of a header, read as far as they are asked for."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self.file, self.size = file, size
+        self.bytes, self.at, self.order = bytearray(), 0, "<"
+
+    def need(self, end: int) -> None:
+        """Have the bytes up to ``end``. Raises ``DamagedError`` where the file, or a header, is not that long."""
+        if end <= len(self.bytes):
+            return
+        if end > self.size:
+            raise DamagedError(f"its {self.size:,} bytes end within a table")
+        if end > LONGEST:
+            raise DamagedError(f"its header is longer than {LONGEST:,} bytes")
+        self.bytes += self.file.read(max(end - len(self.bytes), _CHUNK))
+        if end > len(self.bytes):
+            raise DamagedError("it became shorter while it was read")
+
+    def values(self, letter: str, count: int = 1) -> tuple[Any, ...]:
+        """So many numbers."""
+        fields = struct.Struct(f"{self.order}{count}{letter}")
+        self.need(self.at + fields.size)
+        found = fields.unpack_from(self.bytes, self.at)
+        self.at += fields.size
+        return found
+
+    def number(self, letter: str) -> int:
+        return int(self.values(letter)[0])
+
+    def count(self, least: int, most: int, what: str) -> int:
+        """A count of things of at least ``least`` bytes. Raises ``DamagedError`` for more than can follow."""
+        claimed = self.number("Q")
+        if claimed > most or claimed * least > self.size - self.at:
+            raise DamagedError(f"it claims {claimed:,} {what} in {self.size - self.at:,} bytes")
+        return claimed
+
+    def text(self) -> str:
+        """A string. Raises ``DamagedError`` for one that is not UTF-8."""
+        length = self.count(1, _MOST_KEPT, "bytes of a name")
+        self.need(self.at + length)
+        raw = self.bytes[self.at : self.at + length]
+        self.at += length
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise DamagedError("a name in it is not UTF-8 text") from None
+
+    def skip(self, kind: int, count: int) -> None:
+        """Pass over so many values of a kind: by arithmetic, or from string to string."""
+        if kind != _STRING:
+            self.at += count * struct.calcsize(f"={_SCALARS[kind]}")
+            return self.need(self.at)
+        word, at = struct.Struct(f"{self.order}Q"), self.at
+        for _ in range(count):
+            if at + 8 > len(self.bytes):
+                self.need(at + 8)
+            at += 8 + word.unpack_from(self.bytes, at)[0]
+        self.at = at
+        return self.need(at)
+
+    def value(self, kept: bool) -> tuple[Any, int]:
+        """A value of the metadata with its elements; ``None`` for one that is not kept, or longer than is kept."""
+        kind, count = self.number("I"), 1
+        listed = kind == _ARRAY
+        if listed:
+            kind = self.number("I")
+        if kind not in _SCALARS and kind != _STRING:
+            raise DamagedError("it has an array of arrays" if kind == _ARRAY else f"it has a value of type {kind}")
+        least = 8 if kind == _STRING else struct.calcsize(f"={_SCALARS[kind]}")
+        if listed:
+            count = self.count(least, self.size, "elements of an array")
+        start = self.at
+        self.skip(kind, count)
+        if not kept or count > _MOST_KEPT or (kind == _STRING and self.at - start > _MOST_KEPT):
+            return None, count
+        end, self.at = self.at, start
+        found: Any = (
+            [self.text() for _ in range(count)] if kind == _STRING else list(self.values(_SCALARS[kind], count))
+        )
+        self.at = end
+        return (found if listed else found[0]), count
+
+
+def read_gguf_header(file: BinaryIO, size: int) -> tuple[list[Entry], dict[str, Any]]:
+    """The tensors of an open file of ``size`` bytes, and its metadata.
+
+    What begins with ``tokenizer.`` is passed over, but for the number of its tokens (``tokenizer.tokens``). Raises
+    ``DamagedError`` for what is cut short or claims more than is there.
+    """
+    header = _Header(file, size)
+    header.at = 4
+    header.need(8)
+    version = struct.unpack_from("<I", header.bytes, 4)[0]
+    if version and not version & 0xFFFF:
+        header.order = ">"
+    version = header.number("I")
+    if version not in (2, 3):
+        raise DamagedError(f"it is of version {version}: 2 and 3 are read")
+    tensors, keys = header.count(24, _MOST_ENTRIES, "tensors"), header.count(13, _MOST_ENTRIES, "keys")
+    fields: dict[str, Any] = {}
+    for _ in range(keys):
+        name = header.text()
+        if name in fields:
+            raise DamagedError(f"{name} stands in it twice")
+        fields[name], count = header.value(not name.startswith("tokenizer."))
+        if name == "tokenizer.ggml.tokens":
+            fields["tokenizer.tokens"] = count
+    table = [_entry(header) for _ in range(tensors)]
+    names = {entry.name for entry, _ in table}
+    if len(names) != len(table):
+        raise DamagedError("a tensor stands in it twice")
+    align = fields.get("general.alignment", 32)
+    if not isinstance(align, int) or align < 1 or align & (align - 1):
+        raise DamagedError(f"general.alignment = {align!r} is no power of two")
+    begin = -(-header.at // align) * align
+    for entry, offset in table:
+        if begin + offset + entry.size > size:
+            raise DamagedError(f"its {size:,} bytes end within the tensor {entry.name}")
+    return [entry for entry, _ in table], {key: value for key, value in fields.items() if value is not None}
+
+
+def _entry(header: _Header) -> tuple[Entry, int]:
+    """One row of the table, and where its data lie behind the header."""
+    name, axes = header.text(), header.number("I")
+    if axes > _MOST_AXES:
+        raise DamagedError(f"{name} has {axes:,} axes: {_MOST_AXES} are the most")
+    shape = header.values("Q", axes)
+    kind, offset = header.number("I"), header.number("Q")
+    if kind not in TYPES:
+        raise DamagedError(f"{name} is stored as type {kind}, which is not known")
+    dtype, block, width = TYPES[kind]
+    if (shape[0] if shape else 1) % block:
+        raise DamagedError(f"{name} is stored as {dtype}, and its rows are no multiple of {block}")
+    return Entry(name=name, dtype=dtype, shape=shape, size=prod(shape) // block * width), offset
