@@ -60,7 +60,7 @@ HOSTILE = {
 
 
 def test_a_file_that_claims_what_it_does_not_hold_is_one_error_at_once(tmp_path: Path) -> None:
-    """In small files and in a sparse one of a terabyte: 0.2 s of CPU and 4 MB for each."""
+    """0.2 s of CPU and 4 MB for each."""
     path = tmp_path / "hostile.gguf"
     tracemalloc.start()
     for name, (content, said) in HOSTILE.items():
@@ -126,8 +126,8 @@ def test_the_package_of_llama_cpp_reads_the_same(tmp_path: Path) -> None:
         writer.add_token_scores([0.5] * 3000)
         writer.add_custom_alignment(64)
         rng = np.random.default_rng(0)
-        for name, kind in (("a", "F32"), ("b", "Q4_0"), ("c", "Q8_0")):
-            kind = gguf.GGMLQuantizationType[kind]
+        for name, stored in (("a", "F32"), ("b", "Q4_0"), ("c", "Q8_0")):
+            kind = gguf.GGMLQuantizationType[stored]
             values = rng.standard_normal((3, 64)).astype(np.float32)
             writer.add_tensor(name, values if name == "a" else gguf.quants.quantize(values, kind), raw_dtype=kind)
         writer.write_header_to_file()
