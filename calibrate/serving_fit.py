@@ -31,6 +31,7 @@ from inferplan.devices.constants import SharedStep, StepConstants
 from inferplan.devices.engine import ServingConstants
 from inferplan.errors import InferplanError, InputFileError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.support import families_of, forms_of
 from inferplan.files import save
 from inferplan.serving.flags import with_flags
 from inferplan.serving.rounds import eager_floors
@@ -297,8 +298,37 @@ def step_yaml(fit: ServingFit, bands: dict[str, Widening], command: str) -> str:
         "bands": {name: list(band.added) for name, band in bands.items()},
         "kernels": {name: list(band.kernels) for name, band in bands.items()},
     }
+    record["systems"] = systems_behind(fit.rows)
+    return _as_file(record)
+
+
+def _as_file(record: dict[str, Any]) -> str:
     head = "# Written by `python -m calibrate.serving_fit`; how far off it is stands in docs/accuracy.md.\n"
     return head + yaml.safe_dump(record, sort_keys=False, width=120)
+
+
+def systems_behind(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
+    """How many systems (model, GPU, engine) with rows behind the bands have each device, form and family.
+
+    Number formats of one model do not make two systems: its kernels, its client and its engine are the same.
+    """
+    found: dict[str, dict[str, set[tuple[str, str, str]]]] = {"device": {}, "form": {}, "family": {}}
+    for row in usable(rows):
+        assert row.run is not None
+        deployment, system = deployment_of(row.run)[0], (*row.run.pair, row.run.engine)
+        kinds = [deployment.hardware.name], forms_of(deployment), families_of(deployment.model)
+        for group, names in zip(found.values(), kinds):
+            for name in names:
+                group.setdefault(name, set()).add(system)
+    return {
+        group: {name: len(systems) for name, systems in sorted(counted.items())} for group, counted in found.items()
+    }
+
+
+def count_systems(rows: Sequence[Row], path: Path) -> None:
+    """Write :func:`systems_behind` into a ``step.yaml`` whose other constants stay."""
+    record = yaml.safe_load(path.read_text(encoding="utf-8"))
+    save(path, _as_file(record | {"systems": systems_behind(rows)}))
 
 
 _UNITS = (("eager_layer", "us", 1e6), ("eager_linear", "us", 1e6), ("latency", "ms", 1e3),
@@ -412,8 +442,11 @@ def _command() -> None:
     parser.add_argument("--out", type=Path, default=config_root(), help="folder of step.yaml and engines/ [configs]")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--every", type=int, default=1, help="fit to every n-th usable row")
+    parser.add_argument("--systems", action="store_true", help="count the systems behind the bands, and fit nothing")
     parser.add_argument("--held-out", type=Path, help="write the rows with their held-out predictions")
     options = parser.parse_args()
+    if options.systems:
+        return count_systems(read_file(options.file, {})[1], options.out / "step.yaml")
     fit = main(options.file, options.out, options.folds, options.every)
     if options.held_out:
         options.held_out.write_text(held_out_csv(fit), encoding="utf-8")

@@ -139,6 +139,7 @@ class SharedStep(Spec):
     bands: for ``ttft`` and ``tpot`` the factors between which 80 % of held-out rows lie once the bands of the kernels
     are taken off (docs/accuracy.md). kernels: the share of those that is left of a whole step, below and above, on a
     device whose own kernels were timed: they are of single shapes, and a step runs many, whose errors even out.
+    systems: how many were measured of each device, form and family (:mod:`inferplan.estimate.support`).
     """
 
     source: str
@@ -146,6 +147,7 @@ class SharedStep(Spec):
     step: StepConstants
     bands: dict[str, tuple[float, float]] = {}
     kernels: dict[str, tuple[float, float]] = {}
+    systems: dict[str, dict[str, int]] = {}
 
 
 class Overlay(Spec):
@@ -181,6 +183,8 @@ class Calibration(Spec):
     """What serving adds to the bands of the kernels, by metric; see :class:`SharedStep`."""
     kernel_shares: dict[str, tuple[float, float]] = {}
     """What is left of the bands of the kernels, by metric: all of what was carried over from other devices."""
+    systems: dict[str, dict[str, int]] = {}
+    """How many systems stand behind the bands, see :class:`SharedStep`."""
     anchor: Anchor | None = None
     """Measured runs of the system that is priced, from a file of its own (``--anchor``)."""
     held_out: dict[str, Any] = {}
@@ -331,6 +335,7 @@ class Calibration(Spec):
         timed_here = self.basis == "calibrated" and (self.overlay is None or self.overlay.over == "calibrated")
         shares = shared.kernels if timed_here else {}
         update |= {"step": shared.step, "shares_step": True, "bands": shared.bands, "kernel_shares": shares}
+        update["systems"] = shared.systems
         return self.model_copy(update=update)
 
     def band(self, kernel: str, label: str) -> tuple[float, float] | None:

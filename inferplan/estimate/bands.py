@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -10,41 +10,60 @@ import numpy as np
 from inferplan.estimate.anchoring import anchored_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band, widened, widened_at
-from inferplan.estimate.phase import run_step
+from inferplan.estimate.phase import Phase, run_step
+from inferplan.estimate.support import lacking
 from inferplan.units import Num
 from inferplan.work.step import decode, prefill
 
 _UPPER_END = NormalDist().inv_cdf(0.9)
 """Standard deviations from the middle of a band to its slow end: a band holds 80 % of the measurements."""
+TRANSFERRED_SLOW_END = 1.3
+"""What the slow end of a band is at least where most of the time rests on constants that were carried from another
+device or kernel. Kernels that were timed on both devices lie, by the median kernel, within x 1.26 of constants carried
+to a device of the same chip and within x 1.46 to another chip (the slow ends in ``configs/relatives.yaml``), and within
+x 1.41 of those of the class (``configs/calibration/_transferred-hbm.yaml``). On serving rows that nobody fitted, 10 of 11
+lay beyond a slow end of x 1.03 (docs/accuracy.md)."""
 
 
-def serving_bands(deployment: Deployment, prompt: float) -> dict[str, Band]:
+def serving_bands(deployment: Deployment, prompt: float, forms: Sequence[str] = ()) -> dict[str, Band]:
     """The bands of TTFT and TPOT of served requests: those of a prompt of ``prompt`` tokens and of a decode step behind
     it, widened by what serving adds. With measured runs of its own, the widest of what they leave open over usual
-    loads. A metric whose band nothing stands behind is left out.
+    loads. A metric whose band nothing stands behind is left out; ``forms`` as in :func:`lacking`.
     """
-    if not deployment.calibration.bands:
+    if not deployment.calibration.bands or lacking(deployment, forms):
         return {}
     steps = {"ttft": prefill(1.0, prompt), "tpot": decode(1.0, prompt)}
-    found = {name: latency_band(deployment, name, run_step(deployment, step).band) for name, step in steps.items()}
+    found = {name: latency_band(deployment, name, run_step(deployment, step)) for name, step in steps.items()}
     measured = anchored_bands(deployment, None, prompt)
     return {name: measured.get(name, band) for name, band in found.items() if band is not None}
 
 
-def latency_band(deployment: Deployment, metric: str, kernels: Band | None) -> Band | None:
+def latency_band(deployment: Deployment, metric: str, step: Phase, forms: Sequence[str] = ()) -> Band | None:
     """The band of ``ttft`` or ``tpot`` from that of its step's kernels: what is left of them, and what is added."""
     constants = deployment.calibration
-    return widened(kernels, constants.bands.get(metric), constants.kernel_shares.get(metric, (1.0, 1.0)))
+    if lacking(deployment, forms):
+        return None
+    band = widened(step.band, constants.bands.get(metric), constants.kernel_shares.get(metric, (1.0, 1.0)))
+    return None if band is None else (band[0], max(band[1], slowest_end(deployment, step)))
 
 
-def latency_bands(deployment: Deployment, metric: str, kernels: tuple[Num, Num]) -> tuple[Num, Num]:
+def latency_bands(deployment: Deployment, metric: str, step: Phase, forms: Sequence[str] = ()) -> tuple[Num, Num]:
     """:func:`latency_band` at each point of a grid; NaN where it is not known, and everywhere with an anchor, whose
     bands are of one load."""
-    constants = deployment.calibration
-    step = constants.bands.get(metric)
-    if step is None or constants.anchor is not None:
+    constants, kernels = deployment.calibration, step.bands()
+    added = constants.bands.get(metric)
+    if added is None or constants.anchor is not None or lacking(deployment, forms):
         return kernels[0] * np.nan, kernels[1] * np.nan
-    return widened_at(kernels, step, constants.kernel_shares.get(metric, (1.0, 1.0)))
+    low, high = widened_at(kernels, added, constants.kernel_shares.get(metric, (1.0, 1.0)))
+    return low, np.maximum(high, slowest_end(deployment, step))
+
+
+def slowest_end(deployment: Deployment, step: Phase) -> Num:
+    """What the slow end of a band is at least, at each point of a grid: 1 on constants that were measured here."""
+    if deployment.calibration.basis == "transferred":
+        return TRANSFERRED_SLOW_END
+    carried = np.asarray(step.share_of("transferred")) > 0.5
+    return np.where(carried, TRANSFERRED_SLOW_END, 1.0) if carried.ndim else TRANSFERRED_SLOW_END if carried else 1.0
 
 
 def quantile(band: Band, confidence: float) -> float:

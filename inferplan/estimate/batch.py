@@ -159,6 +159,11 @@ class Estimate(Shown):
         replicas = name(self.deployment.parallel.replicas, "replicas", "", ("parallel", "replicas"))
         return replicas * tokens / name(self.e2el, "e2el", "s", ("number", "e2el"))
 
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """What it has beyond its deployment that measured systems must have had too (:func:`lacking`)."""
+        return ()
+
     def band(self, metric: str) -> Band | None:
         """Factors on ``ttft``, ``tpot`` or ``e2el`` between which 80 % of measurements lie; ``None`` when unknown."""
         if metric == "e2el":
@@ -168,15 +173,15 @@ class Estimate(Shown):
             share = float(np.mean(self.ttft / self.e2el))
             return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
         phase, load = self.prefill if metric == "ttft" else self.decode, self.load
-        band = latency_band(self.deployment, metric, phase.band)
+        band = latency_band(self.deployment, metric, phase, self.forms)
         if band is None or self.deployment.calibration.anchor is None:
             return band
         return anchored_bands(self.deployment, load.batch, load.prompt, load.output).get(metric, band)
 
     def bands(self) -> dict[str, tuple[Num, Num]]:
         """By latency :meth:`band` at each point of a grid; NaN where it is not known, and with an anchor."""
-        first = latency_bands(self.deployment, "ttft", self.prefill.bands())
-        rest = latency_bands(self.deployment, "tpot", self.decode.bands())
+        first = latency_bands(self.deployment, "ttft", self.prefill, self.forms)
+        rest = latency_bands(self.deployment, "tpot", self.decode, self.forms)
         share = np.nan_to_num(self.ttft / self.e2el, nan=1.0)
         low, high = (share * a + (1 - share) * b for a, b in zip(first, rest))
         return {"ttft": first, "tpot": rest, "e2el": (low, high)}

@@ -32,8 +32,12 @@ AS_PREDICTED = Slowness()
 
 
 @lru_cache(maxsize=4096)
-def slowness(deployment: Deployment, prompt: float, slo: Slo, confidence: float) -> Slowness | None:
+def slowness(
+    deployment: Deployment, prompt: float, slo: Slo, confidence: float, forms: tuple[str, ...] = ()
+) -> Slowness | None:
     """How much slower the devices may be; ``None`` where no measurement says so for one of the limits.
+
+    forms: what the option has beyond its deployment (:func:`lacking`).
 
     A limit on end-to-end latency, or on the first token of an answer, needs the error of both TTFT and TPOT.
     """
@@ -41,7 +45,7 @@ def slowness(deployment: Deployment, prompt: float, slo: Slo, confidence: float)
         return AS_PREDICTED
     limits = set(slo.limits)
     metrics = {"tpot"} | ({"ttft"} if limits & {"ttft", "e2el", "answer_ttft"} else set())
-    factors = slow_end(serving_bands(deployment, prompt), metrics, confidence)
+    factors = slow_end(serving_bands(deployment, prompt, forms), metrics, confidence)
     if factors is None:
         return None
     return Slowness(factors["tpot"], max(factors.get("ttft", 1.0) / factors["tpot"], 1.0))

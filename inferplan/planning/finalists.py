@@ -10,6 +10,7 @@ from math import inf
 import numpy as np
 
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.support import DRAFTS
 from inferplan.planning.confidence import SAFE, slowed, slowness
 from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import Option, PricedGrid
@@ -90,9 +91,10 @@ def unmeasured(option: Option) -> list[Deployment]:
 
 
 def supported(option: Option, question: Question) -> bool:
-    """Whether measurements of its kind stand behind the limited latencies of an option: none of pools apart do."""
+    """Whether measurements of its kind stand behind the limited latencies of an option."""
     prompt = question.demand.prompt.average
-    return option.pools is None and slowness(option.deployment, prompt, question.slo, SAFE) is not None
+    known = slowness(option.deployment, prompt, question.slo, SAFE, option.forms)
+    return not option.lacking and known is not None
 
 
 def simulate_finalists(
@@ -299,7 +301,8 @@ def safe_options(searched: SearchResult, question: Question, confidence: float) 
     for request, grid, tariff in searched.grids:
         if tariff is None or id(grid.deployment) not in able:
             continue
-        slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence)
+        forms = (DRAFTS,) if grid.speculation.length else ()
+        slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence, forms)
         if slow is None:
             continue
         priced = PricedGrid(request, slowed(grid, slow), tariff)

@@ -12,6 +12,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.bills import Bill as Purchase
 from inferplan.catalog.bills import Tariff
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.support import DRAFTS, POOLS, lacking
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, Slowness
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
@@ -103,6 +104,17 @@ class Option:
     """The most watts of all devices; a size that takes more costs infinitely much."""
     tiers: tuple[CacheTier, ...] = ()
     """Cache tiers beside the devices, the nearest first; those without a price cost nothing here."""
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """What it has beyond its deployment that measured systems must have had too (:func:`lacking`)."""
+        forms = {DRAFTS: self.speculation.length > 0, POOLS: self.pools is not None}
+        return tuple(form for form, has in forms.items() if has)
+
+    @property
+    def lacking(self) -> dict[str, int]:
+        """Of what too few systems were measured for an error band, with how many; of both its kinds of replicas."""
+        return {name: count for one, _ in self.kinds for name, count in lacking(one, self.forms).items()}
 
     def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> Option:
         """The same with so many replicas, and its bill."""

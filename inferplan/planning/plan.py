@@ -111,7 +111,7 @@ class Plan(Shown):
         question, option = self.question, self.option
         if question.demand.offline or not self.supported:
             return None
-        slow = slowness(option.deployment, question.demand.prompt.average, question.slo, SAFE)
+        slow = slowness(option.deployment, question.demand.prompt.average, question.slo, SAFE, option.forms)
         if slow is None:
             return None
         checked = verify(replace(option, slow=slow), question, precision=SHOWN)

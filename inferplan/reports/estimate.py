@@ -17,6 +17,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, by_place
 from inferplan.estimate.roofline import Bound
+from inferplan.estimate.support import lacking, too_few
 from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.lora import parameters
 from inferplan.reports.overlay import file_share, file_shares, overlay_note, overlay_record
@@ -225,6 +226,8 @@ def band_note(estimate: Estimate) -> str:
         return f"error: 80 % of held-out measurements lie within {', '.join(parts)} (docs/accuracy.md)"
     if estimate.basis == "roofline":
         return "error: unknown; no measurement stands behind these times"
+    if missing := lacking(estimate.deployment, estimate.forms):
+        return f"error: unknown; {too_few(missing)} (docs/accuracy.md)"
     phases = [("prefill", estimate.prefill), *([("decode", estimate.decode)] if len(metrics) > 1 else [])]
     return f"error: unknown; {'; '.join(_why_unknown(name, phase) for name, phase in phases)}"
 

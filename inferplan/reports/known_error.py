@@ -8,6 +8,7 @@ from typing import Any
 from inferplan.devices.constants import Calibration
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.support import lacking, too_few
 from inferplan.planning.demand import METRIC_NAMES
 
 Served = Mapping[str, tuple[Deployment, float]]
@@ -42,7 +43,8 @@ def _basis(deployment: Deployment, prompt: float) -> str:
         return "roofline of an ideal device: no measurement stands behind these times, and real ones are longer"
     bands = serving_bands(deployment, prompt)
     if not bands:
-        return f"{constants_of(calibration)}; no error band: none is known of replicas like these"
+        why = too_few(missing) if (missing := lacking(deployment)) else "none is known of replicas like these"
+        return f"{constants_of(calibration)}; no error band: {why}"
     within = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in bands.items())
     return f"{constants_of(calibration)}; 80 % of held-out rows of steady loads lie within {within} of the prediction"
 

@@ -6,6 +6,7 @@ from math import isfinite
 
 from inferplan.answers.emit import needed, queue_note
 from inferplan.devices.power import UNMEASURED
+from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.plan import Plan
@@ -193,9 +194,10 @@ def basis_line(plan: Plan) -> str:
             "basis: roofline of an ideal device: no measurement stands behind these times, and real ones are longer; "
             "the plan is a lower bound on what to buy"
         )
+    if missing := plan.option.lacking:
+        return f"basis: {constants_of(calibration)}; no error band: {too_few(missing)}"
     if not plan.supported:
-        kind = "pools apart" if plan.option.pools else "this mixture"
-        return f"basis: {constants_of(calibration)}; no error band: no measurement of {kind} stands behind these times"
+        return f"basis: {constants_of(calibration)}; no error band: none is known of its kernels"
     if not plan.bands:
         what = "how long a job takes" if plan.question.demand.offline else "what is limited"
         return f"basis: {constants_of(calibration)}; no error band: none is known of {what}"

@@ -16,6 +16,7 @@ from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import media_seconds, run_step
 from inferplan.estimate.structured import MaskedSteps, Structured
+from inferplan.estimate.support import DRAFTS, POOLS
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
@@ -136,7 +137,7 @@ class Prepared:
             cooldown=((_cooldown(records) if closed is None else fill) if fill else 0) + _never_sent(records),
             metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
             basis=_basis(pools, self.typical),
-            bands=_bands(self.prompts, deployment, self.typical),
+            bands=_bands(self.prompts, deployment, self.typical, _forms(options)),
             capacity=rules.capacity if rules.growing else 0.0,
             prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
             slots=rules.slots,
@@ -451,12 +452,20 @@ def _basis(pools: Iterable[Deployment], context: float) -> str:
     return " and ".join(dict.fromkeys(max(shares, key=lambda name: shares[name]) for shares in found))
 
 
-def _bands(prompts: Deployment, decodes: Deployment, context: float) -> dict[str, tuple[float, float]]:
+def _forms(options: Options) -> tuple[str, ...]:
+    """What a run has beyond its deployment that measured systems must have had too."""
+    forms = {DRAFTS: options.speculation.length > 0, POOLS: options.fleet.disaggregated}
+    return tuple(form for form, has in forms.items() if has)
+
+
+def _bands(
+    prompts: Deployment, decodes: Deployment, context: float, forms: tuple[str, ...]
+) -> dict[str, tuple[float, float]]:
     """The error of TTFT where prompts are computed, and of TPOT where decoding goes on."""
-    bands = serving_bands(decodes, context)
+    bands = serving_bands(decodes, context, forms)
     if prompts is decodes:
         return bands
-    found = {"ttft": serving_bands(prompts, context).get("ttft"), "tpot": bands.get("tpot")}
+    found = {"ttft": serving_bands(prompts, context, forms).get("ttft"), "tpot": bands.get("tpot")}
     return {name: band for name, band in found.items() if band is not None}
 
 

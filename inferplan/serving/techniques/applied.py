@@ -21,6 +21,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
 from inferplan.estimate.run import require_context, require_memory
+from inferplan.estimate.support import DRAFTS
 from inferplan.models.spec import require_decoder
 from inferplan.serving.first_token import FirstToken, IdlePrompt, first_token
 from inferplan.serving.techniques.chunked_prefill import drain_in_chunks
@@ -89,6 +90,10 @@ class ServedEstimate(Estimate):
     """
 
     techniques: Techniques
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        return (DRAFTS,) if self.techniques.speculation.length else ()
 
     @property
     def without(self) -> Estimate:

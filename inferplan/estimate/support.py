@@ -1,0 +1,73 @@
+"""Whether measured systems stand behind an error band: of the device, of the form of serving, of the kind of model.
+
+Bands come from systems (a model on a device under an engine) that were left out one after another. They say nothing of
+a pipeline where none of those was one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import ModelSpec
+
+FEWEST_SYSTEMS = 3
+"""Fewer than so many say nothing of the spread between systems: two are one difference."""
+DRAFTS, POOLS = "drafts", "pools apart"
+"""Forms that are not of a deployment: with drafts (MTP among them), and prompts computed elsewhere."""
+ANY_DEVICE = "any"
+"""Where constants were fitted to all devices of a class together, the devices that were left out one at a time."""
+
+Systems = Mapping[str, Mapping[str, int]]
+"""How many systems were measured of each ``device``, ``form`` and ``family``."""
+
+
+def lacking(deployment: Deployment, forms: Sequence[str] = ()) -> dict[str, int]:
+    """Of what fewer than :data:`FEWEST_SYSTEMS` systems were measured, in words, with how many; empty for nothing.
+
+    forms: further ones, such as :data:`DRAFTS`.
+    """
+    counts, device = deployment.calibration.systems, deployment.hardware.name
+    devices = counts.get("device", {})
+    known = {device: devices.get(device, devices.get(ANY_DEVICE, 0))}
+    known |= {form: counts.get("form", {}).get(form, 0) for form in (*forms_of(deployment), *forms)}
+    known |= {family: counts.get("family", {}).get(family, 0) for family in families_of(deployment.model)}
+    return {name: count for name, count in known.items() if count < FEWEST_SYSTEMS}
+
+
+def too_few(missing: Mapping[str, int]) -> str:
+    """What :func:`lacking` found, in words: ``"systems measured: 0 of rtx-4090; 3 are needed"``."""
+    counts = ", ".join(f"{count} of {name}" for name, count in missing.items())
+    return f"systems measured: {counts}; {FEWEST_SYSTEMS} are needed"
+
+
+def forms_of(deployment: Deployment) -> Iterator[str]:
+    """What a deployment has beyond ranks of tensor parallelism in one node."""
+    parallel, link = deployment.parallel, None
+    if parallel.ranks > 1:
+        link = deployment.hardware.link(parallel.ranks)
+    forms = {
+        "pipeline parallelism": parallel.pp > 1,
+        "expert parallelism": parallel.ep > 1,
+        "attention data parallelism": parallel.dp > 1,
+        "context parallelism": parallel.cp > 1,
+        "several nodes": link is not None and link.domain is None and len(deployment.hardware.links) > 1,
+        "redundant experts": parallel.redundant > 0,
+        "two-batch overlap": deployment.two_batches is not None,
+        "weights in host memory": bool(deployment.elsewhere),
+        "media": deployment.media is not None,
+    }
+    return (form for form, has in forms.items() if has)
+
+
+def families_of(model: ModelSpec) -> Iterator[str]:
+    """The kinds of its layers, as their YAML names them (``gated delta net``), and what it is where that is no decoder
+    of text."""
+    parts = {part.kind: part for layer, _ in model.distinct for part in layer.parts}
+    yield from (kind.replace("_", " ") for kind in parts)
+    if any(getattr(part, "indexer", None) is not None for layer, _ in model.distinct for part in layer.parts):
+        yield "sparse attention"
+    if model.encoder is not None or model.encodes:
+        yield "encoders"
+    if model.generation.kind == "diffusion":
+        yield "diffusion"
