@@ -31,6 +31,7 @@ from inferplan.devices.constants import SharedStep, StepConstants
 from inferplan.devices.engine import ServingConstants
 from inferplan.errors import InferplanError, InputFileError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import Phase, run_step
 from inferplan.estimate.support import families_of, forms_of
 from inferplan.files import save
 from inferplan.serving.flags import with_flags
@@ -42,6 +43,7 @@ from inferplan.validation.deploy import bare_deployment_of, deployment_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import client_of, flags_of, impossible, request_time, traffic_of
 from inferplan.validation.rows import Row
+from inferplan.work.step import decode, prefill
 
 UNKNOWNS: dict[str, Unknown] = {
     "host": Unknown(0.6e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),
@@ -356,23 +358,25 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
     save(path, text)
 
 
-def kernel_bands(rows: Sequence[Row]) -> dict[str, list[tuple[float, float] | None]]:
-    """The bands of the kernels behind the TTFT and the TPOT of each row."""
-    from inferplan.estimate.phase import run_step
-    from inferplan.work.step import decode, prefill
-
-    found: dict[str, list[tuple[float, float] | None]] = {"ttft": [], "tpot": []}
-    known: dict[tuple[object, ...], tuple[Any, Any]] = {}
+def steps_of(rows: Sequence[Row]) -> list[tuple[Deployment, dict[str, Phase]]]:
+    """What each row was run on, and the steps behind its TTFT and its TPOT, by the name of the metric."""
+    found = []
+    known: dict[tuple[object, ...], tuple[Deployment, dict[str, Phase]]] = {}
     for row in rows:
         assert row.run is not None
         key = (*_structure(row), row.run.prompt)
         if key not in known:
             deployment = deployment_of(row.run)[0]
-            steps = prefill(1.0, row.run.prompt), decode(1.0, row.run.prompt)
-            known[key] = run_step(deployment, steps[0]).band, run_step(deployment, steps[1]).band
-        for name, band in zip(found, known[key]):
-            found[name].append(band)
+            steps = {"ttft": prefill(1.0, row.run.prompt), "tpot": decode(1.0, row.run.prompt)}
+            known[key] = deployment, {name: run_step(deployment, step) for name, step in steps.items()}
+        found.append(known[key])
     return found
+
+
+def kernel_bands(rows: Sequence[Row]) -> dict[str, list[tuple[float, float] | None]]:
+    """The bands of the kernels behind the TTFT and the TPOT of each row."""
+    priced = steps_of(rows)
+    return {name: [steps[name].band for _, steps in priced] for name in ("ttft", "tpot")}
 
 
 def held_out_bands(fit: ServingFit) -> dict[str, Widening]:
@@ -446,7 +450,8 @@ def _command() -> None:
     parser.add_argument("--held-out", type=Path, help="write the rows with their held-out predictions")
     options = parser.parse_args()
     if options.systems:
-        return count_systems(read_file(options.file, {})[1], options.out / "step.yaml")
+        count_systems(read_file(options.file, {})[1], options.out / "step.yaml")
+        return
     fit = main(options.file, options.out, options.folds, options.every)
     if options.held_out:
         options.held_out.write_text(held_out_csv(fit), encoding="utf-8")

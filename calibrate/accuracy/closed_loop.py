@@ -15,11 +15,13 @@ import numpy as np
 
 from calibrate.accuracy.anchors import anchors_section
 from calibrate.accuracy.scores import HEADS, Line, markdown, pairs_of, scored_lines
-from calibrate.serving_fit import folds_of, kernel_bands, widening
+from calibrate.serving_fit import folds_of, steps_of, widening
 from inferplan.catalog.files import load, load_model
 from inferplan.devices.engine import EngineSpec
 from inferplan.errors import InferplanError
+from inferplan.estimate.bands import slowest_end
 from inferplan.estimate.load import Band, widened
+from inferplan.estimate.support import lacking
 from inferplan.models.layers.moe import MoeLayer
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.importers import read_file
@@ -60,19 +62,25 @@ def read_held_out(path: Path) -> list[Scored]:
 
 
 def with_bands(scored: Sequence[Scored], folds: int = 5) -> list[Scored]:
-    """Held-out predictions with bands that did not see their pair either: what serving adds is from the other folds."""
+    """Held-out predictions with bands that did not see their pair either: what serving adds is from the other folds.
+
+    Rows of which too few systems were measured have none, as no estimate of them has.
+    """
     rows = [one.row for one in scored]
-    kernels, fold = kernel_bands(rows), folds_of(rows, folds)
+    priced, fold = steps_of(rows), folds_of(rows, folds)
+    told = [not lacking(deployment) for deployment, _ in priced]
     bands: list[dict[str, Band]] = [{} for _ in rows]
     for metric in METRICS:
         found = [one.prediction.at(metric, "mean") if one.prediction else None for one in scored]
         predicted = np.array([np.nan if value is None else value for value in found])
         for number in range(folds):
-            wider = widening(rows, kernels[metric], predicted, metric, fold != number)
+            kernels = [steps[metric].band for _, steps in priced]
+            wider = widening(rows, kernels, predicted, metric, fold != number)
             for index in np.flatnonzero(fold == number):
-                factors = widened(kernels[metric][index], wider.added, wider.kernels)
-                if factors is not None and np.isfinite(predicted[index]):
-                    bands[index][metric] = (factors[0] * predicted[index], factors[1] * predicted[index])
+                factors, (deployment, steps) = widened(kernels[index], wider.added, wider.kernels), priced[index]
+                if factors is not None and told[index] and np.isfinite(predicted[index]):
+                    slow = max(factors[1], float(slowest_end(deployment, steps[metric])))
+                    bands[index][metric] = (factors[0] * predicted[index], slow * predicted[index])
     return [
         one if one.prediction is None else replace(one, prediction=replace(one.prediction, bands=own))
         for one, own in zip(scored, bands)
@@ -239,9 +247,10 @@ def _coverage(clean: Sequence[Scored]) -> str:
     return (
         "Held-out rows, neither suspect nor of a client that is not recorded; groups by GPU, engine, software, format "
         "and division. What is left of the band of the kernels and what serving adds are fitted to the other pairs "
-        "here; the shipped widths are fitted to all of them. In brackets the systems (model, GPU, engine, format) of a "
-        "group: the rows of one system are off together, so that a group of few holds more or fewer than 80 %.\n\n"
-        + markdown(heads, lines)
+        "here; the shipped widths are fitted to all of them. Rows of a kind that fewer than three systems (model, GPU, "
+        "engine) were measured of have no band and are not counted. In brackets the systems (model, GPU, engine, "
+        "format) of a group: the rows of one system are off together, so that a group of few holds more or fewer than "
+        "80 %.\n\n" + markdown(heads, lines)
     )
 
 

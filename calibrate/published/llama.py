@@ -15,7 +15,7 @@ card left out.
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +34,7 @@ from inferplan.devices.constants import ANY, Calibration, Constants, Fit, StepCo
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
+from inferplan.estimate.support import ANY_DEVICE, families_of
 from inferplan.models.gguf_formats import file_precision
 from inferplan.spec import Spec
 from inferplan.units import Array
@@ -312,6 +313,7 @@ def calibration(name: str, rows: Sequence[Bench]) -> Calibration:
         constants=_constants(values | one.today, one, error),
         step=StepConstants(layer=(values | one.today)["layer"]),
         bands={"ttft": _beside(prompts, tokens), "tpot": (1.0, 1.0)},
+        systems=systems_of(rows),
         held_out={"tokens": tokens, "prompts": prompts, "cards": held},
         provenance={
             "fitted": {key: value for key, value in values.items() if key not in known},
@@ -319,6 +321,13 @@ def calibration(name: str, rows: Sequence[Bench]) -> Calibration:
             "today": one.today,
         },
     )
+
+
+def systems_of(rows: Sequence[Bench]) -> dict[str, dict[str, int]]:
+    """How many systems (model, card) stand behind the bands of a class, whose cards were left out one at a time."""
+    systems = {(row.model, row.card) for row in rows}
+    families = Counter(family for model, _ in systems for family in families_of(load_model(model)))
+    return {"device": {ANY_DEVICE: len(systems)}, "family": dict(sorted(families.items()))}
 
 
 def _beside(prompts: Known, tokens: Known) -> tuple[float, float]:

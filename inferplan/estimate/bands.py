@@ -21,8 +21,8 @@ TRANSFERRED_SLOW_END = 1.3
 """What the slow end of a band is at least where most of the time rests on constants that were carried from another
 device or kernel. Kernels that were timed on both devices lie, by the median kernel, within x 1.26 of constants carried
 to a device of the same chip and within x 1.46 to another chip (the slow ends in ``configs/relatives.yaml``), and within
-x 1.41 of those of the class (``configs/calibration/_transferred-hbm.yaml``). On serving rows that nobody fitted, 10 of 11
-lay beyond a slow end of x 1.03 (docs/accuracy.md)."""
+x 1.41 of those of the class (``configs/calibration/_transferred-hbm.yaml``). On serving rows that nobody fitted, 10 of
+11 lay beyond a slow end of x 1.03 (docs/accuracy.md)."""
 
 
 def serving_bands(deployment: Deployment, prompt: float, forms: Sequence[str] = ()) -> dict[str, Band]:
@@ -44,7 +44,7 @@ def latency_band(deployment: Deployment, metric: str, step: Phase, forms: Sequen
     if lacking(deployment, forms):
         return None
     band = widened(step.band, constants.bands.get(metric), constants.kernel_shares.get(metric, (1.0, 1.0)))
-    return None if band is None else (band[0], max(band[1], slowest_end(deployment, step)))
+    return None if band is None else (band[0], max(band[1], float(slowest_end(deployment, step))))
 
 
 def latency_bands(deployment: Deployment, metric: str, step: Phase, forms: Sequence[str] = ()) -> tuple[Num, Num]:
@@ -62,8 +62,9 @@ def slowest_end(deployment: Deployment, step: Phase) -> Num:
     """What the slow end of a band is at least, at each point of a grid: 1 on constants that were measured here."""
     if deployment.calibration.basis == "transferred":
         return TRANSFERRED_SLOW_END
-    carried = np.asarray(step.share_of("transferred")) > 0.5
-    return np.where(carried, TRANSFERRED_SLOW_END, 1.0) if carried.ndim else TRANSFERRED_SLOW_END if carried else 1.0
+    carried = sum((cost.total for cost in step.costs if cost.basis == "transferred"), start=0.0)
+    whole = sum((cost.total for cost in step.costs), start=0.0)
+    return 1.0 + (TRANSFERRED_SLOW_END - 1.0) * (carried > 0.5 * whole)
 
 
 def quantile(band: Band, confidence: float) -> float:

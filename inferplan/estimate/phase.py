@@ -370,12 +370,6 @@ class Phase:
         whole = sum(totals.values()) or 1.0
         return {basis: time / whole for basis, time in totals.items()}
 
-    def share_of(self, basis: str) -> Num:
-        """The share of kernel time whose constants rest on ``basis``, at each point of a grid."""
-        own = sum((cost.total for cost in self.costs if cost.basis == basis), start=0.0)
-        whole = sum((cost.total for cost in self.costs), start=0.0)
-        return own / np.maximum(whole, np.finfo(float).tiny)
-
     @cached_property
     def band(self) -> Band | None:
         """Factors on its time between which 80 % of measurements of its kernels lie; ``None`` when not known.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from inferplan.errors import InfeasibleError
+from inferplan.estimate.support import DRAFTS, lacking, too_few
+from inferplan.planning.confidence import MIDDLE, slowness
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
@@ -47,6 +49,27 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
         return _over_power(what, question, searched.over_power)
     miss = nearest_miss(searched, question.demand, slo, question.sizing)
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
+
+
+def no_error_known(question: Question, searched: SearchResult) -> InfeasibleError | None:
+    """The error that no candidate has an error band, so that none can be kept at a confidence; ``None`` where one has.
+
+    It says what the candidate lacks that lacks the least.
+    """
+    missing, confidence = [], question.sizing.confidence
+    for priced in searched.grids:
+        deployment, forms = priced.grid.deployment, (DRAFTS,) if priced.grid.speculation.length else ()
+        if slowness(deployment, question.demand.prompt.average, question.slo, confidence, forms) is not None:
+            return None
+        missing.append(lacking(deployment, forms))
+    if not missing:
+        return None
+    least = min(missing, key=len)
+    return InfeasibleError(
+        f"no plan at a confidence of {confidence:g}: no error band is known of any candidate",
+        because=too_few(least) if least else "no error is known of its kernels",
+        hint=f"--confidence {MIDDLE:g} (the prediction itself), or a --gpu, a division and a model that were measured",
+    )
 
 
 def _over_power(what: str, question: Question, nearest: Option) -> InfeasibleError:

@@ -19,7 +19,7 @@ from inferplan.planning.finalists import (
     supported,
     without_unmeasured,
 )
-from inferplan.planning.infeasible import infeasible
+from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
@@ -267,7 +267,8 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     confidence = question.sizing.confidence
     bare = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
     if not bare:
-        raise infeasible(question, searched)
+        unknown = None if confidence == MIDDLE else no_error_known(question, searched)
+        raise unknown or infeasible(question, searched)
     known = _Known(progress)
     finalists = {
         chain: _finalists(beside(bare, chain), question, known, others=True) for chain in ((), *question.chains)

@@ -166,6 +166,14 @@ def quants(option: Option) -> str:
     return " + ".join(dict.fromkeys(request.quant or "native" for request in requests))
 
 
+def other_format(option: Option, than: Option) -> str:
+    """``", in fp8"`` where its formats are not those of another option; else empty."""
+    named = quants(option)
+    if named == quants(than):
+        return ""
+    return ", in the checkpoint's format" if named == "native" else f", in {named}"
+
+
 def formats(option: Option) -> str:
     """The formats of each deployment."""
     return " + ".join(dict.fromkeys(deployment.formats for deployment, _ in option.kinds))

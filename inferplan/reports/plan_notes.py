@@ -22,6 +22,7 @@ from inferplan.reports.plan_figures import (
     launch_line,
     launch_of,
     money,
+    other_format,
     quants,
     relaxation,
     screened_costs,
@@ -204,10 +205,9 @@ def basis_line(plan: Plan) -> str:
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     if calibration.anchor is not None:
         runs = len(calibration.anchor.rows)
-        return (
-            f"basis: {constants_of(calibration)}, anchored to {runs} measured runs; 80 % of others lie within {bands}"
-        )
-    return f"basis: {constants_of(calibration)}; 80 % of held-out rows lie within {bands} of the prediction"
+        basis = f"{constants_of(calibration)}, anchored to {runs} measured runs"
+        return f"basis: {basis}; 80 % of the means of others lie within {bands}"
+    return f"basis: {constants_of(calibration)}; 80 % of held-out means lie within {bands} of the predicted"
 
 
 def confidence_line(plan: Plan) -> str:
@@ -221,7 +221,8 @@ def confidence_line(plan: Plan) -> str:
         return f"how far off these times are is not known, so there is no plan at a confidence of {confidence:g}"
     if other is None:
         return f"nothing keeps the limits at a confidence of {confidence:g}"
-    what = f"{shape(other.option)} on {gpus(other.option)} at {money(other.option)}"
+    kind = other_format(other.option, plan.option)
+    what = f"{shape(other.option)} on {gpus(other.option)}{kind} at {money(other.option)}"
     if confidence == MIDDLE:
         return f"were the prediction right, {what} would do (--confidence {MIDDLE:g})"
     room = f"with {1 - plan.question.sizing.utilisation:.0%} of headroom there too it takes {what}"
@@ -239,8 +240,8 @@ def measured_line(plan: Plan) -> str:
     if found is None:
         return "nothing of a kind that was measured keeps the limits: measure before buying"
     return (
-        f"measured alternative: {shape(found.option)} on {found.option.deployment.hardware.name} at "
-        f"{money(found.option)}, of a kind whose error is known"
+        f"measured alternative: {shape(found.option)} on {found.option.deployment.hardware.name}"
+        f"{other_format(found.option, plan.option)} at {money(found.option)}, of a kind whose error is known"
     )
 
 

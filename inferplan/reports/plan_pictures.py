@@ -17,7 +17,7 @@ from inferplan.planning.search import pareto
 from inferplan.planning.verify import Verified
 from inferplan.reports import plots
 from inferplan.reports.plan import BOTTLENECKS
-from inferplan.reports.plan_figures import devices, shape
+from inferplan.reports.plan_figures import devices, other_format, shape
 from inferplan.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _costs(plan: Plan) -> Figure | None:
     named += [("alternative", found) for found in plan.alternatives]
     hours = 1.0 if plan.option.hours is not None else HOURS_PER_MONTH
     bars = [
-        (f"{why}: {devices(found.option)}", found.option.cost * hours)
+        (f"{why}: {devices(found.option)}{other_format(found.option, plan.option)}", found.option.cost * hours)
         for why, found in named
         if found.option.cost is not None
     ]

@@ -8,7 +8,7 @@ from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
-from inferplan.reports.plan_figures import devices, money, quants, shape
+from inferplan.reports.plan_figures import devices, money, other_format, quants, shape
 from inferplan.units import format_time
 
 _HELD = {
@@ -70,7 +70,7 @@ def _risk_of_times(plan: Plan) -> str:
     if not plan.supported:
         return "How far off these times are is not known: nobody has measured a service of this kind. Measure first."
     bands = " and ".join(
-        f"{_NAMES[name]} between {low:.2f} and {high:.2f} times the predicted one"
+        f"{_NAMES[name]} between {low:.2f} and {high:.2f} times the predicted mean"
         for name, (low, high) in plan.bands.items()
     )
     what = "the time of a job" if plan.question.demand.offline else "what is limited here"
@@ -84,10 +84,10 @@ def _risk_of_times(plan: Plan) -> str:
 
 
 _NAMES = {
-    "ttft": "the time to the first token was",
-    "tpot": "the time for each further token was",
-    "e2el": "the time of the whole answer was",
-    "answer_ttft": "the time to the first word after the thought was",
+    "ttft": "the mean time to the first token was",
+    "tpot": "the mean time for each further token was",
+    "e2el": "the mean time of the whole answer was",
+    "answer_ttft": "the mean time to the first word after the thought was",
 }
 
 
@@ -103,11 +103,15 @@ def alternative(plan: Plan) -> str:
         return f"A safer plan cannot be named: {known}." if middle else ""
     same = _bought(other.option) == _bought(plan.option)
     cost = monthly(other.option) or "no price"
-    what = "the same purchase" if same else f"{shape(other.option)} on {devices(other.option)}, {cost}"
+    what = "the same purchase" if same else _named(other.option, plan.option) + f", {cost}"
     if not middle:
         return f"Without that safety, if the prediction is right: {what}."
     free = f"{1 - plan.question.sizing.utilisation:.0%} of the capacity left free"
     return f"To be safe in 9 of 10 cases, with {free}: {what}."
+
+
+def _named(option: Option, beside: Option) -> str:
+    return f"{shape(option)} on {devices(option)}{other_format(option, beside)}"
 
 
 def _bought(option: Option) -> tuple[str, str, str, float | None]:

@@ -41,4 +41,4 @@ def test_nothing_is_claimed_of_what_nobody_measured() -> None:
 def test_a_table_of_budgets_says_what_it_rests_on(run: Run) -> None:
     words = "plan llama-3.1-8b --gpu h100-sxm --quant native --most 1 --aggregated --rate 1 --prompt 512 --output 20"
     shown = run(*words.split(), "--thinking-tokens", "100", "--thinking-budget", "50,80", "--tpot", "30ms").out
-    assert shown.count("basis: h100-sxm constants (calibrated); 80 % of held-out rows lie within TPOT x ") == 1
+    assert shown.count("basis: h100-sxm constants (calibrated); 80 % of held-out means lie within TPOT x ") == 1

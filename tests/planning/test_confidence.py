@@ -32,7 +32,7 @@ SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
 def asked(**changes: object) -> Question:
     space = Space(
         base=Request(model="llama-3.1-8b", gpu=""),
-        gpus=("l40s",),
+        gpus=("h100-sxm",),
         quants=("fp8",),
         most=1,
         disaggregate=False,

@@ -22,6 +22,7 @@ from inferplan.reports.plan_words import alternative, key_figures, recommendatio
 
 LIMITS = ["--ttft", "800ms", "--tpot", "50ms"]
 LOAD = ["--rate", "20", "--prompt", "1024", "--output", "200", *LIMITS]
+MEASURED = ["--gpu", "h100-sxm", "--most", "2", "--aggregated", "--prices", "aws-us-east-1"]
 SMALL = ["--gpu", "h100-sxm,l40s", "--most", "2", "--aggregated", "--prices", "aws-us-east-1"]
 
 
@@ -40,7 +41,7 @@ def part(html: str, name: str) -> str:
 
 
 def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
-    html, record = planned(tmp_path, "llama-3.1-8b", *LOAD, *SMALL)
+    html, record = planned(tmp_path, "llama-3.1-8b", *LOAD, *MEASURED)
     month = record["cost"]["per_hour"] * 730
     answer = part(html, "answer")
     assert f"{month:,.0f} USD a month" in answer
@@ -107,7 +108,7 @@ def test_only_words_of_the_page_are_explained() -> None:
 
 
 def test_a_job_has_its_own_captions_and_no_band_of_latencies(tmp_path: Path) -> None:
-    job = ["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *SMALL]
+    job = ["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *MEASURED]
     html, _ = planned(tmp_path, "llama-3.1-8b", *job)
     assert "The bill of a month" not in html
     assert "within  of" not in html, "no band is not an empty one"

@@ -101,12 +101,12 @@ function verdict(result, run) {
   );
 }
 
-/** The 95th percentiles. */
+/** The 95th percentiles; below each the mean with its band, which is of means and not of percentiles. */
 function slowest(result, run) {
   const band = (stem) =>
     result[`${stem}_low_s`] == null
       ? ""
-      : `80 % of measured means: ${time(result[`${stem}_low_s`])} to ${time(result[`${stem}_high_s`])}`;
+      : `mean ${time(result[`${stem}_s`].mean)}; 80 % of measured means: ${time(result[`${stem}_low_s`])} to ${time(result[`${stem}_high_s`])}`;
   const p95 = (what, key) => {
     if (result[key]?.p95 == null) return false;
     const name = `${what}, 95th percentile`;
