@@ -10,6 +10,7 @@ from inferplan.answers.emit import given
 from inferplan.catalog.assemble import Request
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
+from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_record, energy_record
 from inferplan.reports.plan_figures import (
     break_even_batch,
@@ -44,7 +45,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "survival": survival_record(plan),
             "binding": plan.binding,
             "capacity": capacity_record(plan),
-            "measured": plan.supported,
+            "measured": plan.supported and "transferred" not in basis_of(plan.best),
             "meets_at_the_slow_end": plan.holds_at_the_slow_end,
             "output_tokens_per_s_per_device": None
             if plan.option.deployment.model.encodes
@@ -70,6 +71,12 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "sensitivity": [] if plan.question.demand.offline else plan.sensitivity,
         "bands": plan.bands,
     }
+
+
+def basis_of(verified: Verified) -> str:
+    """What most of the time of its steps rests on."""
+    calibration = verified.option.deployment.calibration
+    return calibration.basis if verified.result is None else verified.result.basis
 
 
 def question_record(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,145 @@
+"""No error band where fewer than three measured systems stand behind the device, the form or the kind of model."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+
+import numpy as np
+import pytest
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.calibrations import relatives, shared_step
+from inferplan.catalog.files import config_root
+from inferplan.devices.constants import Calibration, Fit
+from inferplan.estimate.bands import TRANSFERRED_SLOW_END, latency_band, latency_bands, serving_bands
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.phase import run_step
+from inferplan.estimate.run import unchecked
+from inferplan.estimate.support import DRAFTS, POOLS, lacking, too_few
+from inferplan.reports.estimate import band_note
+from inferplan.work.parallel import Parallelism
+from inferplan.work.step import decode
+from tests.builders import chip, dense, deploy
+
+ACCURACY = (config_root().parent / "docs" / "accuracy.md").read_text(encoding="utf-8")
+
+UNMEASURED = [
+    ("falcon-mamba-7b", "h100-sxm", {}, "mamba1"),
+    ("nemotron-3-nano", "h100-sxm", {}, "mamba2"),
+    ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 4}, "gated delta net"),
+    ("llama-3.1-70b", "h100-sxm", {"pp": 4}, "pipeline parallelism"),
+    ("deepseek-r1", "h100-sxm", {"tp": 16, "ep": 16}, "several nodes"),
+    ("deepseek-r1", "h200-sxm", {"dp": 8, "ep": 8}, "attention data parallelism"),
+    ("llama-3.1-8b", "rtx-4090", {}, "rtx-4090"),
+    ("deepseek-r1", "mi355x", {"tp": 8}, "mi355x"),
+    ("deepseek-r1", "mi325x", {"tp": 8}, "mi325x"),
+]
+"""Cases in which a band was printed on rows of other devices, forms and families, and what nobody had measured."""
+
+
+def test_no_band_of_what_was_not_measured() -> None:
+    wrong = []
+    for model, gpu, degrees, missing in UNMEASURED:
+        deployment = assemble(Request(model=model, gpu=gpu, parallel=Parallelism(**degrees)))
+        estimate = unchecked(deployment, StaticLoad(batch=1.0, prompt=512.0, output=64.0))
+        bands, line = [estimate.band(metric) for metric in ("ttft", "tpot", "e2el")], band_note(estimate)
+        told = line.startswith("error: unknown; systems behind the bands: ") and f" of {missing}" in line
+        wrong += [] if told and bands == [None] * 3 else [(model, gpu, degrees, bands, line)]
+    assert not wrong
+
+
+def test_what_was_measured_keeps_its_band() -> None:
+    """Llama-3.1-70B in fp8 on four H100, and DeepSeek-R1 with 8 expert groups on eight B200: both are in the rows."""
+    dense70 = assemble(Request(model="llama-3.1-70b", gpu="h100-sxm", quant="fp8", parallel=Parallelism(tp=4)))
+    experts = assemble(Request(model="deepseek-r1", gpu="b200-hgx", parallel=Parallelism(tp=8, ep=8)))
+    assert lacking(dense70) == lacking(experts) == {}
+    assert set(serving_bands(dense70, 1024.0)) == set(serving_bands(experts, 1024.0)) == {"ttft", "tpot"}
+
+
+def test_the_counts_are_those_of_the_page_of_errors() -> None:
+    """The groups of docs/accuracy.md, which is written from the rows one by one: its GPUs, and divisions without
+    stages and with expert groups."""
+    table = ACCURACY.split("| TPOT by GPU |")[1].split("\n\n")[0]
+    assert set(re.findall(r"(?m)^\| ([a-z0-9][a-z0-9-]*) \|", table)) == set(shared_step().systems["device"])
+    divisions = ACCURACY.split("| TPOT by division |")[1].split("\n\n")[0]
+    assert "PP" not in divisions and "EP8" in divisions
+    assert set(shared_step().systems["form"]) == {"expert parallelism"}
+
+
+def counted(**systems: dict[str, int]) -> Calibration:
+    """Constants with a known error and counts of systems behind it."""
+    fit = Fit(overhead=1.0, error={"low": 0.9, "high": 1.1})
+    kernels = ("matmul", "attention.decode", "elementwise", "copy", "gather")
+    return Calibration(
+        name="t",
+        fused=True,
+        constants={kernel: {"any": fit} for kernel in kernels},
+        bands={"ttft": (1.0, 1.0), "tpot": (1.0, 1.0)},
+        systems=systems,
+    )
+
+
+FAMILY = {"attention": 3, "mlp": 3}
+
+
+@pytest.mark.parametrize(
+    ("systems", "forms", "missing"),
+    [
+        ({"device": {"chip": 3}, "family": FAMILY}, (), {}),
+        ({"device": {"chip": 2}, "family": FAMILY}, (), {"chip": 2}),
+        ({"device": {"any": 3}, "family": FAMILY}, (), {}),
+        ({"device": {"chip": 3}, "family": {"attention": 3}}, (), {"mlp": 0}),
+        ({"device": {"chip": 3}, "family": FAMILY}, (DRAFTS,), {"drafts": 0}),
+        ({"device": {"chip": 3}, "family": FAMILY, "form": {"drafts": 3}}, (DRAFTS,), {}),
+        ({"device": {"chip": 3}, "family": FAMILY, "form": {"drafts": 3}}, (DRAFTS, POOLS), {"pools apart": 0}),
+        ({}, (), {"chip": 0, "attention": 0, "mlp": 0}),
+    ],
+)
+def test_three_systems_of_each(systems: dict[str, dict[str, int]], forms: tuple[str, ...], missing: object) -> None:
+    """A band needs three of the device, of every form and of every kind of layer; two are one difference."""
+    device = chip(1e18, 1e21).model_copy(update={"name": "chip"})
+    model = dense(layers=1, d_model=64, heads=4, d_ff=64, vocab=64)
+    deployment = deploy(model, device, calibration=counted(**systems))
+    assert lacking(deployment, forms) == missing
+    step = run_step(deployment, decode(1.0, 16.0))
+    assert (latency_band(deployment, "tpot", step, forms) is None) == bool(missing)
+    assert bool(np.isnan(latency_bands(deployment, "tpot", step, forms)[1])) == bool(missing)
+    assert set(serving_bands(deployment, 16.0, forms)) == (set() if missing else {"ttft", "tpot"})
+
+
+def test_the_counts_are_said() -> None:
+    said = too_few({"rtx-4090": 0, "gated delta net": 2})
+    assert said == "systems behind the bands: 0 of rtx-4090, 2 of gated delta net; 3 are needed"
+
+
+def test_carried_constants_have_a_slow_end_of_their_own() -> None:
+    """A kernel's band of x 1.1 is that of the device it was timed on; carried to another, a third more is usual."""
+    device = chip(1e18, 1e21).model_copy(update={"name": "chip"})
+    model = dense(layers=1, d_model=64, heads=4, d_ff=64, vocab=64)
+    known = counted(device={"chip": 3}, family=FAMILY)
+    fits = {
+        kernel: {label: fit.model_copy(update={"basis": "transferred"}) for label, fit in formats.items()}
+        for kernel, formats in known.constants.items()
+    }
+    ends = []
+    for calibration in (known, known.model_copy(update={"basis": "transferred"}), replace_fits(known, fits)):
+        deployment = deploy(model, device, calibration=calibration)
+        band = latency_band(deployment, "tpot", run_step(deployment, decode(1.0, 16.0)))
+        assert band is not None and band[0] == pytest.approx(0.9)
+        ends.append(band[1])
+    assert ends == [pytest.approx(1.1), 1.3, 1.3]
+
+
+def replace_fits(calibration: Calibration, fits: dict[str, dict[str, Fit]]) -> Calibration:
+    return calibration.model_copy(update={"constants": fits})
+
+
+def test_the_least_slow_end_lies_where_carried_kernels_do() -> None:
+    """Kernels timed on both devices: by the median, constants of the same chip are exceeded by less in 9 of 10 shapes,
+    those of another chip by more."""
+    ends = [
+        median(error["high"] for kernels in part.values() for formats in kernels.values() for error in formats.values())
+        for part in (relatives().same_chip, relatives().other_chip)
+    ]
+    assert ends[0] < TRANSFERRED_SLOW_END < ends[1]
