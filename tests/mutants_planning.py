@@ -412,6 +412,14 @@ PLANNING_MUTANTS = [
         check=test_confidence.test_the_quantiles_of_a_log_normal_error_are_found_again,
     ),
     SourceMutant(
+        name="a safe plan of what nobody measured",
+        place="inferplan.estimate.bands:serving_bands",
+        old="if not deployment.calibration.bands or lacking(deployment, forms)",
+        new="if not deployment.calibration.bands",
+        changes="pools apart and drafts are planned at the confidence of replicas that do both",
+        check=test_confidence.test_pools_and_drafts_have_no_confidence_of_their_own,
+    ),
+    SourceMutant(
         name="slower steps at the same rate",
         place="inferplan.planning.confidence:slowed",
         old="rate=grid.rate / slow.step",

@@ -18,6 +18,9 @@ from inferplan.estimate.phase import run_step
 from inferplan.estimate.run import unchecked
 from inferplan.estimate.support import DRAFTS, POOLS, lacking, too_few
 from inferplan.reports.estimate import band_note
+from inferplan.serving.cluster import Fleet
+from inferplan.serving.simulator import Options, simulate
+from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
@@ -47,6 +50,16 @@ def test_no_band_of_what_was_not_measured() -> None:
         told = line.startswith("error: unknown; systems behind the bands: ") and f" of {missing}" in line
         wrong += [] if told and bands == [None] * 3 else [(model, gpu, degrees, bands, line)]
     assert not wrong
+
+
+def test_a_run_of_pools_apart_has_no_band() -> None:
+    """The same GPUs: two replicas that do both have bands, one that computes prompts and one that decodes have none."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", parallel=Parallelism(replicas=2)))
+    load = Traffic(arrivals=OpenLoop(rate=5.0), prompt=Lengths(mean=256), output=Lengths(mean=8), requests_count=20)
+    both, apart = (
+        simulate(deployment, load, options=Options(fleet=fleet)) for fleet in (Fleet(), Fleet(prefill=1, decode=1))
+    )
+    assert set(both.bands) == {"ttft", "tpot"} and not apart.bands
 
 
 def test_what_was_measured_keeps_its_band() -> None:

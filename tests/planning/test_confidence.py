@@ -12,6 +12,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.bands import quantile, serving_bands, slow_end
+from inferplan.estimate.support import DRAFTS, POOLS
 from inferplan.planning.confidence import AS_PREDICTED, Slowness, slowed, slowness
 from inferplan.planning.demand import Demand
 from inferplan.planning.finalists import carried_over
@@ -125,13 +126,24 @@ def test_a_confidence_is_a_chance_of_a_half_or_more(confidence: float) -> None:
 
 
 def test_no_error_no_confidence() -> None:
-    """No TPU was measured: there is nothing to be confident in, and the plan says what is missing."""
-    amd = replace(asked().space, gpus=("tpu-v7",))
-    with pytest.raises(InfeasibleError, match="no plan"):
-        plan(asked(space=amd, sizing=Sizing(confidence=0.9)))
-    found = plan(asked(space=amd))
+    """No TPU and no L40S was measured under load: there is nothing to be confident in, and the plan says what is
+    missing; a looser limit would not help."""
+    for gpu in ("tpu-v7", "l40s"):
+        with pytest.raises(InfeasibleError, match="no error band is known of any candidate") as refused:
+            plan(asked(space=replace(asked().space, gpus=(gpu,)), sizing=Sizing(confidence=0.9)))
+        assert f"0 of {gpu}" in refused.value.because and "--confidence 0.5" in refused.value.hint
+    found = plan(asked(space=replace(asked().space, gpus=("l40s",))))
     assert not found.supported and found.measured is None and found.other is None
-    assert "no error band" in render(plan_report(found), "table")
+    assert "no error band: systems behind the bands: 0 of l40s" in render(plan_report(found), "table")
+    assert plan_record(found)["plan"]["measured"] is False
+
+
+def test_pools_and_drafts_have_no_confidence_of_their_own() -> None:
+    """The error of replicas that do both, without drafts, says nothing of them."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    assert slowness(deployment, 700.0, SLO, 0.9) is not None
+    assert slowness(deployment, 700.0, SLO, 0.9, (POOLS,)) is None
+    assert slowness(deployment, 700.0, SLO, 0.9, (DRAFTS,)) is None
 
 
 def test_another_makers_constants_do_not_beat_measured_ones() -> None:

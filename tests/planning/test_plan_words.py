@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from inferplan.cli import cli
 from inferplan.planning.plan import Plan
 from inferplan.reports import plan_pictures
 from inferplan.reports.glossary import WORDS, glossary
+from inferplan.reports.plan_figures import other_format
 from inferplan.reports.plan_words import alternative, key_figures, recommendation, risk
 
 LIMITS = ["--ttft", "800ms", "--tpot", "50ms"]
@@ -99,6 +101,14 @@ def test_key_figures_are_the_plan(small_plan: Plan) -> None:
     assert said["GPUs"].value in recommendation(small_plan)
     assert said["cost"].value in recommendation(small_plan)
     assert risk(small_plan) and alternative(small_plan)
+
+
+def test_another_format_is_named() -> None:
+    """A safe plan on as many GPUs of the same kind is another plan where its weights are in fp8."""
+    native, fp8 = (SimpleNamespace(request=SimpleNamespace(quant=quant), prompts=None) for quant in (None, "fp8"))
+    assert other_format(fp8, native) == ", in fp8"  # type: ignore[arg-type]
+    assert other_format(native, fp8) == ", in the checkpoint's format"  # type: ignore[arg-type]
+    assert other_format(fp8, fp8) == ""  # type: ignore[arg-type]
 
 
 def test_only_words_of_the_page_are_explained() -> None:
