@@ -25,8 +25,10 @@ Systems = Mapping[str, Mapping[str, int]]
 def lacking(deployment: Deployment, forms: Sequence[str] = ()) -> dict[str, int]:
     """Of what fewer than :data:`FEWEST_SYSTEMS` systems were measured, in words, with how many; empty for nothing.
 
-    forms: further ones, such as :data:`DRAFTS`.
+    forms: further ones, such as :data:`DRAFTS`. Of constants that have no band whatever runs, nothing is said.
     """
+    if not deployment.calibration.bands:
+        return {}
     counts, device = deployment.calibration.systems, deployment.hardware.name
     devices = counts.get("device", {})
     known = {device: devices.get(device, devices.get(ANY_DEVICE, 0))}
