@@ -64,7 +64,8 @@ def slowest_end(deployment: Deployment, step: Phase) -> Num:
         return TRANSFERRED_SLOW_END
     carried = sum((cost.total for cost in step.costs if cost.basis == "transferred"), start=0.0)
     whole = sum((cost.total for cost in step.costs), start=0.0)
-    return 1.0 + (TRANSFERRED_SLOW_END - 1.0) * (carried > 0.5 * whole)
+    mostly = np.asarray(carried > 0.5 * whole, dtype=np.float64)
+    return 1.0 + (TRANSFERRED_SLOW_END - 1.0) * mostly
 
 
 def quantile(band: Band, confidence: float) -> float:

@@ -207,7 +207,7 @@ def basis_line(plan: Plan) -> str:
         runs = len(calibration.anchor.rows)
         basis = f"{constants_of(calibration)}, anchored to {runs} measured runs"
         return f"basis: {basis}; 80 % of the means of others lie within {bands}"
-    return f"basis: {constants_of(calibration)}; 80 % of held-out means lie within {bands} of the predicted"
+    return f"basis: {constants_of(calibration)}; 80 % of held-out means lie within {bands} of the predicted means"
 
 
 def confidence_line(plan: Plan) -> str:
@@ -238,7 +238,7 @@ def measured_line(plan: Plan) -> str:
         return ""
     found = plan.measured
     if found is None:
-        return "nothing of a kind that was measured keeps the limits: measure before buying"
+        return "nothing whose error is known keeps the limits: measure before buying"
     return (
         f"measured alternative: {shape(found.option)} on {found.option.deployment.hardware.name}"
         f"{other_format(found.option, plan.option)} at {money(found.option)}, of a kind whose error is known"

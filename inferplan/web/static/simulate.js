@@ -103,10 +103,10 @@ function verdict(result, run) {
 
 /** The 95th percentiles; below each the mean with its band, which is of means and not of percentiles. */
 function slowest(result, run) {
-  const band = (stem) =>
-    result[`${stem}_low_s`] == null
-      ? ""
-      : `mean ${time(result[`${stem}_s`].mean)}; 80 % of measured means: ${time(result[`${stem}_low_s`])} to ${time(result[`${stem}_high_s`])}`;
+  const band = (stem) => {
+    const [mean, low, high] = [result[`${stem}_s`]?.mean, result[`${stem}_low_s`], result[`${stem}_high_s`]];
+    return low == null ? "" : `mean ${time(mean)}; 80 % of measured means: ${time(low)} to ${time(high)}`;
+  };
   const p95 = (what, key) => {
     if (result[key]?.p95 == null) return false;
     const name = `${what}, 95th percentile`;
