@@ -46,7 +46,8 @@ def _basis(deployment: Deployment, prompt: float) -> str:
         why = too_few(missing) if (missing := lacking(deployment)) else "none is known of replicas like these"
         return f"{constants_of(calibration)}; no error band: {why}"
     within = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in bands.items())
-    return f"{constants_of(calibration)}; 80 % of held-out means of steady loads lie within {within} of the predicted means"
+    known = f"80 % of held-out means of steady loads lie within {within} of the predicted means"
+    return f"{constants_of(calibration)}; {known}"
 
 
 def error_record(served: Served) -> list[dict[str, Any]]:
