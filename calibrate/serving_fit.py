@@ -49,7 +49,9 @@ UNKNOWNS: dict[str, Unknown] = {
     "host": Unknown(0.6e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),
     "launch": Unknown(0.75, 0.3, 1.0, "share of a kernel's overhead that is left inside a step"),
     "eager_layer": Unknown(4e-4, 5e-5, 1e-3, "host seconds of a layer in a step that holds prompts"),
-    "eager_linear": Unknown(3e-3, 2e-4, 8e-3, "further host seconds of a layer with recurrent state"),
+    "eager_linear": Unknown(
+        3e-3, 2e-4, 8e-3, "further host seconds of a layer with recurrent state, where that was seen"
+    ),
     "latency": Unknown(15e-3, 1e-3, 6e-2, "seconds of a request between client and server"),
     "front_request": Unknown(1.5e-3, 1e-4, 5e-3, "serial seconds of the front end for a request"),
     "front_token": Unknown(1.5e-6, 1e-7, 5e-6, "serial seconds of the front end for a prompt token"),
@@ -62,7 +64,9 @@ _STEP = ("host", "launch")
 SEQUENCE = 10e-6
 """Seconds of a step for each sequence where no engine's own is on file: what is expected of it. Closed-loop rows hold
 too few sequences to tell (:mod:`calibrate.published.host` fits rows that hold more)."""
-_ENGINE = ("eager_layer", "eager_linear", "latency", "front_request", "front_token")
+_ENGINE = ("eager_layer", "latency", "front_request", "front_token")
+_SLOW = "eager_linear"
+"""Of the engines that say where it was seen (``slow_state``)."""
 ENGINES = ("vllm", "sglang", "trtllm")
 _NUDGE = 1.15
 PULL = 5.0
@@ -106,6 +110,9 @@ def _with_constants(deployment: Deployment, values: dict[str, float], campaign: 
     update: dict[str, Any] = {name: values[name] for name in _ENGINE}
     if campaign == OWN_CLIENT:
         update["latency"] = values["client_latency"]
+    slow = deployment.engine.serving.slow_state
+    if slow is not None:
+        update["slow_state"] = slow.model_copy(update={_SLOW: values[_SLOW]})
     serving = ServingConstants.model_construct(**{**dict(deployment.engine.serving), **update})
     engine = deployment.engine.model_copy(update={"serving": serving})
     return replace(deployment, calibration=deployment.calibration.with_step(shared), engine=engine)
@@ -133,6 +140,7 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
                 host=deployment.step.host,
                 host_sequence=deployment.step.sequence,
                 floors=eager_floors(deployment),
+                graph_floors=eager_floors(deployment, replayed=True),
                 cache={},
             )
             try:
@@ -344,8 +352,8 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
         text = path.read_text(encoding="utf-8")
         for name, unit, scale in _UNITS:
             value = f"{_rounded(constants[name] * scale):g} {unit}".strip()
-            text, count = re.subn(rf"(?m)^(  {name}: ).*$", rf"\g<1>{value}", text)
-            if count != 1:
+            text, count = re.subn(rf"(?m)^( +{name}: ).*$", rf"\g<1>{value}", text)
+            if count != 1 and (count or name != _SLOW):
                 raise InputFileError(f"{path} has {count} lines of {name}")
         save(path, text)
     path = root / "clients.yaml"

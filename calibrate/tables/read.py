@@ -63,6 +63,10 @@ LAUNCHED = {"moe_deepep_prefill": 4.0}
 and release, which is launches alone."""
 LARGE_MESSAGE = 2**19
 """Elements from which the slowest of the unlabelled collectives is the all-reduce: it sends twice the bytes."""
+WRITTEN_APART = ("0.16", "0.24")
+"""Releases of vLLM: from the first on its attention leaves the cache write to a call of its own
+(``forward_includes_kv_cache_update``), which the tables time again from the second on: one sequence on an H100 takes
+10.9 us in 0.14, 8.3 in 0.19 and 10.1 in 0.24, on a B200 6.7, 6.1 and 8.7 in 0.19, 0.22 and 0.24."""
 INDEX_HEADS, CHOSEN = 32, 2048
 """Index heads and chosen positions of the GLM-5 models whose sparse attention the tables time (config.json)."""
 Reader = Callable[[Any], tuple[Op, ...]]
@@ -91,21 +95,39 @@ def _mask(row: Any) -> Mask:
 
 def _attention(row: Any) -> tuple[Op, ...]:
     prefill = row.step == 0
+    new, sizes = float(row.isl) if prefill else 1.0, (int(row.num_heads), int(row.num_key_value_heads))
+    cache = FP8 if row.kv_cache_dtype == "fp8" else BF16
     return (
         Attention(
             name="attention",
             batch=float(row.batch_size),
-            new=float(row.isl) if prefill else 1.0,
+            new=new,
             past=0.0 if prefill else float(row.step),
-            heads=int(row.num_heads),
-            kv_heads=int(row.num_key_value_heads),
+            heads=sizes[0],
+            kv_heads=sizes[1],
             key_dim=int(row.head_dim),
             value_dim=int(row.head_dim),
             mask=_mask(row),
             base=BF16,
-            kv=FP8 if row.kv_cache_dtype == "fp8" else BF16,
+            kv=cache,
         ),
+        *_beside_attention(row, float(row.batch_size) * new, sizes, cache),
     )
+
+
+def _beside_attention(row: Any, tokens: float, sizes: tuple[int, int], cache: Format) -> Iterator[Op]:
+    """What the timed call of an engine does beside attention, and the graph has as operators of its own.
+
+    Each writes the keys and values of its tokens to the cache; TensorRT-LLM's applies the rotary embedding, too
+    (``collect_attn.py`` of ai-dynamo/aiconfigurator, one for each engine: ``_forward_with_optional_kv_cache_update`` of
+    vLLM, ``RadixAttention`` of SGLang, which saves by default, ``pos_embd_params`` of TensorRT-LLM).
+    """
+    engine, (heads, kv_heads), width = str(row.framework).lower(), sizes, int(row.head_dim)
+    first, timed = map(age, WRITTEN_APART)
+    if engine != "vllm" or not first <= age(str(row.version)) < timed:
+        yield Copy(name="kv_write", elements=tokens * 2 * kv_heads * width, source=BF16, target=cache)
+    if engine == "trtllm":
+        yield Elementwise(name="rotary", tokens=tokens, width=(heads + kv_heads) * width, base=BF16, flops=3.0)
 
 
 def _encoder(row: Any) -> tuple[Op, ...]:

@@ -73,6 +73,23 @@ class Scheduler(Spec):
         return self.model_copy(update={"chunked_prefill": False, "prefix_caching": False})
 
 
+class SlowState(Spec):
+    """Where steps that hold prompts were seen to wait for the host in layers of a recurrent state, beyond any layer's."""
+
+    source: str
+    mixers: list[str]
+    """Kinds of the layers' parts (docs/models.md)."""
+    devices: list[str]
+    """Their hosts come with them: the devices, by the beginning of their names."""
+    eager_linear: Seconds
+    """Further host time of such a step for each such layer."""
+
+    def seconds(self, hardware: HardwareSpec, kind: str) -> float:
+        """Further host time of a part of that kind on a device."""
+        seen = kind in self.mixers and any(hardware.name.startswith(name) for name in self.devices)
+        return self.eager_linear if seen else 0.0
+
+
 class ServingConstants(Spec):
     """What a request and a step meet outside the kernels; all zero for no engine. See docs/serving.md."""
 
@@ -90,11 +107,13 @@ class ServingConstants(Spec):
     eager_layer: Seconds = 0.0
     """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
     graph_tokens: int = Field(default=0, ge=0)
-    """Steps of at most so many tokens replay a captured graph even where they hold a prompt: no eager floor."""
+    """Steps of at most so many tokens replay captured graphs even where they hold a prompt: no eager floor."""
+    graphs_hold_state: bool = True
+    """Whether those graphs hold the layers with a recurrent state, too; else the host launches them in every step."""
     eager_latent: float = Field(default=1.0, ge=1.0)
     """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels."""
-    eager_linear: Seconds = 0.0
-    """Further host time of such a step for each layer with a recurrent state."""
+    slow_state: SlowState | None = None
+    """What layers with a recurrent state take beyond it, and where."""
 
 
 class AttentionCalls(Spec):

@@ -48,38 +48,58 @@ class Prompts(NamedTuple):
     beside: Num = 1.0
 
 
-def eager_floors(deployment: Deployment) -> list[float]:
+def eager_floors(deployment: Deployment, replayed: bool = False) -> list[float]:
     """Host seconds of each stage of a step that holds a prompt: layers launched kernel by kernel (docs/serving.md).
 
     Zeros where steps are priced at the bare roofline, because nothing else is charged for the host there either.
+    replayed: of a step of few tokens, whose graphs hold all layers, or all but those with a recurrent state.
     """
     model, constants, pp = deployment.model, deployment.engine.serving, deployment.parallel.pp
-    if deployment.calibration.basis == "roofline":
+    if deployment.calibration.basis == "roofline" or (replayed and constants.graphs_hold_state):
         return [0.0] * pp
     latent = constants.eager_latent if deployment.hardware.vendor == "NVIDIA" else 1.0  # AMD's are fused (AITER)
     floors = []
     for layers in model.stages(pp):
-        count = sum(number * (latent if _latent(layer) else 1.0) for layer, number in layers)
-        recurrent = sum(number * sum(bool(part.cache().state) for part in layer.parts) for layer, number in layers)
-        floors.append(count * constants.eager_layer + recurrent * constants.eager_linear)
-    if model.encoder is not None:
+        eager = [(layer, number) for layer, number in layers if not replayed or _stateful(layer)]
+        count = sum(number * _blocks(layer) * (latent if _latent(layer) else 1.0) for layer, number in eager)
+        further = sum(number * _slow_state(deployment, layer) for layer, number in eager)
+        floors.append(count * constants.eager_layer + further)
+    if model.encoder is not None and not replayed:
         floors[0] += model.encoder.depth * constants.eager_layer
     return floors
 
 
 def launch_floors(deployment: Deployment, step: Step) -> list[Num]:
-    """:func:`eager_floors` of a step that holds a prompt: none where it is replayed from a graph, twice where its
-    kernels are launched for each of two half batches."""
+    """:func:`eager_floors` of a step that holds a prompt: of few tokens those that graphs leave, twice where its kernels
+    are launched for each of two half batches."""
     floors = eager_floors(deployment)
     if not any(floors):
         return []
     eager = step.tokens > deployment.engine.serving.graph_tokens
-    return [np.where(eager, floor, 0.0) * halves_of(deployment, step) for floor in floors]
+    both = zip(floors, eager_floors(deployment, replayed=True))
+    return [np.where(eager, floor, left) * halves_of(deployment, step) for floor, left in both]
+
+
+def _blocks(layer: LayerGroup) -> float:
+    """What a layer counts of one with a mixer and a feed-forward, as those are whose launches were measured: a half
+    where it is one of the two alone (Mamba, Nemotron-H)."""
+    return min(len(layer.parts) / 2, 1.0)
 
 
 def _latent(layer: LayerGroup) -> bool:
     """Whether a layer has latent attention."""
     return layer.mixer is not None and layer.mixer.kind == "mla"
+
+
+def _stateful(layer: LayerGroup) -> bool:
+    """Whether a layer carries a state from token to token."""
+    return any(bool(part.cache().state) for part in layer.parts)
+
+
+def _slow_state(deployment: Deployment, layer: LayerGroup) -> float:
+    """Host seconds of a layer beyond those of any layer, where they were seen (:class:`SlowState`)."""
+    slow = deployment.engine.serving.slow_state
+    return 0.0 if slow is None else sum(slow.seconds(deployment.hardware, part.kind) for part in layer.parts)
 
 
 def overlaps(deployment: Deployment) -> bool:

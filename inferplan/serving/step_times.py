@@ -251,8 +251,10 @@ class StepTimes:
     host_sequence: float
     floors: list[float]
     """Seconds in which the kernels of each stage are launched one by one, in steps that hold prompts."""
+    graph_floors: list[float] = field(default_factory=lambda: [0.0])
+    """The same of steps whose kernels are replayed from graphs: of the layers that these leave out."""
     graph_tokens: int = 0
-    """Steps of at most so many tokens are replayed from a graph and have no floor."""
+    """Steps of at most so many tokens are replayed from graphs."""
     prompt_share: float = 1.0
     """Rows of a matmul for each token of a wide prompt: context parallelism divides them."""
     cut_from: tuple[int, int] = (0, 0)
@@ -290,8 +292,8 @@ class StepTimes:
         rows = batch * self.width + tokens * (self.prompt_share if wide else 1.0)
         time = self.host + self.host_sequence * (batch + prompts)
         time += self._stage(tables[0], (batch, context), chunk, (rows, rows))
-        floor = self.floors[0]
-        if floor and tokens and batch * self.width + chunk.tokens > self.graph_tokens:
+        floor = self.launches(batch * self.width + chunk.tokens)[0]
+        if floor and tokens:
             return float((time**4 + floor**4) ** 0.25)
         return time
 
@@ -314,10 +316,15 @@ class StepTimes:
             seconds += base + slope * context
         else:
             seconds += table.launch[wide]
-        time, floor = self.host + self.host_sequence * (batch + prompts) + seconds, self.floors[0]
-        if floor and batch * self.width + tokens > self.graph_tokens:
+        time = self.host + self.host_sequence * (batch + prompts) + seconds
+        floor = self.launches(batch * self.width + tokens)[0]
+        if floor:
             return float((time**4 + floor**4) ** 0.25)
         return time
+
+    def launches(self, tokens: float) -> list[float]:
+        """Seconds in which the kernels of each stage are launched, in a step of so many tokens with a prompt in it."""
+        return self.floors if tokens > self.graph_tokens else self.graph_floors
 
     @property
     def simple(self) -> bool:
@@ -350,9 +357,10 @@ class StepTimes:
                 times[0] += steps * host
                 for station, seconds in enumerate(made, len(times) - len(made)):  # one stage: beside the last
                     times[station] += steps * seconds
-        if chunk.tokens and any(self.floors) and batch * self.width + chunk.tokens > self.graph_tokens:
+        floors = self.launches(batch * self.width + chunk.tokens)
+        if chunk.tokens and any(floors):
             twice = any(self.cut_from) and rows >= self.cut_from[wide]  # each half's kernels
-            floors = [2.0 * floor for floor in self.floors] if twice else self.floors
+            floors = [2.0 * floor for floor in floors] if twice else floors
             times = [float(seconds) for seconds in launched(times, floors)]
         return times
 
@@ -581,6 +589,7 @@ def step_times(deployment: Deployment, reach: Reach, width: int = 1) -> StepTime
         host=step.host,
         host_sequence=step.sequence,
         floors=eager_floors(deployment),
+        graph_floors=eager_floors(deployment, replayed=True),
         graph_tokens=deployment.engine.serving.graph_tokens,
         prompt_share=1.0 / deployment.parallel.cp,
         cut_from=deployment.two_batches or (0, 0),

@@ -1,0 +1,62 @@
+"""First tokens of models with a recurrent state: what the host takes for their layers, and where that begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_model, names
+from inferplan.estimate.deployment import Deployment
+from inferplan.models.spec import LayerGroup
+from inferplan.serving.first_token import IdlePrompt, first_token
+from inferplan.serving.rounds import eager_floors
+from inferplan.work.parallel import Parallelism
+from tests.conftest import fitted
+
+ROOT = Path(__file__).parents[2]
+
+
+def _stateful(layer: LayerGroup) -> bool:
+    return any(part.cache().state for part in layer.parts)
+
+
+def _ttft(deployment: Deployment, prompt: float) -> float:
+    return float(first_token(deployment, IdlePrompt(new=prompt, cached=0.0, budget=8192.0)).at_server)
+
+
+def test_no_cliff_where_graphs_end() -> None:
+    """Up to 512 tokens vLLM replays graphs, which leave out the mixers with a state (its ``_attention_ops``).
+
+    From 513 on the host launches the other layers, too. In ``(t^4 + host^4)^(1/4)`` a step grows by no more than its
+    host: by ``eager_layer`` for each layer without a state, and the kernels by one token, 1 % of TTFT at most.
+    """
+    each, said = fitted("vllm", "eager_layer"), []
+    for name in names("models"):
+        model = load_model(name)
+        if model.encoder is not None or not any(_stateful(layer) for layer, _ in model.distinct) or "fp4" in name:
+            continue
+        without = sum(count for layer, count in model.distinct if not _stateful(layer))
+        deployment = assemble(Request(model=name, gpu="h200-sxm", engine="vllm", parallel=Parallelism()))
+        last, first = _ttft(deployment, 512.0), _ttft(deployment, 513.0)
+        if not last * 0.999 <= first <= last * 1.01 + without * each:
+            said.append(f"{name}: {last * 1e3:.1f} ms, then {first * 1e3:.1f}")
+    assert not said
+
+
+def test_what_one_campaign_took_is_charged_where_it_was_seen() -> None:
+    """Qwen3.5-397B: 60 layers, 45 of them gated delta nets. Falcon-Mamba: 64 mixers without a feed-forward, each half a
+    layer of both."""
+    slow = yaml.safe_load((ROOT / "configs/engines/sglang.yaml").read_text())["serving"]["slow_state"]["eager_linear"]
+    further, each = float(slow.removesuffix(" us")) * 1e-6, fitted("sglang", "eager_layer")
+
+    def floor(model: str, gpu: str, engine: str) -> float:
+        return eager_floors(assemble(Request(model=model, gpu=gpu, engine=engine, parallel=Parallelism(tp=8))))[0]
+
+    for gpu in ("h200-sxm", "b200-hgx"):
+        assert floor("qwen3.5-397b-a17b", gpu, "sglang") == pytest.approx(60 * each + 45 * further)
+    for gpu, engine in (("h100-sxm", "sglang"), ("h200-sxm", "vllm"), ("b200-hgx", "trtllm")):
+        assert floor("qwen3.5-397b-a17b", gpu, engine) == pytest.approx(60 * each)
+    assert floor("falcon-mamba-7b", "h200-sxm", "sglang") == pytest.approx(32 * each)
