@@ -74,7 +74,7 @@ class Scheduler(Spec):
 
 
 class SlowState(Spec):
-    """Where steps that hold prompts were seen to wait for the host in layers of a recurrent state, beyond any layer's."""
+    """Where the host was seen to take longer for layers with a recurrent state than for any layer, with a prompt."""
 
     source: str
     mixers: list[str]

@@ -70,7 +70,7 @@ def eager_floors(deployment: Deployment, replayed: bool = False) -> list[float]:
 
 
 def launch_floors(deployment: Deployment, step: Step) -> list[Num]:
-    """:func:`eager_floors` of a step that holds a prompt: of few tokens those that graphs leave, twice where its kernels
+    """:func:`eager_floors` of a step that holds a prompt: of few tokens those that graphs leave, twice where kernels
     are launched for each of two half batches."""
     floors = eager_floors(deployment)
     if not any(floors):
