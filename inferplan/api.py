@@ -264,12 +264,12 @@ class PlanQuestion(PriceOptions, total=False):
     """What :func:`make_plan` takes by keyword; times in seconds, or text such as ``"500ms"``.
 
     The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
-    the prefix cache. Limits: ttft, tpot, e2el, answer_ttft, and the percentile of the requests that must meet them.
-    Sizing: utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed),
-    confidence. survive: keep the limits while so many replicas are lost at a time (or ``"node"``), which are back after
-    restart; mtbf: between failures of one GPU. power_budget: the most watts of all GPUs, by their nameplates.
-    Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one replica), power_caps (watts of a GPU
-    to try, instead of its TDP), ideal.
+    the prefix cache; chat: requests are messages, so that a checkpoint tuned on instructions is started. Limits: ttft,
+    tpot, e2el, answer_ttft, and the percentile of the requests that must meet them. Sizing: utilisation (the share of
+    its capacity to load a replica with), spare (replicas beyond those needed), confidence. survive: keep the limits
+    while so many replicas are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures of
+    one GPU. power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space:
+    quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
     """
 
     rate: float
@@ -277,6 +277,7 @@ class PlanQuestion(PriceOptions, total=False):
     requests: Count
     deadline: Seconds
     cached: Few
+    chat: bool
     ttft: Seconds
     tpot: Seconds
     e2el: Seconds
@@ -580,7 +581,7 @@ def make_plan(
     demand = Demand(
         prompt=_lengths("prompt", prompt),
         output=_lengths("output", output),
-        **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached") if name in given},
+        **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached", "chat") if name in given},
     )
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)

@@ -19,9 +19,22 @@ EMIT_MUTANTS = [
         place="inferplan.answers.emit.checkpoint:repository",
         old='if "/" in name and',
         new='if "//" in name and',
-        changes="an instruct model that was typed is served as its base model",
+        changes="a model that was typed is served as another of its name",
         check=lambda: test_emit.test_the_checkpoint_is_the_id_that_was_typed(
-            "meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"
+            "nvidia/Llama-3.1-70B-Instruct", "nvidia/Llama-3.1-70B-Instruct"
+        ),
+    ),
+    SourceMutant(
+        name="chat starts a base checkpoint",
+        place="inferplan.answers.emit.checkpoint:repository",
+        old="(chat and says",
+        new="(not chat and says",
+        changes="a plan for chat serves a checkpoint without a chat template",
+        check=lambda: test_emit.test_chat_starts_what_was_tuned_on_instructions(
+            "llama-3.1-70b",
+            True,
+            "meta-llama/Llama-3.1-70B-Instruct",
+            "meta-llama/Llama-3.1-70B-Instruct is meta-llama/Llama-3.1-70B tuned on instructions",
         ),
     ),
     SourceMutant(

@@ -142,6 +142,14 @@ def test_names_of_the_hub_find_their_model(said, name):
     assert catalog.find("models", said).stem == name
 
 
+def test_what_was_tuned_of_a_base_model_is_found_by_its_id():
+    """The id of a release tuned on instructions leads to the file of its base, so that one shape stands for both."""
+    tuned = {name: said.id for name in NAMES if (said := load(name).instruct_checkpoint) is not None and said.id}
+    assert len(tuned) >= 40
+    assert {name: catalog.find("models", said).stem for name, said in tuned.items()} == {name: name for name in tuned}
+    assert not [name for name in tuned if tuned[name] in load(name).source]
+
+
 def test_quantised_releases_say_their_formats():
     assert load("gpt-oss-120b").native.experts == "mxfp4"
     assert load("deepseek-r1").native.weights == "fp8-block"

@@ -50,6 +50,7 @@ _MAKERS = ("nvidia", "amd", "intel", "google", "aws")
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
 _VARIANT = re.compile(r"-(instruct|chat|it|base)(?=-)")
 """A variant inside a name: Mistral-7B-Instruct-v0.3."""
+_SAYS_VARIANT = re.compile(r"-(instruct|chat|it|base)(?=-|$)", re.IGNORECASE)
 _SUFFIXES = ("-hf", "-instruct", "-chat", "-base", "-it")
 
 
@@ -78,6 +79,12 @@ def normalise(name: str) -> str:
             if short.endswith(suffix):
                 short, changed = short.removesuffix(suffix), True
     return short
+
+
+def variant(name: str) -> str | None:
+    """The variant that a name states: ``"instruct"`` (of ``-chat`` and ``-it`` too), ``"base"`` or ``None``."""
+    found = _SAYS_VARIANT.search(name.rstrip("/").rsplit("/", 1)[-1])
+    return None if found is None else "base" if found[1].lower() == "base" else "instruct"
 
 
 def aliases(kind: str) -> dict[str, str]:
@@ -290,9 +297,11 @@ def _from_hub(name: str) -> ModelSpec:
 
 _OWN = (
     *("name", "aliases", "source", "licence", "notes", "vocab", "max_context", "tied", "towers", "native"),
-    *("generation", "published"),
+    *("generation", "published", "instruct_checkpoint"),
 )
 """What a derived model may say of itself; the rest is its base's."""
+_NOT_OF_A_BASE = ("aliases", "licence", "published", "drafts", "instruct_checkpoint")
+"""What a derived model does not take from its base."""
 
 
 def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
@@ -325,9 +334,7 @@ def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
         raise SpecError(f"{where}: {error.what}", because=error.because, hint=error.hint) from None
     base = prune(base, axes, name=name) if axes else base
     own = {key: value for key, value in data.items() if key != "derive"}
-    kept = {
-        key: value for key, value in base.to_dict().items() if key not in ("aliases", "licence", "published", "drafts")
-    }
+    kept = {key: value for key, value in base.to_dict().items() if key not in _NOT_OF_A_BASE}
     return validate(path, kept | {"name": name} | own, ModelSpec)
 
 

@@ -71,6 +71,7 @@ def sibling(name: str, base: Callable[[str], ModelSpec | None]) -> ModelSpec | N
                 "notes": [note, *found.notes, *notes],
                 "native": Native.model_validate(native),
                 "published": None,
+                "instruct_checkpoint": None,
             }
         )
     return None

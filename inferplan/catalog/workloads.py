@@ -76,6 +76,8 @@ class WorkloadSpec(Spec):
     """Of arrivals in an open loop: ``1/v^2`` for gaps of coefficient of variation v; 1 is Poisson."""
     slo: SloSpec | None = None
     media: MediaSpec | None = None
+    chat: bool = False
+    """Requests are messages, which a checkpoint tuned on instructions takes by its chat template."""
 
     def shared_prefix(self) -> SharedPrefix:
         prefix = self.prefix

@@ -362,6 +362,16 @@ class DraftHead(Spec):
         return self
 
 
+class InstructCheckpoint(Spec):
+    """The release tuned on instructions of a model whose ``source`` is a base checkpoint: same layers, same vocabulary.
+
+    id: on the Hugging Face hub; ``None`` where no such release is known. source: where that is from.
+    """
+
+    id: str | None = None
+    source: str
+
+
 class ModelSpec(Spec):
     """One model. Counts are exact: every parameter tensor is listed by :meth:`weights`."""
 
@@ -414,6 +424,7 @@ class ModelSpec(Spec):
     basis: Literal["described", "traced"] = "described"
     """Traced: a run of its code on meta tensors gave its tensors, caches and operators (``import --trace``)."""
     published: Published | None = None
+    instruct_checkpoint: InstructCheckpoint | None = None
 
     @model_validator(mode="after")
     def _finite_stack(self) -> Self:

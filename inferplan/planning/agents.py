@@ -30,7 +30,7 @@ def demand_of_sessions(traffic: SessionTraffic) -> Demand:
     assert isinstance(traffic.arrivals, OpenLoop)
     sample = _sample(traffic)
     rate = traffic.arrivals.rate * len(sample) / _SAMPLE
-    return Demand(**_lengths(sample), rate=rate, sessions=traffic)
+    return Demand(**_lengths(sample), rate=rate, sessions=traffic, chat=True)
 
 
 def demand_of_agents(trace: Requests) -> Demand:
@@ -42,7 +42,7 @@ def demand_of_agents(trace: Requests) -> Demand:
     span = float(np.max(starts) - np.min(starts)) if len(starts) else 0.0
     if span <= 0:
         raise UsageError("a plan needs a trace of two sessions or more that begin at different times")
-    return Demand(**_lengths(trace), rate=len(trace) * (1 - 1 / len(starts)) / span, trace=trace)
+    return Demand(**_lengths(trace), rate=len(trace) * (1 - 1 / len(starts)) / span, trace=trace, chat=True)
 
 
 @lru_cache(maxsize=4)

@@ -89,6 +89,8 @@ class Demand:
     """Bytes a second that bring one to a device; ``None`` for the host link on file."""
     structured: Structured | None = None
     """Requests that follow a grammar, and what their masks take."""
+    chat: bool = False
+    """Requests are messages: what is started has to have a chat template."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("rate", "users", "deadline") if getattr(self, name) is not None]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from inferplan.answers.emit import base_note
 from inferplan.errors import InfeasibleError
 from inferplan.planning.budgets import BudgetedPlan
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.plan import row
 from inferplan.planning.question import Question
-from inferplan.reports.plan_figures import devices, launch_line, money, shape
+from inferplan.reports.plan_figures import devices, launch_line, launch_of, money, shape
 from inferplan.reports.plan_notes import basis_line
 from inferplan.table import Report, Table
 from inferplan.units import format_time
@@ -65,7 +66,8 @@ def _record(one: BudgetedPlan) -> dict[str, Any]:
     if isinstance(found, InfeasibleError):
         infeasible = {"what": found.what, "because": found.because}
     else:
-        plan = {**row(found.best), "launch": launch_line(found)}
+        note = base_note(launch_of(found)) or None
+        plan = {**row(found.best), "launch": launch_line(found), "launch_note": note}
     return {
         **one.output.describe(),
         "output_tokens_mean": one.output.average,

@@ -11,6 +11,7 @@ from inferplan.answers.emit import (
     Launch,
     Pools,
     Site,
+    base_note,
     from_catalogue,
     launch,
     manifest,
@@ -82,7 +83,7 @@ def emitted(target: str, source: Planned | Request, asked: EmitAsked, chosen: bo
     if planned and pools and planned.prefill:
         own = planned.drafts(planned.prefill)._replace(checkpoint=asked.draft_checkpoint)
         prompts = launch(planned.prefill, context=started.context, checkpoint=asked.checkpoint, drafts=own)
-        prompts = replace(prompts, holds=started.holds, node=started.node, queue=started.queue)
+        prompts = replace(prompts, holds=started.holds, node=started.node, queue=started.queue, chat=started.chat)
         pools = pools._replace(prompts=prompts)
     said, described = _notes(started, pools), started.deployment.describe()
     if target == "k8s":
@@ -115,7 +116,8 @@ def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Lau
     if asked.quantised and not (asked.checkpoint or asked.draft_checkpoint):
         raise UsageError("--quantised says what a checkpoint holds, and none is named", hint="--checkpoint ORG/NAME")
     queue: QueueOrder = planned.queue if planned else "fcfs"
-    return replace(started, extra=asked.extra, holds=asked.quantised, node=asked.gpus_per_node, queue=queue)
+    chat = planned is not None and planned.chat
+    return replace(started, extra=asked.extra, holds=asked.quantised, node=asked.gpus_per_node, queue=queue, chat=chat)
 
 
 def _of_plan(planned: Planned, target: str) -> Request:
@@ -157,10 +159,12 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
     """What is not in the words of a command."""
     source, replicas = from_catalogue(started), started.deployment.parallel.replicas
     lines = [f"flags of {started.deployment.engine.describe()}"]
-    if source:
+    if said := base_note(started):
+        lines.append(said)
+    elif source:
         lines.append(
             f"{source} is the checkpoint that the file of {started.deployment.model.name} was read from; another "
-            "of its shape, such as one tuned on instructions: --checkpoint ORG/NAME"
+            "of its shape: --checkpoint ORG/NAME"
         )
     if replicas > 1 and not pools:
         lines.append(f"one of {replicas} replicas")

@@ -25,7 +25,7 @@ def launch_of(plan: Plan) -> Launch:
     sequences = -(-plan.best.slots // option.deployment.parallel.dp)
     flags = option.request.flags.model_copy(update={"token_budget": option.budget, "max_sequences": sequences})
     drafts = Drafts(option.speculation, (drafting.model if drafting else None) or "")
-    return replace(launch(replace(option.request, flags=flags), drafts=drafts), queue=plan.question.demand.queue)
+    return _served(plan, launch(replace(option.request, flags=flags), drafts=drafts))
 
 
 def prompts_launch_of(plan: Plan) -> Launch | None:
@@ -37,8 +37,12 @@ def prompts_launch_of(plan: Plan) -> Launch | None:
     if option.prompts is not None:
         request, deployment = option.prompts.request, option.prompts.deployment
     request = replace(request, flags=request.flags.model_copy(update={"token_budget": option.prompt_budget}))
-    started = launch(request, drafts=Drafts(option.speculation.beside(deployment)))
-    return replace(started, queue=plan.question.demand.queue)
+    return _served(plan, launch(request, drafts=Drafts(option.speculation.beside(deployment))))
+
+
+def _served(plan: Plan, started: Launch) -> Launch:
+    """A launch for the requests of a plan."""
+    return replace(started, queue=plan.question.demand.queue, chat=plan.question.demand.chat)
 
 
 def launch_line(plan: Plan) -> str | None:

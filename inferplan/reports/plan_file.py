@@ -90,6 +90,7 @@ class _Deployment(_Strict):
     concurrency: int = Field(ge=1)
     token_budget: int = Field(ge=1)
     queue: QueueOrder = "fcfs"
+    chat: bool = False
     speculation: _Drafting | None
     cache_tiers: list[dict[str, Any]] | None = None
     options: dict[str, str | int | float | bool | None] = {}
@@ -98,7 +99,8 @@ class _Deployment(_Strict):
 @dataclass(frozen=True, kw_only=True)
 class Planned:
     """What a plan says is to be started. name: of its file, or what it is. request: with the token budget and the
-    sequences of a rank. prefill: of servers that compute prompts, where they are not as those that decode."""
+    sequences of a rank. prefill: of servers that compute prompts, where they are not as those that decode. chat:
+    requests are messages."""
 
     name: str
     request: Request
@@ -107,6 +109,7 @@ class Planned:
     drafting: Drafting | None
     prefill: Request | None = None
     queue: QueueOrder = "fcfs"
+    chat: bool = False
 
     def drafts(self, request: Request) -> Drafts:
         """The drafts on the devices of a request."""
@@ -198,6 +201,7 @@ def _planned(path: str, found: _Deployment) -> Planned:
         drafting=drafting,
         prefill=prefill,
         queue=found.queue,
+        chat=found.chat,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from inferplan.answers.emit import needed, queue_note
+from inferplan.answers.emit import base_note, needed, queue_note
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE
@@ -67,6 +67,7 @@ def notes(plan: Plan) -> list[str]:
         search_line(plan),
         price_line(plan),
         start_line(plan),
+        base_note(launch_of(plan)),
         cap_line(plan),
     ]
     unmeasured = plan.searched.rejections.examples.get("unmeasured")

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
-from inferplan.answers.emit import given
+from inferplan.answers.emit import base_note, given
 from inferplan.catalog.assemble import Request
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
@@ -42,6 +42,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "classes": _classes(plan),
             "deployment": deployment_record(plan),
             "launch": launch_line(plan),
+            "launch_note": base_note(launch_of(plan)) or None,
             "survival": survival_record(plan),
             "binding": plan.binding,
             "capacity": capacity_record(plan),
@@ -140,6 +141,7 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "concurrency": plan.best.slots,
         "token_budget": option.budget,
         "queue": plan.question.demand.queue,
+        "chat": plan.question.demand.chat,
         "speculation": asdict(drafting) if drafting else None,
         "cache_tiers": [tier.stated() for tier in option.tiers] or None,
         "options": _options(option.request),

@@ -257,6 +257,29 @@ def test_keys_that_left_with_version_1_are_gone(planned: Path) -> None:
     assert "at_the_other_confidence" in record
 
 
+def test_a_plan_of_a_base_model_says_so_on_every_face(planned: Path, page: Path) -> None:
+    """Nobody said what is asked of it: the base checkpoint is started, and the one for chat is named beside it."""
+    plan = json.loads(planned.read_text())["plan"]
+    assert plan["deployment"]["chat"] is False
+    assert "meta-llama/Llama-3.1-8B-Instruct is tuned and of its shape" in plan["launch_note"]
+    assert plan["launch_note"] in page.read_text()
+    assert plan["launch_note"] in CliRunner(**APART).invoke(cli, ["emit", "vllm", str(planned)]).stderr
+    manifest = run("emit", "k8s", str(planned))
+    assert f"# {plan['launch_note']}" in manifest
+
+
+def test_a_plan_for_chat_starts_what_was_tuned_for_it(tmp_path: Path) -> None:
+    path, tuned = tmp_path / "plan.json", "meta-llama/Llama-3.2-1B-Instruct"
+    asked = ("--rate", "1", "--workload", "chat", "--gpu", "h100-sxm", "--tp", "1", "--aggregated", "--quant", "native")
+    run("plan", "llama-3.2-1b", *asked, "-o", str(path))
+    plan = json.loads(path.read_text())["plan"]
+    assert plan["launch"].startswith(f"vllm serve {tuned} ")
+    assert plan["launch_note"].startswith(f"{tuned} is meta-llama/Llama-3.2-1B tuned")
+    assert run("emit", "vllm", str(path)).startswith(f"vllm serve {tuned} ")
+    base = run("emit", "vllm", str(path), "--checkpoint", "meta-llama/Llama-3.2-1B")
+    assert base.startswith("vllm serve meta-llama/Llama-3.2-1B ")
+
+
 @pytest.mark.slow
 def test_a_plan_names_the_checkpoint_that_was_typed(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"

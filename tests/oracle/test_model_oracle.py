@@ -86,6 +86,23 @@ def test_prediction_modules(shared):
     assert glm.mtp_parameters == pytest.approx(9.95e9, abs=5e6)
 
 
+def test_what_was_tuned_has_the_shape_of_its_base(shared):
+    """Their config.json, as published, beside the base model's file."""
+    compared, other = 0, {}
+    for name in catalog.names("models"):
+        model = catalog.load_model(name)
+        said = model.instruct_checkpoint
+        file = shared / "model_configs" / "real" / f"{said.id if said else None}.json".replace("/", "--")
+        if not file.is_file() or model.towers:
+            continue
+        tuned = model_from_config(json.loads(file.read_text()), "tuned", "test")
+        compared += 1
+        if (tuned.vocab, tuned.layers, tuned.tied) != (model.vocab, model.layers, model.tied):
+            other[name] = said.id
+    assert compared >= 8
+    assert not other
+
+
 def truth(shared: Path, model: str, metric: str) -> float:
     with (shared / "reference" / "memory_truths.csv").open(encoding="utf-8") as file:
         return next(float(r["value"]) for r in csv.DictReader(file) if r["model"] == model and r["metric"] == metric)

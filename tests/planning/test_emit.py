@@ -20,6 +20,7 @@ from inferplan.answers.emit import (
     Launch,
     Pools,
     Site,
+    base_note,
     command,
     command_line,
     given,
@@ -117,6 +118,48 @@ def test_every_engine_names_budget_slots_and_context(engine: str) -> None:
 )
 def test_the_checkpoint_is_the_id_that_was_typed(typed: str, checkpoint: str) -> None:
     assert command(launch(request(model=typed), context=4096))[2] == checkpoint
+
+
+_TUNED = "meta-llama/Llama-3.1-70B-Instruct"  # the hub's id of what Meta tuned of meta-llama/Llama-3.1-70B
+
+
+@pytest.mark.parametrize(
+    ("typed", "chat", "checkpoint", "said"),
+    [
+        ("llama-3.1-70b", True, _TUNED, f"{_TUNED} is meta-llama/Llama-3.1-70B tuned on instructions"),
+        ("llama-3.1-70b", False, "meta-llama/Llama-3.1-70B", f"{_TUNED} is tuned and of its shape"),
+        ("llama-3.1-70b-instruct", False, _TUNED, "tuned on instructions"),
+        ("llama-3.1-70b-base", True, "meta-llama/Llama-3.1-70B", "is a base checkpoint"),
+        ("meta-llama/Llama-3.1-70B", True, "meta-llama/Llama-3.1-70B", "is a base checkpoint"),
+        ("unsloth/Meta-Llama-3.1-70B", True, "unsloth/Meta-Llama-3.1-70B", "is a base checkpoint"),
+        (_TUNED, True, _TUNED, ""),
+        ("opt-13b", True, "facebook/opt-13b", "no release of its shape that is tuned is known here"),
+        ("qwen3-8b", True, "Qwen/Qwen3-8B", ""),
+        ("qwen2.5-coder-7b", True, "Qwen/Qwen2.5-Coder-7B-Instruct", ""),
+        ("deepseek-r1-distill-llama-70b", True, "deepseek-ai/DeepSeek-R1-Distill-Llama-70B", ""),
+    ],
+)
+def test_chat_starts_what_was_tuned_on_instructions(typed: str, chat: bool, checkpoint: str, said: str) -> None:
+    """Base checkpoints have no chat template (vLLM's docs, openai_compatible_server: chat requests then error)."""
+    started = replace(launch(request(model=typed), context=1024), chat=chat)
+    assert command(started)[2] == checkpoint
+    assert said in base_note(started) and bool(said) == bool(base_note(started))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_chat_of_every_engine_and_manifest_names_one_checkpoint(engine: str) -> None:
+    started = replace(launch(request(engine), context=4096), chat=True)
+    assert _TUNED in command(started)
+    assert _TUNED in json.dumps(manifest(started))
+    named = replace(started, named="org/own")
+    assert "org/own" in command(named) and not base_note(named)
+
+
+def test_a_checkpoint_in_another_format_is_made_of_the_tuned_one() -> None:
+    started = replace(launch(request(quant="w4a16"), context=4096), chat=True)
+    assert base_note(started).startswith(f"take one made of {_TUNED}")
+    with pytest.raises(UsageError, match="the checkpoint must hold weights in int4"):
+        command(started)
 
 
 def test_a_model_without_a_repository_needs_a_checkpoint() -> None:

@@ -3,7 +3,7 @@
 Flags are those of the versions in ``configs/engines`` (docs/planning.md lists where each was read).
 """
 
-from inferplan.answers.emit.checkpoint import from_catalogue, needed
+from inferplan.answers.emit.checkpoint import base_note, from_catalogue, needed
 from inferplan.answers.emit.engines import ENGINES, command, command_line
 from inferplan.answers.emit.k8s import Site, manifest, notes
 from inferplan.answers.emit.nodes import node_note
@@ -18,6 +18,7 @@ __all__ = [
     "Launch",
     "Pools",
     "Site",
+    "base_note",
     "command",
     "command_line",
     "from_catalogue",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from inferplan.answers.emit.replica import Launch
 from inferplan.catalog.assemble import Request, native_precision
+from inferplan.catalog.files import variant
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec
@@ -40,8 +41,9 @@ _NO_GGUF = {("vllm", "0.33"), ("trtllm", "1.0")}
 """Engines that read no GGUF file: vLLM 0.33.0 has no ``gguf`` in ``quantization/__init__.py`` any more."""
 
 
-def repository(name: str, model: ModelSpec) -> str:
-    """The checkpoint of a model by the name it was typed as: a hub id or a folder as it is, else its file's source.
+def repository(name: str, model: ModelSpec, chat: bool = False) -> str:
+    """The checkpoint of a model by the name it was typed as: a hub id or a folder as it is, else its file's source; for
+    chat, or a name that says so, the release tuned on instructions where the source is a base checkpoint.
 
     Raises ``UsageError`` where the source names no repository on the Hugging Face hub.
     """
@@ -50,6 +52,9 @@ def repository(name: str, model: ModelSpec) -> str:
         return name
     if "/" in name and not path.suffix.startswith((".yaml", ".yml", ".json")):
         return name
+    says, tuned = variant(name), model.instruct_checkpoint
+    if tuned is not None and tuned.id is not None and (says == "instruct" or (chat and says != "base")):
+        return tuned.id
     found = _REPOSITORY.match(model.source)
     if found is None:
         raise UsageError(
@@ -65,8 +70,40 @@ def from_catalogue(launch: Launch) -> str | None:
     name = launch.request.model
     if launch.named or launch.deployment.engine.name == "llama.cpp":
         return None
-    found = repository(name, launch.deployment.model)
+    found = repository(name, launch.deployment.model, launch.chat)
     return None if found == name else found
+
+
+def base_note(launch: Launch) -> str:
+    """Which of two checkpoints is started of a model whose file is of a base checkpoint, and how to name the other.
+
+    Empty for another model, and where the user named the checkpoint.
+    """
+    model, tuned = launch.deployment.model, launch.deployment.model.instruct_checkpoint
+    source = _REPOSITORY.match(model.source)
+    if launch.named or tuned is None or source is None:
+        return ""
+    base, started = source[1], repository(launch.request.model, model, launch.chat)
+    if started == tuned.id:
+        if started == launch.request.model:
+            return ""
+        if needed(launch):
+            return f"take one made of {started}, which is tuned on instructions for chat, not of {base}"
+        return f"{started} is {base} tuned on instructions, as chat needs; emit --checkpoint {base} starts that one"
+    if _bare(started) != _bare(base):
+        return ""
+    other = "no release of its shape that is tuned is known here"
+    if tuned.id is not None:
+        other = f"{tuned.id} is tuned and of its shape"
+    return (
+        f"{started} is a base checkpoint, not tuned on instructions: most have no chat template, and without one "
+        f"/v1/chat/completions fails; {other}: emit --checkpoint {tuned.id or 'ORG/NAME'}"
+    )
+
+
+def _bare(repository: str) -> str:
+    """The name of a repository without its owner, as its copies have it."""
+    return repository.rsplit("/", 1)[-1].lower().removeprefix("meta-").removesuffix("-hf")
 
 
 def changed(request: Request, deployment: Deployment) -> list[str]:
@@ -122,7 +159,7 @@ def checkpoint(launch: Launch) -> str:
     lacking = needed(launch)
     engine, precision = launch.deployment.engine, launch.deployment.precision
     if launch.named or lacking is None:
-        found = launch.named or repository(launch.request.model, launch.deployment.model)
+        found = launch.named or repository(launch.request.model, launch.deployment.model, launch.chat)
         if found.endswith(".gguf") and (engine.name, engine.defaults.version) in _NO_GGUF:
             raise UsageError(f"{engine.describe()} reads no GGUF file", hint="emit llama.cpp, or --checkpoint ORG/NAME")
         return found
@@ -148,4 +185,4 @@ def draft_checkpoint(launch: Launch) -> str:
             because=f"{launch.deployment.engine.describe()} does not make it of {drafts.model} as it loads",
             hint="--draft-checkpoint ORG/NAME of one that does",
         )
-    return drafts.checkpoint or repository(drafts.model, draft.model)
+    return drafts.checkpoint or repository(drafts.model, draft.model, launch.chat)

@@ -36,7 +36,7 @@ class Launch:
     named: the checkpoint that the user named instead of the model's own. holds: it is in the formats modelled, so that
     nothing is made of it as it loads. extra: a file for what has no flag
     (TensorRT-LLM). role: what it does in a pool; ``None`` for both. node: devices of a node as the user states it.
-    queue: which of the waiting requests is admitted next.
+    queue: which of the waiting requests is admitted next. chat: requests are messages.
     """
 
     request: Request
@@ -49,6 +49,7 @@ class Launch:
     role: Role | None = None
     node: int | None = None
     queue: QueueOrder = "fcfs"
+    chat: bool = False
 
     @property
     def devices_of_a_node(self) -> int | None:

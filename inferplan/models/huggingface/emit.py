@@ -9,7 +9,7 @@ import yaml
 from inferplan.models.spec import ModelSpec
 
 _FLOW_WIDTH = 118
-_BLOCKS = ("native", "generation", "published")
+_BLOCKS = ("native", "generation", "published", "instruct_checkpoint")
 
 
 def to_yaml(model: ModelSpec) -> str:

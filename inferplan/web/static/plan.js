@@ -328,6 +328,7 @@ function toTake(plan, job) {
           ),
         ),
         h("pre", {}, plan.launch),
+        plan.launch_note && h("p", { class: "soft" }, plan.launch_note),
       ),
     h(
       "div",
