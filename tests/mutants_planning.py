@@ -15,6 +15,7 @@ from tests.planning import (
     test_confidence,
     test_day,
     test_day_of_classes,
+    test_four_bits,
     test_lora,
     test_offload,
     test_packing,
@@ -58,6 +59,16 @@ PLANNING_MUTANTS = [
         new="bill.units * room // self.devices",
         changes="a bill is said to hold replicas that no instance holds",
         check=partial(test_prices.test_what_is_paid_for_can_be_filled, "b200-hgx", 3, 3, 4),
+    ),
+    SourceMutant(
+        name="4-bit weights are named beside formats that were asked for",
+        place="inferplan.planning.four_bits:asked_with",
+        old="space.quants is not None or",
+        new="False or",
+        changes="a plan whose formats were named is told of others",
+        check=lambda: test_four_bits.test_formats_that_were_named_and_weights_that_are_in_four_bits_have_no_line(
+            "qwen3-4b", ("l4",), ("fp8",), None
+        ),
     ),
     SourceMutant(
         name="structured decoding in a plan: steps are priced without masks",

@@ -232,7 +232,7 @@ def _alone(option: Option, budgets: Array, prompt: float, found: float) -> float
     return float(np.min(alone)) * option.slow.step * option.slow.first
 
 
-def _size(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
+def size_one(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
     """Size one option; whether a size below a cost keeps the limits, in the long run too."""
     found, simulations = so_far
     sizer = Sizer(option=option, question=question, simulations=simulations)
@@ -286,7 +286,9 @@ def _add_other_gpus(
         if option.bound > most or too_long_alone(option, question):
             continue
         tried[gpu] = tried.get(gpu, 0) + 1
-        if _size(option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE, budgets=False, known=known))):
+        if size_one(
+            option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE, budgets=False, known=known))
+        ):
             shown.add(gpu)
 
 

@@ -19,6 +19,7 @@ from inferplan.planning.finalists import (
     supported,
     without_unmeasured,
 )
+from inferplan.planning.four_bits import in_four_bits
 from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
@@ -154,6 +155,11 @@ class Plan(Shown):
         """The cheapest finalist that meets the limits with speculation, or without it."""
         finalists = [self.best, *self.alternatives]
         return next((v for v in finalists if bool(v.option.speculation.length) == drafted), None)
+
+    @cached_property
+    def four_bits(self) -> Verified | None:
+        """One that is cheaper in 4-bit weights, which were not tried on its devices; ``None`` where none was found."""
+        return in_four_bits(self.question, self.option.cost)
 
     @cached_property
     def bands(self) -> dict[str, tuple[float, float]]:

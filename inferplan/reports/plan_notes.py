@@ -9,6 +9,8 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.planning.finalists import supported
+from inferplan.planning.four_bits import FORMAT, asked_with
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT
 from inferplan.reports.emit import cap_note
@@ -65,6 +67,7 @@ def notes(plan: Plan) -> list[str]:
         basis_line(plan),
         mask_line(plan),
         search_line(plan),
+        four_bits_line(plan),
         price_line(plan),
         start_line(plan),
         base_note(launch_of(plan)),
@@ -275,6 +278,21 @@ def search_line(plan: Plan) -> str:
     if plan.unseen:
         text += f"; {plan.unseen} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
     return text
+
+
+def four_bits_line(plan: Plan) -> str:
+    """What 4-bit weights would save on devices on which none were tried; empty where no such plan was found."""
+    found = plan.four_bits
+    if found is None:
+        return ""
+    how = "closed form" if found.result is None else "simulated"
+    kind = "" if supported(found.option, plan.question) or not plan.supported else ", of a kind that nobody measured"
+    return (
+        f"4-bit weights, not tried on {gpus(found.option)}: {devices(found.option)} in {FORMAT} (AWQ, GPTQ) at "
+        f"{money(found.option)} or less ({how}{kind}), against {devices(plan.option)} in {quants(plan.option)} at "
+        f"{money(plan.option)}; --quant {asked_with(plan.question)} tries them; whether their answers are good enough "
+        "is yours to judge"
+    )
 
 
 def price_line(plan: Plan) -> str:

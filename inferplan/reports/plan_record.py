@@ -8,6 +8,7 @@ from typing import Any
 
 from inferplan.answers.emit import base_note, given
 from inferplan.catalog.assemble import Request
+from inferplan.planning.four_bits import asked_with
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan, row
 from inferplan.planning.verify import Verified
@@ -62,6 +63,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         if plan.other is None
         else {"confidence": plan.other_confidence, **row(plan.other)},
         "measured_alternative": None if plan.measured is None else row(plan.measured),
+        "four_bits": None if plan.four_bits is None else {"quant": asked_with(plan.question), **row(plan.four_bits)},
         "not_simulated": plan.unseen,
         "alternatives": [row(verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),

@@ -157,7 +157,7 @@ def test_chat_of_every_engine_and_manifest_names_one_checkpoint(engine: str) -> 
 
 def test_a_checkpoint_in_another_format_is_made_of_the_tuned_one() -> None:
     started = replace(launch(request(quant="w4a16"), context=4096), chat=True)
-    assert base_note(started).startswith(f"take one made of {_TUNED}")
+    assert base_note(started).startswith(f"for chat, take a checkpoint made of {_TUNED}")
     with pytest.raises(UsageError, match="the checkpoint must hold weights in int4"):
         command(started)
 

@@ -88,7 +88,7 @@ def base_note(launch: Launch) -> str:
         if started == launch.request.model:
             return ""
         if needed(launch):
-            return f"take one made of {started}, which is tuned on instructions for chat, not of {base}"
+            return f"for chat, take a checkpoint made of {started}, which is tuned on instructions, not of {base}"
         return f"{started} is {base} tuned on instructions, as chat needs; emit --checkpoint {base} starts that one"
     if _bare(started) != _bare(base):
         return ""

@@ -351,11 +351,12 @@ function toTake(plan, job) {
 const right = (text) => ({ text, right: true });
 
 /** The rows beside the plan: a name, the row of the JSON, its bills. */
-function beside({ plan, at_the_other_confidence: other, measured_alternative: measured, alternatives }, bills) {
+function beside({ plan, at_the_other_confidence: other, measured_alternative: measured, four_bits: narrow, alternatives }, bills) {
   return [
     ["the plan", plan, bills.plan],
     ...(other ? [[`for a confidence of ${other.confidence}`, other, bills.at_the_other_confidence]] : []),
     ...(measured ? [["the cheapest of a measured kind", measured, bills.measured_alternative]] : []),
+    ...(narrow ? [["in 4-bit weights, not tried for the plan", narrow, bills.four_bits]] : []),
     ...alternatives.map((row, index) => [`alternative ${index + 1}`, row, bills.alternatives[index]]),
   ];
 }
