@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inferplan.answers.emit import launch
@@ -22,9 +23,12 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.phase import run_step
+from inferplan.estimate.roofline import price
 from inferplan.estimate.run import estimate
 from inferplan.models.adapter_folder import read_adapter
 from inferplan.models.lora import loaded_bytes, parameters, slot_bytes
+from inferplan.reports.estimate import estimate_report
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.ops import GroupedMatmul
 from inferplan.work.parallel import Parallelism
@@ -164,11 +168,63 @@ def test_nothing_measured_stands_behind_the_kernels_and_no_band_is_claimed() -> 
     assert found.tpot > estimate(served(LoraAsked()), StaticLoad(batch=8.0)).tpot
 
 
-def test_constants_of_adapters_that_somebody_measured_stand_before_those_of_experts() -> None:
+def test_every_face_says_that_the_kernels_were_not_measured() -> None:
+    """On the terminal of an estimate as in JSON; not where no adapter runs, nor for an ideal device."""
+    found = estimate_report(estimate(served(), StaticLoad(batch=8.0)))
+    said = "LoRA: no kernel of adapters was measured"
+    assert any(note.startswith(f"note: {said}") for note in found.notes)
+    assert any(note.startswith(said) for note in found.record["model_notes"])
+    for quiet in (served(LoraAsked()), served(LoraAsked(rank=16, active=0)), served(ideal=True)):
+        assert not any("no kernel of adapters" in note for note in quiet.warnings)
+
+
+def test_a_shrink_and_an_expand_by_hand() -> None:
+    """One row, one adapter of rank 16 on 4096 x 4096 under vLLM's blocks, on 132 SMs that share 3.35 TB/s.
+
+    A shrink block takes 256 of k: 256 x (1 + 16) x 2 B in, 16 x 2 B out. 16 blocks for 132 SMs, so that one takes
+    132/3.35e12 s a byte and not 1/3.35e12; and two launches, for its output is zeroed. An expand block has 128 columns:
+    16 x (1 + 128) x 2 B in, and 2 x 128 x 2 B of the output, which is read and written.
+    """
+    fit = Fit(memory=0.5, overhead=3e-6, launch=0.5)
+    calibration = Calibration(name="own", constants={"matmul": {"bf16": fit}})
+    deployment = served(LoraAsked(rank=16, modules=("o",)))
+    shrink, expand = (
+        price(op, deployment.hardware, calibration) for op in adapter_ops(deployment, decode(1.0, 8.0, 8.0))
+    )
+    alone = 132 / 3.35e12
+    assert float(shrink.time) == pytest.approx(2 * 1.5e-6 + (256 * 17 * 2 + 32) * alone / 0.5, rel=1e-12)
+    assert float(expand.time) == pytest.approx(1.5e-6 + (16 * 129 * 2 + 512) * alone / 0.5, rel=1e-12)
+
+
+def test_many_blocks_take_the_time_of_their_bytes() -> None:
+    """32 rows with 32 adapters of rank 64 on 14336 inputs: 32 x 64 x 14336 x 2 B of weights, 32 x 14336 x 2 B in."""
+    calibration = Calibration(name="own", constants={"matmul": {"bf16": Fit()}})
+    deployment = served(LoraAsked(rank=64, slots=32, modules=("down",)))
+    shrink = price(adapter_ops(deployment, decode(32.0, 8.0, 8.0))[0], deployment.hardware, calibration)
+    assert float(shrink.time) == pytest.approx((33 * 64 + 32 - 64) * 14336 * 2 / 3.35e12, rel=2e-3)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "a100-80gb-sxm", "l40s"])
+def test_a_step_never_takes_less_time_with_more_adapters_of_a_higher_rank_or_with_more_rows(gpu: str) -> None:
+    step = decode(np.array([1.0, 7.0, 31.0, 32.0, 33.0, 127.0, 128.0, 129.0]), 512.0, 512.0)
+    found = np.array(
+        [
+            [
+                run_step(served(LoraAsked(rank=rank, slots=32, active=active), gpu=gpu), step).time
+                for rank in (8, 16, 24, 64, 256)
+            ]
+            for active in (0, 1, 2, 5, 8, 32)
+        ]
+    )
+    for axis, name in enumerate(("active adapters", "rank", "batch")):
+        assert np.all(np.diff(found, axis=axis) >= -1e-12), name
+
+
+def test_constants_of_adapters_that_somebody_measured_stand_before_those_of_a_matmul() -> None:
     found = Calibration(
         name="own",
         constants={
-            "grouped_matmul": {"bf16": Fit(math=0.5)},
+            "matmul": {"bf16": Fit(math=0.5)},
             "grouped_matmul.adapter": {"bf16": Fit(math=0.25)},
         },
     )

@@ -114,6 +114,16 @@ def alike(label: str) -> tuple[str, ...]:
     return label, formats, size, f"{size}{MULTI_HEAD}", f"{ANY}x{label.rpartition('x')[2]}", ANY
 
 
+def _of_adapters(matmul: Fit) -> Fit:
+    """The constants of LoRA kernels that nobody has measured, from those of a plain matmul of the same format.
+
+    Launches and shares of the peaks are the matmul's, its further terms count tiles that these kernels do not have.
+    ``alone`` is 1, not fitted: a thread block by itself has its multiprocessor's share of the bandwidth.
+    """
+    kept = {name: getattr(matmul, name) for name in ("math", "memory", "overhead", "launch", "sharpness")}
+    return Fit(**kept, terms={"alone": 1.0}, basis="transferred", source="a plain matmul's launch and shares")
+
+
 def _error(known: Sequence[Errors], library: str, kernel: str, label: str) -> dict[str, float]:
     """The first known error of a kernel in a format; empty where there is none."""
     found = (errors.get(library, {}).get(kernel, {}).get(label) for errors in known)
@@ -204,15 +214,15 @@ class Calibration(Spec):
 
         A head size that nobody has measured (``bf16-d64``) takes the format's own constants, weights in a format that
         nobody has those of any weights with their inputs (``anyxq8_1``), a format the kernel's; experts whose rows are
-        exchanged those of experts; attention both ways that of prompts. So do LoRA adapters, those of experts: what
-        error that has nobody has measured.
+        exchanged those of experts; attention both ways that of prompts. LoRA adapters take of a plain matmul what its
+        launch costs and what it reaches of the peaks (:func:`_of_adapters`): what error that has nobody has measured.
         """
         place = self.place(kernel, label)
         if place is None:
             return None
         found = self.constants[place[0]][place[1]]
         if kernel == "grouped_matmul.adapter" != place[0]:
-            return found.model_copy(update={"basis": "transferred", "source": "experts' kernels", "error": {}})
+            return _of_adapters(found)
         stands_in = kernel == "attention.encoder" != place[0]
         return found.model_copy(update={"basis": "transferred"}) if stands_in else found
 
@@ -221,7 +231,7 @@ class Calibration(Spec):
         general, _, form = kernel.partition(".")
         if form in ("exchanged", "adapter"):
             own = label in self.constants.get(kernel, {})
-            return (kernel, label) if own else self.place(general, label)
+            return (kernel, label) if own else self.place("matmul" if form == "adapter" else general, label)
         formats = self.constants.get(kernel, {})
         if form == "encoder" and not formats:
             return self.place("attention.prefill", label)

@@ -23,6 +23,10 @@ from inferplan.work.parallel import Parallelism, require_even, split_layers
 from inferplan.work.routing import UNIFORM, Routing
 
 _SIXTEEN_BITS = 16
+UNMEASURED_ADAPTERS = (
+    "LoRA: no kernel of adapters was measured; their times are launches and bytes, and no error band holds with them "
+    "(docs/lora.md)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -278,7 +282,15 @@ class Deployment(Shown):
         """What its figures do not count, or rest on that nobody has said: every command shows it."""
         formats = dict.fromkeys((self.precision.weights, self.precision.experts))
         caveats = [f"{one.name}: {one.caveat}" for one in formats if one.caveat]
-        return [*uncounted(self.model), *([] if self.media is None else self.media.notes), *caveats]
+        unmeasured = [UNMEASURED_ADAPTERS] if self.adapters_unmeasured else []
+        return [*uncounted(self.model), *([] if self.media is None else self.media.notes), *caveats, *unmeasured]
+
+    @property
+    def adapters_unmeasured(self) -> bool:
+        """Whether its steps run LoRA kernels that have no constants of their own; an ideal device has none at all."""
+        if self.lora is None or self.lora.active == 0 or self.calibration.basis == "roofline":
+            return False
+        return "grouped_matmul.adapter" not in self.calibration.constants
 
     @property
     def math(self) -> str:

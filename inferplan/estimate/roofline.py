@@ -38,7 +38,7 @@ from inferplan.work.ops import (
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
-Effect = Literal["seconds", "math", "wire", "blocks"]
+Effect = Literal["seconds", "math", "memory", "wire", "blocks"]
 _IDEAL_FIT = Fit.default()
 _BANDWIDTH = ("hardware", "memory", "bandwidth")
 TILE = 128
@@ -59,7 +59,7 @@ class IdealTime(NamedTuple):
     outer: Num = 0.0
     """On the slowest of the links beyond."""
     launches: float = 1.0
-    """0 for what runs within a kernel that is launched for something else."""
+    """Kernels of one run: 0 for what runs within a kernel that is launched for something else."""
     far: Num = 0.0
     """Of the reads: weights in the host's memory, over the link to it."""
 
@@ -84,6 +84,7 @@ class FurtherTerm:
 
     seconds: ``c*count`` is added. wire: it is added to the time on the innermost links, which links beyond may hide.
     blocks: seconds of the thread blocks that carry an exchange, which links of any kind may hide.
+    memory: the memory takes that long at least, at the share of it that the kernel reaches.
     math: its time grows by the factor ``1 + c*count``. scale: a usual size of the constant. limit: the largest that the
     physics allows. counted: what ``count`` is the number of.
     """
@@ -229,9 +230,15 @@ def ideal_time(
         wire=wire,
         counts={term: name(TERMS[term].count(op, hardware), TERMS[term].counted) for term in terms},
         outer=outer,
-        launches=0.0 if isinstance(op, Attention) and op.joined else 1.0,
+        launches=_launches(op),
         far=far,
     )
+
+
+def _launches(op: Op) -> float:
+    if isinstance(op, GroupedMatmul):
+        return op.launches
+    return 0.0 if isinstance(op, Attention) and op.joined else 1.0
 
 
 def _far_seconds(op: Op, work: Work, hardware: HardwareSpec, name: Naming) -> tuple[Num, Num]:
@@ -257,7 +264,10 @@ def _wire_seconds(op: Wired, hardware: HardwareSpec, name: Naming = plain) -> tu
 def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     """The one formula: a demand priced with the constants of a fit."""
     overhead: Num = fit.overhead * fit.launch if asked.launches else 0.0
+    if asked.launches > 1.0:
+        overhead = overhead * asked.launches
     stretch: Num = 1.0
+    least: Num = 0.0
     blocks: Num = 0.0
     wire: Num = asked.wire / fit.memory
     for name, constant in fit.terms.items():
@@ -266,11 +276,16 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
             overhead = overhead + spent
         elif TERMS[name].effect == "wire":
             wire = wire + spent
+        elif TERMS[name].effect == "memory":
+            least = least + spent
         elif TERMS[name].effect == "blocks":
             blocks = blocks + spent
         else:
             stretch = stretch + spent
-    math, memory = asked.math * (stretch / fit.math), asked.memory / fit.memory
+    memory = asked.memory
+    if not (isinstance(least, float) and least == 0.0):
+        memory = larger(memory, least)
+    math, memory = asked.math * (stretch / fit.math), memory / fit.memory
     if not (isinstance(asked.far, float) and asked.far == 0.0):
         memory = memory + asked.far
     if not (isinstance(blocks, float) and blocks == 0.0):
@@ -459,6 +474,13 @@ def _padded_heads(op: Attention) -> Num:
     return taken / useful - 1.0
 
 
+def _alone(op: Op, hardware: HardwareSpec) -> Num:
+    """Seconds in which a block of a LoRA kernel moves its bytes at its multiprocessor's share of the bandwidth."""
+    if not isinstance(op, GroupedMatmul) or not hardware.multiprocessors:
+        return 0.0
+    return op.in_block() * (hardware.multiprocessors / hardware.memory.bandwidth)
+
+
 def _rows(op: Op, hardware: HardwareSpec) -> Num:
     """Input rows to quantise, or rows of scores to choose from, for each multiprocessor: a thread block takes one."""
     if isinstance(op, TopK) and hardware.multiprocessors:
@@ -541,6 +563,9 @@ TERMS: dict[str, FurtherTerm] = {
     ),
     "packing": FurtherTerm(
         effect="seconds", scale=1e-10, unit="s/B", counted="bytes of weights copied for several rows", count=_packed
+    ),
+    "alone": FurtherTerm(
+        effect="memory", scale=1.0, limit=1.0, unit="", counted="seconds of a thread block alone", count=_alone
     ),
     "rows": FurtherTerm(effect="seconds", scale=1e-7, counted="rows of an SM", count=_rows),
     "experts": FurtherTerm(effect="seconds", scale=1e-7, counted="experts touched", count=_experts),

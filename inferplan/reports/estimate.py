@@ -545,12 +545,11 @@ def samples_note(load: StaticLoad) -> str:
 
 
 def lora_note(deployment: Deployment) -> str:
-    """Which adapters there are, and what their times rest on; empty without any."""
+    """Which adapters there are; empty without any. What their times rest on is a warning of the deployment."""
     if deployment.lora is None:
         return ""
     size = format_bytes(deployment.lora.format.width * parameters(deployment.lora, deployment.model))
-    rests = "" if deployment.calibration.fused else "; no LoRA kernel was measured, so no band (docs/lora.md)"
-    return f"LoRA: {deployment.lora.describe()}; an adapter has {size}{rests}"
+    return f"LoRA: {deployment.lora.describe()}; an adapter has {size}"
 
 
 def _notes(estimate: Estimate) -> list[str]:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
+from math import ceil
 from operator import attrgetter, mul
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from inferplan.affine import affine
+from inferplan.affine import affine, dense
 from inferplan.units import Num
 from inferplan.work.formats import Format, arithmetic
 from inferplan.work.routes import reached, route
@@ -288,6 +289,11 @@ class Matmul(Op):
         return _operands(self.weight, self.input)
 
 
+def _split(k: int, parts: int, whole: int) -> int:
+    """The largest part of ``k`` in ``parts``, each of whole ``whole``."""
+    return min(k, ceil(k / (parts * whole)) * whole)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupedMatmul(Op):
     """``Y[i, n] = X[i, k] W[e(i), k, n]`` over ``m`` routed rows: FLOP ``2mkn``; reads X and the touched experts.
@@ -322,6 +328,30 @@ class GroupedMatmul(Op):
 
     def resident(self) -> Num:
         return self.touched * self.k * self.n * self.weight.width
+
+    @property
+    def launches(self) -> float:
+        """Kernels of one run: the output of a shrink is zeroed first, for the parts of ``k`` are added up in it."""
+        return 2.0 if self.adapter == "shrink" else 1.0
+
+    def in_block(self) -> Num:
+        """Bytes that one thread block of an adapter's kernel moves; 0 for experts.
+
+        The blocks are those of vLLM 0.33's defaults (``lora/ops/triton_ops/utils.py``, ``get_lora_op_configs``). A
+        shrink: 32 rows x 16 columns, and ``k`` split in 64 parts of whole 256 below 128 rows, in 8 parts of whole 32
+        from there on. An expand: 64 rows x 128 columns (64 where matrices are merged), ``k`` (the rank) not split.
+        More adapters are more blocks and no larger ones, so the rows are all rows of the step, up to a block's.
+        """
+        if not self.adapter:
+            return 0.0
+        if self.adapter == "shrink":
+            rows, columns, k = 32, 16, _split(self.k, parts=64, whole=256)
+            k = np.where(dense(self.m) < 128, k, max(k, _split(self.k, parts=8, whole=32)))
+        else:
+            rows, columns, k = 64, 64 if self.slices > 1 else 128, self.k
+        rows, columns = np.minimum(dense(self.m), rows), min(self.n, columns)
+        output = (2.0 if self.adapter == "expand" else 1.0) * rows * columns * self.output.width
+        return k * (rows * self.input.width + columns * self.weight.width) + output
 
     @property
     def kernel(self) -> str:

@@ -93,6 +93,8 @@ def grouped(draw: st.DrawFn) -> Op:
     touched = float(np.minimum(rows, experts)) * draw(st.floats(0.05, 1.0))
     inputs = draw(formats)
     shape = {"k": draw(widths), "n": draw(widths), "experts": experts}
+    if draw(st.booleans()):
+        shape |= {"adapter": draw(st.sampled_from(["shrink", "expand"])), "slices": draw(st.integers(1, 3))}
     return GroupedMatmul(
         name="experts", m=rows, touched=touched, weight=inputs, input=inputs, output=FORMATS["bf16"], **shape
     )

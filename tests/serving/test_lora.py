@@ -257,3 +257,20 @@ def test_which_adapter_says_nothing_of_the_class() -> None:
     made = load.requests()
     assert made.adapters is not None and made.of is not None
     assert np.mean((made.adapters == 1) & (made.of == 1)) == pytest.approx(0.25, abs=0.01)
+
+
+def test_more_tenants_are_never_faster_and_the_report_says_what_the_times_rest_on() -> None:
+    """The same load with one adapter, with four and with sixteen, all in their slots."""
+    rates = []
+    for tenants in (1, 4, 16):
+        load = Traffic(
+            arrivals=ClosedLoop(concurrency=16),
+            requests_count=120,
+            prompt=Lengths(mean=64),
+            output=Lengths(mean=32),
+            adapters=Popularity(count=tenants, skew=0.0),
+        )
+        found = run(served(slots=16), load)
+        rates.append(found.request_rate)
+    assert rates == sorted(rates, reverse=True)
+    assert any("no kernel of adapters was measured" in note for note in found.conditions["model_notes"])

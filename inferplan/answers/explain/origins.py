@@ -176,8 +176,10 @@ class Origins:
             found = self._stated(Path(calibration.overlay.file), *(calibration.place(kernel, label) or ("", "")), key)
             assert found is not None  # it gave the constant
             return found
-        if kernel == "grouped_matmul.adapter":  # nobody has measured those: experts' constants stand for them
+        if kernel == "grouped_matmul.adapter":  # nobody has measured those: a matmul's constants stand for them
             kernel = (calibration.place(kernel, label) or (kernel, label))[0]
+            if kernel == "matmul" and key == ["terms", "alone"]:
+                return "1 by construction, not fitted (docs/lora.md)"
         file = calibration_file(self.deployment.hardware, self.request.engine)
         assert file is not None  # a kernel with constants has them from a file
         rest = class_file(self.deployment.hardware)
