@@ -12,6 +12,7 @@ from inferplan.answers.emit import command, launch
 from inferplan.answers.explain import Explainer
 from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on, smallest
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.files import load_hardware
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import price_book
 from inferplan.devices.hardware import HardwareSpec
@@ -46,10 +47,10 @@ def priced(load: StaticLoad = LOAD, **asked: Any) -> Estimate:
     return unchecked(deploy(**asked), load)
 
 
-def alone(**asked: Any) -> Estimate:
+def alone(load: StaticLoad = LOAD, **asked: Any) -> Estimate:
     """The same on the host alone."""
     request = Request(model="llama-3.1-70b", gpu="epyc-9654", quant="q4_0", engine="llama.cpp", memory="384GB", **asked)
-    return unchecked(assemble(request), LOAD)
+    return unchecked(assemble(request), load)
 
 
 @pytest.mark.parametrize("ideal", [True, False])
@@ -64,9 +65,13 @@ def test_all_layers_on_the_device_are_the_plain_estimate(ideal: bool) -> None:
 
 @pytest.mark.parametrize("ideal", [True, False])
 def test_no_layer_on_the_device_is_the_host_alone(ideal: bool) -> None:
-    """Nothing crosses the link, so the two are equal to the bit; what the device holds is the runtime's own."""
+    """Nothing crosses the link below 32 rows: the two are equal to the bit; what the device holds is the runtime's own.
+    A longer prompt is computed on the device, to which the weights are copied."""
+    short = StaticLoad(batch=1.0, prompt=31.0, output=128.0)
+    few, few_there = priced(short, ideal=ideal, gpu_layers=0), alone(short, ideal=ideal)
+    assert (few.ttft, few.tpot) == (few_there.ttft, few_there.tpot)
     found, there = priced(ideal=ideal, gpu_layers=0), alone(ideal=ideal)
-    assert (found.ttft, found.tpot) == (there.ttft, there.tpot)
+    assert found.ttft < there.ttft and found.tpot == there.tpot
     assert found.decode.wire == 0.0
     host = found.footprint.host
     assert (
@@ -92,9 +97,9 @@ def test_half_of_a_70b_in_ddr5_by_hand() -> None:
 
 def test_the_hidden_row_crosses_once() -> None:
     """``8192`` numbers of 16 bits for each token, over the slot; the logits stay where the head is."""
-    found = priced(ideal=True, gpu_layers=40)
+    found = priced(StaticLoad(batch=1.0, prompt=31.0, output=128.0), ideal=True, gpu_layers=40)
     assert by_place(found.decode)["link"] == pytest.approx(8192 * 2 / PCIE_4)
-    assert by_place(found.prefill)["link"] == pytest.approx(512 * 8192 * 2 / PCIE_4)
+    assert by_place(found.prefill)["link"] == pytest.approx(31 * 8192 * 2 / PCIE_4)
     assert sum(by_place(found.decode).values()) == pytest.approx(found.decode.time - found.decode.host)
 
 
@@ -143,6 +148,48 @@ def test_experts_on_the_host_by_hand(layers: int) -> None:
     rows = 4 * (2880 + 2 * 2880 + 2880 + 2880) * 2  # what goes into gate and up, out of them, into down, out of it
     looked_up = 2 * 2880 * 2
     assert by_place(found.decode)["host"] == pytest.approx((layers * (weights + rows) + looked_up) / DDR5)
+
+
+@pytest.mark.parametrize(("prompt", "batches"), [(31, 0), (512, 1), (513, 2), (4096, 8)])
+def test_prompts_copy_the_experts_of_the_host_by_hand(prompt: int, batches: int) -> None:
+    """From 32 rows on each 512 of them copy the experts of 26 layers: 26 x 128 x 3 x 2880 x 2880 in 4.25 bits, less 1 %
+    of experts that no row reaches (llama.cpp copies those that are)."""
+    load = StaticLoad(batch=1.0, prompt=float(prompt), output=128.0)
+    found = priced(load, model="gpt-oss-120b", quant=None, ideal=True, gpu="rtx-3090", cpu_moe_layers=26)
+    experts = 26 * 128 * 3 * 2880 * 2880 * 4.25 / 8
+    rows = (1 if batches else 1 + 2 * 26) * prompt * 2880 * 2  # from the table, and else to the experts and back
+    assert by_place(found.prefill)["link"] == pytest.approx((batches * experts + rows) / PCIE_4, rel=0.01)
+    assert found.tpot == pytest.approx(
+        priced(model="gpt-oss-120b", quant=None, ideal=True, gpu="rtx-3090", cpu_moe_layers=26).tpot, rel=0.1
+    )
+
+
+def test_prompts_with_experts_on_the_host_take_what_was_measured() -> None:
+    """380 tokens/s of a prompt of 4096 in physical batches of 512, 25 to 28 layers of experts beside an RTX 3090
+    (ai-maestro.online, "Drastically improve prompt processing speed")."""
+    load = StaticLoad(batch=1.0, prompt=4096.0, output=16.0)
+    found = priced(load, model="gpt-oss-120b", quant=None, gpu="rtx-3090", cpu_moe_layers=26)
+    assert 4096 / found.ttft == pytest.approx(380.0, rel=0.15)
+
+
+def test_layers_of_the_host_are_copied_for_a_prompt_by_hand() -> None:
+    """41 layers of Llama 3.1 70B in q4_0 once for 512 rows, with the cache that they read; then the device computes."""
+    layer = (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) * 18 / 32
+    cached, hidden = 512 * 2 * 8 * 128 * 2, 512 * 8192 * 2
+    found = by_place(priced(ideal=True, gpu_layers=40).prefill)
+    assert found["link"] == pytest.approx((41 * (layer + cached) + hidden) / PCIE_4, rel=1e-6)
+    assert found["host"] < 1e-3  # the table's rows
+
+
+def test_a_host_reads_as_much_of_its_memory_as_was_measured() -> None:
+    """llama.cpp issue 11744: 4.31 tokens/s of the 141 GB of a 70B in bf16 on 16 channels of DDR5-6400, 819.2 GB/s."""
+    host = load_hardware("epyc-9654")
+    memory = host.memory.model_copy(update={"bandwidth": 16 * 8 * 6.4e9, "kind": "DDR5-6400 x 16ch"})
+    wide = host.model_copy(update={"memory": memory})
+    request = Request(model="llama-3.1-70b", gpu="epyc-9654", quant="bf16", engine="llama.cpp", memory="384GB")
+    found = unchecked(assemble(request, hardware_loader=lambda name: wide), StaticLoad(prompt=32.0, output=32.0))
+    assert 1.0 / found.tpot == pytest.approx(4.31, rel=0.05)
+    assert found.deployment.calibration.fit("matmul", "bf16").memory == 0.75  # type: ignore[union-attr]
 
 
 def test_layers_and_experts_together() -> None:
@@ -246,17 +293,17 @@ def test_other_engines_and_divisions_are_refused() -> None:
 
 
 def test_the_command_says_where_layers_lie() -> None:
-    """``-ngl`` as it was asked for, all where no layer is the host's; prompts stay with their weights, as modelled."""
+    """``-ngl`` as it was asked for, all where no layer is the host's; copies for prompts are the engine's default."""
 
     def words(**asked: Any) -> str:
         there = OffloadAsked(host="epyc-9654", host_memory="384GB", **asked)
         request = Request(model="gpt-oss-20b", gpu="rtx-4090", engine="llama.cpp", offload=there)
         return " ".join(command(launch(request, context=2048, checkpoint="m.gguf")))
 
-    assert "-ngl 9 --no-op-offload" in words(gpu_layers=9)
-    assert "-ngl 9 -ncmoe 20 --no-op-offload" in words(gpu_layers=9, cpu_moe_layers=20)
-    assert "-ngl all -ncmoe 20 --no-op-offload" in words(cpu_moe_layers=20)
-    assert "-ngl all -b" in words(gpu_layers=25) and "--no-op-offload" not in words(gpu_layers=25)
+    assert "-ngl 9 -b" in words(gpu_layers=9)
+    assert "-ngl 9 -ncmoe 20 -b" in words(gpu_layers=9, cpu_moe_layers=20)
+    assert "-ngl all -ncmoe 20 -b" in words(cpu_moe_layers=20)
+    assert "-ngl all -b" in words(gpu_layers=25)
 
 
 def test_fit_shows_both_sides() -> None:
@@ -282,6 +329,8 @@ def test_explain_names_the_files_of_both_sides() -> None:
     assert [place.partition(".yaml")[0] for place in places] == [
         f"configs/hardware/{name}" for name in ("epyc-9654", "rtx-4090")
     ]
+    shares = {given.origin.partition(":")[0] for given in told.inputs if given.symbol == "share of bandwidth"}
+    assert "configs/engines/llama.cpp.yaml" in shares
     crossing = explainer.explain("decode.offload.hidden")
     assert any("rtx-4090.yaml" in given.origin and "links.0" in given.origin for given in crossing.inputs)
     host = explainer.estimate.footprint.host

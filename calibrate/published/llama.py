@@ -274,9 +274,9 @@ def integers(one: Published, values: Known) -> float:
 @cache
 def class_of(card: str) -> str:
     """The name of the file that has the constants of a device."""
-    file = own_kernels(load_hardware(card), ENGINE)
-    assert file is not None  # the engine names one for every device
-    return file.stem
+    own = own_kernels(load_hardware(card), ENGINE)
+    assert own is not None  # the engine names one for every device
+    return own.file
 
 
 def left_out(rows: Sequence[Bench], known: Known) -> dict[str, dict[str, Array]]:

@@ -11,7 +11,7 @@ from inferplan.catalog.files import config_root, load, load_hardware, names, rea
 from inferplan.catalog.kept import kept
 from inferplan.catalog.overlay import is_run, overlaid
 from inferplan.devices.constants import IDEAL, SHARED, Calibration, Errors, Overlay, SharedStep, memory_class
-from inferplan.devices.engine import EngineSpec
+from inferplan.devices.engine import EngineSpec, OwnKernels
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import ReleaseDates, Releases
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
@@ -55,8 +55,10 @@ def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
             f"no MIG instance was measured: constants of the whole {hardware.part.of} stand for it, with no error known"
         )
         found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
-    if own_kernels(hardware, name) == file:
-        return _beside_class(found.for_vendor(hardware.vendor), hardware, name)
+    own = own_kernels(hardware, name)
+    if own is not None and constants_file(own) == file:
+        found = _beside_class(found.for_vendor(hardware.vendor), hardware, name)
+        return found if own.reads is None else found.reading(own.reads)
     if _of_another(found, hardware):
         return _carried(found, hardware, name)
     return found.for_vendor(hardware.vendor).for_engine(name)
@@ -214,7 +216,7 @@ def calibration_file(hardware: HardwareSpec, engine: str = "vllm") -> Path | Non
             hint="a name as inferplan gpus prints it, no alias, or leave relative out",
         )
     named = (_of_device(name) for name in (hardware.name, hardware.relative) if name)
-    files = (*(() if own is None else (own,)), *named, class_file(hardware))
+    files = (*(() if own is None else (constants_file(own),)), *named, class_file(hardware))
     return next((file for file in files if file.is_file() and not _is_run(file)), None)
 
 
@@ -233,13 +235,16 @@ def _is_run(file: Path) -> bool:
     return is_run(spec_of(file, Calibration).provenance)
 
 
-def own_kernels(hardware: HardwareSpec, engine: str) -> Path | None:
-    """The file of an engine's own kernels on a device; ``None`` where it runs those of a library of the device."""
+def own_kernels(hardware: HardwareSpec, engine: str) -> OwnKernels | None:
+    """An engine's own kernels on a device; ``None`` where it runs those of a library of the device."""
     if engine not in names("engines"):
         return None
-    spec = load("engines", engine, EngineSpec)
-    file = next((own.file for own in spec.kernels if own.hold_for(hardware)), None)
-    return None if file is None else config_root() / "calibration" / f"{file}.yaml"
+    return next((own for own in load("engines", engine, EngineSpec).kernels if own.hold_for(hardware)), None)
+
+
+def constants_file(own: OwnKernels) -> Path:
+    """The file of the constants of an engine's own kernels."""
+    return config_root() / "calibration" / f"{own.file}.yaml"
 
 
 def class_file(hardware: HardwareSpec) -> Path:

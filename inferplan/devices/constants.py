@@ -294,6 +294,22 @@ class Calibration(Spec):
         constants = carried(SHARED, self.constants)
         return self.model_copy(update={"constants": constants, "libraries": libraries, "basis": "transferred"})
 
+    def reading(self, most: float) -> Self:
+        """The same where kernels reach no more than such a share of the memory's bandwidth; how far off it is, nobody
+        has measured."""
+
+        def slower(constants: Constants) -> Constants:
+            return {
+                kernel: {
+                    label: fit.model_copy(update={"memory": min(fit.memory, most), "error": {}})
+                    for label, fit in formats.items()
+                }
+                for kernel, formats in constants.items()
+            }
+
+        libraries = {name: slower(constants) for name, constants in self.libraries.items()}
+        return self.model_copy(update={"constants": slower(self.constants), "libraries": libraries})
+
     def beside(self, other: Self) -> Self:
         """The same with the constants of ``other`` for kernels and formats that it lacks, once an engine is chosen."""
         constants = {kernel: dict(formats) for kernel, formats in self.constants.items()}

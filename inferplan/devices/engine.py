@@ -254,6 +254,15 @@ class Windows(Spec):
         return self.tokens + (self.steps + (stages if self.staged else 0)) * budget
 
 
+class HostWeights(Spec):
+    """When weights in the host's memory are copied to the device, which then multiplies by them."""
+
+    source: str
+    rows: int = Field(ge=1)
+    """The fewest rows of a step for which they are; with fewer the host computes. Each physical batch
+    (:attr:`Windows.tokens`) copies them anew."""
+
+
 class EngineVersion(Spec):
     """The defaults of one version."""
 
@@ -284,6 +293,8 @@ class EngineVersion(Spec):
     dense_short_prompts: bool = False
     """Prompts that sparse attention would choose whole run dense attention on expanded keys and are not scored."""
     windows: Windows = Windows.default()
+    host_weights: HostWeights | None = None
+    """``None``: the host computes with what lies in its memory, whatever the rows."""
     wide: WideExperts = WideExperts.default()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""
@@ -364,6 +375,12 @@ class OwnKernels(Spec):
     """The class of memory; absent: either."""
     segments: list[Segment] = []
     """What the devices are sold for; none: anything."""
+    kind: str = ""
+    """How the kind of memory begins (``DDR``: the memory of a processor's sockets); empty: any."""
+    reads: float | None = Field(default=None, gt=0.0, le=1.0)
+    """The most of the memory's bandwidth that kernels reach there, until somebody measures the device."""
+    source: str = ""
+    """Of ``reads``."""
 
     def hold_for(self, hardware: HardwareSpec) -> bool:
         """Whether these are the constants of a device."""
@@ -371,6 +388,7 @@ class OwnKernels(Spec):
             (not self.vendors or hardware.vendor in self.vendors)
             and self.memory in (None, memory_class(hardware))
             and (not self.segments or hardware.segment in self.segments)
+            and hardware.memory.kind.startswith(self.kind)
         )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
-from inferplan.affine import affine
+from inferplan.affine import affine, dense
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.encoder_decoder import decoder_context, encoder_ops
 from inferplan.estimate.layers import added, layer_ops
@@ -274,13 +274,15 @@ def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerConte
     assert offload is not None  # the caller has looked
     sequence, host = deployment.model.sequence, offload.host
     split = max(offload.layers, offload.experts)
-    ops = [*_embedding(host, there), *_layers(count_distinct(sequence[: offload.layers]), there, {})]
-    ops = [op.at("host") for op in ops]
+    ops = [op.at("host") for op in _embedding(host, there)]
+    whole = count_distinct(sequence[: offload.layers])
+    theirs = [op.at("host") for op in _layers(whole, there, {})]
+    ops += _on_either(deployment, here, theirs, list(_layers(whole, here, {})))
     if not offload.head:
         elements = here.tokens * (here.d_model * deployment.model.hyper_streams)
         ops += [op.at("link") for op in here.collective("offload.hidden", "send", elements, 2)]
     for layer, count in count_distinct(sequence[offload.layers : split]):
-        ops += [op.repeated(count) for op in _experts_apart(layer, here, there)]
+        ops += [op.repeated(count) for op in _experts_apart(deployment, layer, here, there)]
     ops += _layers(count_distinct(sequence[split:]), here, {})
     ops += [op.at("host") for op in _head(host, there, step)] if offload.head else _head(deployment, here, step)
     fused = {"device": deployment.calibration.fused, "host": host.calibration.fused}
@@ -288,15 +290,41 @@ def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerConte
     return Stage(ops=tuple(ops), layers=len(sequence))
 
 
-def _experts_apart(layer: LayerGroup, here: LayerContext, there: LayerContext) -> Iterator[Op]:
+def _experts_apart(deployment: Deployment, layer: LayerGroup, here: LayerContext, there: LayerContext) -> Iterator[Op]:
     """A layer on the device whose routed experts the host computes: its rows go there and their sums come back."""
+    own = list(layer_ops(layer, here))
     routed = [op.at("host") for op in layer_ops(layer, there) if overlap_part(op) == "experts"]
-    yield from (op for op in layer_ops(layer, here) if not routed or overlap_part(op) != "experts")
+    yield from (op for op in own if not routed or overlap_part(op) != "experts")
     width = next((op.k for op in routed if isinstance(op, GroupedMatmul)), 0)
     if width:
-        yield from (op.at("link") for op in here.collective("offload.to_experts", "send", here.tokens * width, 2))
-        yield from routed
-        yield from (op.at("link") for op in here.collective("offload.from_experts", "send", here.tokens * width, 2))
+        sent, back = (
+            [op.at("link") for op in here.collective(f"offload.{way}_experts", "send", here.tokens * width, 2)]
+            for way in ("to", "from")
+        )
+        experts = [op for op in own if overlap_part(op) == "experts"]
+        yield from _on_either(deployment, here, [*sent, *routed, *back], experts)
+
+
+def _on_either(deployment: Deployment, here: LayerContext, theirs: list[Op], ours: list[Op]) -> Iterator[Op]:
+    """Operators whose weights lie on the host: ``theirs`` on the host, or ``ours`` on the device and the copies there.
+
+    llama.cpp copies what a step of so many rows needs to the device, for each of its physical batches anew; the cache
+    of such layers is taken to be copied once a step. A copy hides behind nothing.
+    """
+    defaults, rows = deployment.engine.defaults, dense(here.tokens)
+    least = inf if defaults.host_weights is None else defaults.host_weights.rows
+    copied = np.asarray(rows >= least, dtype=float)
+    batches = np.ceil(rows / max(defaults.windows.tokens, 1))
+    if here.alternatives or np.any(copied < 1.0):
+        yield from (op.repeated(1.0 - copied) if np.any(copied) else op for op in theirs)
+    if here.alternatives or np.any(copied):
+        for op in ours:
+            size = op.resident() * (batches if isinstance(op, (Matmul, GroupedMatmul)) else 1.0)
+            if np.any(size):
+                elements = size / here.precision.base.width
+                sent = here.collective(f"{op.name}.copy", "send", elements, 2)
+                yield from (one.at("link").repeated(op.count * copied) for one in sent)
+            yield op.repeated(copied)
 
 
 def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:

@@ -161,7 +161,8 @@ def group_operators(
             if counts is not None and not counts(built["base"][stage].ops[index]):
                 continue
             unchanged = {name for name, stages in works.items() if _close(work, stages[stage][index])}
-            if not all(stages[stage][index][-1] for stages in works.values()):
+            here = built["base"][stage].ops[index].place == "device"  # elsewhere the rows of all say what runs
+            if here and not all(stages[stage][index][-1] for stages in works.values()):
                 name = "prompt"  # a form that latent attention takes for some prompts and not for others
             elif "rows" not in unchanged:
                 name = "head"

@@ -38,10 +38,9 @@ def llama_cpp(launch: Launch) -> list[str]:
 
 
 def _layers(launch: Launch) -> list[str]:
-    """What lies on the device; prompts are computed where the weights lie, as modelled (``--no-op-offload``)."""
+    """What lies on the device; for prompts the engine copies the rest there by itself (``--op-offload``)."""
     offload = launch.deployment.offload
     if offload is None:
         return ["-ngl", "all"]
     layers = "all" if not offload.layers else str(launch.request.offload.gpu_layers)
-    flags = ["-ngl", layers, *(["-ncmoe", str(offload.experts)] if offload.experts else [])]
-    return [*flags, "--no-op-offload"]
+    return ["-ngl", layers, *(["-ncmoe", str(offload.experts)] if offload.experts else [])]

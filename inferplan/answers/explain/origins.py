@@ -11,10 +11,11 @@ from typing import Any
 from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.calibrations import calibration_file, class_file, releases_file, shared_step
+from inferplan.catalog.calibrations import calibration_file, class_file, own_kernels, releases_file, shared_step
 from inferplan.catalog.power import power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
+from inferplan.devices.engine import EngineSpec
 from inferplan.errors import UnknownNameError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import LayerGroup
@@ -180,6 +181,11 @@ class Origins:
             kernel = (calibration.place(kernel, label) or (kernel, label))[0]
             if kernel == "matmul" and key == ["terms", "alone"]:
                 return "1 by construction, not fitted (docs/lora.md)"
+        engine, fit = self.request.engine.partition("@")[0], calibration.fit(kernel, label)
+        entry = own_kernels(self.deployment.hardware, engine)
+        if key == ["memory"] and entry is not None and fit is not None and fit.memory == entry.reads:
+            path = catalog.find("engines", engine)
+            return self.at(path, "kernels", catalog.load("engines", engine, EngineSpec).kernels.index(entry), "reads")
         file = calibration_file(self.deployment.hardware, self.request.engine)
         assert file is not None  # a kernel with constants has them from a file
         rest = class_file(self.deployment.hardware)
