@@ -308,23 +308,36 @@ def _experts_apart(deployment: Deployment, layer: LayerGroup, here: LayerContext
 def _on_either(deployment: Deployment, here: LayerContext, theirs: list[Op], ours: list[Op]) -> Iterator[Op]:
     """Operators whose weights lie on the host: ``theirs`` on the host, or ``ours`` on the device and the copies there.
 
-    llama.cpp copies what a step of so many rows needs to the device, for each of its physical batches anew; the cache
-    of such layers is taken to be copied once a step. A copy hides behind nothing.
+    llama.cpp copies what so many rows need to the device, for each of its physical batches anew; the cache of such
+    layers is taken to be copied once a step. A copy hides behind nothing.
     """
-    defaults, rows = deployment.engine.defaults, dense(here.tokens)
+    defaults = deployment.engine.defaults
     least = inf if defaults.host_weights is None else defaults.host_weights.rows
-    copied = np.asarray(rows >= least, dtype=float)
-    batches = np.ceil(rows / max(defaults.windows.tokens, 1))
-    if here.alternatives or np.any(copied < 1.0):
-        yield from (op.repeated(1.0 - copied) if np.any(copied) else op for op in theirs)
-    if here.alternatives or np.any(copied):
-        for op in ours:
-            size = op.resident() * (batches if isinstance(op, (Matmul, GroupedMatmul)) else 1.0)
-            if np.any(size):
-                elements = size / here.precision.base.width
-                sent = here.collective(f"{op.name}.copy", "send", elements, 2)
-                yield from (one.at("link").repeated(op.count * copied) for one in sent)
-            yield op.repeated(copied)
+    batches = np.ceil(dense(here.tokens) / max(defaults.windows.tokens, 1))
+
+    def copied(op: Op) -> Num:
+        return np.asarray(_rows_of(op, here) >= least, dtype=float)
+
+    for op in theirs:
+        stays = 1.0 - copied(op)
+        if here.alternatives or np.any(stays):
+            yield op if np.all(stays) else op.repeated(stays)
+    for op in ours:
+        goes = copied(op)
+        if not (here.alternatives or np.any(goes)):
+            continue
+        size = op.resident() * (batches if isinstance(op, (Matmul, GroupedMatmul)) else 1.0)
+        if np.any(size):
+            sent = here.collective(f"{op.name}.copy", "send", size / here.precision.base.width, 2)
+            yield from (one.at("link").repeated(op.count * goes) for one in sent)
+        yield op.repeated(goes)
+
+
+def _rows_of(op: Op, context: LayerContext) -> Num:
+    """Rows that an operator has by itself: those of its sequences, where it sees only some of the step's."""
+    if isinstance(op, (Attention, IndexSelect)):
+        return dense(op.batch) * dense(op.new)
+    return dense(op.m) if isinstance(op, Matmul) else dense(context.tokens)
 
 
 def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator[Op]:

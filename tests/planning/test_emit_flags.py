@@ -126,7 +126,7 @@ TRTLLM_FIELDS = {
 LLAMA_CPP_FLAGS = {
     # llama.cpp tools/server/README.md at 00dc805
     *{"-m", "-hf", "-c", "-np", "-ngl", "-b", "-ctk", "-ctv", "-sm", "--host"},
-    *{"-ncmoe", "--no-op-offload"},  # common/arg.cpp (-ncmoe, --n-cpu-moe N; --op-offload, --no-op-offload)
+    "-ncmoe",  # common/arg.cpp (-ncmoe, --n-cpu-moe N)
 }
 ROUTER_FLAGS = {
     # vllm_router/router_args.py of vllm-router 0.1.17, by line
