@@ -148,7 +148,7 @@ def test_caches_of_latents() -> None:
 )
 def test_sixteen_bits_that_the_device_multiplies(model: str, gpu: str, taken: str) -> None:
     """Without --quant the weights stay as wide, so bytes are those of the checkpoint; the note says what was taken."""
-    found = assemble(Request(model=model, gpu=gpu, memory="90GB", ideal=True))
+    found = assemble(Request(model=model, gpu=gpu, ideal=True))
     assert {found.precision.base.name, found.precision.weights.name, found.precision.kv.name} == {taken}
     assert found.precision.base.width == 2.0
     assert (f"16 bits are {taken}: {gpu} has no" in found.formats_note) is (taken != found.model.native.base)
@@ -165,7 +165,7 @@ def test_sixteen_bits_that_the_device_multiplies(model: str, gpu: str, taken: st
 @pytest.mark.parametrize("quant", [None, "bf16", "fp16", "int8", "fp8", "nvfp4", "w4a8", "q4_k_m"])
 def test_a_hint_works_when_followed(gpu: str, quant: str | None) -> None:
     """A format that is refused for want of arithmetic runs in the one that the refusal names."""
-    asked = Request(model="llama-3.1-8b", gpu=gpu, quant=quant, memory="90GB", ideal=True)
+    asked = Request(model="llama-3.1-8b", gpu=gpu, quant=quant, ideal=True)
     try:
         assemble(asked)
     except MissingFactError as error:
@@ -174,7 +174,7 @@ def test_a_hint_works_when_followed(gpu: str, quant: str | None) -> None:
             return
         option, value = re.search(r"--(quant|activations) (\w+)", error.hint or "").groups()  # type: ignore[union-attr]
         followed = {"quant": value} if option == "quant" else {"quant": quant, "roles": ((option, value),)}
-        fields = {"model": asked.model, "gpu": gpu, "memory": "90GB", "ideal": True}
+        fields = {"model": asked.model, "gpu": gpu, "ideal": True}
         step = run_step(assemble(Request(**(fields | followed))), decode(1.0, 128.0))  # type: ignore[arg-type]
         assert float(step.time) > 0.0
 

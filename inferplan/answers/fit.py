@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble, parse_memory
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import OffloadAsked
@@ -86,18 +86,32 @@ def everywhere(
 ) -> Iterator[Option]:
     """Every accelerator on file in every one of ``quants``, as :func:`smallest` answers for it.
 
-    load: tokens of a request and requests at once. degrees: the fewest and the most GPUs that are tried.
+    load: tokens of a request and requests at once. degrees: the fewest and the most GPUs that are tried. A memory in
+    the request is what all of them have together by their labels.
     """
+    within, request = request.memory, replace(request, memory=None)
     for gpu, quant in product(names("hardware"), quants):
         named = quant or "native"
         try:
-            found = smallest(replace(request, gpu=gpu, quant=quant), *load, degrees[1], degrees[0])
+            most = degrees[1] if within is None else min(degrees[1], _most_within(within, gpu, degrees[0]))
+            found = smallest(replace(request, gpu=gpu, quant=quant), *load, most, degrees[0])
         except InferplanError as error:
             found = error.what
         if isinstance(found, str):
             yield Option(gpu=gpu, quant=named, reason=found)
         else:
             yield Option(gpu=gpu, quant=named, fitting=found, bill=bill_of(found, prices))
+
+
+def _most_within(memory: str, gpu: str, least: int) -> int:
+    """How many of a GPU have no more memory together. Raises ``UsageError`` where that is fewer than ``least``."""
+    own = load_hardware(gpu).memory
+    if own.labelled is None:
+        raise UsageError(f"how much memory {gpu} is sold with is not on file ({own.label})")
+    most = int(parse_memory(memory) // (own.labelled * 1e9))
+    if most < least:
+        raise UsageError(f"{least} x {own.label} is more than {memory}")
+    return most
 
 
 def first_choices(options: Sequence[Option]) -> dict[str, Option]:
@@ -186,7 +200,8 @@ def asked_context(model: ModelSpec, tokens: int | None) -> int:
 class FitAsked:
     """What is to fit. context: tokens of a request, prompt and output; ``None`` as :func:`asked_context`. users: such
     requests at once. tp: GPUs of a replica, ``None`` for the fewest that hold it; most: the largest number to try.
-    quant, engine, memory, lora, offload: as in ``Request``.
+    quant, engine, lora, offload: as in ``Request``. memory: of a named GPU as in ``Request``; without one the most that
+    all GPUs of a replica may have together, by their labels.
     """
 
     quant: str | None = None
@@ -198,6 +213,11 @@ class FitAsked:
     memory: str | None = None
     lora: LoraAsked = LoraAsked()
     offload: OffloadAsked = OffloadAsked()
+
+    @property
+    def within(self) -> str:
+        """The limit on the memory of all GPUs together, in words; empty without one."""
+        return f" with at most {self.memory} together" if self.memory else ""
 
     def request(self, model: str, gpu: str) -> Request:
         """The deployment to look at; memory needs no constants."""
@@ -234,14 +254,17 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     spec = load_model(model)
     tokens = asked_context(spec, asked.context)
     quants = [asked.quant] if asked.quant else [None, "fp8", "int4"]
+    if asked.memory:
+        parse_memory(asked.memory)
     degrees = asked.tp or 1, asked.tp or asked.most
     options = ordered(list(everywhere(asked.request(model, ""), quants, (tokens, asked.users), degrees, prices)))
     if not any(option.fitting for option in options):
-        on = asked.tp or f"up to {asked.most}"
+        on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(
             f"{spec.name} with {asked.users} x {tokens} tokens fits on no accelerator on file",
-            because=f"{len(options)} combinations of GPU and format were tried, on {on} GPUs",
-            hint=f"a larger --most than {asked.most}, fewer --users, a narrower --quant, or a shorter --context",
+            because=f"{len(options)} combinations of GPU and format were tried, on {on}",
+            hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, fewer --users, "
+            "a narrower --quant, or a shorter --context",
         )
     return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
 

@@ -322,15 +322,15 @@ def offloaded(
     if not request.offload.any:
         return deployment
 
-    def on_host(name: str, memory: str | None) -> Deployment:
-        there = replace(request, gpu=name, memory=memory, calibration=None, anchor=None, offload=OffloadAsked())
+    def on_host(name: str) -> Deployment:
+        there = replace(request, gpu=name, memory=None, calibration=None, anchor=None, offload=OffloadAsked())
         there = replace(there, power_cap=None)
         there = replace(there, parallel=Parallelism())
-        return assemble(there, model_loader, hardware_loader)
+        return assemble(there, model_loader, host_hardware)
 
     def host_hardware(name: str) -> HardwareSpec:
         memory = request.offload.host_memory
-        return with_memory(hardware_loader(name), memory) if memory else hardware_loader(name)
+        return with_memory(hardware_loader(name), memory, "--host-memory") if memory else hardware_loader(name)
 
     return with_offload(deployment, request.offload, on_host, host_hardware)
 
@@ -434,13 +434,25 @@ def with_generation(model: ModelSpec, fields: dict[str, int | bool]) -> ModelSpe
     return model.model_copy(update={"generation": model.generation.model_copy(update=fields)})
 
 
-def with_memory(hardware: HardwareSpec, text: str) -> HardwareSpec:
-    """The hardware with the usable memory that a user states."""
+def parse_memory(text: str, option: str = "--memory") -> float:
+    """Bytes of memory. Raises ``UsageError`` for what is no size, and for none."""
     try:
-        usable = parse_quantity(text, "bytes")
+        size = parse_quantity(text, "bytes")
     except ValueError as error:
-        raise UsageError(f"--memory: {error}") from None
-    if usable == 0.0:
-        raise UsageError(f"--memory: {text!r} is no memory at all", hint="--memory 64GB")
-    memory = hardware.memory.model_copy(update={"usable": usable, "usable_basis": "--memory"})
+        raise UsageError(f"{option}: {error}") from None
+    if size == 0.0:
+        raise UsageError(f"{option}: {text!r} is no memory at all", hint=f"{option} 64GB")
+    return size
+
+
+def with_memory(hardware: HardwareSpec, text: str, option: str = "--memory") -> HardwareSpec:
+    """The hardware with the usable memory that a user states. Raises ``UsageError`` for more than it is sold with."""
+    usable, own = parse_memory(text, option), hardware.memory
+    if usable > own.most:
+        raise UsageError(
+            f"{option} {text} is more than {hardware.name} has",
+            because=f"it is sold with {own.label}",
+            hint=f"{option} {own.labelled:g}GB or less: the memory of one device, not of all of them",
+        )
+    memory = own.model_copy(update={"usable": usable, "usable_basis": option})
     return hardware.model_copy(update={"memory": memory})

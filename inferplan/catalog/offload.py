@@ -40,8 +40,8 @@ class OffloadAsked:
         return self.gpu_layers is not None or self.cpu_moe_layers > 0
 
 
-HostLoader = Callable[[str, str | None], Deployment]
-"""The same request on another device: its name or file, and the memory that a program has of it."""
+HostLoader = Callable[[str], Deployment]
+"""The same request on its host, by name or file."""
 
 
 def with_offload(
@@ -77,7 +77,7 @@ def with_offload(
     named = _named(asked)
     if deployment.calibration.anchor is not None:
         raise UsageError("measured runs correct no deployment with layers on the host", hint="leave --anchor out")
-    host = on_host(named, asked.host_memory)
+    host = on_host(named)
     _require_size(host.hardware)
     found = Offload(host=host, link=_link(deployment, asked), experts=asked.cpu_moe_layers)
     return replace(deployment, offload=found.keeping(here))

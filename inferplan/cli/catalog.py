@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,12 +111,12 @@ _GPU_NUMBERS: dict[str, Number] = {
 
 def _gpu_facts(spec: HardwareSpec) -> dict[str, Value]:
     """What ``gpus --filter`` compares; memory is the figure on the label, by which people know a device."""
-    labelled = re.search(r"\d+ Gi?B", spec.memory.label)
+    labelled = spec.memory.labelled
     return {
         "vendor": spec.vendor,
         "segment": spec.segment,
         "format": tuple(spec.peak),
-        "memory": parse_quantity(labelled[0], "bytes") if labelled else None,
+        "memory": None if labelled is None else labelled * 1e9,
         "bandwidth": spec.memory.bandwidth,
         "year": None if spec.year is None else float(spec.year),
     }

@@ -25,7 +25,11 @@ from inferplan.table import Report
 @click.option("--users", type=Count(), default=1, show_default=True, help="Concurrent requests that must fit.")
 @click.option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs to try.")
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.", show_default=USUAL)
-@click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB.")
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="With --gpu: usable memory of one device, such as 64GB. Without: GPUs that together have no more than that.",
+)
 @slot_options
 @add_offload_options
 @price_options

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
 
 Command = Callable[..., Any]
+MEMORY = "Usable memory of one device, such as 64GB; at most what it is sold with."
+"""Help of ``--memory``, of one device."""
 IDEAL = "No losses: every efficiency 1, every overhead 0; times are lower bounds."
 """Help of ``--ideal``; docs/nomenclature.md defines the word."""
 TAKEN, WORDS, REQUEST, PROGRESS = (f"inferplan.{name}" for name in ("taken", "words", "request", "progress"))
@@ -392,7 +394,7 @@ def deployment_options(command: Command) -> Command:
         engine_option("Engine and version: vllm, vllm@0.20, llama.cpp, none.", show_default=USUAL),
         *engine_flag_options(),
         *_constant_options(),
-        click.option("--memory", metavar="SIZE", help="Usable memory of one device, such as 64GB."),
+        click.option("--memory", metavar="SIZE", help=MEMORY),
         click.option(
             "--unfused-attention",
             is_flag=True,

@@ -1,6 +1,7 @@
 """What an accelerator can do, as its vendor states it: memory, dense peaks, links. SI inside."""
 
-from math import ceil
+import re
+from math import ceil, inf
 from typing import Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -15,7 +16,7 @@ class Memory(Spec):
     """Device memory. ``usable`` is what the runtime reports to a program, not the label on the box."""
 
     label: str
-    """The vendor's capacity string, for people."""
+    """The vendor's capacity, ``"80 GB"``; of a chip that is sold in sizes the largest, ``"up to 128 GB unified"``."""
     bandwidth: BytesPerSecond
     """Peak bandwidth of the datasheet [B/s]."""
     usable: Bytes | None = None
@@ -24,6 +25,18 @@ class Memory(Spec):
     """Which tool reported ``usable``."""
     kind: str = ""
     """HBM3, GDDR6, ..."""
+
+    @property
+    def labelled(self) -> float | None:
+        """The figure of the label [GB]; ``None`` where it names none: the DIMMs of a socket are chosen by its owner."""
+        found = re.search(r"(\d+) ?([GT])i?B\b", self.label)
+        return None if found is None else float(found[1]) * (1000.0 if found[2] == "T" else 1.0)
+
+    @property
+    def most(self) -> float:
+        """The most that a program can have [B]: the label read in GiB, as memory is made, or a larger reading on file;
+        infinite where the label names no figure."""
+        return inf if self.labelled is None else max(self.labelled * 2.0**30, self.usable or 0.0)
 
 
 class Link(Spec):

@@ -106,7 +106,7 @@ def _memory(whole: HardwareSpec, name: str, profile: Profile) -> dict[str, Any]:
     """What differs from the memory of the whole."""
     known = whole.memory.usable
     return {
-        "label": f"{name.partition('.')[2]} of {whole.memory.label}",
+        "label": f"{name.partition('.')[2].removesuffix('gb')} GB of {whole.memory.label}",
         "bandwidth": whole.memory.bandwidth * (profile.memory_slices / EIGHTHS),
         "usable": profile.memory if known is None else min(profile.memory, known),
         "usable_basis": "nvidia-smi mig -lgip",

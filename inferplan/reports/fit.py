@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from inferplan.answers.fit import Fits, Fitting, Option, bill_of, first_choices
+from inferplan.catalog.assemble import parse_memory
 from inferplan.catalog.bills import Bill
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.memory import Footprint
@@ -17,12 +18,17 @@ from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_tokens
 
 _DETAIL = ["GPU", "GPUs", "format", "weights", "KV pool", "requests", "longest context", "an hour", "bought"]
+_WITHIN = (
+    "--memory without --gpu: the labels of all GPUs of a replica added up; a chip that is sold in sizes counts with "
+    "its largest (yours: --gpu NAME --memory SIZE)"
+)
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "an hour"})
 
 
 def options_report(found: Fits) -> Report:
     """Every accelerator on file: the first choices, then the rest in the order of ``options``."""
     spec, options, fitting = found.model, found.options, found.fitting
+    within = found.asked.within
     asked = f"{found.asked.users} x {found.context:,} tokens ({found.asked.engine} defaults)"
     first, refused = first_choices(fitting), len(options) - len(fitting)
     quants = sorted({option.quant for option in options}, key=lambda quant: (quant != "native", quant))
@@ -32,21 +38,23 @@ def options_report(found: Fits) -> Report:
             "model": spec.name,
             "model_notes": uncounted(spec),
             "context_tokens": found.context,
+            "memory_together_bytes": parse_memory(found.asked.memory) if found.asked.memory else None,
             "first": {why: {"gpu": option.gpu, "quant": option.quant} for why, option in first.items()},
             "options": records,
         },
         tables=[
             Table(
-                title=f"{spec.name}: what to look at first, for {asked}",
+                title=f"{spec.name}: what to look at first{within and f' on GPUs{within}'}, for {asked}",
                 columns=["", *_DETAIL],
                 rows=[[why, *_row(option)] for why, option in _merged(first)],
                 right=_RIGHT,
             ),
-            *_rest(fitting, quants, f"{spec.name}: the fewest GPUs that hold {asked}"),
+            *_rest(fitting, quants, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
         ],
         notes=[
             *(f"note: {text}" for text in uncounted(spec)),
             f"{refused} combinations do not fit or are refused; --format json says why",
+            *([_WITHIN] if within else []),
             *_prices_notes(fitting, found.term, len(quants)),
         ],
         rows=records,

@@ -17,13 +17,12 @@ _DEGREES = ("tp", "pp", "ep", "dp", "cp")
 
 
 def fit_views(model: str, found: Fits) -> list[Options | None]:
-    """For each row the options of an estimate with the same memory; ``None`` where nothing fits.
+    """For each row the options of an estimate with the same footprint; ``None`` where nothing fits.
 
     One request whose last token is the last of the context that was asked for. Memory needs no constants: ``ideal``.
     """
     load = {"batch": 1, "prompt": max(found.context - 1, 1), "output": 1}
     own = {"model": model, "engine": found.asked.engine, "ideal": True, **load}
-    own |= {"memory": found.asked.memory} if found.asked.memory else {}
     return [
         None if one.fitting is None else {**own, **_where(one.gpu, one.quant, one.fitting.deployment.parallel)}
         for one in found.options

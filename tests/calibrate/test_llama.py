@@ -137,7 +137,7 @@ def test_a_prompt_reaches_the_published_share_of_int8(card: str, share: float, p
 def test_tokens_of_apple_chips(
     gpu: str, model: str, quant: str, prompt: int, output: int, rate: float, within: float
 ) -> None:
-    deployment = assemble(Request(model=model, gpu=gpu, quant=quant, engine="llama.cpp", memory="64GiB"))
+    deployment = assemble(Request(model=model, gpu=gpu, quant=quant, engine="llama.cpp"))
     found = Estimate(deployment=deployment, load=StaticLoad(prompt=float(prompt), output=float(output)))
     assert 1 / float(found.tpot) == pytest.approx(rate, rel=within)
 
@@ -157,7 +157,7 @@ def test_apple_by_hand() -> None:
 
 def test_an_error_is_known_only_where_the_maker_was_measured() -> None:
     def band(gpu: str, metric: str) -> tuple[float, float] | None:
-        deployment = assemble(Request(model="llama-3.1-8b", gpu=gpu, quant="q4_k_m", engine="llama.cpp", memory="16GB"))
+        deployment = assemble(Request(model="llama-3.1-8b", gpu=gpu, quant="q4_k_m", engine="llama.cpp", memory="12GB"))
         return Estimate(deployment=deployment, load=StaticLoad()).band(metric)
 
     for gpu in ("m5-max", "rtx-5070", "rtx-5000-ada", "h100-sxm"):
@@ -183,7 +183,7 @@ def test_integers_only_where_the_device_has_them() -> None:
     """q8_1 inputs on NVIDIA and AMD, whose peak of int8 is on file; 16 bits on Apple."""
 
     def arithmetic(gpu: str, quant: str) -> str:
-        return assemble(Request(model="llama-3.1-8b", gpu=gpu, quant=quant, engine="llama.cpp", memory="64GB")).math
+        return assemble(Request(model="llama-3.1-8b", gpu=gpu, quant=quant, engine="llama.cpp")).math
 
     assert (arithmetic("rtx-3060", "q4_k_m"), arithmetic("strix-halo", "q8_0")) == ("int8", "int8")
     assert (arithmetic("m4-pro", "q4_k_m"), arithmetic("rtx-3060", "fp16")) == ("bf16", "fp16")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cli.conftest import Run
 
@@ -119,6 +120,29 @@ def test_fit_says_the_cheapest_first(run: Run) -> None:
         first = {why: next(o for o in of if o["gpu"] == e["gpu"]) for why, e in record["first"].items() if quant in why}
         assert first[f"cheapest, {quant}"]["cost"]["per_hour"] == min(option["cost"]["per_hour"] for option in of)
         assert value(first[f"most requests for the money, {quant}"]) == max(map(value, of))
+
+
+def test_fit_in_a_memory_names_what_has_no_more(run: Run) -> None:
+    """In 48 GB one card of 48 or 40, two of 24, four of 12: by labels, which the record does not state. 35 GB of int4
+    weights and their scales, 39.8 GB, leave room on a card of 48 GB and on no two of 24, as --gpu and --tp say."""
+    label = {
+        path.stem: yaml.safe_load(path.read_text("utf-8"))["memory"]["label"]
+        for path in (CONFIGS / "hardware").glob("*.yaml")
+    }
+    for model, words in (("llama-3.1-70b", ("--quant", "int4")), ("qwen3-14b", ())):
+        found = run("fit", model, *words, "--memory", "48GB", "--format", "json").json
+        assert found["memory_together_bytes"] == 48e9
+        held = {option["gpu"]: option["devices"] for option in found["options"] if option["fits"]}
+        sizes = {gpu: int(re.sub(r"\D*(\d+) Gi?B.*", r"\1", label[gpu])) for gpu in held}
+        assert held and not [gpu for gpu, count in held.items() if count * sizes[gpu] > 48]
+        assert {"rtx-a6000"} <= set(held) and "h100-sxm" not in held
+        assert ("rtx-3090" in held) is (model == "qwen3-14b")
+    said = run("fit", "llama-3.1-70b", "--quant", "int4", "--memory", "48GB").out
+    assert "on GPUs with at most 48GB together, for" in said.splitlines()[0]
+    assert "does not hold" in run("fit", "llama-3.1-70b", "--gpu", "3090", "--tp", "2", "--quant", "int4").err
+    for more, code, text in ((("--memory", "1GB"), 3, "a larger --memory"), (("--memory", "48"), 2, "no unit")):
+        refused = run("fit", "llama-3.1-70b", *more)
+        assert refused.code == code and text in refused.err
 
 
 def test_fit_has_a_line_for_each_device(run: Run) -> None:
