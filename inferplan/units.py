@@ -43,6 +43,9 @@ UNITS: dict[str, dict[str, float]] = {
 }
 _RATES = frozenset({"bytes/s", "FLOP/s", "hertz"})
 """Times are work over these: nothing that could be divided by is zero, or so small that a time overflows."""
+MOST_PUE = 5.0
+"""Power usage effectiveness is the energy of a data centre over that of its IT equipment (ISO/IEC 30134-2): 1 or more.
+A number above this bound, which is ours, is taken for a slip."""
 MOST = 10**15
 """The largest count (tokens, sequences, elements along a dimension) that anything here can mean."""
 _QUANTITY = re.compile(r"^\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.ASCII)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from inferplan.errors import InfeasibleError, InferplanError, NotFiniteError
 from inferplan.estimate.batch import Estimate
@@ -15,6 +18,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import Bound
 from inferplan.estimate.run import carrying, estimate
+from inferplan.serving.techniques.applied import served_first_token
 from inferplan.shown import Shown
 from inferplan.table import frame
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 RESOURCES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
 METRICS = {
     "ttft_s": "TTFT of the batch alone",
+    "ttft_at_server_s": "TTFT at the server, one request, idle",
     "tpot_s": "TPOT",
     "e2el_s": "total latency",
     "output_tokens_per_s": "output tokens/s",
@@ -44,6 +49,12 @@ class Candidate:
     estimate: Estimate | None = None
     refused: str = ""
 
+    @cached_property
+    def at_server(self) -> float | None:
+        """TTFT of one request on an idle server, its prompt cut as the engine cuts it; ``None`` where not known."""
+        first = None if self.estimate is None else served_first_token(self.estimate)
+        return None if first is None else float(np.max(first.at_server))
+
     def metrics(self) -> dict[str, float]:
         """The figures that are compared, by their JSON keys; empty when refused."""
         result = self.estimate
@@ -54,6 +65,7 @@ class Candidate:
         rate = float(result.output_rate)
         return {
             "ttft_s": float(result.ttft),
+            **({} if self.at_server is None else {"ttft_at_server_s": self.at_server}),
             "tpot_s": float(result.tpot),
             "e2el_s": float(result.e2el),
             "output_tokens_per_s": rate,

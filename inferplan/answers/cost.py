@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from inferplan.answers.energy import require_pue
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
@@ -143,8 +144,9 @@ class Energy(Shown):
     grid: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1 or self.pue < 1:
-            raise UsageError("a share of TDP is in (0, 1] and a PUE is 1 or more", hint="--power-share 0.7 --pue 1.2")
+        if not 0 < self.share <= 1:
+            raise UsageError("a share of TDP is in (0, 1]", hint="--power-share 0.7")
+        require_pue(self.pue)
 
     @property
     def watts(self) -> float:

@@ -16,9 +16,19 @@ from inferplan.estimate.draw import step_joules
 from inferplan.estimate.encode import EncodeEstimate
 from inferplan.estimate.phase import Phase
 from inferplan.terms import Naming, Term, named
-from inferplan.units import Num
+from inferplan.units import MOST_PUE, Num
 
 JOULES_PER_KWH = 3.6e6
+
+
+def require_pue(pue: float) -> None:
+    """Raise ``UsageError`` for what is no power usage effectiveness."""
+    if not 1 <= pue <= MOST_PUE:
+        raise UsageError(
+            f"a PUE is 1 to {MOST_PUE:g}, not {pue:g}",
+            because="it is the energy of a data centre over that of its IT equipment (ISO/IEC 30134-2)",
+            hint="--pue 1.2",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +40,9 @@ class EnergyAsked:
     pue: float = 1.0
     host_watts: float = 0.0
     carbon: Carbon | None = None
+
+    def __post_init__(self) -> None:
+        require_pue(self.pue)
 
     def whole(self, joules: float, devices: int, seconds: float) -> float:
         """Joules with what is counted beside the devices, of which so many take ``joules`` in ``seconds``."""

@@ -432,6 +432,11 @@ def sweep(grid: Grid, execution: Execution = Execution(backend="serial"), runner
     Raises ``MissingExtraError`` when the backend is not installed, ``UnknownNameError`` for a model, GPU or engine that
     is not on file, ``SpecError`` for a journal that is none.
     """
+    if execution.scheduler is not None and execution.backend != "dask":
+        raise UsageError(
+            f"--scheduler {execution.scheduler} is of dask, and the grid runs with {execution.backend}",
+            hint="--executor dask, or leave it out",
+        )
     tasks = grid.tasks()
     _require_names(grid)
     with Journal(execution.journal) as journal:

@@ -34,7 +34,7 @@ _OF_CLASSES = (
     *("workload", "trace", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "samples"),
     *("ttft", "tpot", "e2e", "slo", "percentile", "deadline"),
     *("cached_prefix", "thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
-    *("sessions", "session_rate", "session_time", "session_count"),
+    *("sessions", "session_rate", "session_time", "session_count", "cache_tiers"),
 )
 """What classes say for themselves, or know nothing of."""
 
@@ -50,11 +50,11 @@ def asked_classes(values: dict[str, Any], rated: bool = False) -> Mix:
                 f"--queue {values['queue']} needs several classes of traffic", hint="--classes FILE, or leave it out"
             )
         return Mix((), None)
-    given = [name for name in _OF_CLASSES if values.get(name) not in (None, 0)]
+    given = [name for name in _OF_CLASSES if values.get(name) not in (None, 0, ())]
     if values.get("length_ratio_min", 1.0) != 1.0:
         given.append("length_ratio_min")
     if given:
-        option = given[0].replace("output_tokens", "output").replace("_", "-")
+        option = given[0].replace("output_tokens", "output").replace("cache_tiers", "cache_tier").replace("_", "-")
         raise UsageError(
             f"--{option} and --classes exclude each other",
             because="each class has lengths and limits of its own, and its requests share nothing",

@@ -12,7 +12,7 @@ from inferplan.answers.compare import compare
 from inferplan.catalog.assemble import Request, assemble, require_precision
 from inferplan.cli.lora_options import lora_options
 from inferplan.cli.media_options import media_options
-from inferplan.cli.options import ROLES, Count, deployment_options, load_options, report_options, usual_engines
+from inferplan.cli.options import ROLES, Count, deployment_options, load_options, report_options, usual_engines, without
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -51,6 +51,9 @@ def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad)
         except InferplanError as error:
             deployments.append(error)
     return comparison_report(compare(deployments, labels, load))
+
+
+without(compare_command, "block_size")  # no figure of its is in whole pages
 
 
 def _split(text: str | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.bills import PRICE_AGE
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook, every_list
-from inferplan.cli.options import Fraction, Positive, deployment_options, load_options, report_options
+from inferplan.cli.options import Fraction, Positive, Pue, deployment_options, load_options, report_options, without
 from inferplan.cli.price_options import price_options
 from inferplan.estimate.load import StaticLoad
 from inferplan.reports.cost import batch_cost_report, price_record
@@ -33,9 +34,7 @@ from inferplan.table import Report, Table
 @click.option("--api-price", metavar="IN/OUT", help="An API's price of a million input/output tokens, for break-even.")
 @click.option("--user-requests", type=Positive(), help="Requests of one user a day, for the price of a user-month.")
 @click.option("--power-share", type=Fraction(), default=1.0, help="Share of TDP drawn on average [1].")
-@click.option(
-    "--pue", type=Positive(1.0), default=1.0, help="Power of the facility over that of the GPUs [1: GPUs only]."
-)
+@click.option("--pue", type=Pue(), default=1.0, help="Power of the facility over that of the GPUs [1: GPUs only].")
 @click.option("--grid", type=Positive(0.0), metavar="G/KWH", help="Grams of CO2 a kWh of your grid.")
 @report_options
 def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values: Any) -> Report:
@@ -57,7 +56,15 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
         grid=values["grid"],
     )
     largest = click.get_current_context().params["batch"] is None
-    return batch_cost_report(cost_of_batch(assemble(request), load, prices, asked, largest))
+    report = batch_cost_report(cost_of_batch(assemble(request), load, prices, asked, largest))
+    return report if request.flags.token_budget is None else replace(report, notes=[*report.notes, _BUDGET])
+
+
+_BUDGET = (
+    "--max-num-batched-tokens changes the memory of a step alone, and with it the largest batch: a static batch "
+    "computes its prompts in one piece"
+)
+without(cost_command, "block_size")  # no figure of its is in whole pages
 
 
 @click.command("prices")

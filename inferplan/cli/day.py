@@ -29,7 +29,7 @@ from inferplan.cli.options import (
     Whole,
     deployment_options,
     report_options,
-    without_anchor,
+    without,
 )
 from inferplan.cli.power_options import cap_option, energy_options, grid_option
 from inferplan.cli.price_options import price_options
@@ -204,7 +204,7 @@ def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None,
     return with_day_energy(report, day, energy)
 
 
-without_anchor(day_command)
+without(day_command, "anchor")
 
 
 def _profile(values: dict[str, Any], trace: Requests | None, log: Log | None) -> Profile:

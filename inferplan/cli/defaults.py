@@ -10,6 +10,7 @@ import click
 import click.shell_completion
 
 from inferplan.catalog.files import aliases, names
+from inferplan.cli import refuse_empty
 from inferplan.cli.options import report_options
 from inferplan.cli.settings import Settings, read_settings
 from inferplan.errors import UsageError
@@ -99,6 +100,7 @@ def _defaults(name: str, options: dict[str, click.Parameter], settings: Settings
                 )
             continue
         value = setting.value
+        refuse_empty(option, value, setting.origin)
         if getattr(param, "multiple", False) and isinstance(value, str):
             value = [part.strip() for part in value.split(",")]
         elif isinstance(value, list) and not getattr(param, "multiple", False):

@@ -47,7 +47,7 @@ def draft_options(several: bool = False) -> list[tuple[tuple[str, ...], dict[str
     return [
         (("--draft-model", "--draft"), {"metavar": "MODEL", "help": model}),
         (("--draft-tokens",), tokens),
-        (("--draft-branches",), {"type": Count(), "default": 1, "help": branches}),
+        (("--draft-branches",), {"type": Count(), "help": branches}),
         (("--acceptance",), {"metavar": "CHANCES", "help": chance}),
         (("--acceptance-length",), {"metavar": "TOKENS", "help": length}),
         (("--thinking",), {"type": click.Choice(["on", "off"]), "help": thinking}),
@@ -62,9 +62,10 @@ def draftings_of(values: dict[str, Any], target: str, several: bool = False) -> 
     """
     given = [name for name in ("acceptance", "acceptance_length", "thinking") if values[name] is not None]
     if values["draft_model"] is None:
-        if values["draft_tokens"] or given:
+        described = [name for name in ("draft_tokens", "draft_branches") if values[name]] + given
+        if described:
             raise UsageError(
-                f"--{'draft-tokens' if values['draft_tokens'] else given[0].replace('_', '-')} without a draft model",
+                f"--{described[0].replace('_', '-')} without a draft model",
                 because="a draft costs weights, cache and time",
                 hint="--draft MODEL, --draft mtp, or --draft free where drafts cost nothing (n-grams)",
             )
@@ -116,7 +117,7 @@ def _drafting(
     from inferplan.answers.drafting import Drafting, measured_drafting, positions
     from inferplan.serving.techniques.speculation import Speculation
 
-    name, branches = values["draft_model"], values["draft_branches"]
+    name, branches = values["draft_model"], values["draft_branches"] or 1
     if stated is None:
         mode = f"thinking {values['thinking']}" if values["thinking"] else ""
         if branches > 1:

@@ -11,7 +11,7 @@ import click
 from inferplan.catalog.assemble import Request
 from inferplan.cli.lora_options import lora_options
 from inferplan.cli.offload_options import offload_options
-from inferplan.cli.options import Count, deployment_options, without_anchor, writable
+from inferplan.cli.options import Count, deployment_options, without, writable
 from inferplan.errors import UsageError
 from inferplan.reports.emit import TARGETS, EmitAsked, emitted
 from inferplan.reports.plan_file import Planned, read_plan
@@ -63,7 +63,7 @@ def _typed(ctx: click.Context) -> list[str]:
     ]
 
 
-without_anchor(emit_command)
+without(emit_command, "anchor")
 for _parameter in emit_command.params:
     if _parameter.name == "gpu":  # the file of a plan names it
         _parameter.required = False

@@ -20,7 +20,7 @@ from inferplan.errors import UsageError
 from inferplan.extras import require
 from inferplan.files import require_writable, save
 from inferplan.table import FORMATS, Report, format_of, pieces
-from inferplan.units import MOST, parse_count
+from inferplan.units import MOST, MOST_PUE, parse_count
 
 if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
@@ -104,6 +104,13 @@ class Positive(Finite):
         if number <= 0 if self.low is None else number < self.low:
             self.fail(f"{value} is not {'above 0' if self.low is None else f'{self.low:g} or more'}", param, ctx)
         return number
+
+
+class Pue(Within):
+    """Power usage effectiveness, see :data:`inferplan.units.MOST_PUE`."""
+
+    def __init__(self) -> None:
+        super().__init__(1, MOST_PUE)
 
 
 class Count(click.types.IntParamType):
@@ -287,9 +294,9 @@ def _constant_options() -> list[Callable[[Any], Any]]:
     ]
 
 
-def without_anchor(command: click.Command) -> None:
-    """Take ``--anchor`` from a command of :func:`deployment_options` in which it would change nothing."""
-    command.params = [parameter for parameter in command.params if parameter.name != "anchor"]
+def without(command: click.Command, *names: str) -> None:
+    """Take options from a command of :func:`deployment_options` in which they would change nothing."""
+    command.params = [parameter for parameter in command.params if parameter.name not in names]
 
 
 def engine_flag_options() -> list[Callable[[Any], Any]]:
@@ -367,7 +374,7 @@ def deployment_options(command: Command) -> Command:
             for field, option in (("block", "block_tokens"), ("steps", "block_steps"), ("block_cache", "block_cache"))
             if (value := values.pop(option))
         )
-        given = {field: value for field, option in _FLAGS.items() if (value := values.pop(option)) is not None}
+        given = {field: value for field, option in _FLAGS.items() if (value := values.pop(option, None)) is not None}
         flags = EngineFlags(**given) if given else EngineFlags.default()
         values["engine"] = usual_engine(values)
         chosen = {name: values.pop(name, None) for name in (*names, "expert_skew", "anchor")}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.options import Positive, noted
+from inferplan.cli.options import Pue, noted
 from inferplan.errors import UsageError
 from inferplan.units import parse_quantity
 
@@ -40,7 +40,7 @@ _CAP: tuple[Callable[[Any], Any], ...] = (
 )
 _ENERGY: tuple[Callable[[Any], Any], ...] = (
     click.option("--energy", "energy_asked", is_flag=True, help="Joules by phase; the other options ask for it too."),
-    click.option("--pue", type=Positive(1.0), help="Power of the facility over that of what is in it [GPUs alone]."),
+    click.option("--pue", type=Pue(), help="Power of the facility over that of what is in it [GPUs alone]."),
     click.option(
         "--host-watts", metavar="WATTS", help="Of the host, for each GPU: processor, memory, network [GPUs alone]."
     ),
@@ -64,7 +64,7 @@ BUDGET: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--pue",),
-        {"type": Positive(1.0), "help": "Power of the facility over what is in it, in the budget [GPUs alone]."},
+        {"type": Pue(), "help": "Power of the facility over what is in it, in the budget [GPUs alone]."},
     ),
     (("--host-watts",), {"metavar": "WATTS", "help": "Of the host, for each GPU, in the budget [GPUs alone]."}),
 )

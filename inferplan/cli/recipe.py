@@ -9,7 +9,7 @@ import click
 from inferplan.answers.recipe import Load, recipe
 from inferplan.answers.sweep import parse_values
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import Count, deployment_options, picture, report_options, without_anchor
+from inferplan.cli.options import Count, deployment_options, picture, report_options, without
 from inferplan.errors import UsageError
 from inferplan.reports.recipe import recipe_report
 from inferplan.table import Report
@@ -51,4 +51,5 @@ def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: i
     return recipe_report(result)
 
 
-without_anchor(recipe_command)  # its ingredients are other systems than the one that was measured
+without(recipe_command, "anchor")  # its ingredients are other systems than the one that was measured
+without(recipe_command, "block_size")  # its requests hold what they wrote, not whole pages

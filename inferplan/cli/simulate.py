@@ -106,7 +106,7 @@ traffic_options = option_group(
     ),
     click.option(
         "--burst/--no-burst",
-        default=False,
+        default=None,
         help="Closed loop: all users begin at once, and every request counts, as in most benchmark clients.",
     ),
     click.option("--ramp", metavar="TIME", help="Time over which the users begin [that of one request]."),
@@ -443,6 +443,17 @@ def _require_open(values: dict[str, Any]) -> None:
             )
 
 
+def _require_plain(ratio: float, texts: Sequence[str | None]) -> None:
+    """Raise ``UsageError`` for a ratio of plain lengths where no length is plain."""
+    given = [text for text in texts if text]
+    if ratio < 1 and all(parse_lengths(text).kind != "fixed" for text in given):
+        raise UsageError(
+            "--length-ratio-min makes plain lengths uniform, and no length here is plain",
+            because=f"they are {' and '.join(given)}",
+            hint="--prompt 1024 --output 256, or leave it out",
+        )
+
+
 def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     """The load that the options describe."""
     from inferplan.traffic import traces
@@ -460,15 +471,16 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     ramp = quantity(values["ramp"], "seconds", "--ramp")
     if values["burst"] and ramp is not None:
         raise UsageError("--burst and --ramp exclude each other", hint="--ramp TIME alone spreads the users")
-    if values["concurrency"] is None and (values["burst"] or ramp is not None):
+    began = [("ramp", ramp is not None), ("burst", values["burst"] is True), ("no-burst", values["burst"] is False)]
+    if values["concurrency"] is None and (given := [name for name, there in began if there]):
         raise UsageError(
-            f"--{'ramp' if ramp is not None else 'burst'} says how users of a closed loop begin, and there are none",
+            f"--{given[0]} says how users of a closed loop begin, and there are none",
             hint="--concurrency 64, or leave it out",
         )
     _require_open(values)
     closed = None
     if values["concurrency"] is not None:
-        closed = ClosedLoop(concurrency=values["concurrency"], burst=values["burst"], ramp=ramp)
+        closed = ClosedLoop(concurrency=values["concurrency"], burst=bool(values["burst"]), ramp=ramp)
     sessions = asked_sessions(values, closed)
     if sessions is not None:
         if media is not None:
@@ -489,6 +501,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     ratio = values["length_ratio_min"]
     if not 0 < ratio <= 1:
         raise UsageError(f"--length-ratio-min is in (0, 1], not {ratio:g}")
+    _require_plain(ratio, (prompt or _PROMPT, output or _OUTPUT, values["thinking_tokens"]))
     kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], named.burstiness if named else 1.0)
     return Traffic(
         classes=classes.classes,
@@ -538,6 +551,12 @@ def _flags(values: dict[str, Any]) -> Flags:
         *("max_model_len", "chunked_prefill", "prefix_caching", "contiguous"),
         *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "balance_steps", "queue"),
     ]
+    if bool(values["batch_wait_steps"]) != bool(values["batch_wait_fill"]):
+        raise UsageError(
+            f"--batch-wait-{'steps' if values['batch_wait_steps'] else 'fill'} alone holds no prompt back",
+            because="prompts wait for at most so many steps until they fill a share of one; each is 0 where not given",
+            hint="both of them: --batch-wait-steps 8 --batch-wait-fill 0.5",
+        )
     timeout = quantity(values["client_timeout"], "seconds", "--client-timeout")
     return Flags(client_timeout=timeout, **{name: values[name] for name in names})
 

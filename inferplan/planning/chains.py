@@ -7,7 +7,7 @@ from itertools import product
 
 from inferplan.errors import UsageError
 from inferplan.planning.demand import Demand
-from inferplan.serving.techniques.tiers import CacheTier
+from inferplan.serving.techniques.tiers import CacheTier, nothing_shared
 
 Chain = tuple[CacheTier, ...]
 """Tiers from the nearest down."""
@@ -38,8 +38,4 @@ def require_shared_text(demand: Demand) -> None:
     if demand.offline:
         raise UsageError("an offline job is not simulated, so nothing says what cache tiers find", hint="--rate")
     if demand.own is None and (demand.trace is None or demand.trace.hashes is None):
-        given = " beside a given hit rate" if demand.cached else ""
-        raise UsageError(
-            f"cache tiers keep text that prompts share, and these share none{given}",
-            hint="--turns 8 --think-time exponential:60s, --shared-prefix 1000, or --trace with hashes",
-        )
+        raise nothing_shared(" beside a given hit rate" if demand.cached else "")

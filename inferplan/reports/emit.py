@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 
 from inferplan.answers.emit import (
@@ -74,6 +75,7 @@ def emitted(target: str, source: Planned | Request, asked: EmitAsked, chosen: bo
     """
     if target not in TARGETS:
         raise UsageError(f"nothing is emitted for {target!r}", hint=", ".join(TARGETS))
+    _require_used(target, asked)
     if isinstance(source, Planned):
         request, planned = _of_plan(source, target), source
     else:
@@ -98,6 +100,24 @@ def emitted(target: str, source: Planned | Request, asked: EmitAsked, chosen: bo
     return Emitted(target=target, text=text, notes=tuple(said), described=described)
 
 
+_OF_KUBERNETES = {"image": "the image of a container", "cache_claim": "a volume of a pod"}
+
+
+def _require_used(target: str, asked: EmitAsked) -> None:
+    """Raise ``UsageError`` for what the target has no place for."""
+    for name, what in _OF_KUBERNETES.items():
+        if target != "k8s" and getattr(asked, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} names {what}: it is of emit k8s, not of {target}", hint="leave it out")
+    if target != "trtllm" and asked.extra is not None:
+        because = "Kubernetes has a ConfigMap for it" if target == "k8s" else "everything has a flag there"
+        raise UsageError(
+            f"--extra is where emit trtllm writes what has no flag, not emit {target}",
+            because=because,
+            hint="leave it out",
+        )
+
+
 def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Launch:
     """One replica. Raises ``UsageError`` for what belongs to drafts or checkpoints without any."""
     drafts = planned.drafts(request) if planned else Drafts()
@@ -113,6 +133,12 @@ def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Lau
         checkpoint=asked.checkpoint,
         drafts=drafts._replace(checkpoint=asked.draft_checkpoint),
     )
+    one = started.deployment.parallel.ranks == 1 and not (planned and planned.pools)
+    if asked.gpus_per_node is not None and one:
+        raise UsageError(
+            "--gpus-per-node says over how many nodes a replica lies, and here a replica is one GPU",
+            hint="leave it out",
+        )
     if asked.quantised and not (asked.checkpoint or asked.draft_checkpoint):
         raise UsageError("--quantised says what a checkpoint holds, and none is named", hint="--checkpoint ORG/NAME")
     queue: QueueOrder = planned.queue if planned else "fcfs"
@@ -139,14 +165,23 @@ def _for_target(request: Request, target: str, chosen: bool) -> Request:
     return replace(request, engine=target)
 
 
+_NUMBER = re.compile(r"[-+]?(0o[0-7_]+|0x[0-9a-fA-F_]+|(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?)$")
+"""A plain scalar that YAML 1.2 reads as a number (its core schema; the underscores are of Go's reader, kubectl's)."""
+
+
 def _objects(started: Launch, pools: Pools | None, site: Site) -> str:
-    """The objects as YAML."""
+    """The objects as YAML, in which a text that some reader would take as a number is quoted: PyYAML knows 1.1 alone,
+    in which ``1e30`` is a text."""
     import yaml
 
+    class Dumper(yaml.SafeDumper):
+        """Knows the numbers of YAML 1.2 too."""
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+.0123456789"))
     plain = json.loads(
         json.dumps(manifest(started, pools, site))
     )  # no object twice: YAML would name it and refer to it
-    return yaml.safe_dump_all(plain, sort_keys=False).rstrip()
+    return yaml.dump_all(plain, Dumper=Dumper, sort_keys=False).rstrip()
 
 
 def cap_note(deployment: Deployment) -> str:

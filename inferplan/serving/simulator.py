@@ -32,7 +32,7 @@ from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
-from inferplan.serving.techniques.tiers import CacheTier, chains_of, require_tiers
+from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared, require_tiers
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
@@ -402,6 +402,8 @@ def _caches(
                 hint="--prefix-caching, a model whose cache grows with its tokens, or leave the tiers out",
             )
         return _no_cache
+    if options.tiers and requests.hashes is None and requests.sessions is None:
+        raise nothing_shared()
     deployment = served[0]
     block = requests.hash_block or deployment.engine.defaults.block_size
     tiers, host = options.tiers, options.host

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from inferplan.answers.drafting import measured_drafting
-from inferplan.catalog.assemble import native_precision, routing_of
+from inferplan.catalog.assemble import native_precision, require_precision, routing_of
 from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.calibrations import load_calibration, load_kernels
 from inferplan.catalog.drafts import head_beside
@@ -96,6 +96,20 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
     inputs = find_format(run.activations) if run.activations else _inputs(precision, hardware)
     keys = find_format(_CACHES.get(run.kv, run.kv)) if run.kv and run.kv != "auto" else precision.base
     return held_by(replace(precision, activations=inputs, kv=keys), hardware.peak)
+
+
+def require_format(role: str, text: str) -> None:
+    """Raise ``UsageError`` for what :func:`precision_of` could read as no format, on any device.
+
+    role: ``weights``, ``experts``, ``kv``, or ``precision`` for a label of all.
+    """
+    name = text.lower()
+    if role == "kv" and name == "auto":
+        return
+    if role == "precision":
+        require_precision("nvfp4" if name == "fp4" else name)
+    elif role != "weights" or not is_file_type(name):
+        find_format(_CACHES.get(name, name))
 
 
 _CACHES = {"f16": "fp16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}

@@ -7,9 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from inferplan.errors import InputFileError, UsageError
+from inferplan.catalog.files import find
+from inferplan.errors import InferplanError, InputFileError, UsageError
 from inferplan.shown import Shown
+from inferplan.validation.deploy import require_format
 from inferplan.validation.importers import read_file
+from inferplan.validation.rows import Unusable, given, number, share, whole
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored
 from inferplan.validation.startup_logs import Line, compare, is_startup_log, read_log
@@ -52,7 +55,37 @@ def facts(named: Mapping[str, str]) -> dict[str, str]:
     found = {"precision" if name == "quant" else name: value for name, value in named.items()}
     if "@" in found.get("engine", ""):
         found["engine"], _, found["engine_version"] = found["engine"].partition("@")
+    for name in found:
+        _require_readable(name, found)
     return found
+
+
+_WHOLE = {"concurrency": 1, "requests": 1} | dict.fromkeys(
+    ("tp", "pp", "ep", "dp", "max_num_batched_tokens", "max_num_seqs", "max_model_len"), 0
+)
+_NAMES = {"model": "models", "gpu": "hardware", "engine": "engines"}
+
+
+def _require_readable(name: str, stated: Mapping[str, str]) -> None:
+    """Raise the error of a fact that no row could take, whatever the file says itself: it names the option."""
+    text, option = given(stated, name), f"--{'quant' if name == 'precision' else name.replace('_', '-')}"
+    if text is None:
+        return
+    try:
+        if name in _NAMES:
+            find(_NAMES[name], text.lower() if name == "engine" else text)
+        elif name in ("precision", "weights", "experts", "kv"):
+            require_format(name, text)
+        elif name in _WHOLE:
+            whole(stated, name, _WHOLE[name])
+        elif name in ("isl", "osl"):
+            number(stated, name, 1.0)
+        elif name == "length_ratio_min" or (name == "memory_fraction" and number(stated, name)):
+            share(stated, name)
+    except Unusable as error:
+        raise UsageError(str(error).replace(name, option, 1)) from None
+    except InferplanError as error:
+        raise type(error)(f"{option}: {error.what}", error.because, error.hint) from None
 
 
 def validated(

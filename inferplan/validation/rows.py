@@ -366,7 +366,7 @@ def _pools(facts: Mapping[str, str]) -> tuple[Pool | None, int, tuple[str, ...]]
         expert_slots=whole(facts, "prefill_redundant_experts") or 0,
         token_budget=whole(facts, "prefill_max_num_batched_tokens") or None,
         slots=whole(facts, "prefill_max_num_seqs") or None,
-        memory_fraction=_share(facts, "prefill_memory_fraction"),
+        memory_fraction=share(facts, "prefill_memory_fraction"),
         dispatch=given(facts, "prefill_dispatch_format"),
         exchange=_meeting(facts, "prefill_exchange"),
     )
@@ -403,7 +403,7 @@ def _meeting(facts: Mapping[str, str], name: str) -> Meeting | None:
     return known[text.lower()]
 
 
-def _share(facts: Mapping[str, str], name: str) -> float | None:
+def share(facts: Mapping[str, str], name: str) -> float | None:
     """A fact in (0, 1]; ``None`` when it is empty. Raises ``Unusable``."""
     value = number(facts, name)
     if value is not None and not 0 < value <= 1:
@@ -417,7 +417,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
     degrees, told = _degrees(facts)
     prefill, workers, paired = _pools(facts)
     draft, drafted = _drafts(facts)
-    ratio = _share(facts, "length_ratio_min")
+    ratio = share(facts, "length_ratio_min")
     concurrency = whole(facts, "concurrency", 1)
     requests = whole(facts, "requests", 1)
     assumed = concurrency is not None and requests is None
@@ -476,7 +476,7 @@ def _backends(facts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
     """What the facts say of the engine's flags and of shared prompts; ``None`` where they leave the default."""
-    fraction = _share(facts, "memory_fraction") if number(facts, "memory_fraction") else None
+    fraction = share(facts, "memory_fraction") if number(facts, "memory_fraction") else None
     return {
         "token_budget": whole(facts, "max_num_batched_tokens") or None,
         "slots": whole(facts, "max_num_seqs") or whole(facts, "decode_batch_per_rank") or None,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from inferplan.cli import cli
+from inferplan.errors import UsageError
 from tests.cli.conftest import Ran, Run
 
 ROOT = Path(__file__).parents[2] / "configs"
@@ -25,7 +29,7 @@ USAGE = [
     (["estimate", "lama-3.1-8b", "--gpu", "h100"], ["no model named 'lama-3.1-8b'", "did you mean llama-3.1-8b"]),
     (["estimate", "llama-3.1-8b", "--gpu", "h1000"], ["no GPU named 'h1000'", "did you mean h100"]),
     (["estimate", "", "--gpu", "h100"], ["no model named ''"]),
-    (["estimate", "llama-3.1-8b", "--gpu", ""], ["no GPU named ''"]),
+    (["estimate", "llama-3.1-8b", "--gpu", ""], ["--gpu is empty"]),
     (["estimate", "llama-3.1-8b"], ["--gpu"]),
     (["estimate"], ["MODEL"]),
     (["estimat"], ["No command named 'estimat'. Did you mean estimate"]),
@@ -135,7 +139,7 @@ def test_unreadable_file_is_exit_4(run: Run, folder: Path, name: str, where: str
     refused(run(*arguments), 4, "cannot read", name)
 
 
-@pytest.mark.parametrize("path", ["/nonexistent/report.json", "/dev/full", ""])
+@pytest.mark.parametrize("path", ["/nonexistent/report.json", "/dev/full"])
 def test_unwritable_output_is_exit_4(run: Run, path: str) -> None:
     refused(run(*E, "--format", "json", "-o", path), 4, "cannot write")
 
@@ -269,3 +273,27 @@ def test_weight_only_formats_compute_wide(run: Run) -> None:
     assert run(*E, "--weights", "nvfp4").code == 0
     assert run(*E, "--weights", "mxfp4").code == 0
     assert run("estimate", "llama-3.1-8b", "--gpu", "a100", "--weights", "fp8").code == 0
+
+
+def test_an_empty_text_is_no_value_of_any_option() -> None:
+    """Of every command, those below a group too: --quant "$Q" with Q unset must not plan for another format."""
+    group, top = cli, click.Context(cli, info_name="inferplan")
+
+    def options(name: str, command: click.Command) -> Iterator[tuple[list[str], click.Option]]:
+        if isinstance(command, click.Group):
+            for below, one in command.commands.items():
+                yield from (([name, *words], option) for words, option in options(below, one))
+        else:
+            yield from (([name], one) for one in command.params if isinstance(one, click.Option) and not one.is_flag)
+
+    count, wrong = 0, []
+    for name in group.list_commands(top):
+        command = group.get_command(top, name)
+        assert command is not None
+        for words, option in options(name, command):
+            count += 1
+            with pytest.raises(UsageError) as caught:
+                group.resolve_command(top, [*words, option.opts[-1], " " * (count % 2)])
+            if f"{option.opts[0]} is empty" not in caught.value.what:
+                wrong.append((words, option.opts[0], caught.value.what))
+    assert wrong == [] and count > 800

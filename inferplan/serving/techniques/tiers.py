@@ -137,6 +137,14 @@ def require_tiers(options: Options) -> None:
         raise UsageError("a shared cache tier connects the replicas: --jobs cannot divide them", hint="leave it out")
 
 
+def nothing_shared(beside: str = "") -> UsageError:
+    """The error for tiers that can find nothing. beside: what else says so."""
+    return UsageError(
+        f"cache tiers keep text that prompts share, and these share none{beside}",
+        hint="--turns 8 --think-time exponential:60s, --shared-prefix 1000, or --trace with hashes",
+    )
+
+
 def tier_records(result: SimulationResult) -> list[dict[str, Any]] | None:
     """What came from the device's cache and from each tier below it; ``None`` without tiers.
 
