@@ -18,7 +18,7 @@ Written by `python docs/generate_cli.py` from the help of each command; do not e
 
 Results go to stdout, messages and errors to stderr. `--format table|json|jsonl|csv|markdown`, or `-o FILE` with a
 suffix that says so. Counts may be written `8k` (8000) or `8Ki` (8192); sizes need a unit (`64GB` is 64e9 bytes, `64GiB`
-2^36).
+2^36). An empty text (`--quant ""`) is no value of any option.
 [json.md](json.md) has the keys of the JSON.
 
 | exit code | meaning |

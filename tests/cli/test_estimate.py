@@ -362,3 +362,17 @@ def test_announced_figures_are_said_wherever_they_are_priced(run: Run, words: tu
     """NVIDIA marks the specifications of Vera Rubin as preliminary and subject to change."""
     shown = run(*words, "--gpu", "vr200", "--memory", "280GB")
     assert shown.code == 0 and "vr200-preliminary" in shown.out + shown.err
+
+
+def test_compare_counts_what_the_token_budget_costs(run: Run) -> None:
+    """A prompt of 4,000 tokens goes in 63 steps of 64 tokens or in one of 8,192: each candidate has the TTFT at the
+    server that an estimate of it says, and every step more launches its kernels again."""
+    words = ("llama-3.1-8b", "--prompt", "4000", "--batch", "64")
+    for budget in ((), ("--max-num-batched-tokens", "64")):
+        found = run("compare", *words, *budget, "--gpu", "h100-sxm,h200-sxm", "--format", "json").json["candidates"]
+        for gpu, one in zip(("h100-sxm", "h200-sxm"), found):
+            alone = run("estimate", *words, *budget, "--gpu", gpu, "--format", "json").json
+            assert one["ttft_at_server_s"] == alone["ttft_at_server_s"]
+        assert (found[0]["ttft_at_server_s"] > 0.3) is bool(budget)
+    assert "TTFT at the server, one request, idle" in run("compare", *words, "--gpu", "h100-sxm,h200-sxm").out
+    assert "memory of a step alone" in run("cost", *words, *budget, "--gpu", "h100-sxm").out

@@ -39,6 +39,7 @@ from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.engine import EngineFlags, EngineSpec
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.memory import Footprint
+from inferplan.reports.emit import EmitAsked, emitted
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.spec import Spec
 from inferplan.work.adapters import LoraAsked
@@ -723,3 +724,41 @@ def test_names_are_those_that_a_service_may_have() -> None:
 def test_a_replica_over_two_nodes_is_no_deployment() -> None:
     with pytest.raises(UsageError, match="one node"):
         manifest(launch(request(tp=8, pp=2), context=4096))
+
+
+_CORE = re.compile(  # YAML 1.2.2, section 10.3.2: what the core schema reads as something else than a text
+    r"null|Null|NULL|~||true|True|TRUE|false|False|FALSE|[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
+    r"|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
+
+
+def test_a_text_stays_a_text_in_yaml_of_both_versions() -> None:
+    """The image and the volume come back as they were typed from PyYAML, which reads 1.1, and are plain only where no
+    reader of 1.2 takes them for a number, a truth value or nothing."""
+    wrong = []
+    for text in (
+        "1e30",
+        "1E5",
+        "-3e+2",
+        "0o17",
+        "0x1F",
+        "12",
+        "1_000",
+        "1_0e3",
+        "1.5",
+        "yes",
+        "true",
+        "null",
+        "~",
+        "1:30",
+    ):
+        printed = str(emitted("k8s", request(), EmitAsked(image=text, cache_claim=text)))
+        workload = next(iter(yaml.safe_load_all(printed)))
+        pod = workload["spec"]["template"]["spec"]
+        held = [pod["containers"][0]["image"], *(v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"][1:2])]
+        plain = [line for line in printed.splitlines() if line.strip() in (f"image: {text}", f"claimName: {text}")]
+        wrong += [] if held == [text, text] and not plain else [(text, held, plain)]
+        values = re.findall(r"^[ -]*(?:[\w./-]+:|-) ([^'\"{\[|].*)$", printed, re.MULTILINE)
+        texts = [value for value in values if _CORE.fullmatch(value) and not re.fullmatch("true|[0-9]+", value)]
+        wrong += [(text, texts)] if texts else []
+    assert wrong == []
