@@ -145,9 +145,10 @@ def find(kind: str, name: str) -> Path:
     listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
     if kind == "models" and _exists(name) and Path(name).is_dir():
         raise UnknownNameError(f"no model named {name!r}", hint=f"./{name} for the folder of that name")
+    path_to = "a path to a YAML" + (" or to a config.json of Hugging Face" if kind == "models" else "")
     raise UnknownNameError(
         f"no {singular} named {name!r}",
-        hint=(f"did you mean {', '.join(close)}? " if close else "") + f"see {listing}, or give a path to a YAML",
+        hint=(f"did you mean {', '.join(close)}? " if close else "") + f"see {listing}, or give {path_to}",
     )
 
 
