@@ -65,8 +65,9 @@ def test_rows_read_from_a_released_config_have_its_layers_its_context_and_its_ca
             found[str(rate.rate) if rate else "window" if getattr(mixer, "window", None) else mixer.kind] += count
         assert (dict(found), model.max_context) == (kinds, context), name
         assert (model.kv_elements_per_token, model.kv_elements_per_token_beyond_windows) == (kv, beyond), name
-    assert load("minimax-m3").parameters["total"] == 426_174_565_632
-    assert load("deepseek-v4-flash").mtp is not None
+    # what transformers builds of the released files on the meta device
+    totals = {"minimax-m3": 426_174_565_632, "deepseek-v4-flash": 284_332_230_231, "mimo-v2-flash": 308_778_768_832}
+    assert {name: load(name).parameters["total"] for name in totals} == totals
     sparse = next(layer.mixer for layer, _ in load("minimax-m3").distinct if layer.mixer.kind != "attention")
     assert (sparse.indexer.block, sparse.indexer.top_blocks, sparse.indexer.heads) == (128, 16, 4)
 
