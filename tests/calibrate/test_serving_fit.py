@@ -85,6 +85,16 @@ def test_rows_that_are_suspect_or_too_fast_are_not_fitted(rows: list[Row]) -> No
     assert usable([row, suspect, fast]) == [row]
 
 
+def test_systems_are_counted_once_whatever_their_formats(rows: list[Row]) -> None:
+    """Two models on one GPU and a third on another, by hand; the same in fp8 adds none, a row of stages that is suspect
+    neither."""
+    again = [row_of(row.where, {**row.cells, "weights": "fp8"}, {}) for row in rows]
+    doubted = row_of("x", {**rows[0].cells, "model": "qwen3-14b", "pp": "2", "suspect": "cold-start"}, {})
+    found = serving_fit.systems_behind([*rows, *again, doubted])
+    assert found["device"] == {"a100-80gb-sxm": 1, "h100-sxm": 2} and found["form"] == {}
+    assert found["family"] == {"attention": 3, "mlp": 3}
+
+
 def test_a_pair_is_in_one_fold(rows: list[Row]) -> None:
     fold = folds_of(rows, 3)
     for pair in {row.run.pair for row in rows if row.run}:

@@ -287,6 +287,8 @@ def test_a_simulation(opened: Opener) -> None:
         shown = page.locator("#simulate-result tr", has=page.get_by_role("rowheader", name=theirs, exact=True))
         assert shown.locator("td").all_inner_texts() == row(said, ours)[1:]
     expect(figure(page, "Requests a second").locator(".big")).to_have_text(row(said, "requests/s")[1])
+    means = re.compile(r"mean [\d.]+ ms; 80 % of measured means: [\d.]+ ms to [\d.]+ ms")
+    expect(figure(page, "Time to first token, 95th percentile")).to_contain_text(means)
     command = page.locator("#simulate-result pre").inner_text().split()
     assert command[:2] == ["inferplan", "simulate"]
     assert sorted(command[2:]) == sorted(asked)
