@@ -202,8 +202,10 @@ def test_bands_join_in_squares_of_logarithms() -> None:
     assert high > 1.1
 
 
-@pytest.mark.parametrize(("gpu", "known"), [("h100-sxm", True), ("h20", True), ("tpu-v5e", False), ("mi210", False)])
+@pytest.mark.parametrize(("gpu", "known"), [("h100-sxm", True), ("h20", False), ("tpu-v5e", False), ("mi210", False)])
 def test_a_band_is_known_where_something_was_held_out(gpu: str, known: bool) -> None:
+    """Kernels of H20 have errors that carrying constants had between its relatives, but none of its systems was held
+    out."""
     deployment = assemble(Request(model="llama-3.1-8b", gpu=gpu, quant="bf16"))
     result = Estimate(deployment=deployment, load=StaticLoad(batch=1.0, prompt=128.0, output=16.0))
     for metric in ("ttft", "tpot", "e2el"):
