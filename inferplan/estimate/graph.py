@@ -19,7 +19,20 @@ from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import LayerGroup, count_distinct
 from inferplan.units import Num
-from inferplan.work.ops import Attention, Elementwise, Exchange, Gather, GroupedMatmul, IndexSelect, Mask, Matmul, Op
+from inferplan.work.ops import (
+    Attention,
+    Conv,
+    Elementwise,
+    Exchange,
+    Gather,
+    GroupedMatmul,
+    IndexSelect,
+    LongConv,
+    Mask,
+    Matmul,
+    Op,
+    Scan,
+)
 from inferplan.work.parallel import split_layers
 from inferplan.work.step import Step, prefill
 
@@ -335,7 +348,7 @@ def _on_either(deployment: Deployment, here: LayerContext, theirs: list[Op], our
 
 def _rows_of(op: Op, context: LayerContext) -> Num:
     """Rows that an operator has by itself: those of its sequences, where it sees only some of the step's."""
-    if isinstance(op, (Attention, IndexSelect)):
+    if isinstance(op, (Attention, IndexSelect, Scan, Conv, LongConv)):
         return dense(op.batch) * dense(op.new)
     return dense(op.m) if isinstance(op, Matmul) else dense(context.tokens)
 
