@@ -7,6 +7,7 @@ from functools import partial
 
 from inferplan.planning.search import search
 from inferplan.traffic.requests import OpenLoop
+from tests import test_lora as lora
 from tests import test_offload as offload
 from tests import test_request_log
 from tests.mutants_source import SourceMutant
@@ -133,6 +134,22 @@ PLANNING_MUTANTS = [
         new="",
         changes="an error that nobody measured is claimed",
         check=offload.test_no_error_is_claimed_of_weights_that_nobody_measured_over_a_link,
+    ),
+    SourceMutant(
+        name="offload: a prompt copies the weights of the host once",
+        place="inferplan.estimate.graph:_on_either",
+        old="np.ceil(dense(here.tokens) / max(defaults.windows.tokens, 1))",
+        new="1.0",
+        changes="long prompts beside experts on the host are several times too fast",
+        check=partial(offload.test_prompts_copy_the_experts_of_the_host_by_hand, 4096, 8),
+    ),
+    SourceMutant(
+        name="lora: a shrink is not split",
+        place="inferplan.work.ops:GroupedMatmul.in_block",
+        old="parts=64",
+        new="parts=1",
+        changes="one adapter takes longer than many",
+        check=lora.test_a_shrink_and_an_expand_by_hand,
     ),
     SourceMutant(
         name="weights on the host: any number of GPUs has one host",

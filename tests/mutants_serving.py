@@ -962,7 +962,7 @@ SERVING_MUTANTS = [
     ),
     SourceMutant(
         name="every segment has an attention kernel of its own",
-        place="inferplan.estimate.roofline:ideal_time",
+        place="inferplan.estimate.roofline:_launches",
         old="isinstance(op, Attention) and op.joined",
         new="False",
         changes="a mixed step of vLLM launches attention twice a layer",

@@ -337,21 +337,21 @@ class GroupedMatmul(Op):
     def in_block(self) -> Num:
         """Bytes that one thread block of an adapter's kernel moves; 0 for experts.
 
-        The blocks are those of vLLM 0.33's defaults (``lora/ops/triton_ops/utils.py``, ``get_lora_op_configs``). A
+        The blocks are those of vLLM's defaults (``lora/ops/triton_ops/utils.py``, ``get_lora_op_configs``). A
         shrink: 32 rows x 16 columns, and ``k`` split in 64 parts of whole 256 below 128 rows, in 8 parts of whole 32
         from there on. An expand: 64 rows x 128 columns (64 where matrices are merged), ``k`` (the rank) not split.
         More adapters are more blocks and no larger ones, so the rows are all rows of the step, up to a block's.
         """
         if not self.adapter:
             return 0.0
+        most, columns, k = 64, min(self.n, 64 if self.slices > 1 else 128), self.k
+        deep: Num = float(k)
         if self.adapter == "shrink":
-            rows, columns, k = 32, 16, _split(self.k, parts=64, whole=256)
-            k = np.where(dense(self.m) < 128, k, max(k, _split(self.k, parts=8, whole=32)))
-        else:
-            rows, columns, k = 64, 64 if self.slices > 1 else 128, self.k
-        rows, columns = np.minimum(dense(self.m), rows), min(self.n, columns)
+            most, columns, k = 32, min(self.n, 16), _split(self.k, parts=64, whole=256)
+            deep = np.where(dense(self.m) < 128, k, max(k, _split(self.k, parts=8, whole=32)))
+        rows = np.minimum(dense(self.m), most)
         output = (2.0 if self.adapter == "expand" else 1.0) * rows * columns * self.output.width
-        return k * (rows * self.input.width + columns * self.weight.width) + output
+        return deep * (rows * self.input.width + columns * self.weight.width) + output
 
     @property
     def kernel(self) -> str:
