@@ -15,6 +15,7 @@ from typing import NoReturn
 import click
 
 from inferplan import __version__
+from inferplan.cli.given import refuse_unclear
 from inferplan.cli.start import quick_start
 from inferplan.errors import InferplanError, InputFileError, UsageError, has_control
 from inferplan.files import reason
@@ -94,7 +95,7 @@ class LazyGroup(click.Group):
             ctx.fail(f"No command named {name!r}.{hint}")
         found = super().resolve_command(ctx, args)
         if found[0] and found[1] is not None and not ctx.resilient_parsing:
-            _refuse_unclear(found[1], click.Context(found[1], parent=ctx, info_name=found[0]), found[2])
+            refuse_unclear(found[1], click.Context(found[1], parent=ctx, info_name=found[0]), found[2])
             ctx.default_map = {found[0]: _defaults(found[0], found[1])}
         return found
 
@@ -110,41 +111,6 @@ def _prepared(command: click.Command) -> click.Command:
     from inferplan.cli.defaults import with_completion
 
     return with_completion(command)
-
-
-def _refuse_unclear(command: click.Command, ctx: click.Context, args: list[str]) -> None:
-    """Raise ``click.UsageError`` for an option of one value that is given twice: click would take the last, unsaid.
-
-    Raise ``UsageError`` for an option that is given an empty text: commands would take that as not given. The commands
-    below a group are looked at too.
-    """
-    if isinstance(command, click.Group):
-        below = command.commands.get(args[0]) if args else None
-        if below is not None:
-            _refuse_unclear(below, click.Context(below, parent=ctx, info_name=args[0]), args[1:])
-        return
-    try:
-        values, _, given = command.make_parser(ctx).parse_args(list(args))
-    except click.UsageError:
-        return  # said when the command reads them itself
-    for option in command.params:
-        if isinstance(option, click.Option):
-            times = sum(one is option for one in given)
-            if times > 1 and not (option.multiple or option.is_flag or option.count):
-                raise click.UsageError(f"{option.opts[0]} is given {times} times, and takes one value.", ctx)
-            refuse_empty(option.opts[0], values.get(option.name or ""))
-
-
-def refuse_empty(option: str, value: object, origin: str = "") -> None:
-    """Raise ``UsageError`` for an option whose text, or one of whose texts, is empty. origin: where it stands."""
-    if any(
-        isinstance(one, str) and not one.strip() for one in (value if isinstance(value, (list, tuple)) else [value])
-    ):
-        raise UsageError(
-            f"{origin and f'{origin}: '}{option} is empty",
-            because="an empty text is no value, and not the same as leaving the option out",
-            hint=f"a value for {option}; in a shell, look at the variable that should hold it",
-        )
 
 
 def _defaults(name: str, command: click.Command) -> dict[str, object]:

@@ -10,7 +10,7 @@ import click
 import click.shell_completion
 
 from inferplan.catalog.files import aliases, names
-from inferplan.cli import refuse_empty
+from inferplan.cli.given import refuse_empty
 from inferplan.cli.options import report_options
 from inferplan.cli.settings import Settings, read_settings
 from inferplan.errors import UsageError
