@@ -34,7 +34,8 @@ def test_a_call_holds_the_cache_write_and_tensorrt_llms_the_rotary_embedding() -
         assert repr(timed(engine, version, **one)) == repr((write,))
     for version in ("0.18.0", "0.19.0", "0.22.0"):  # timed without the write: vLLM calls it apart
         assert timed("VLLM", version, **one) == ()
-    assert timed("SGLang", "0.5.14", batch_size=4, isl=100, step=0)[0].elements == 4 * 100 * 2048
+    (prompt,) = timed("SGLang", "0.5.14", batch_size=4, isl=100, step=0)
+    assert isinstance(prompt, Copy) and prompt.elements == 4 * 100 * 2048
 
 
 def test_what_is_taken_off_is_what_a_step_adds() -> None:
