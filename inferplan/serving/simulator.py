@@ -39,7 +39,7 @@ from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
 from inferplan.work.step import decode
 
 _REQUESTS_TO_TIME = 2
-"""Requests of each user that tell how long one takes; in conversations all turns of one."""
+"""Requests of each user that tell how long one takes where all begin at once; in conversations all turns of one."""
 _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
 
@@ -106,7 +106,8 @@ def simulate(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
-    """A run that has not begun: its engines and requests. fill: requests at the head that fill the system."""
+    """A run that has not begun: its engines and requests. fill: requests at the head that fill the system; drain: those
+    at the end of a closed loop beside which it runs empty."""
 
     deployment: Deployment
     prompts: Deployment
@@ -118,6 +119,7 @@ class Prepared:
     kind: Kind
     cluster: Cluster
     fill: int
+    drain: int
     typical: float
     """Tokens of a mean prompt."""
 
@@ -134,7 +136,7 @@ class Prepared:
             closed=closed is not None,
             slo=options.slo,
             warmup=options.warmup + fill,
-            cooldown=((_cooldown(records) if closed is None else fill) if fill else 0) + _never_sent(records),
+            cooldown=((_cooldown(records) if closed is None else self.drain) if fill else 0) + _never_sent(records),
             metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
             basis=_basis(pools, self.typical),
             bands=_bands(self.prompts, deployment, self.typical, _forms(options)),
@@ -167,9 +169,7 @@ def prepare(
     requests, closed = _drawn(prompts, traffic, options, flags.queue)
     require_readable(deployment.model, requests.prompt.astype(float), requests.output.astype(float))
     if closed is not None and not closed.burst and closed.ramp is None:
-        each = _REQUESTS_TO_TIME if requests.turns == 1 else requests.turns
-        few = requests.head(each * closed.concurrency).in_loop(replace(closed, burst=True))
-        closed = replace(closed, ramp=request_time(given, few, flags, options))
+        closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
     of = Mixed if options.fleet.others else Cluster if options.fleet.scaling is None else Elastic
@@ -192,6 +192,7 @@ def prepare(
         kind=kind,
         cluster=cluster,
         fill=_fill(requests, closed, options),
+        drain=0 if closed is None else closed.concurrency * requests.turns,
         typical=float(np.mean(requests.prompt)),
     )
 
@@ -247,12 +248,32 @@ def _require_one_pass(model: ModelSpec, options: Options) -> None:
         require_decoder(model, "pool of its own for prompts", "--replicas")
 
 
+def _ramp(deployment: Deployment, requests: Requests, flags: Flags, options: Options) -> float:
+    """Seconds over which the users of a closed loop begin: one cycle of a user, from a request (or a conversation) to
+    the next, with the think time between the two.
+
+    Users who begin in less come back together: a constant think time keeps them in step for ever. A request is timed
+    with users who begin over their think times, or all at once where nobody thinks.
+    """
+    assert requests.loop is not None
+    turns, users = requests.turns, requests.loop.concurrency
+    think = _mean_think(requests)
+    each = turns if turns > 1 or think else _REQUESTS_TO_TIME
+    timed = replace(requests.loop, burst=not think, ramp=turns * think)
+    return request_time(deployment, requests.head(each * users).in_loop(timed), flags, options) + think
+
+
+def _mean_think(requests: Requests) -> float:
+    """Mean seconds from an answer to a user's next request; 0 of sessions, whose gaps are part of them."""
+    if requests.think is None or requests.sessions is not None:
+        return 0.0
+    return float(np.mean(requests.think))
+
+
 def request_time(
     deployment: Deployment, traffic: Traffic | Requests, flags: Flags, options: Options | None = None
 ) -> float:
-    """Mean seconds of a request, or a conversation, of a closed loop whose users all begin at once; 0 where none can
-    run.
-    """
+    """Mean seconds of a request, or a conversation, of a closed loop; 0 where none can run."""
     plain = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
     if plain.fleet.failures is not None:
         plain = replace(plain, fleet=replace(plain.fleet, failures=None, scaling=None))
@@ -315,7 +336,10 @@ def _require_sessions(options: Options) -> None:
 
 def _fill(requests: Requests, closed: ClosedLoop | None, options: Options) -> int:
     """Requests at the head that fill the system: a quarter of an open loop, the first request or conversation of each
-    user in a closed one of two or more users with four or more for each; none where nothing is trimmed.
+    user in a closed one of two or more users with four or more for each, the first two where users think and there are
+    six or more; none where nothing is trimmed.
+
+    A first cycle is as even as the ramp. The times of the requests in it spread the users before the third.
     """
     if not options.trim:
         return 0
@@ -323,7 +347,9 @@ def _fill(requests: Requests, closed: ClosedLoop | None, options: Options) -> in
     if closed is None:
         return count // 4
     round_of_all = closed.concurrency * requests.turns
-    return round_of_all if closed.concurrency > 1 and count >= 4 * round_of_all else 0
+    if closed.concurrency == 1 or count < 4 * round_of_all:
+        return 0
+    return round_of_all * (2 if _mean_think(requests) and count >= 6 * round_of_all else 1)
 
 
 def _cooldown(records: Records) -> int:
