@@ -61,7 +61,8 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.step_times import StepTimes
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import flatten, frame, plain
-from inferplan.traffic.requests import Lengths, Requests, Slo, Traffic, parse_lengths
+from inferplan.traffic.conversations import ThinkTime, parse_think_time
+from inferplan.traffic.requests import Lengths, Requests, SharedPrefix, Slo, Traffic, parse_lengths
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 
@@ -159,7 +160,9 @@ class PriceOptions(TypedDict, total=False):
 
 
 class FitOptions(PriceOptions, total=False):
-    """What :func:`fit` takes by keyword: the fields of ``FitAsked``, and prices. engine: the usual one of the GPU
+    """What :func:`fit` takes by keyword: the fields of ``FitAsked``, and prices. users: each has one request at a time;
+    with ``think_time`` they send the next one so much later than an answer, which takes ``answer_time``. engine: the
+    usual one of the GPU
     unless it is given; without a GPU vLLM.
     """
 
@@ -167,6 +170,8 @@ class FitOptions(PriceOptions, total=False):
     tp: Count | None
     context: Count | None
     users: Count
+    think_time: Seconds | None
+    answer_time: Seconds | None
     most: Count
     engine: str
     memory: str | None
@@ -263,17 +268,19 @@ class SimulateOptions(TypedDict, total=False):
 class PlanQuestion(PriceOptions, total=False):
     """What :func:`make_plan` takes by keyword; times in seconds, or text such as ``"500ms"``.
 
-    The load: rate (requests a second), or users, or requests with a deadline; cached: prompt tokens that are always in
-    the prefix cache; chat: requests are messages, so that a checkpoint tuned on instructions is started. Limits: ttft,
-    tpot, e2el, answer_ttft, and the percentile of the requests that must meet them. Sizing: utilisation (the share of
-    its capacity to load a replica with), spare (replicas beyond those needed), confidence. survive: keep the limits
-    while so many replicas are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures of
-    one GPU. power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space:
-    quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
+    The load: rate (requests a second), or users, or requests with a deadline; think_time: from an answer to the user's
+    next request, also ``"exponential:30s"``; cached: prompt tokens that are always in the prefix cache; chat: requests
+    are messages, so that a checkpoint tuned on instructions is started. Limits: ttft, tpot, e2el, answer_ttft, and the
+    percentile of the requests that must meet them. Sizing: utilisation (the share of its capacity to load a replica
+    with), spare (replicas beyond those needed), confidence. survive: keep the limits while so many replicas are lost at
+    a time (or ``"node"``), which are back after restart; mtbf: between failures of one GPU. power_budget: the most watts
+    of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one
+    replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
     """
 
     rate: float
     users: Count
+    think_time: float | str
     requests: Count
     deadline: Seconds
     cached: Few
@@ -567,10 +574,10 @@ def make_plan(
 ) -> Plan:
     """The cheapest deployment that meets the limits under a load.
 
-    Load: ``rate``, ``users``, or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` and, behind a
-    thought (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing: ``utilisation``, ``spare``,
-    ``confidence``, ``survive`` with ``restart`` and ``mtbf``, ``power_budget`` [W]. Prices: ``prices`` (lists),
-    ``price`` (device to price an hour).
+    Load: ``rate``, ``users`` (with ``think_time``), or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``,
+    ``e2el`` and, behind a thought (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing:
+    ``utilisation``, ``spare``, ``confidence``, ``survive`` with ``restart`` and ``mtbf``, ``power_budget`` [W].
+    Prices: ``prices`` (lists), ``price`` (device to price an hour).
     Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``. Raises ``InfeasibleError`` when nothing
     meets the limits.
     """
@@ -581,6 +588,7 @@ def make_plan(
     demand = Demand(
         prompt=_lengths("prompt", prompt),
         output=_lengths("output", output),
+        prefix=_thinking(take("think_time", 0.0), given),  # before users are taken
         **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached", "chat") if name in given},
     )
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
@@ -623,6 +631,14 @@ def _survive(asked: dict[str, Any]) -> Survive | None:
         raise UsageError(f"survive={what!r} is neither a number of replicas nor 'node'")
     replicas = None if isinstance(what, str) else what
     return Survive(start=ColdStart(rest=asked["restart"]), replicas=replicas, mtbf=asked.get("mtbf"))
+
+
+def _thinking(time: float | str, given: Mapping[str, Any]) -> SharedPrefix:
+    """What users do between an answer and the next request. Raises ``UsageError`` where the load is not of users."""
+    think = parse_think_time(time) if isinstance(time, str) else ThinkTime(mean=time)
+    if think.mean and given.get("users") is None:
+        raise UsageError("think_time is of users, and the load is not", hint="users=200, or leave it out")
+    return SharedPrefix(think=think)
 
 
 def _lengths(name: str, value: Tokens) -> Lengths:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import ceil
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class Fitting(Shown):
     """Where somebody asked what it costs."""
     users: int = 1
     """Requests at once that were asked for."""
+    asked: FitAsked | None = None
+    """The question, where it was about this device alone."""
 
     @property
     def requests(self) -> int:
@@ -199,9 +202,10 @@ def asked_context(model: ModelSpec, tokens: int | None) -> int:
 @dataclass(frozen=True, kw_only=True)
 class FitAsked:
     """What is to fit. context: tokens of a request, prompt and output; ``None`` as :func:`asked_context`. users: such
-    requests at once. tp: GPUs of a replica, ``None`` for the fewest that hold it; most: the largest number to try.
-    quant, engine, lora, offload: as in ``Request``. memory: of a named GPU as in ``Request``; without one the most that
-    all GPUs of a replica may have together, by their labels.
+    requests at once, or people who think for ``think_time`` seconds between an answer, which takes ``answer_time``, and
+    the next request: both are needed then, for memory says nothing of times. tp: GPUs of a replica, ``None`` for the
+    fewest that hold it; most: the largest number to try. quant, engine, lora, offload: as in ``Request``. memory: of a
+    named GPU as in ``Request``; without one the most that all GPUs of a replica may have together, by their labels.
     """
 
     quant: str | None = None
@@ -213,6 +217,30 @@ class FitAsked:
     memory: str | None = None
     lora: LoraAsked = LoraAsked()
     offload: OffloadAsked = OffloadAsked()
+    think_time: float | None = None
+    answer_time: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.think_time and not self.answer_time:
+            raise UsageError(
+                "how many users wait at a time depends on how long an answer takes, and fit counts memory, not time",
+                hint="--answer-time 5s as well, or inferplan plan with --users and --think-time, which finds it",
+            )
+        for name, seconds in (("--think-time", self.think_time), ("--answer-time", self.answer_time)):
+            if seconds is not None and not 0 <= seconds < float("inf"):
+                raise UsageError(f"{name} is 0 s or more, not {seconds:g} s")
+
+    @property
+    def held(self) -> int:
+        """Requests to hold at once: the users who wait, ``N R / (R + Z)`` of them, rounded up."""
+        if not self.think_time or not self.answer_time:
+            return self.users
+        return ceil(self.users * self.answer_time / (self.answer_time + self.think_time) - 1e-9)
+
+    @property
+    def rate(self) -> float | None:
+        """Requests a second of all users, ``N / (R + Z)``; ``None`` where nobody says how long an answer takes."""
+        return self.users / (self.answer_time + (self.think_time or 0.0)) if self.answer_time else None
 
     @property
     def within(self) -> str:
@@ -257,11 +285,11 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     if asked.memory:
         parse_memory(asked.memory)
     degrees = asked.tp or 1, asked.tp or asked.most
-    options = ordered(list(everywhere(asked.request(model, ""), quants, (tokens, asked.users), degrees, prices)))
+    options = ordered(list(everywhere(asked.request(model, ""), quants, (tokens, asked.held), degrees, prices)))
     if not any(option.fitting for option in options):
         on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(
-            f"{spec.name} with {asked.users} x {tokens} tokens fits on no accelerator on file",
+            f"{spec.name} with {asked.held} x {tokens} tokens fits on no accelerator on file",
             because=f"{len(options)} combinations of GPU and format were tried, on {on}",
             hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, fewer --users, "
             "a narrower --quant, or a shorter --context",
@@ -273,7 +301,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     """One accelerator: on how many of it a model fits. Raises ``InfeasibleError`` when it does not."""
     spec, hardware = load_model(model), load_hardware(gpu)
     prices.check([hardware.name])
-    tokens, users, request = asked_context(spec, asked.context), asked.users, asked.request(model, gpu)
+    tokens, users, request = asked_context(spec, asked.context), asked.held, asked.request(model, gpu)
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))
     else:
@@ -289,7 +317,9 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             )
         deployment = found.deployment
     footprint = footprint_at(deployment, tokens)
-    fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, prices=prices, users=users)
+    fitting = Fitting(
+        deployment=deployment, footprint=footprint, context=tokens, prices=prices, users=users, asked=asked
+    )
     if fitting.requests < users:
         if footprint.host is not None:
             raise sides_error(replace(footprint, batch=float(users)), footprint.host, "--users")

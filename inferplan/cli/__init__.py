@@ -148,7 +148,11 @@ def refusal(error: Exception) -> InferplanError:
         return error
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
-        found = InferplanError(error.format_message(), hint="" if context is None else f"{context.command_path} --help")
+        hint = "" if context is None else f"{context.command_path} --help"
+        what = error.format_message()
+        if isinstance(error, click.NoSuchOption) and context is not None and (said := _meant(error, context)):
+            what, hint = f"No such option '{error.option_name}'.", f"{said}; {hint}"
+        found = InferplanError(what, hint=hint)
         found.exit_code = error.exit_code
         return found
     if isinstance(error, MemoryError):
@@ -161,6 +165,15 @@ def refusal(error: Exception) -> InferplanError:
     )
     found.exit_code = 1
     return found
+
+
+def _meant(error: click.NoSuchOption, context: click.Context) -> str:
+    """What an unknown option is called in a command, or which command has it; empty where nobody does."""
+    from inferplan.cli.synonyms import meant
+
+    group = click.Context(cli, info_name="inferplan")
+    others = ((name, cli.get_command(group, name)) for name in COMMANDS if name != context.command.name)
+    return meant(error.option_name, context.command, {name: one for name, one in others if one is not None})
 
 
 def main() -> None:

@@ -52,7 +52,13 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 @media_options
 @lora_options
 @technique_options
-@click.option("--concurrency", type=Count(), help="First the steady state of this many concurrent users.")
+@click.option(
+    "--concurrency",
+    "--users",
+    "concurrency",
+    type=Count(),
+    help="First the steady state of this many concurrent users.",
+)
 @click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
 @cap_option
 @energy_options

@@ -12,8 +12,10 @@ from inferplan.cli.lora_options import lora_values, slot_options
 from inferplan.cli.offload_options import add_offload_options, offload_asked
 from inferplan.cli.options import USUAL, Count, engine_option, report_options, usual_engine
 from inferplan.cli.price_options import price_options
+from inferplan.cli.technique_options import quantity
 from inferplan.reports.fit import memory_report, options_report
 from inferplan.table import Report
+from inferplan.traffic.conversations import parse_think_time
 
 
 @click.command("fit")
@@ -22,7 +24,15 @@ from inferplan.table import Report
 @click.option("--quant", help="Formats [native; without --gpu also fp8 and int4].")
 @click.option("--tp", type=Count(), help="Tensor parallelism [the fewest GPUs that fit].")
 @click.option("--context", type=Count(), help="Tokens of a request, prompt and output [8192].")
-@click.option("--users", type=Count(), default=1, show_default=True, help="Concurrent requests that must fit.")
+@click.option(
+    *("--users", "--concurrency", "users"),
+    type=Count(),
+    default=1,
+    show_default=True,
+    help="Users, each with one request at a time: concurrent requests that must fit, unless users think.",
+)
+@click.option("--think-time", metavar="TIME", help="From an answer to the user's next request, such as 60s. [0 s]")
+@click.option("--answer-time", metavar="TIME", help="How long an answer takes; needed with --think-time.")
 @click.option("--most", type=Count(), default=8, show_default=True, help="Largest number of GPUs to try.")
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.", show_default=USUAL)
 @click.option(
@@ -52,4 +62,7 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
 
 def _asked(values: dict[str, Any]) -> FitAsked:
     values["lora"] = lora_values({"active_loras": None, **values})
+    think = values["think_time"]
+    values["think_time"] = parse_think_time(think).mean if think else None
+    values["answer_time"] = quantity(values["answer_time"], "seconds", "--answer-time")
     return FitAsked(**{field.name: values[field.name] for field in fields(FitAsked)})

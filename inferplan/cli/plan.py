@@ -141,7 +141,11 @@ _OPTIONS = [
     *(_Option(*names, **keywords) for names, keywords in MEDIA),
     *(_Option(*names, **keywords) for names, keywords in SHARED_TEXT),
     _Option("--rate", type=Finite(), help="Requests a second."),
-    _Option("--users", type=Count(), help="Clients with one request each at a time."),
+    _Option(
+        *("--users", "--concurrency", "users"),
+        type=Count(),
+        help="Users with one request each at a time, who send the next one --think-time after its answer.",
+    ),
     _Option("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
     _Option(*SESSIONS[0], **SESSIONS[1]),
     _Option(*SESSION_RATE[0], **SESSION_RATE[1]),
@@ -469,7 +473,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     prefix, samples = shared_text(values, named), values["samples"] or (named.samples if named else 1)
     require_used(values, prefix)
     whole, cached = sharing(own, generated, prefix, samples)
-    shared: dict[str, Any] = {} if whole is own else {"own": own, "prefix": prefix, "samples": samples}
+    shared: dict[str, Any] = {} if whole is own else {"own": own, "samples": samples}
     if shared and values["cached_prefix"]:
         raise UsageError(
             "--cached-prefix beside prompts that share text",
@@ -486,6 +490,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         arrivals=kind,
         burstiness=burstiness,
         **shared,
+        prefix=prefix,
         rate=None if values["rate"] is None else values["rate"] * samples,
         users=values["users"],
         requests=None if values["requests"] is None else values["requests"] * samples,
@@ -597,10 +602,10 @@ def simulations_so_far() -> Iterator[Callable[[int], None] | None]:
 def plan_command(question: Question, html: str | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
-    The load is --rate, --users, --trace, or --requests with --deadline. Every candidate is evaluated in closed form;
-    the cheapest are sized by simulation until none that may cost less is left. Two plans are shown: one for the
-    prediction itself and one for the slow end of its error (--confidence says which is the headline). Without a plan:
-    exit code 3, the nearest miss and the smallest relaxation.
+    The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
+    evaluated in closed form; the cheapest are sized by simulation until none that may cost less is left. Two plans are
+    shown: one for the prediction itself and one for the slow end of its error (--confidence says which is the
+    headline). Without a plan: exit code 3, the nearest miss and the smallest relaxation.
 
     --workload names lengths and limits, --slo limits alone; --ttft and the others replace single ones.
 

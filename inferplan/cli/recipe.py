@@ -20,7 +20,13 @@ from inferplan.traffic.requests import parse_lengths
 @deployment_options
 @click.option("--baseline", default="static,bf16", show_default=True, help="The baseline: batching and format.")
 @click.option("--with", "wanted", required=True, metavar="LIST", help="Ingredients, in order.")
-@click.option("--users", type=Count(), default=64, show_default=True, help="Users with one request each at a time.")
+@click.option(
+    *("--users", "--concurrency", "users"),
+    type=Count(),
+    default=64,
+    show_default=True,
+    help="Users with one request each at a time.",
+)
 @click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens.")
 @click.option(
     "--output", "output_tokens", default="256", metavar="LENGTHS", help="Output: 256, lognormal:256:0.6 [256]."

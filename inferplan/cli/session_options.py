@@ -50,6 +50,14 @@ _SAID = (
     *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
 )
 """Options that describe requests, which sessions bring, or that are not modelled with them."""
+_INSTEAD = {
+    "rate": "--session-rate 0.2/s",
+    "requests_count": "--session-count 200",
+    "users": "--session-rate 0.2/s; inferplan simulate --sessions NAME --users 200 keeps 200 sessions under way on "
+    "GPUs that you name",
+}
+_BROUGHT = "the file of the sessions says what is sent, or it is not modelled with them"
+_USERS = "a plan for sessions is for so many that begin a second; how long one takes follows from the plan"
 _SPELLED = {"output_tokens": "output", "requests_count": "requests"}
 
 
@@ -82,10 +90,10 @@ def refuse_beside(values: Mapping[str, Any], names: Sequence[str] = _SAID) -> No
         given.append("length_ratio_min")
     if given:
         option = _SPELLED.get(given[0], given[0]).replace("_", "-")
-        hint = {"rate": "--session-rate 0.2/s", "requests_count": "--session-count 200"}.get(given[0], "leave one out")
+        hint = _INSTEAD.get(given[0], "leave one out")
         raise UsageError(
             f"--{option} and --sessions exclude each other",
-            because="the file of the sessions says what is sent, or it is not modelled with them",
+            because=_USERS if given[0] == "users" else _BROUGHT,
             hint=hint,
         )
 

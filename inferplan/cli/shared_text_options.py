@@ -26,8 +26,8 @@ SHARED_TEXT: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--think-time",),
         {
             "metavar": "TIME",
-            "help": "From an answer to the next turn, or the user's next request: 30s, exponential:30s, "
-            "lognormal:30s:0.8. [0 s]",
+            "help": "From an answer to the next turn (--turns), or to the user's next request (--users): 30s, "
+            "exponential:30s, lognormal:30s:0.8. [0 s]",
         },
     ),
 )
@@ -51,13 +51,12 @@ def shared_text(values: dict[str, Any], named: WorkloadSpec | None) -> SharedPre
 
 def require_used(values: dict[str, Any], prefix: SharedPrefix) -> None:
     """Raise ``UsageError`` for options of shared text that a plan would not heed."""
-    if not values["think_time"]:
-        return
-    if prefix.turns == 1:
-        raise UsageError("a think time needs turns that follow an answer", hint="--turns 4, or leave it out")
-    if values["users"] is not None or values["deadline"]:
+    if values["deadline"] and values["think_time"]:
         raise UsageError(
-            "a plan for users, or for an offline job, knows no think time",
-            because="the closed form takes every user to wait for an answer at all times",
-            hint="the --rate of all their requests, with --turns and --think-time",
+            "an offline job knows no think time", because="nobody waits for its answers", hint="leave --think-time out"
+        )
+    if prefix.think.mean and prefix.turns == 1 and values["users"] is None and not values["deadline"]:
+        raise UsageError(
+            "a think time needs users, or turns that follow an answer",
+            hint="--users 200 instead of --rate, or --rate with --turns 4",
         )

@@ -93,7 +93,11 @@ traffic_options = option_group(
         "JSON or a folder of it. With --concurrency its requests, or sessions, come one after another.",
     ),
     click.option("--rate", type=Finite(), help="Open loop: requests a second."),
-    click.option("--concurrency", type=Count(), help="Closed loop: users with one request each at a time."),
+    click.option(
+        *("--concurrency", "--users", "concurrency"),
+        type=Count(),
+        help="Closed loop: users with one request each at a time.",
+    ),
     click.option(
         "--arrivals",
         type=click.Choice(["poisson", "constant", "gamma"]),
@@ -109,7 +113,9 @@ traffic_options = option_group(
         default=None,
         help="Closed loop: all users begin at once, and every request counts, as in most benchmark clients.",
     ),
-    click.option("--ramp", metavar="TIME", help="Time over which the users begin [that of one request]."),
+    click.option(
+        "--ramp", metavar="TIME", help="Time over which the users begin [that of one request, and the think time]."
+    ),
     click.option("--prompt", metavar="LENGTHS", help=f"1024, uniform:1024:0.8, lognormal:1024:0.9, ... [{_PROMPT}]"),
     click.option("--output", "output_tokens", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
     click.option(

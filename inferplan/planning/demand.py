@@ -53,7 +53,8 @@ class Demand:
     """The load to be served. Exactly one of ``rate``, ``users`` and ``deadline`` says how much of it there is.
 
     prompt, output: lengths of a request in tokens. cached: leading prompt tokens that are always found in a prefix
-    cache. rate: requests a second. users: clients that each have one request at a time. deadline: seconds in which
+    cache. rate: requests a second. users: clients that each have one request at a time and send the next one a think
+    time (of ``prefix``) after its answer. deadline: seconds in which
     ``requests`` of an offline job must be done. trace: requests with arrival times, which the simulation replays.
     arrivals, burstiness: of an open loop. own, prefix, samples: where prompts share text (:func:`sharing`), the tokens
     that are a request's own, what it shares, and how many completions a prompt has, each of which is a request of its
@@ -138,6 +139,19 @@ class Demand:
         return self.rate
 
     @property
+    def think(self) -> float:
+        """Mean seconds from a user's answer to that user's next request; 0 where the load is not of users."""
+        return self.prefix.think.mean if self.users is not None else 0.0
+
+    def waiting_share(self, response: float) -> float:
+        """The share of users who wait for an answer, where one takes ``response`` seconds: ``R/(R + Z)``.
+
+        By the interactive response time law ``N = X (R + Z)`` (Denning and Buzen, 1978, The operational analysis of
+        queueing network models, section 4), and Little's law for those in the system, ``X R``.
+        """
+        return response / (response + self.think) if self.think else 1.0
+
+    @property
     def fewest(self) -> int:
         """Requests of a run to quote from that hold enough of the rarest class for its percentile; 0 for no classes."""
         least = [fewest_values(one.slo.percentile) / one.share for one in self.classes if one.slo.limits]
@@ -155,10 +169,11 @@ class Demand:
         return self.sessions is not None or (self.trace is not None and self.trace.sessions is not None)
 
     def traffic(self, load: float, count: int, ramp: float = 0.0, seed: int = 0) -> Traffic:
-        """``count`` requests of ``load`` users (who begin over ``ramp`` seconds), or ``load`` requests a second."""
+        """``count`` requests of ``load`` users (who begin over ``ramp`` seconds; where they think, over a cycle that
+        the simulation finds), or ``load`` requests a second."""
         loop: ClosedLoop | OpenLoop
         if self.users is not None:
-            loop = ClosedLoop(concurrency=round(load), burst=False, ramp=ramp)
+            loop = ClosedLoop(concurrency=round(load), burst=False, ramp=None if self.think else ramp)
         else:
             loop = OpenLoop(rate=load / self.samples, kind=self.arrivals, burstiness=self.burstiness)
         return Traffic(
@@ -215,7 +230,17 @@ class Demand:
         if self.deadline is not None:
             span = f"{self.deadline / 3600:,g} h" if self.deadline >= 3600 else format_time(self.deadline)
             return f"{(self.requests or 0) // self.samples:,} {unit} in {span}"
-        return f"{(self.rate or 0.0) / self.samples:g} {unit}/s" if self.users is None else f"{self.users:,} users"
+        return f"{(self.rate or 0.0) / self.samples:g} {unit}/s" if self.users is None else users_in_words(self)
+
+
+def users_in_words(demand: Demand) -> str:
+    """``"2,000 users who think 60 s between an answer and the next request"``."""
+    users, think = demand.users or 0, demand.prefix.think
+    who = "1 user who" if users == 1 else f"{users:,} users who"
+    if not think.mean:
+        return f"{who} {'sends' if users == 1 else 'each send'} the next request at once (no think time)"
+    mean = "" if think.kind == "constant" else " on average"
+    return f"{who} {'thinks' if users == 1 else 'think'} {think.mean:g} s{mean} between an answer and the next request"
 
 
 def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -> tuple[Lengths, int]:

@@ -238,9 +238,9 @@ def bill(demand: Demand, sizing: Sizing, priced: PricedGrid, at: Any = ...) -> B
     """Replicas and cost of every point of a grid, or of those ``at`` an index; without a price, devices are counted."""
     grid, tariff = priced.grid, priced.tariff
     rate = grid.rate[at]
-    load, capacity = (
-        (demand.requests_per_second or 0.0, rate) if demand.users is None else (demand.users, grid.concurrency[at])
-    )
+    load, capacity = demand.requests_per_second or 0.0, rate
+    if demand.users is not None:  # N = X R + X Z: those who wait, and those who think meanwhile
+        load, capacity = demand.users, grid.concurrency[at] + rate * demand.think
     if demand.requests is not None and demand.deadline is not None:
         replicas, seconds = _of_a_job(demand, sizing, rate, grid.concurrency[at] / rate)
     else:

@@ -80,7 +80,15 @@ class Plan(Shown):
             return demand.requests / (self.option.hours * 3600)
         if demand.requests_per_second is not None:
             return demand.requests_per_second
-        return self.best.rate or (demand.users or 0) / self.option.e2el
+        return self.best.rate or (demand.users or 0) / (self.option.e2el + demand.think)
+
+    @property
+    def waiting(self) -> float | None:
+        """Users who wait for an answer at a time, on average; ``None`` for another load."""
+        demand = self.question.demand
+        if demand.users is None:
+            return None
+        return demand.users * demand.waiting_share(self.best.response or self.option.e2el)
 
     @property
     def load(self) -> float:

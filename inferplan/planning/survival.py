@@ -30,6 +30,8 @@ from inferplan.units import Array
 
 _FILL, _TAIL = 5.0, 2.0
 """Times of one request for which a fleet runs before the failure, and goes on behind the restart."""
+_CYCLES = 2.0
+"""Cycles of users who think, of which the first is as even as they begin, before the failure."""
 _JUDGED, _FAILURES, _PLENTY = 4_000, 4, 10_000
 """Requests and failures that are looked at, at least; so many requests are enough of one failure."""
 _GLANCE, _CLEARLY_MISSED = 600, 1.25
@@ -122,7 +124,8 @@ def _lose(option: Option, question: Question, what: tuple[int, float], seed: int
     lost, restart = what
     demand, step = in_run_time(question.demand, option), option.slow.step
     lasting, down = option.e2el / step, restart / step  # in the time of the run
-    start = _FILL * lasting
+    cycle = demand.prefix.turns * (lasting + demand.think)
+    start = max(_FILL * lasting, _CYCLES * cycle if demand.think else 0.0)
     deployment = option.deployment
     deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
     sequences = ceil(slots_of(option, question) / deployment.parallel.dp)
@@ -143,7 +146,7 @@ def _lose(option: Option, question: Question, what: tuple[int, float], seed: int
     whole = start + down + _TAIL * lasting
     rate = (demand.requests_per_second or 0.0) * (step if demand.users is None else 1.0)
     load = float(demand.users) if demand.users is not None else rate
-    count = ceil((rate or load / lasting) * whole) + 1
+    count = ceil((rate or load / (lasting + demand.think)) * whole) + 1
     if count > MOST_REQUESTS:
         raise UsageError(
             f"about {count:,} requests come in one restart, more than a run holds",

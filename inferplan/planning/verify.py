@@ -52,6 +52,8 @@ _PARTS, _LEAST_ERROR = 5, 0.02
 _FEWEST_LIVES = 6
 """A run of a large fleet is longer than the most, so that it holds so many times one request as the closed form sees
 it, which is mostly too long. Where it is not, the run is too short to tell and is repeated."""
+_MOST_USERS = 3_000
+"""Users who think that are simulated together: each sends :data:`_FEWEST_LIVES` requests, whatever the time between."""
 QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
 """How sure the percentiles that a plan states are."""
 SHOWN = Precision(tolerance=0.05, fewest=4_000, most=4_000)
@@ -115,6 +117,15 @@ class Verified:
         return self.result.request_rate * fleets / self.option.slow.step
 
     @property
+    def response(self) -> float | None:
+        """Mean seconds of a request, as slow as the option takes the devices to be; ``None`` without a run."""
+        if self.result is None or not len(self.result.e2el):
+            return None
+        step, first = self.option.slow
+        late = float(np.mean(self.result.ttft)) * step * (first - 1.0)
+        return float(np.mean(self.result.e2el)) * step + late
+
+    @property
     def refused(self) -> str:
         """Why requests could never run, with their share; empty when all could."""
         if self.result is None or not self.result.counts["rejected"]:
@@ -172,9 +183,10 @@ class Verified:
 def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     """Sequences to admit to one replica: its load with room, and three standard deviations more, in eights.
 
-    By Little's law a replica holds ``rate*e2el`` requests. The room is 1.3, or what the utilisation leaves. Where
-    decodes share the token budget with prompts, a step holds a token (with drafts, a verification) of each in it: vLLM
-    does not start with fewer tokens of a step than sequences, whatever the stages (``config/scheduler.py``).
+    By Little's law a replica holds ``rate*e2el`` requests; of users, those who do not think. The room is 1.3, or what
+    the utilisation leaves. Where decodes share the token budget with prompts, a step holds a token (with drafts, a
+    verification) of each in it: vLLM does not start with fewer tokens of a step than sequences, whatever the stages
+    (``config/scheduler.py``).
     """
     if option.slots is not None:
         return option.slots
@@ -185,7 +197,7 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     most = each * parallel.dp
     held = option.concurrency
     if demand.users is not None:
-        held = demand.users / option.replicas
+        held = demand.users / option.replicas * demand.waiting_share(option.e2el)
     elif demand.requests_per_second is not None and not demand.offline and not option.pools:
         held = demand.requests_per_second / option.replicas * option.e2el
     wanted = max(held * max(_LOAD_WITH_ROOM, 1 / utilisation), 1.0)
@@ -211,7 +223,8 @@ def in_run_time(demand: Demand, option: Option) -> Demand:
 def traffic_of(
     demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK, whole: bool = False
 ) -> Traffic | Requests:
-    """The traffic of one replica (of all of them where pools are apart, or ``whole``), of at least so many requests.
+    """The traffic of one replica (of all of them where pools are apart, or ``whole``; of :func:`side_by_side` where
+    users think), of at least so many requests.
 
     A fleet is fed in turn, so one of ``n`` replicas sees every n-th request: gaps of a Poisson stream add up by n, and
     are then gamma distributed with n times the shape.
@@ -220,8 +233,9 @@ def traffic_of(
     lasting = option.e2el / option.slow.step  # in the time of the run
     demand = in_run_time(demand, option)
     if demand.users is not None:
-        users = max(ceil(demand.users * factor / share), 1)
-        count = max(min(_LIVES * users, _MOST), fewest, _FEWEST_LIVES * users)
+        users = max(ceil(demand.users * factor / share * (1 if whole else side_by_side(option, demand))), 1)
+        held = ceil(users * demand.waiting_share(lasting))
+        count = max(min(_LIVES * held, _MOST), fewest, _FEWEST_LIVES * users)
         count *= demand.prefix.turns  # of conversations, every user's later turns too
         return demand.traffic(users, count, lasting)
     if demand.trace is not None and demand.trace.sessions is not None:
@@ -237,6 +251,15 @@ def traffic_of(
     lives = _FEWEST_LIVES if option.pools else lives  # all replicas are simulated: percentiles are of more
     count = max(int(min(lives * held, _MOST)), fewest, round(_FEWEST_LIVES * held))
     return demand.one_of(share).traffic(rate, count)
+
+
+def side_by_side(option: Option, demand: Demand) -> int:
+    """Replicas that are simulated together where none have to be: one, or of users who think as many as have
+    :data:`_MOST_USERS` of them. A router that feeds replicas in turn evens out what independent users send.
+    """
+    if not demand.think or option.pools:
+        return 1
+    return min(max(int(_MOST_USERS * option.replicas / (demand.users or 1)), 1), option.replicas)
 
 
 def _thinned(trace: Requests, share: int, factor: float) -> Requests:
@@ -336,8 +359,9 @@ def _run(
     """One simulation of at least so many requests; ``whole``: of all replicas, else of one where there is one pool."""
     demand, slo, deployment = question.demand, question.slo, option.deployment
     whole = whole or together(option, question)
-    if whole and not option.pools:
-        deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
+    if not option.pools:
+        replicas = option.replicas if whole else side_by_side(option, demand)
+        deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=replicas))
     slots = slots_of(option, question)
     slower = 1.0 if demand.users is not None else option.slow.step
     if demand.sessions is not None and precision is not None:
@@ -421,7 +445,8 @@ def _fleet(option: Option, flags: Flags, question: Question) -> Fleet:
     option, where it has any; prompts run in as many sequences of a rank as the engine's default.
     """
     if option.pools is None:
-        conversations = question.demand.prefix.turns > 1 and together(option, question)
+        several = together(option, question) or side_by_side(option, question.demand) > 1
+        conversations = question.demand.prefix.turns > 1 and several
         stays = conversations or question.demand.of_sessions
         return Fleet(routing=question.routing or ("sticky" if stays else "round-robin"))
     return Fleet(

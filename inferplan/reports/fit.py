@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from inferplan.answers.fit import Fits, Fitting, Option, bill_of, first_choices
+from inferplan.answers.fit import FitAsked, Fits, Fitting, Option, bill_of, first_choices
 from inferplan.catalog.assemble import parse_memory
 from inferplan.catalog.bills import Bill
 from inferplan.devices.hardware import HardwareSpec
@@ -29,7 +29,7 @@ def options_report(found: Fits) -> Report:
     """Every accelerator on file: the first choices, then the rest in the order of ``options``."""
     spec, options, fitting = found.model, found.options, found.fitting
     within = found.asked.within
-    asked = f"{found.asked.users} x {found.context:,} tokens ({found.asked.engine} defaults)"
+    asked = f"{found.asked.held} x {found.context:,} tokens ({found.asked.engine} defaults)"
     first, refused = first_choices(fitting), len(options) - len(fitting)
     quants = sorted({option.quant for option in options}, key=lambda quant: (quant != "native", quant))
     records = [_record(option) for option in options]
@@ -39,10 +39,12 @@ def options_report(found: Fits) -> Report:
             "model_notes": uncounted(spec),
             "context_tokens": found.context,
             "memory_together_bytes": parse_memory(found.asked.memory) if found.asked.memory else None,
+            "load": _load_record(found.asked),
             "first": {why: {"gpu": option.gpu, "quant": option.quant} for why, option in first.items()},
             "options": records,
         },
         tables=[
+            *_load_tables(found.asked, found.context),
             Table(
                 title=f"{spec.name}: what to look at first{within and f' on GPUs{within}'}, for {asked}",
                 columns=["", *_DETAIL],
@@ -60,6 +62,35 @@ def options_report(found: Fits) -> Report:
         rows=records,
         of=found,
     )
+
+
+def _load_tables(asked: FitAsked, context: int) -> list[Table]:
+    """What a user is taken to be, and what that makes of several; nothing for one request."""
+    if asked.users == 1:
+        return []
+    who = "each sends the next request at once (no think time)"
+    if asked.think_time:
+        who = f"each thinks {asked.think_time:g} s between an answer and the next request"
+    rate = "not known from memory: --answer-time 5s, or inferplan plan"
+    rows = [
+        ["users", f"{asked.users:,}; {who}"],
+        [
+            "requests/s",
+            rate if asked.rate is None else f"{asked.rate:,.4g}, where an answer takes {asked.answer_time:g} s",
+        ],
+        ["held at once", f"{asked.held:,} x {context:,} tokens"],
+    ]
+    return [Table(title="the load", columns=["", "value"], rows=rows)]
+
+
+def _load_record(asked: FitAsked) -> dict[str, Any]:
+    return {
+        "users": asked.users,
+        "think_time_s": asked.think_time or 0.0,
+        "answer_time_s": asked.answer_time,
+        "requests_per_s": asked.rate,
+        "requests_at_once": asked.held,
+    }
 
 
 def _merged(first: dict[str, Option]) -> list[tuple[str, Option]]:
@@ -212,6 +243,7 @@ def memory_report(fitting: Fitting) -> Report:
         "model": deployment.model.name,
         "model_notes": deployment.warnings,
         "context_tokens": fitting.context,
+        "load": None if fitting.asked is None else _load_record(fitting.asked),
         "activation_bytes": footprint.activations,
         "reserve_bytes": footprint.reserve,
         "usable_bytes": footprint.usable,
@@ -230,7 +262,8 @@ def memory_report(fitting: Fitting) -> Report:
     if bill is not None:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
     notes += [] if prices is None else prices.remarks([deployment.hardware.name])
-    return Report(record=record, tables=[*memory, capacity], notes=notes)
+    load = [] if fitting.asked is None else _load_tables(fitting.asked, fitting.context)
+    return Report(record=record, tables=[*load, *memory, capacity], notes=notes)
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:

@@ -19,6 +19,7 @@ from inferplan.reports.plan_figures import (
     energy_of,
     formats,
     gpus,
+    load_of_users,
     money,
     power_record,
     quants,
@@ -72,6 +73,7 @@ def summary_table(plan: Plan) -> Table:
     option, question = plan.option, plan.question
     simulated = "simulated" if plan.best.result is not None else "closed form"
     rows = [
+        *([["load", load]] if (load := load_of_users(plan)) else []),
         [
             "deployment",
             f"{devices(option)}, {formats(option)}",

@@ -55,6 +55,17 @@ def launch_line(plan: Plan) -> str | None:
         return None
 
 
+def load_of_users(plan: Plan) -> str:
+    """What users make of their load: ``"31 requests/s, 130 users waiting for an answer at a time"``; empty for another
+    load.
+    """
+    if plan.waiting is None:
+        return ""
+    unit = "requests" if plan.question.demand.samples == 1 else "answers"
+    hint = "" if plan.question.demand.think else "; people who read and type meanwhile: --think-time 60s"
+    return f"{plan.rate:,.4g} {unit}/s, {plan.waiting:,.0f} users waiting for an answer at a time{hint}"
+
+
 def rates_of(plan: Plan) -> Rates:
     """What is served; the one answer of a request to a model that generates nothing is no token."""
     demand, encodes = plan.question.demand, plan.option.deployment.model.encodes

@@ -23,6 +23,7 @@ from inferplan.reports.plan_figures import (
     gpus,
     launch_line,
     launch_of,
+    load_of_users,
     money,
     other_format,
     quants,
@@ -43,8 +44,10 @@ def answer(plan: Plan) -> str:
         for one in plan.best.kept(plan.question.slo)
         for name, limit in one.slo.all_limits.items()
     )
+    load = load_of_users(plan)
     bought = f"{devices(option)} at {money(option)}"
     text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
+    text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
     line = confidence_line(plan)
     text += f" {line[0].upper()}{line[1:]}." if line else ""
     return text

@@ -10,12 +10,13 @@ from typing import Any
 
 from inferplan import __version__
 from inferplan.extras import require
-from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
 from inferplan.planning.formulas import plan_formulas
 from inferplan.planning.plan import Plan
 from inferplan.reports import plots
 from inferplan.reports.glossary import glossary
 from inferplan.reports.plan import plan_report
+from inferplan.reports.plan_figures import load_of_users
 from inferplan.reports.plan_notes import notes
 from inferplan.reports.plan_pictures import drawings
 from inferplan.reports.plan_terms import plan_terms
@@ -79,7 +80,7 @@ def assumptions(plan: Plan) -> list[str]:
     demand = question.demand
     kinds = {"poisson": "Poisson arrivals", "constant": "evenly spaced arrivals"}
     kind = kinds.get(demand.arrivals, f"{demand.arrivals} arrivals of burstiness {demand.burstiness:g}")
-    arrivals = "one request at a time each" if demand.users is not None else kind
+    arrivals = users_in_words(demand) if demand.users is not None else kind
     lines = [
         f"lengths: prompt {demand.prompt.kind} {demand.prompt.average:,.0f}, output {demand.output.kind} "
         f"{demand.output.average:,.0f} tokens; {arrivals if not demand.trace else 'arrivals as in the trace'}",
@@ -101,7 +102,9 @@ def _question(plan: Plan) -> str:
         f"{METRIC_NAMES[n]} {percentile_of(question.slo)} under {format_time(v, 3)}"
         for n, v in question.slo.limits.items()
     )
-    return f"The question: {question.demand.describe()}" + (f", with {limits}." if limits else ".")
+    load = load_of_users(plan)
+    asked = f"The question: {question.demand.describe()}" + (f", with {limits}." if limits else ".")
+    return asked + (f" That is {load}." if load else "")
 
 
 def markdown_document(plan: Plan, command: str) -> str:

@@ -40,6 +40,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "question": question_record(plan),
         "plan": {
             **row(plan.best),
+            "requests_per_s": plan.rate,
+            "users_waiting": plan.waiting,
             "classes": _classes(plan),
             "deployment": deployment_record(plan),
             "launch": launch_line(plan),
@@ -94,6 +96,7 @@ def question_record(plan: Plan) -> dict[str, Any]:
         "output_tokens": question.demand.output.average,
         "requests_per_s": question.demand.requests_per_second,
         "users": question.demand.users,
+        "think_time_s": None if question.demand.users is None else question.demand.think,
         "slo": {one.name: _limits(one.slo) for one in classes} if classes else _limits(question.slo),
         "percentile": question.slo.percentile,
         "classes": [asdict(one) for one in classes] or None,

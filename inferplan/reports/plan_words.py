@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.planning.confidence import MIDDLE
+from inferplan.planning.demand import users_in_words
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
 from inferplan.reports.plan_figures import devices, money, other_format, quants, shape
@@ -49,9 +50,10 @@ def recommendation(plan: Plan) -> str:
 
 def _served(plan: Plan) -> str:
     slo, demand = plan.question.slo, plan.question.demand
-    load = f"{plan.load:,.0f} users at once" if demand.users is not None else f"{plan.rate:,.4g} requests a second"
+    load = f"{plan.rate:,.4g} requests a second"
+    load = f"At {load}" if demand.users is None else f"With {users_in_words(demand)} ({load})"
     held = ", ".join(_HELD[name].format(format_time(plan.best.achieved[name], 3)) for name in slo.limits)
-    return f"At {load}, {slo.percentile:g} of 100 requests get {held}."
+    return f"{load}, {slo.percentile:g} of 100 requests get {held}."
 
 
 def risk(plan: Plan) -> str:

@@ -565,6 +565,7 @@ def test_quantised_weights_are_not_served_beside_fp32() -> None:
 
 
 TALKS = ["--gpu", "l4", "--rate", "3", "--turns", "4", "--prompt", "100", "--output", "10", "--ttft", "1s"]
+OFFLINE = ["--requests", "1k", "--deadline", "1h", "--prompt", "100", "--output", "10"]
 HOST = ["--cache-tier", "host:10GB:25GB/s"]
 
 
@@ -577,8 +578,8 @@ HOST = ["--cache-tier", "host:10GB:25GB/s"]
         ([*TALKS, "--cache-tier", "host:1GB:25GB/s:3EUR/GB-month"], "is in EUR and those of GPUs are in USD"),
         ([*TALKS, "--distinct-prefixes", "3"], "--distinct-prefixes is of texts"),
         ([*TALKS, "--cached-prefix", "32"], "--cached-prefix beside prompts that share text"),
-        ([*QUESTION, "--think-time", "3s"], "needs turns that follow an answer"),
-        ([*TALKS[:2], "--users", "5", *TALKS[4:], "--think-time", "3s"], "knows no think time"),
+        ([*QUESTION, "--think-time", "3s"], "needs users, or turns that follow an answer"),
+        ([*OFFLINE, "--think-time", "3s"], "an offline job knows no think time"),
         ([*QUESTION, "--routing", "sticky"], "sticky routing needs conversations"),
         ([*TALKS, *HOST, "--report", "plan.md"], "a page on cache tiers is not drawn yet"),
     ],

@@ -1,0 +1,146 @@
+"""Options by the names of other tools, users by both of ours, and hints about users that are followed."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from inferplan.cli import COMMANDS, cli
+from inferplan.cli.synonyms import SYNONYMS
+from inferplan.errors import InfeasibleError
+from inferplan.planning.question import Question
+from tests.cli.conftest import Run
+
+FOREIGN = """
+plan --gpus = --gpu
+fit --gpus = --gpu
+simulate --input-len = --prompt
+plan --isl = --prompt
+plan --osl = --output
+simulate --random-output-len = --output
+simulate --max-tokens = --output
+simulate --request-rate = --rate
+plan --qps = --rate
+simulate --max-concurrency = --concurrency
+plan --num-users = --users
+recipe --max-concurrency = --users
+simulate --num-prompts = --requests
+simulate --random-range-ratio = --length-ratio-min
+simulate --tensor-parallel-size = --tp
+plan --tp-size = --tp
+estimate --pipeline-parallel-size = --pp
+estimate --ep-size = --ep
+fit --quantization = --quant
+fit --dtype = --quant
+simulate --kv-cache-dtype = --kv
+fit --max-model-len = --context
+emit --max-model-len = --context
+plan --max-num-batched-tokens = --token-budget
+simulate --max-num-tokens = --max-num-batched-tokens
+simulate --max-running-requests = --max-num-seqs
+validate --gpu-memory-utilization = --memory-fraction
+estimate --batch-size = --batch
+plan --num-speculative-tokens = --draft-tokens
+estimate --speculative-model = --draft-model
+simulate --enable-prefix-caching = --prefix-caching
+estimate --n-gpu-layers = --gpu-layers
+validate --input-len = --isl
+measure --input-len = --prompt
+"""
+"""Flags of vLLM (serve, bench serve), SGLang, TensorRT-LLM and llama.cpp as their documentation writes them."""
+ELSEWHERE = """
+plan --max-model-len = simulate, measure, validate have --max-model-len
+fit --request-rate = simulate, plan, report, fleet and others have --rate
+cost --concurrency = estimate, fit, simulate, plan and others have --concurrency
+recipe --draft = --with speculative:draft=NAME
+fit --isl = --context counts prompt and output together
+plan --num-prompts = simulate, validate have --requests
+"""
+
+
+def commands() -> dict[str, click.Command]:
+    group = click.Context(cli, info_name="inferplan")
+    found = {name: cli.get_command(group, name) for name in COMMANDS}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def test_each_foreign_name_is_answered_with_ours(run: Run) -> None:
+    every = commands()
+    lines = [line for text in (FOREIGN, ELSEWHERE) for line in text.strip().splitlines()]
+    wrong = []
+    for line in lines:
+        words, _, meant = line.partition(" = ")
+        name, option = words.split()
+        assert not any(option in param.opts for param in every[name].params), line
+        said = run(name, option, "1")
+        start = f"error: No such option '{option}'.\nhint: "
+        if line in FOREIGN:
+            start += f"{meant} here"
+        if said.code != 2 or not said.err.startswith(start) or meant not in said.err:
+            wrong.append(f"{line}: {said.err}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_names_what_there_is() -> None:
+    every = commands()
+    options = {text.removeprefix("--") for one in every.values() for param in one.params for text in param.opts}
+    assert not [(name, one) for name, ours in SYNONYMS.items() for one in ours if one not in options]
+    assert not [name for name, ours in SYNONYMS.items() if name in ours and len(ours) == 1]
+
+
+def test_arguments_and_typing_errors(run: Run) -> None:
+    assert "hint: MODEL is an argument: write it without --model" in run("fit", "--model", "llama-3.1-8b").err
+    assert "hint: GPU is an argument: write it without --gpu" in run("prices", "--gpu", "h100").err
+    typed = run("cost", "llama-3.1-8b", "--bathc", "2").err
+    assert "--batch" in typed and "--help" in typed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "estimate llama-3.1-8b --gpu h100-sxm {} 8",
+        "fit llama-3.1-8b --gpu h100-sxm {} 8",
+        "simulate llama-3.1-8b --gpu h100-sxm --prompt 64 --output 4 {} 2",
+        "recipe llama-3.1-8b --gpu h100-sxm --with continuous-batching {} 2",
+    ],
+)
+def test_users_have_two_names(words: str, run: Run) -> None:
+    users, concurrency = (
+        run(*words.format(name).split(), "--format", "json").json for name in ("--users", "--concurrency")
+    )
+    assert users == concurrency
+    assert run(*words.format("--users").split(), "--concurrency", "3").code == 2  # one notion, given twice
+
+
+PLAN = "plan llama-3.1-8b --gpu l40s --quant fp8 --most 1 --aggregated --prompt 128 --output 16 --ttft 1s"
+
+
+def test_the_hints_about_users_work(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hint is followed, and is not refused again. What a plan answers is tests/planning/test_people.py's."""
+    asked: list[Question] = []
+
+    def search(question: Question, _: object) -> None:
+        asked.append(question)
+        raise InfeasibleError("as far as a search")
+
+    monkeypatch.setattr("inferplan.cli.plan.plan", search)
+    refused = run(*PLAN.split(), "--rate", "2", "--think-time", "3s")
+    assert "hint: --users 200 instead of --rate, or --rate with --turns 4" in refused.err
+    assert run(*PLAN.split(), "--users", "200", "--think-time", "30s").code == 3
+    assert (asked[-1].demand.users, asked[-1].demand.think) == (200, 30.0)
+    assert run(*PLAN.split(), "--concurrency", "200").code == 3
+    assert (asked[-1].demand.users, asked[-1].demand.think) == (200, 0.0)
+    assert run(*PLAN.split(), "--rate", "2", "--think-time", "3s", "--turns", "4").code == 3
+    assert (asked[-1].demand.rate, asked[-1].demand.prefix.turns) == (2.0, 4)
+
+    memory = run("fit", "llama-3.1-8b", "--gpu", "h100-sxm", "--users", "20", "--think-time", "60s")
+    assert (memory.code, "--answer-time 5s as well" in memory.err) == (2, True)
+    words = ("fit", "llama-3.1-8b", "--gpu", "h100-sxm", "--users", "20", "--think-time", "60s", "--answer-time", "5s")
+    assert (
+        run(*words).out.splitlines()[2] == "users         20; each thinks 60 s between an answer and the next request"
+    )
+
+    sessions = run("plan", "llama-3.1-8b", "--sessions", "coding-agent", "--users", "200", "--gpu", "h100-sxm")
+    assert "inferplan simulate --sessions NAME --users 200" in sessions.err
+    words = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--sessions", "coding-agent", "--users", "2")
+    assert run(*words, "--session-count", "4").code == 0
