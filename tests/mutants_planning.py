@@ -20,6 +20,7 @@ from tests.planning import (
     test_lora,
     test_offload,
     test_packing,
+    test_people,
     test_prices,
     test_quoted,
     test_samples,
@@ -670,6 +671,14 @@ PLANNING_MUTANTS = [
         new="if own:",
         changes="limits of whole answers are asked for and not looked at",
         check=test_several.test_whole_answers_are_kept_at_the_least_cost,
+    ),
+    SourceMutant(
+        name="people who always wait",
+        place="inferplan.planning.option:bill",
+        old="grid.concurrency[at] + rate * demand.think",
+        new="grid.concurrency[at]",
+        changes="a user who thinks takes as much of a replica as one who waits",
+        check=test_people.test_a_replica_carries_those_who_wait_and_those_who_think,
     ),
     SourceMutant(
         name="no room for a burst",

@@ -27,6 +27,7 @@ from tests.serving import test_slices as slices
 from tests.serving import test_steady_by_hand as steady
 from tests.serving import test_step_times as step_times
 from tests.serving import test_structured as structured
+from tests.serving import test_think_time as think_time
 from tests.serving import test_verdict as verdict
 
 _SCHEDULER, _ADMISSION = "inferplan.serving.scheduler:Scheduler", "inferplan.serving.admission:Admitted"
@@ -623,6 +624,14 @@ SERVING_MUTANTS = [
         new="time",
         changes="a turn is sent the moment the answer before it is there",
         check=rules.test_a_turn_follows_the_answer_after_a_think_time,
+    ),
+    SourceMutant(
+        name="users who think begin together",
+        place="inferplan.serving.simulator:_ramp",
+        old="flags, options) + think",
+        new="flags, options)",
+        changes="users begin in the time of one request and stay in step",
+        check=partial(think_time.test_a_closed_loop_with_think_times_is_the_open_loop_of_its_rate, "10s"),
     ),
     SourceMutant(
         name="conversations wander",

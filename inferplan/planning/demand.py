@@ -147,7 +147,7 @@ class Demand:
         """The share of users who wait for an answer, where one takes ``response`` seconds: ``R/(R + Z)``.
 
         By the interactive response time law ``N = X (R + Z)`` (Denning and Buzen, 1978, The operational analysis of
-        queueing network models, section 4), and Little's law for those in the system, ``X R``.
+        queueing network models), and Little's law for those in the system, ``X R``.
         """
         return response / (response + self.think) if self.think else 1.0
 

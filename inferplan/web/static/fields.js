@@ -22,7 +22,7 @@ export function fields(specs, { prefix, read, change }) {
   };
 }
 
-/** How much comes: requests a second, or users at once, which the key `users` holds. */
+/** How much comes: requests a second, or users, whose number the key `users` holds, and how long they think. */
 export function load(label, users) {
   return [
     {
@@ -31,7 +31,7 @@ export function load(label, users) {
       kind: "choice",
       options: [
         ["rate", "requests a second"],
-        [users, "users at once"],
+        [users, "users"],
       ],
     },
     {
@@ -47,14 +47,22 @@ export function load(label, users) {
       kind: "number",
       when: (values) => values.load === users,
     },
+    {
+      key: "think",
+      label: "Seconds from an answer to the user's next request",
+      kind: "number",
+      whole: false,
+      placeholder: "0: at once",
+      when: (values) => values.load === users,
+    },
   ];
 }
 
 /** The load that was chosen as options, or what is missing in words. */
 export function loadOptions(asked) {
   const key = asked.load ?? "rate";
-  if (asked[key]) return { [key]: asked[key] };
-  return key === "rate" ? "How many requests a second?" : "How many users at once?";
+  if (!asked[key]) return key === "rate" ? "How many requests a second?" : "How many users?";
+  return { [key]: asked[key], ...(key !== "rate" && asked.think && { "think-time": `${asked.think}s` }) };
 }
 
 /** Limits on latencies, in milliseconds; `placeholder` says what holds without one. */

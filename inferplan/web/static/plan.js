@@ -215,6 +215,12 @@ function priced(about, row, name, bills) {
   return row.cost === null ? "no price" : stated(price(row), name, () => rows().filter(Boolean));
 }
 
+/** What users make of a load: requests a second, and how many wait; empty for another load. */
+const asPeople = (plan) =>
+  plan.users_waiting == null
+    ? ""
+    : `: ${Number(plan.requests_per_s.toPrecision(4))} requests a second, ${count(Math.round(plan.users_waiting))} users waiting at a time`;
+
 function headline(about) {
   const { result, job, behind } = about;
   const { plan, question } = result;
@@ -225,7 +231,7 @@ function headline(about) {
       "div",
       { class: "title" },
       h("h2", {}, `${fleet(plan)} in ${plan.precision}`),
-      h("span", { class: "soft" }, question.demand),
+      h("span", { class: "soft" }, question.demand + asPeople(plan)),
     ),
     h(
       "dl",
