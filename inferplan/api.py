@@ -274,8 +274,8 @@ class PlanQuestion(PriceOptions, total=False):
     percentile of the requests that must meet them. Sizing: utilisation (the share of its capacity to load a replica
     with), spare (replicas beyond those needed), confidence. survive: keep the limits while so many replicas are lost at
     a time (or ``"node"``), which are back after restart; mtbf: between failures of one GPU. power_budget: the most
-    watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one
-    replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
+    watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of
+    one replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
     """
 
     rate: float
