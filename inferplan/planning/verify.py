@@ -234,8 +234,8 @@ def traffic_of(
     demand = in_run_time(demand, option)
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share * (1 if whole else side_by_side(option, demand))), 1)
-        held = ceil(users * demand.waiting_share(lasting))
-        count = max(min(_LIVES * held, _MOST), fewest, _FEWEST_LIVES * users)
+        waiting = ceil(users * demand.waiting_share(lasting))
+        count = max(min(_LIVES * waiting, _MOST), fewest, _FEWEST_LIVES * users)
         count *= demand.prefix.turns  # of conversations, every user's later turns too
         return demand.traffic(users, count, lasting)
     if demand.trace is not None and demand.trace.sessions is not None:

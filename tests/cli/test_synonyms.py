@@ -142,5 +142,5 @@ def test_the_hints_about_users_work(run: Run, monkeypatch: pytest.MonkeyPatch) -
 
     sessions = run("plan", "llama-3.1-8b", "--sessions", "coding-agent", "--users", "200", "--gpu", "h100-sxm")
     assert "inferplan simulate --sessions NAME --users 200" in sessions.err
-    words = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--sessions", "coding-agent", "--users", "2")
-    assert run(*words, "--session-count", "4").code == 0
+    simulated = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--sessions", "coding-agent", "--users", "2")
+    assert run(*simulated, "--session-count", "4").code == 0

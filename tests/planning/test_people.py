@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from inferplan.traffic.requests import ClosedLoop, Lengths, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism
 
 THINK = SharedPrefix(think=ThinkTime(mean=30.0))
-LENGTHS = {"prompt": Lengths(mean=1024), "output": Lengths(kind="lognormal", mean=64, spread=0.8)}
+LENGTHS: dict[str, Any] = {"prompt": Lengths(mean=1024), "output": Lengths(kind="lognormal", mean=64, spread=0.8)}
 SLO = Slo(ttft=0.5, tpot=0.05, percentile=95.0)
 
 
@@ -86,8 +87,9 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     report = plan_report(people)
     first = report.tables[0]
     assert "400 users who think 30 s between an answer and the next request" in first.title
-    assert first.rows[0][0] == "load"
-    assert f"{people.rate:.4g} requests/s, {people.waiting:.0f} users waiting" in first.rows[0][1]
+    name, load = next(iter(first.rows))
+    assert name == "load"
+    assert f"{people.rate:.4g} requests/s, {people.waiting:.0f} users waiting" in load
     assert report.headline is not None and "400 users who think 30 s" in report.headline
     record = report.record
     assert (record["question"]["users"], record["question"]["think_time_s"]) == (400, 30.0)
