@@ -62,6 +62,7 @@ def test_a_file_elsewhere_is_named_by_the_environment(tmp_path: Path) -> None:
         ("esimate:\n  batch: 4\n", ("models",), "is no command"),
         ("- gpu\n", ("models",), "not a mapping"),
         ("batch: many\n", ("estimate", "llama-3.1-8b", "--gpu", "h100"), "not a count"),
+        ('quant: ""\n', ("estimate", "llama-3.1-8b", "--gpu", "h100"), "inferplan.yaml:1: quant is empty"),
     ],
 )
 def test_mistakes_are_named(text: str, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
