@@ -133,8 +133,7 @@ def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Lau
         checkpoint=asked.checkpoint,
         drafts=drafts._replace(checkpoint=asked.draft_checkpoint),
     )
-    one = started.deployment.parallel.ranks == 1 and not (planned and planned.pools)
-    if asked.gpus_per_node is not None and one:
+    if asked.gpus_per_node is not None and planned is None and started.deployment.parallel.ranks == 1:
         raise UsageError(
             "--gpus-per-node says over how many nodes a replica lies, and here a replica is one GPU",
             hint="leave it out",
