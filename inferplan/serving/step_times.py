@@ -294,9 +294,7 @@ class StepTimes:
         time = self.host + self.host_sequence * (batch + prompts)
         time += self._stage(tables[0], (batch, context), chunk, (rows, rows))
         floor = self.launches(batch * self.width + chunk.tokens)[0]
-        if floor and tokens:
-            return float((time**4 + floor**4) ** 0.25)
-        return time
+        return float((time**4 + floor**4) ** 0.25) if floor and tokens else time
 
     def whole_prompts(self, batch: int, context: float, prompts: int, tokens: int, pairs: float) -> float:
         """As :meth:`mixed` beside prompts of which no part is cached, in one piece; only where it is ``simple``."""
@@ -319,9 +317,7 @@ class StepTimes:
             seconds += table.launch[wide]
         time = self.host + self.host_sequence * (batch + prompts) + seconds
         floor = self.launches(batch * self.width + tokens)[0]
-        if floor:
-            return float((time**4 + floor**4) ** 0.25)
-        return time
+        return float((time**4 + floor**4) ** 0.25) if floor else time
 
     def launches(self, tokens: float) -> list[float]:
         """Seconds in which the kernels of each stage are launched, in a step of so many tokens with a prompt in it."""
