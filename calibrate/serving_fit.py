@@ -420,9 +420,30 @@ def widening(
     return extra_band(bands, np.array(ratios), np.array([sizes[pair] ** -0.5 for pair in pairs]))
 
 
+KEPT_APART = frozenset(
+    {
+        ("gpt-oss-120b", "b200-hgx", "trtllm"),
+        ("Kimi-K2.5", "b200-hgx", "vllm"),
+        ("Llama-3.1-70B", "h200-sxm", "trtllm"),
+        ("MiniMax-M2.5", "b200-hgx", "vllm"),
+    }
+)
+"""Measured systems (model, GPU, engine) that no constant is fitted to: docs/accuracy.md scores them apart."""
+
+
+def is_kept_apart(row: Row) -> bool:
+    """Whether no fit takes a row."""
+    return row.run is not None and (row.run.model, row.run.gpu, row.run.engine) in KEPT_APART
+
+
+def rows_of_fit(path: Path) -> list[Row]:
+    """The rows of a file that constants are fitted to."""
+    return [row for row in read_file(path, {})[1] if not is_kept_apart(row)]
+
+
 def main(path: Path, root: Path, folds: int = 5, every: int = 1) -> ServingFit:
     """Fit, write ``step.yaml``, ``clients.yaml`` and ``engines/*.yaml`` under ``root``, and give the fit."""
-    rows = read_file(path, {})[1]
+    rows = rows_of_fit(path)
     fit = fit_serving(rows, folds=folds, every=every)
     bands = held_out_bands(fit)
     command = f"python -m calibrate.serving_fit {path.name}" + (f" --every {every}" if every > 1 else "")
@@ -458,7 +479,7 @@ def _command() -> None:
     parser.add_argument("--held-out", type=Path, help="write the rows with their held-out predictions")
     options = parser.parse_args()
     if options.systems:
-        count_systems(read_file(options.file, {})[1], options.out / "step.yaml")
+        count_systems(rows_of_fit(options.file), options.out / "step.yaml")
         return
     fit = main(options.file, options.out, options.folds, options.every)
     if options.held_out:

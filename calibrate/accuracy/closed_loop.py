@@ -35,11 +35,13 @@ class ClosedLoop:
     """Measured rows with their held-out predictions; a sample of them with two more of each.
 
     held_out: with bands that did not see their pair. shipped: a sample by the constants on file. roofline: ideal.
+    apart: rows of systems that no constant was fitted to, by the constants on file.
     """
 
     held_out: list[Scored]
     shipped: list[Scored]
     roofline: list[Scored]
+    apart: list[Scored]
 
 
 def read_held_out(path: Path) -> list[Scored]:
@@ -174,11 +176,30 @@ def closed_loop_section(serving: ClosedLoop) -> str:
             *_metric_tables(serving, "ttft"),
             f"Rows answered: {answered} of {len(held)}.\n",
             _impossible(held),
+            *_kept_apart(serving.apart),
             "### Coverage of the 80 % band\n",
             _coverage(without_suspects(held)),
             anchors_section(without_suspects(held)),
         ]
     )
+
+
+def _kept_apart(scored: Sequence[Scored]) -> list[str]:
+    """Errors on the systems that no constant was fitted to, together and one by one."""
+    parts = [
+        "### Systems that no constant was fitted to\n",
+        "Rows opened on 2026-11-23 (`KEPT_APART` in `calibrate/serving_fit.py`), predicted by the shipped constants. "
+        "No fit takes them.\n",
+    ]
+    for metric, name in METRICS.items():
+        clean = without_suspects(scored)
+        groups = {"**all**": clean, **_grouped(clean, lambda run: f"{run.model}, {run.gpu}, {run.engine}")}
+        lines = scored_lines({title: pairs_of(rows, metric) for title, rows in groups.items()})
+        for line in lines:
+            share, count = coverage(groups[line[0]], metric)
+            line.append(f"{share:.0%}" if count else "")
+        parts.append(markdown((name, *HEADS, "inside"), lines))
+    return parts
 
 
 def _metric_tables(serving: ClosedLoop, metric: str) -> list[str]:

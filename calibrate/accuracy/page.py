@@ -14,6 +14,7 @@ from calibrate.accuracy.memory import memory_section
 from calibrate.accuracy.open_loop import open_loop_section
 from calibrate.accuracy.static_batches import static_section
 from calibrate.accuracy.throughput import throughput_section
+from calibrate.serving_fit import is_kept_apart
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import Pricing, price_rows
 
@@ -21,11 +22,14 @@ from inferplan.validation.run import Pricing, price_rows
 def document(shared: Path, held_out: Path, today: str, every: int = 1) -> str:
     """The page."""
     prose = (Path(__file__).parent / "notes.md").read_text(encoding="utf-8")
-    rows = read_file(shared / "measured" / "serving.csv", {})[1]
+    every_row = read_file(shared / "measured" / "serving.csv", {})[1]
+    rows = [row for row in every_row if not is_kept_apart(row)]
+    apart = [row for row in every_row if is_kept_apart(row)]
     serving = ClosedLoop(
         held_out=with_bands(read_held_out(held_out)),
         shipped=price_rows(rows[::every], Pricing()),
         roofline=price_rows(rows[::every], Pricing(ideal=True)),
+        apart=price_rows(apart[::every], Pricing()),
     )
     head, causes = prose.split("<!-- figures -->\n")
     return "\n".join(
