@@ -194,10 +194,10 @@ def _kept_apart(scored: Sequence[Scored]) -> list[str]:
     for metric, name in METRICS.items():
         clean = without_suspects(scored)
         groups = {"**all**": clean, **_grouped(clean, lambda run: f"{run.model}, {run.gpu}, {run.engine}")}
-        lines = scored_lines({title: pairs_of(rows, metric) for title, rows in groups.items()})
-        for line in lines:
-            share, count = coverage(groups[line[0]], metric)
-            line.append(f"{share:.0%}" if count else "")
+        inside = {title: coverage(rows, metric) for title, rows in groups.items()}
+        shares = {title: f"{share:.0%}" if count else "" for title, (share, count) in inside.items()}
+        pairs = {title: pairs_of(rows, metric) for title, rows in groups.items()}
+        lines = [[*line, shares[line[0]]] for line in scored_lines(pairs)]
         parts.append(markdown((name, *HEADS, "inside"), lines))
     return parts
 
