@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from tools.same_answers.questions import FILES, Question, questions
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "same-answers"
 _SHOWN = 4
+NOT_ANSWERED = -signal.SIGXCPU
+"""The exit code of a question that ran out of its CPU time (``CPU_SECONDS`` in ask.py)."""
 
 
 def main() -> int:
@@ -42,9 +46,11 @@ def _checkout(commit: str) -> Path:
     """The commit's files in a folder of their own."""
     folder = KEPT / commit
     if not folder.is_dir():
-        folder.mkdir()
         packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
-        subprocess.run(["tar", "-x", "-C", folder], input=packed, check=True)
+        with tempfile.TemporaryDirectory(dir=KEPT) as part:
+            subprocess.run(["tar", "-x", "-C", part], input=packed, check=True)
+            Path(part).rename(folder)
+            Path(part).mkdir()  # the folder that is cleared away
     return folder
 
 
@@ -69,7 +75,8 @@ def _told(asked: list[Question], old: list[dict[str, Any]], new: list[dict[str, 
     """Print each question whose answers differ, with the first places where they do."""
     differing = 0
     for question, before, after in zip(asked, old, new, strict=True):
-        found = list(differences(before, after))
+        in_time = NOT_ANSWERED not in (before["code"], after["code"])
+        found = list(differences(before, after)) if in_time else []
         if found:
             differing += 1
             print(question.text)
@@ -77,8 +84,11 @@ def _told(asked: list[Question], old: list[dict[str, Any]], new: list[dict[str, 
                 print(f"    {path}: {_short(one)} -> {_short(other)}")
             if len(found) > _SHOWN:
                 print(f"    and {len(found) - _SHOWN} more places")
+    late = sum(NOT_ANSWERED in (before["code"], after["code"]) for before, after in zip(old, new, strict=True))
     codes = ", ".join(f"{count} exit {code}" for code, count in sorted(Counter(one["code"] for one in new).items()))
     print(f"{len(asked)} questions ({codes}): {len(asked) - differing} equal, {differing} differ")
+    if late:
+        print(f"{late} took more than the CPU time of a question on one side or on both, and say nothing")
     return int(differing > 0)
 
 
