@@ -47,7 +47,7 @@ def test_no_band_of_what_was_not_measured() -> None:
         deployment = assemble(Request(model=model, gpu=gpu, parallel=Parallelism(**degrees)))
         estimate = unchecked(deployment, StaticLoad(batch=1.0, prompt=512.0, output=64.0))
         bands, line = [estimate.band(metric) for metric in ("ttft", "tpot", "e2el")], band_note(estimate)
-        told = line.startswith("error: unknown; systems behind the bands: ") and f" of {missing}" in line
+        told = line.startswith("error: unknown; a band needs 3 measured systems of each; there are ") and f" of {missing}" in line
         wrong += [] if told and bands == [None] * 3 else [(model, gpu, degrees, bands, line)]
     assert not wrong
 
@@ -123,7 +123,7 @@ def test_three_systems_of_each(systems: dict[str, dict[str, int]], forms: tuple[
 
 def test_the_counts_are_said() -> None:
     said = too_few({"rtx-4090": 0, "gated delta net": 2})
-    assert said == "systems behind the bands: 0 of rtx-4090, 2 of gated delta net; 3 are needed"
+    assert said == "a band needs 3 measured systems of each; there are 0 of rtx-4090, 2 of gated delta net"
 
 
 def test_carried_constants_have_a_slow_end_of_their_own() -> None:

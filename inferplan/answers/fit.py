@@ -289,7 +289,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     if not any(option.fitting for option in options):
         on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(
-            f"{spec.name} with {asked.held} x {tokens} tokens fits on no accelerator on file",
+            f"{spec.name} with {asked.held} x {tokens} tokens fits on no accelerator on file{asked.within}",
             because=f"{len(options)} combinations of GPU and format were tried, on {on}",
             hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, fewer --users, "
             "a narrower --quant, or a shorter --context",

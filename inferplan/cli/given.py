@@ -10,8 +10,8 @@ from inferplan.errors import UsageError
 def refuse_unclear(command: click.Command, ctx: click.Context, args: list[str]) -> None:
     """Raise ``click.UsageError`` for an option of one value that is given twice: click would take the last, unsaid.
 
-    Raise ``UsageError`` for an option that is given an empty text: commands would take that as not given. The commands
-    below a group are looked at too.
+    Raise ``UsageError`` for an option or an argument that is given an empty text: commands would take that as not
+    given. The commands below a group are looked at too.
     """
     if isinstance(command, click.Group):
         below = command.commands.get(args[0]) if args else None
@@ -23,7 +23,9 @@ def refuse_unclear(command: click.Command, ctx: click.Context, args: list[str]) 
     except click.UsageError:
         return  # said when the command reads them itself
     for option in command.params:
-        if isinstance(option, click.Option):
+        if isinstance(option, click.Argument):
+            refuse_empty(option.human_readable_name, values.get(option.name or ""))
+        elif isinstance(option, click.Option):
             times = sum(one is option for one in given)
             if times > 1 and not (option.multiple or option.is_flag or option.count):
                 raise click.UsageError(f"{option.opts[0]} is given {times} times, and takes one value.", ctx)

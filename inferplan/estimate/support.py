@@ -38,9 +38,9 @@ def lacking(deployment: Deployment, forms: Sequence[str] = ()) -> dict[str, int]
 
 
 def too_few(missing: Mapping[str, int]) -> str:
-    """What :func:`lacking` found, in words: ``"systems behind the bands: 0 of rtx-4090; 3 are needed"``."""
+    """What :func:`lacking` found, in words: ``"a band needs 3 measured systems of each; there are 0 of rtx-4090"``."""
     counts = ", ".join(f"{count} of {name}" for name, count in missing.items())
-    return f"systems behind the bands: {counts}; {FEWEST_SYSTEMS} are needed"
+    return f"a band needs {FEWEST_SYSTEMS} measured systems of each; there are {counts}"
 
 
 def forms_of(deployment: Deployment) -> Iterator[str]:
