@@ -28,7 +28,7 @@ def refused(ran: Ran, code: int, *words: str) -> None:
 USAGE = [
     (["estimate", "lama-3.1-8b", "--gpu", "h100"], ["no model named 'lama-3.1-8b'", "did you mean llama-3.1-8b"]),
     (["estimate", "llama-3.1-8b", "--gpu", "h1000"], ["no GPU named 'h1000'", "did you mean h100"]),
-    (["estimate", "", "--gpu", "h100"], ["no model named ''"]),
+    (["estimate", "", "--gpu", "h100"], ["MODEL is empty"]),
     (["estimate", "llama-3.1-8b", "--gpu", ""], ["--gpu is empty"]),
     (["estimate", "llama-3.1-8b"], ["--gpu"]),
     (["estimate"], ["MODEL"]),
