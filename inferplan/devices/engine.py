@@ -109,7 +109,7 @@ class ServingConstants(Spec):
     graph_tokens: int = Field(default=0, ge=0)
     """Steps of at most so many tokens replay captured graphs even where they hold a prompt: no eager floor."""
     graphs_hold_state: bool = True
-    """Whether those graphs hold the layers with a recurrent state, too; else the host launches them in every step."""
+    """Whether those graphs hold the mixers with a recurrent state, too; else the host launches those in every step."""
     eager_latent: float = Field(default=1.0, ge=1.0)
     """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels."""
     slow_state: SlowState | None = None
@@ -453,6 +453,8 @@ class EngineSpec(Spec):
     kernels: list[OwnKernels] = []
     """The first that holds for a device has the constants of its kernels; where none does, they are the device's."""
     libraries: Libraries = Libraries.default()
+    packed_weights: str = ""
+    """Where it is seen to load checkpoints of AWQ and GPTQ (``w4a16``); empty where it loads none."""
     usual_for: UsualFor = UsualFor.default()
     versions: list[EngineVersion] = Field(min_length=1)
 
@@ -502,6 +504,7 @@ class EngineSpec(Spec):
             apart=self.apart,
             exchange=self.exchange,
             attention=self.attention,
+            packed_weights=self.packed_weights,
             asked=asked,
             note=note,
         )
@@ -522,6 +525,7 @@ class Engine(Spec):
     apart: PoolsApart = PoolsApart.default()
     exchange: ExchangeRules = ExchangeRules.default()
     attention: AttentionCalls = AttentionCalls.default()
+    packed_weights: str = ""
     asked: str = ""
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""

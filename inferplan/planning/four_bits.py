@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inferplan.catalog.assemble import NATIVE, native_precision
+from inferplan.catalog.assemble import NATIVE, load_engine, native_precision
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.finalists import (
@@ -24,7 +24,8 @@ from inferplan.planning.verify import Verified
 from inferplan.work.formats import FORMATS
 
 FORMAT = "w4a16"
-"""4-bit weights that kernels widen to 16 bits: AWQ and GPTQ, which every engine runs without 4-bit arithmetic."""
+"""4-bit weights that kernels widen to 16 bits: AWQ and GPTQ. They need no 4-bit arithmetic, but an
+engine that loads them (``packed_weights`` of its file)."""
 WORTH = 0.02
 """A plan that costs less by a smaller share is not named."""
 _STRUCTURES = 2
@@ -33,7 +34,8 @@ _SIMULATIONS = 12
 
 
 def asked_with(question: Question) -> str | None:
-    """The ``--quant`` that tries 4-bit weights too; ``None`` where formats were named, or all devices try them."""
+    """The ``--quant`` that tries 4-bit weights too; ``None`` where formats were named, all devices try them, or no
+    engine loads them."""
     space = question.space
     if space.quants is not None or space.anchor is not None:
         return None
@@ -51,7 +53,8 @@ def in_four_bits(question: Question, cost: float | None) -> Verified | None:
     if cost is None or question.chains or asked_with(question) is None:
         return None
     below = cost * (1 - WORTH)
-    space = replace(question.space, gpus=_without(question), quants=(FORMAT,), disaggregate=False, drafting=())
+    gpus, engines = _without(question), _loading(question)
+    space = replace(question.space, gpus=gpus, engines=engines, quants=(FORMAT,), disaggregate=False, drafting=())
     asked = replace(question, space=space)
     searched = search(space, asked.demand, asked.slo, asked.sizing, asked.prices)
     confidence = asked.sizing.confidence
@@ -64,13 +67,19 @@ def in_four_bits(question: Question, cost: float | None) -> Verified | None:
 
 
 def _without(question: Question) -> tuple[str, ...]:
-    """The devices on which no 4-bit weights were tried; none for a model that is stored in them."""
+    """The devices on which no 4-bit weights were tried; none for a model that is stored in them,
+    and where no engine loads them."""
     model = load_model(question.space.base.model)
     native = native_precision(model)
-    if min(native.weights.bits, native.experts.bits) < 8:
+    if min(native.weights.bits, native.experts.bits) < 8 or not _loading(question):
         return ()
     fourth = {name for name, fmt in FORMATS.items() if fmt.bits < 8}
     return tuple(gpu for gpu in question.space.gpus if not fourth & {*default_quants(model, load_hardware(gpu))})
+
+
+def _loading(question: Question) -> tuple[str, ...]:
+    """The engines that load such checkpoints."""
+    return tuple(name for name in question.space.engines if load_engine(name).packed_weights)
 
 
 def _promising(options: list[Option], question: Question, below: float) -> list[Option]:

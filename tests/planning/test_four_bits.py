@@ -86,3 +86,13 @@ def test_formats_that_were_named_and_weights_that_are_in_four_bits_have_no_line(
     model: str, gpus: tuple[str, ...], quants: tuple[str, ...] | None, other: str | None
 ) -> None:
     assert asked_with(asked(model, gpus, quants=quants)) == other
+
+
+def test_only_engines_that_load_such_checkpoints_are_named() -> None:
+    """llama.cpp reads GGUF files alone (its README: models "in the GGUF file format"): no AWQ, no GPTQ."""
+    assert asked_with(asked(engines=("llama.cpp",))) is None
+    assert in_four_bits(asked(engines=("llama.cpp",)), 1e9) is None
+    both = asked(engines=("llama.cpp", "vllm"))
+    assert asked_with(both) == "native,fp8,w4a16"
+    found = in_four_bits(both, 1e9)
+    assert found is not None and found.option.deployment.engine.name == "vllm"
