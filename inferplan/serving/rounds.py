@@ -17,6 +17,7 @@ from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import halves_of
 from inferplan.estimate.phase import Batches, StepTime, time_batches, time_together
+from inferplan.models.layers import LayerSpec
 from inferplan.models.spec import LayerGroup
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Num
@@ -52,7 +53,7 @@ def eager_floors(deployment: Deployment, replayed: bool = False) -> list[float]:
     """Host seconds of each stage of a step that holds a prompt: layers launched kernel by kernel (docs/serving.md).
 
     Zeros where steps are priced at the bare roofline, because nothing else is charged for the host there either.
-    replayed: of a step of few tokens, whose graphs hold all layers, or all but those with a recurrent state.
+    replayed: of a step of few tokens, whose graphs hold all layers, or all but the mixers with a recurrent state.
     """
     model, constants, pp = deployment.model, deployment.engine.serving, deployment.parallel.pp
     if deployment.calibration.basis == "roofline" or (replayed and constants.graphs_hold_state):
@@ -60,9 +61,9 @@ def eager_floors(deployment: Deployment, replayed: bool = False) -> list[float]:
     latent = constants.eager_latent if deployment.hardware.vendor == "NVIDIA" else 1.0  # AMD's are fused (AITER)
     floors = []
     for layers in model.stages(pp):
-        eager = [(layer, number) for layer, number in layers if not replayed or _stateful(layer)]
-        count = sum(number * _blocks(layer) * (latent if _latent(layer) else 1.0) for layer, number in eager)
-        further = sum(number * _slow_state(deployment, layer) for layer, number in eager)
+        eager = [(layer, _launched(layer, replayed), number) for layer, number in layers]
+        count = sum(number * _blocks(parts) * (latent if _latent(layer) else 1.0) for layer, parts, number in eager)
+        further = sum(number * _slow_state(deployment, parts) for _, parts, number in eager)
         floors.append(count * constants.eager_layer + further)
     if model.encoder is not None and not replayed:
         floors[0] += model.encoder.depth * constants.eager_layer
@@ -80,10 +81,15 @@ def launch_floors(deployment: Deployment, step: Step) -> list[Num]:
     return [np.where(eager, floor, left) * halves_of(deployment, step) for floor, left in both]
 
 
-def _blocks(layer: LayerGroup) -> float:
-    """What a layer counts of one with a mixer and a feed-forward, as those are whose launches were measured: a half
-    where it is one of the two alone (Mamba, Nemotron-H)."""
-    return min(len(layer.parts) / 2, 1.0)
+def _launched(layer: LayerGroup, replayed: bool) -> list[LayerSpec]:
+    """The parts of a layer that the host launches: all, or those with a state, which captured graphs leave out."""
+    return [part for part in layer.parts if not replayed or part.cache().state]
+
+
+def _blocks(parts: list[LayerSpec]) -> float:
+    """What parts count of a layer with a mixer and a feed-forward, as those are whose launches were measured: a half
+    where it is one of the two alone (Mamba, Nemotron-H; a mixer between captured feed-forwards)."""
+    return min(len(parts) / 2, 1.0)
 
 
 def _latent(layer: LayerGroup) -> bool:
@@ -91,15 +97,10 @@ def _latent(layer: LayerGroup) -> bool:
     return layer.mixer is not None and layer.mixer.kind == "mla"
 
 
-def _stateful(layer: LayerGroup) -> bool:
-    """Whether a layer carries a state from token to token."""
-    return any(bool(part.cache().state) for part in layer.parts)
-
-
-def _slow_state(deployment: Deployment, layer: LayerGroup) -> float:
-    """Host seconds of a layer beyond those of any layer, where they were seen (:class:`SlowState`)."""
+def _slow_state(deployment: Deployment, parts: list[LayerSpec]) -> float:
+    """Host seconds of a layer's parts beyond those of any layer, where they were seen (:class:`SlowState`)."""
     slow = deployment.engine.serving.slow_state
-    return 0.0 if slow is None else sum(slow.seconds(deployment.hardware, part.kind) for part in layer.parts)
+    return 0.0 if slow is None else sum(slow.seconds(deployment.hardware, part.kind) for part in parts)
 
 
 def overlaps(deployment: Deployment) -> bool:
