@@ -588,7 +588,7 @@ def make_plan(
     demand = Demand(
         prompt=_lengths("prompt", prompt),
         output=_lengths("output", output),
-        prefix=_thinking(take("think_time", 0.0), given),  # before users are taken
+        prefix=_thinking(take("think_time", 0.0)),
         **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached", "chat") if name in given},
     )
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
@@ -633,12 +633,9 @@ def _survive(asked: dict[str, Any]) -> Survive | None:
     return Survive(start=ColdStart(rest=asked["restart"]), replicas=replicas, mtbf=asked.get("mtbf"))
 
 
-def _thinking(time: float | str, given: Mapping[str, Any]) -> SharedPrefix:
-    """What users do between an answer and the next request. Raises ``UsageError`` where the load is not of users."""
-    think = parse_think_time(time) if isinstance(time, str) else ThinkTime(mean=time)
-    if think.mean and given.get("users") is None:
-        raise UsageError("think_time is of users, and the load is not", hint="users=200, or leave it out")
-    return SharedPrefix(think=think)
+def _thinking(time: float | str) -> SharedPrefix:
+    """What users do between an answer and the next request."""
+    return SharedPrefix(think=parse_think_time(time) if isinstance(time, str) else ThinkTime(mean=time))
 
 
 def _lengths(name: str, value: Tokens) -> Lengths:

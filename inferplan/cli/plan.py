@@ -471,7 +471,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
     own, generated = parse_lengths(prompt), thinking(parse_lengths(output), values)
     prefix, samples = shared_text(values, named), values["samples"] or (named.samples if named else 1)
-    require_used(values, prefix)
+    require_used(values)
     whole, cached = sharing(own, generated, prefix, samples)
     shared: dict[str, Any] = {} if whole is own else {"own": own, "samples": samples}
     if shared and values["cached_prefix"]:

@@ -49,14 +49,9 @@ def shared_text(values: dict[str, Any], named: WorkloadSpec | None) -> SharedPre
     )
 
 
-def require_used(values: dict[str, Any], prefix: SharedPrefix) -> None:
-    """Raise ``UsageError`` for options of shared text that a plan would not heed."""
+def require_used(values: dict[str, Any]) -> None:
+    """Raise ``UsageError`` for a think time that an offline job would not heed."""
     if values["deadline"] and values["think_time"]:
         raise UsageError(
             "an offline job knows no think time", because="nobody waits for its answers", hint="leave --think-time out"
-        )
-    if prefix.think.mean and prefix.turns == 1 and values["users"] is None and not values["deadline"]:
-        raise UsageError(
-            "a think time needs users, or turns that follow an answer",
-            hint="--users 200 instead of --rate, or --rate with --turns 4",
         )

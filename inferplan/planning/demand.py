@@ -100,6 +100,12 @@ class Demand:
                 "a plan needs one kind of demand" + (f", not {' and '.join(given)}" if given else ""),
                 hint="--rate 50, or --users 200, or --trace FILE, or --requests 1M --deadline 24h",
             )
+        if self.prefix.think.mean and self.prefix.turns == 1 and self.users is None:
+            raise UsageError(
+                "a think time needs users, or turns that follow an answer",
+                because="nobody waits for the answers of this load",
+                hint="--users 200 instead of --rate, --rate with --turns 4, or no --think-time; in Python users=200",
+            )
         for name in (*given, "burstiness"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"--{name} must be more than 0")
