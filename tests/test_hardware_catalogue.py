@@ -319,6 +319,13 @@ def test_nobody_gives_a_device_memory_that_it_does_not_have() -> None:
     assert wrong == []
 
 
+def test_a_label_may_have_a_fraction() -> None:
+    """1.5 TB are 1,500 GB, not 5 TB."""
+    memory = next(iter(SPECS.values())).memory
+    for label, gigabytes in (("1.5 TB", 1500.0), ("up to 2 TB", 2000.0), ("80 GB", 80.0), ("31.5 GiB", 31.5)):
+        assert memory.model_copy(update={"label": label}).labelled == gigabytes
+
+
 def test_bytes_a_program_sees_on_h100() -> None:
     assert SPECS["h100-sxm"].usable == 81082 * 2**20 == 85_020_639_232
 

@@ -29,7 +29,7 @@ class Memory(Spec):
     @property
     def labelled(self) -> float | None:
         """The figure of the label [GB]; ``None`` where it names none: the DIMMs of a socket are chosen by its owner."""
-        found = re.search(r"(\d+) ?([GT])i?B\b", self.label)
+        found = re.search(r"(\d+(?:\.\d+)?) ?([GT])i?B\b", self.label)
         return None if found is None else float(found[1]) * (1000.0 if found[2] == "T" else 1.0)
 
     @property
