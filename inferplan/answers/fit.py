@@ -221,26 +221,27 @@ class FitAsked:
     answer_time: float | None = None
 
     def __post_init__(self) -> None:
-        if self.think_time and not self.answer_time:
+        if self.think_time and self.answer_time is None:
             raise UsageError(
                 "how many users wait at a time depends on how long an answer takes, and fit counts memory, not time",
                 hint="--answer-time 5s as well, or inferplan plan with --users and --think-time, which finds it",
             )
-        for name, seconds in (("--think-time", self.think_time), ("--answer-time", self.answer_time)):
-            if seconds is not None and not 0 <= seconds < float("inf"):
-                raise UsageError(f"{name} is 0 s or more, not {seconds:g} s")
+        if self.think_time is not None and not 0 <= self.think_time < float("inf"):
+            raise UsageError(f"--think-time is 0 s or more, not {self.think_time:g} s")
+        if self.answer_time is not None and not 0 < self.answer_time < float("inf"):
+            raise UsageError(f"--answer-time is more than 0 s, not {self.answer_time:g} s", hint="--answer-time 5s")
 
     @property
     def held(self) -> int:
         """Requests to hold at once: the users who wait, ``N R / (R + Z)`` of them, rounded up."""
-        if not self.think_time or not self.answer_time:
+        if not self.think_time or self.answer_time is None:
             return self.users
         return ceil(self.users * self.answer_time / (self.answer_time + self.think_time) - 1e-9)
 
     @property
     def rate(self) -> float | None:
         """Requests a second of all users, ``N / (R + Z)``; ``None`` where nobody says how long an answer takes."""
-        return self.users / (self.answer_time + (self.think_time or 0.0)) if self.answer_time else None
+        return None if self.answer_time is None else self.users / (self.answer_time + (self.think_time or 0.0))
 
     @property
     def within(self) -> str:

@@ -29,7 +29,7 @@ from inferplan.traffic.conversations import parse_think_time
     type=Count(),
     default=1,
     show_default=True,
-    help="Users, each with one request at a time: concurrent requests that must fit, unless users think.",
+    help="Users, each with one request at a time. Without --think-time all requests must fit at once.",
 )
 @click.option("--think-time", metavar="TIME", help="From an answer to the user's next request, such as 60s. [0 s]")
 @click.option("--answer-time", metavar="TIME", help="How long an answer takes; needed with --think-time.")

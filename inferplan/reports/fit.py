@@ -65,8 +65,8 @@ def options_report(found: Fits) -> Report:
 
 
 def _load_tables(asked: FitAsked, context: int) -> list[Table]:
-    """What a user is taken to be, and what that makes of several; nothing for one request."""
-    if asked.users == 1:
+    """What a user is taken to be, and what that makes of several; nothing for one request without times."""
+    if asked.users == 1 and not asked.think_time and asked.answer_time is None:
         return []
     who = "each sends the next request at once (no think time)"
     if asked.think_time:

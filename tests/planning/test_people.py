@@ -20,6 +20,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.search import search
 from inferplan.planning.sizing import Capacity
 from inferplan.planning.space import Space
+from inferplan.reports.fit import memory_report
 from inferplan.reports.plan import plan_report
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import Options, simulate
@@ -113,6 +114,16 @@ def test_fit_holds_those_who_wait(answer: float | None, held: int, rate: float |
     asked = FitAsked(users=2000, think_time=60.0 if answer else None, answer_time=answer)
     assert asked.held == held
     assert asked.rate == (None if rate is None else pytest.approx(rate, rel=1e-4))
+
+
+def test_an_answer_takes_time() -> None:
+    """0 s is not the same as nothing said; one user whose answers take 5 s sends 1/5 of a request per second."""
+    for think in (None, 60.0):
+        with pytest.raises(UsageError, match="--answer-time is more than 0 s, not 0 s"):
+            FitAsked(users=20, think_time=think, answer_time=0.0)
+    report = memory_report(fit("llama-3.1-8b", "h100-sxm", answer_time="5s"))
+    assert report.tables[0].title == "the load"
+    assert ["requests/s", "0.2, where an answer takes 5 s"] in report.tables[0].rows
 
 
 def test_python_takes_think_times() -> None:
