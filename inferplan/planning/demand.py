@@ -104,7 +104,7 @@ class Demand:
             raise UsageError(
                 "a think time needs users, or turns that follow an answer",
                 because="nobody waits for the answers of this load",
-                hint="--users 200 instead of --rate, --rate with --turns 4, or no --think-time; in Python users=200",
+                hint="--users 200 instead of --rate, or --rate with --turns 4; in Python users=200",
             )
         for name in (*given, "burstiness"):
             if not 0 < getattr(self, name) < float("inf"):
