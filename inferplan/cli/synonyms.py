@@ -32,7 +32,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pipeline-parallel-size", "pp-size", "pipeline-parallel"), ("pp",)),
     **dict.fromkeys(("expert-parallel-size", "ep-size", "moe-ep-size"), ("ep",)),
     **dict.fromkeys(
-        ("quantization", "quantize", "quantisation", "precision", "dtype", "gemm-quant-mode", "format-weights"),
+        ("quantization", "quantize", "quantisation", "precision", "gemm-quant-mode", "format-weights"),
         ("quant",),
     ),
     **dict.fromkeys(("kv-cache-dtype", "kv-dtype", "kvcache-quant-mode"), ("kv",)),
@@ -42,7 +42,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "gpu-memory-utilization": ("gpu-memory-utilization", "memory-fraction"),
     **dict.fromkeys(("batch-size", "num-sequences"), ("batch",)),
     **dict.fromkeys(("speculative-model", "draft", "model-draft", "speculative-draft-model-path"), ("draft-model",)),
-    **dict.fromkeys(("num-speculative-tokens", "speculative-num-draft-tokens", "draft-max"), ("draft-tokens",)),
+    **dict.fromkeys(("num-speculative-tokens", "speculative-num-steps", "draft-max"), ("draft-tokens",)),
     **dict.fromkeys(("enable-prefix-caching", "prefix-cache"), ("prefix-caching",)),
     "enable-chunked-prefill": ("chunked-prefill",),
     **dict.fromkeys(("n-gpu-layers", "ngl"), ("gpu-layers",)),

@@ -31,7 +31,6 @@ plan --tp-size = --tp
 estimate --pipeline-parallel-size = --pp
 estimate --ep-size = --ep
 fit --quantization = --quant
-fit --dtype = --quant
 simulate --kv-cache-dtype = --kv
 fit --max-model-len = --context
 emit --max-model-len = --context
@@ -41,6 +40,7 @@ simulate --max-running-requests = --max-num-seqs
 validate --gpu-memory-utilization = --memory-fraction
 estimate --batch-size = --batch
 plan --num-speculative-tokens = --draft-tokens
+plan --speculative-num-steps = --draft-tokens
 estimate --speculative-model = --draft-model
 simulate --enable-prefix-caching = --prefix-caching
 estimate --n-gpu-layers = --gpu-layers
@@ -86,6 +86,13 @@ def test_the_table_names_what_there_is() -> None:
     options = {text.removeprefix("--") for one in every.values() for param in one.params for text in param.opts}
     assert not [(name, one) for name, ours in SYNONYMS.items() for one in ours if one not in options]
     assert not [name for name, ours in SYNONYMS.items() if name in ours and len(ours) == 1]
+
+
+def test_what_means_something_else_is_not_said_to_mean_ours(run: Run) -> None:
+    """SGLang's --speculative-num-draft-tokens counts the root too: N + 1. vLLM's --dtype is the 16-bit base format."""
+    for words in ("plan --speculative-num-draft-tokens", "fit --dtype"):
+        said = run(*words.split(), "1")
+        assert said.code == 2 and " here" not in said.err
 
 
 def test_arguments_and_typing_errors(run: Run) -> None:
