@@ -182,13 +182,20 @@ def test_layers_of_the_host_are_copied_for_a_prompt_by_hand() -> None:
 
 
 def test_a_host_reads_as_much_of_its_memory_as_was_measured() -> None:
-    """llama.cpp issue 11744: 4.31 tokens/s of the 141 GB of a 70B in bf16 on 16 channels of DDR5-6400, 819.2 GB/s."""
+    """In sample: llama.cpp issue 11744 is a source of the 0.75 (4.31 tokens/s of a 70B in bf16 on 16 channels of
+    DDR5-6400, 0.74 of their peak), so that this shows only that the constant arrives in TPOT.
+
+    By hand 80 layers of 855.6 M weights and a head of 128,256 x 8,192 at 2 bytes are 139.0 GB a token, at 0.75 of
+    16 x 8 B x 6.4 GT/s = 819.2 GB/s: 4.42 tokens/s; the cache and the host's work take a little more.
+    """
     host = load_hardware("epyc-9654")
     memory = host.memory.model_copy(update={"bandwidth": 16 * 8 * 6.4e9, "kind": "DDR5-6400 x 16ch"})
     wide = host.model_copy(update={"memory": memory})
     request = Request(model="llama-3.1-70b", gpu="epyc-9654", quant="bf16", engine="llama.cpp", memory="384GB")
     found = unchecked(assemble(request, hardware_loader=lambda name: wide), StaticLoad(prompt=32.0, output=32.0))
-    assert 1.0 / found.tpot == pytest.approx(4.31, rel=0.05)
+    weights = 2 * (80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 128256 * 8192)
+    assert 1.0 / found.tpot == pytest.approx(0.75 * 819.2e9 / weights, rel=0.03)
+    assert 1.0 / found.tpot < 0.75 * 819.2e9 / weights
     assert found.deployment.calibration.fit("matmul", "bf16").memory == 0.75  # type: ignore[union-attr]
 
 
