@@ -49,7 +49,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "survival": survival_record(plan),
             "binding": plan.binding,
             "capacity": capacity_record(plan),
-            "measured": plan.supported and "transferred" not in basis_of(plan.best),
+            "measured": plan.supported and "transferred" not in bases_of(plan.best),
             "meets_at_the_slow_end": plan.holds_at_the_slow_end,
             "output_tokens_per_s_per_device": None
             if plan.option.deployment.model.encodes
@@ -78,10 +78,10 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def basis_of(verified: Verified) -> str:
-    """What most of the time of its steps rests on."""
+def bases_of(verified: Verified) -> tuple[str, ...]:
+    """What most of the time of the steps of its pools rests on, each once."""
     calibration = verified.option.deployment.calibration
-    return calibration.basis if verified.result is None else verified.result.basis
+    return (calibration.basis,) if verified.result is None else verified.result.bases
 
 
 def question_record(plan: Plan) -> dict[str, Any]:

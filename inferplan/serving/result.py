@@ -32,9 +32,10 @@ class SimulationResult(Shown):
 
     ``warmup``, ``cooldown``: requests at the head and at the end that were sent and are in no figure, because the
     system was filling or running empty around them. ``metered``: between which seconds rates and meters count, where
-    they do not for the whole run. ``basis``: what the step prices rest on. ``conditions``: the flags and the load
-    generator, because a latency under load belongs to them. ``converged``: whether the figures are as sure as was asked
-    for; ``None`` where the length of the run was given. ``lives``, ``outages``: of replicas that come and go.
+    they do not for the whole run. ``bases``: what the step prices of its pools rest on, each once. ``conditions``: the
+    flags and the load generator, because a latency under load belongs to them. ``converged``: whether the figures are
+    as sure as was asked for; ``None`` where the length of the run was given. ``lives``, ``outages``: of replicas that
+    come and go.
     """
 
     records: Records
@@ -50,7 +51,7 @@ class SimulationResult(Shown):
     """Requests a second that leave when more arrive than can, where that was simulated."""
     untiered_rate: float | None = None
     """The same without cache tiers, where there are any."""
-    basis: str = "roofline"
+    bases: tuple[str, ...] = ("roofline",)
     capacity: float = 0.0
     """Tokens that the cache of one attention rank holds; where pools are apart, of one that decodes."""
     prompt_pool: tuple[int, float] = (0, 0.0)
@@ -219,6 +220,11 @@ class SimulationResult(Shown):
     def kv_use(self) -> dict[str, float]:
         """Share of the cache in use: mean over busy time, and peak."""
         return _cache_use(self.meters)
+
+    @property
+    def basis(self) -> str:
+        """The bases in words."""
+        return " and ".join(self.bases)
 
     @cached_property
     def hit_rate(self) -> float:

@@ -138,7 +138,7 @@ class Prepared:
             warmup=options.warmup + fill,
             cooldown=((_cooldown(records) if closed is None else self.drain) if fill else 0) + _never_sent(records),
             metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
-            basis=_basis(pools, self.typical),
+            bases=_bases(pools, self.typical),
             bands=_bands(self.prompts, deployment, self.typical, _forms(options)),
             capacity=rules.capacity if rules.growing else 0.0,
             prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
@@ -474,10 +474,10 @@ def draft_times(speculation: Speculation, reach: Reach) -> list[tuple[StepTimes,
     return found
 
 
-def _basis(pools: Iterable[Deployment], context: float) -> str:
+def _bases(pools: Iterable[Deployment], context: float) -> tuple[str, ...]:
     """What most of a step's time rests on, in each pool."""
     found = [run_step(deployment, decode(1.0, context)).by_basis() for deployment in dict.fromkeys(pools)]
-    return " and ".join(dict.fromkeys(max(shares, key=lambda name: shares[name]) for shares in found))
+    return tuple(dict.fromkeys(max(shares, key=lambda name: shares[name]) for shares in found))
 
 
 def _forms(options: Options) -> tuple[str, ...]:
