@@ -434,8 +434,9 @@ def sweep(grid: Grid, execution: Execution = Execution(backend="serial"), runner
     """
     if execution.scheduler is not None and execution.backend != "dask":
         raise UsageError(
-            f"--scheduler {execution.scheduler} is of dask, and the grid runs with {execution.backend}",
-            hint="--executor dask, or leave it out",
+            "--scheduler needs --executor dask",
+            because=f"the grid runs with {execution.backend}",
+            hint="--executor dask, or leave --scheduler out",
         )
     tasks = grid.tasks()
     _require_names(grid)

@@ -74,8 +74,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--tolerance",
     type=Share(),
-    help="Largest error of a kernel: mean, on held-out shapes, of one that is written [50%: a factor of 1.5]; median "
-    "of one that is checked [20%].",
+    help="Largest error of a kernel. Fit: mean factor on held-out shapes, less 1 [50%]. Check: median [20%].",
 )
 @click.option(
     "--keep-disturbed",

@@ -53,7 +53,7 @@ def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad)
     return comparison_report(compare(deployments, labels, load))
 
 
-without(compare_command, "block_size")  # no figure of its is in whole pages
+without(compare_command, "block_size")  # no figure here is rounded to pages
 
 
 def _split(text: str | None) -> list[str]:

@@ -61,10 +61,10 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
 
 
 _BUDGET = (
-    "--max-num-batched-tokens changes the memory of a step alone, and with it the largest batch: a static batch "
-    "computes its prompts in one piece"
+    "--max-num-batched-tokens changes only the activation memory, and so the largest batch. A static batch computes "
+    "each prompt in one step."
 )
-without(cost_command, "block_size")  # no figure of its is in whole pages
+without(cost_command, "block_size")  # no figure here is rounded to pages
 
 
 @click.command("prices")

@@ -108,14 +108,10 @@ def _require_used(target: str, asked: EmitAsked) -> None:
     for name, what in _OF_KUBERNETES.items():
         if target != "k8s" and getattr(asked, name) is not None:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} names {what}: it is of emit k8s, not of {target}", hint="leave it out")
+            raise UsageError(f"{option} applies to emit k8s only", because=f"it names {what}", hint="leave it out")
     if target != "trtllm" and asked.extra is not None:
         because = "Kubernetes has a ConfigMap for it" if target == "k8s" else "everything has a flag there"
-        raise UsageError(
-            f"--extra is where emit trtllm writes what has no flag, not emit {target}",
-            because=because,
-            hint="leave it out",
-        )
+        raise UsageError("--extra applies to emit trtllm only", because=because, hint="leave it out")
 
 
 def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Launch:
