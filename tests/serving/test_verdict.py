@@ -352,8 +352,8 @@ def test_a_single_user_has_neither_fill_nor_drain() -> None:
     assert len(run.ttft) == 10
 
 
-def test_users_in_conversations_begin_over_the_time_of_one() -> None:
-    """The first conversation of each user fills the system, the last one empties it; all turns are in between."""
+def test_users_in_conversations_begin_over_the_cycle_of_one() -> None:
+    """Two conversations of each user fill the system, the last one empties it; all turns are in between."""
     loop = Traffic(
         arrivals=ClosedLoop(concurrency=4, burst=False, ramp=None),
         prompt=Lengths(mean=500),
@@ -361,8 +361,8 @@ def test_users_in_conversations_begin_over_the_time_of_one() -> None:
         prefix=SharedPrefix(turns=5, think=ThinkTime(mean=2.0)),
     )
     run = simulate_load(deployment(), loop, None, Options(trim=True))
-    assert (len(run.records.prompt), run.warmup, run.cooldown) == (200, 20, 20)
-    ramp, lap = run.conditions["traffic"]["arrivals"]["ramp"], 5 * float(np.mean(run.e2el)) + 4 * 2.0
+    assert (len(run.records.prompt), run.warmup, run.cooldown) == (200, 40, 20)
+    ramp, lap = run.conditions["traffic"]["arrivals"]["ramp"], 5 * (float(np.mean(run.e2el)) + 2.0)
     assert ramp == pytest.approx(lap, rel=0.02)
     prompts = np.asarray(run.records.prompt)[run.counted]
     shares = np.bincount(prompts // 500)[1:] / len(prompts)  # turn n: n prompts of 500, n - 1 answers of 20
