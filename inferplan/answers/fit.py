@@ -20,6 +20,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import sides_error
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
+from inferplan.traffic.conversations import ThinkTime
 from inferplan.units import format_bytes
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
@@ -221,13 +222,12 @@ class FitAsked:
     answer_time: float | None = None
 
     def __post_init__(self) -> None:
+        ThinkTime(mean=self.think_time or 0.0)  # raises for what is none
         if self.think_time and self.answer_time is None:
             raise UsageError(
                 "how many users wait at a time depends on how long an answer takes, and fit counts memory, not time",
                 hint="--answer-time 5s as well, or inferplan plan with --users and --think-time, which finds it",
             )
-        if self.think_time is not None and not 0 <= self.think_time < float("inf"):
-            raise UsageError(f"--think-time is 0 s or more, not {self.think_time:g} s")
         if self.answer_time is not None and not 0 < self.answer_time < float("inf"):
             raise UsageError(f"--answer-time is more than 0 s, not {self.answer_time:g} s", hint="--answer-time 5s")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import numpy as np
@@ -15,13 +16,16 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 NAME_ROOM = 1 << 24
 """Names that each text has for its blocks."""
+LONGEST_THINK = 30 * 86400.0
+"""The longest mean think time [s]: 30 days. The bound is ours: a longer gap within a session is taken for a slip."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkTime:
     """Seconds between an answer and the next request of the user who reads it.
 
-    constant: ``mean``. exponential: of that mean. lognormal: of standard deviation ``spread*mean``.
+    constant: ``mean``. exponential: of that mean. lognormal: of standard deviation ``spread*mean``. Raises
+    ``UsageError`` for a mean above :data:`LONGEST_THINK`, and for what is negative or not finite.
     """
 
     kind: Literal["constant", "exponential", "lognormal"] = "constant"
@@ -29,15 +33,20 @@ class ThinkTime:
     spread: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mean < float("inf") or self.spread < 0:
-            raise UsageError(f"a think time is 0 s or more with a spread of 0 or more, not {self.mean:g} s")
+        if not 0 <= self.mean <= LONGEST_THINK:
+            raise UsageError(
+                f"a think time is 0 s or more and at most 30 days, not {self.mean:g} s",
+                because="a longer gap between two requests of a session is no think time",
+            )
+        if not 0 <= self.spread < inf:
+            raise UsageError(f"the spread of a think time is 0 or more and finite, not {self.spread:g}")
 
     def sample(self, rng: np.random.Generator, count: int) -> Floats:
         """``count`` think times in seconds; a constant one draws nothing."""
         if self.kind == "exponential":
             return rng.exponential(self.mean, count)
         if self.kind == "lognormal" and self.spread and self.mean:
-            variance = np.log1p(self.spread**2)
+            variance = np.logaddexp(0.0, 2 * np.log(self.spread))  # log(1 + spread**2), which does not overflow
             return rng.lognormal(np.log(self.mean) - variance / 2, np.sqrt(variance), count)
         return np.full(count, self.mean)
 

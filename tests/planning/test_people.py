@@ -131,6 +131,8 @@ def test_python_takes_think_times() -> None:
     assert found.users == 125
     with pytest.raises(UsageError, match="depends on how long an answer takes"):
         fit("llama-3.1-8b", "h100-sxm", users=2000, think_time=60)
+    with pytest.raises(UsageError, match="at most 30 days"):
+        fit("llama-3.1-8b", "h100-sxm", users=2000, think_time=1e300, answer_time="4s")
     with pytest.raises(UsageError, match="a think time needs users"):
         make_plan("llama-3.1-8b", 1024, 64, gpus="l40s", rate=1, think_time="60s", ttft=1, progress=False)
     with pytest.raises(UsageError, match="a think time needs users"):
