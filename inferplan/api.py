@@ -270,12 +270,13 @@ class PlanQuestion(PriceOptions, total=False):
 
     The load: rate (requests a second), or users, or requests with a deadline; think_time: from an answer to the user's
     next request, also ``"exponential:30s"``; cached: prompt tokens that are always in the prefix cache; chat: requests
-    are messages, so that a checkpoint tuned on instructions is started. Limits: ttft, tpot, e2el, answer_ttft, and the
-    percentile of the requests that must meet them. Sizing: utilisation (the share of its capacity to load a replica
-    with), spare (replicas beyond those needed), confidence. survive: keep the limits while so many replicas are lost at
-    a time (or ``"node"``), which are back after restart; mtbf: between failures of one GPU. power_budget: the most
-    watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of
-    one replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
+    are messages, so that a checkpoint tuned on instructions is started, as for users who think. Limits: ttft, tpot,
+    e2el, answer_ttft, and the percentile of the requests that must meet them. Sizing: utilisation (the share of its
+    capacity to load a replica with), spare (replicas beyond those needed), confidence. survive: keep the limits
+    while so many replicas are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures
+    of one GPU. power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`.
+    Space: quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP),
+    ideal.
     """
 
     rate: float

@@ -18,7 +18,8 @@ from inferplan.units import Seconds
 
 class ClassSpec(Spec):
     """One class. ``prompt`` and ``output`` are written as on the command line; either every class has a ``share`` of
-    the requests or every one a ``rate``, requests a second; neither where a profile has the rates."""
+    the requests or every one a ``rate``, requests a second; neither where a profile has the rates. ``chat``: its
+    requests are messages."""
 
     name: str = Field(min_length=1, max_length=40)
     share: float | None = Field(default=None, gt=0, le=1)
@@ -31,6 +32,7 @@ class ClassSpec(Spec):
     percentile: float = Field(default=95.0, gt=0, lt=100)
     priority: int = 0
     weight: float = Field(default=1.0, gt=0, le=1e6)
+    chat: bool = False
 
 
 class ClassesSpec(Spec):
@@ -82,6 +84,7 @@ def _class(one: ClassSpec, share: float) -> TrafficClass:
         slo=Slo(ttft=one.ttft, tpot=one.tpot, e2el=one.e2e, percentile=one.percentile),
         priority=one.priority,
         weight=one.weight,
+        chat=one.chat,
     )
 
 

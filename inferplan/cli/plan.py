@@ -495,7 +495,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         users=values["users"],
         requests=None if values["requests"] is None else values["requests"] * samples,
         deadline=quantity(values["deadline"], "seconds", "--deadline"),
-        chat=(named is not None and named.chat) or prefix.turns > 1,
+        chat=named is not None and named.chat,
     )
 
 

@@ -91,7 +91,7 @@ class Demand:
     structured: Structured | None = None
     """Requests that follow a grammar, and what their masks take."""
     chat: bool = False
-    """Requests are messages: what is started has to have a chat template."""
+    """Somebody says that requests are messages; :attr:`of_messages` is what a plan goes by."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("rate", "users", "deadline") if getattr(self, name) is not None]
@@ -148,6 +148,12 @@ class Demand:
     def think(self) -> float:
         """Mean seconds from a user's answer to that user's next request; 0 where the load is not of users."""
         return self.prefix.think.mean if self.users is not None else 0.0
+
+    @property
+    def of_messages(self) -> bool:
+        """Whether what is started has to have a chat template: somebody says so, a class of the traffic does, turns
+        follow answers, or users think between an answer and their next request."""
+        return self.chat or self.prefix.turns > 1 or self.think > 0 or any(one.chat for one in self.classes)
 
     def waiting_share(self, response: float) -> float:
         """The share of users who wait for an answer, where one takes ``response`` seconds: ``R/(R + Z)``.

@@ -42,7 +42,7 @@ def prompts_launch_of(plan: Plan) -> Launch | None:
 
 def _served(plan: Plan, started: Launch) -> Launch:
     """A launch for the requests of a plan."""
-    return replace(started, queue=plan.question.demand.queue, chat=plan.question.demand.chat)
+    return replace(started, queue=plan.question.demand.queue, chat=plan.question.demand.of_messages)
 
 
 def launch_line(plan: Plan) -> str | None:

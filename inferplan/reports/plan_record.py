@@ -146,7 +146,7 @@ def deployment_record(plan: Plan) -> dict[str, Any]:
         "concurrency": plan.best.slots,
         "token_budget": option.budget,
         "queue": plan.question.demand.queue,
-        "chat": plan.question.demand.chat,
+        "chat": plan.question.demand.of_messages,
         "speculation": asdict(drafting) if drafting else None,
         "cache_tiers": [tier.stated() for tier in option.tiers] or None,
         "options": _options(option.request),

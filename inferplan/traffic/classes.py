@@ -19,7 +19,7 @@ class TrafficClass:
 
     share: of all requests. priority: lower goes first, as in vLLM (``Request.priority``, ``v1/core/sched/
     request_queue.py``: a heap of priority and arrival). weight: service that it is due beside the others, under fair
-    queueing.
+    queueing. chat: requests are messages, which a checkpoint tuned on instructions takes by its chat template.
     """
 
     name: str
@@ -29,6 +29,7 @@ class TrafficClass:
     slo: Slo = field(default_factory=Slo)
     priority: int = 0
     weight: float = 1.0
+    chat: bool = False
 
 
 def require_whole(classes: Sequence[TrafficClass]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request
+from inferplan.catalog.classes import load_classes
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.demand import Demand, mixed, ruling, screened_by
@@ -244,6 +245,16 @@ PLAN = "plan llama-3.1-8b --gpu h100-sxm --classes chat-and-batch"
 def test_what_a_plan_of_classes_refuses(more: str, said: str, run: Run) -> None:
     answer = run(*f"{PLAN} {more}".split())
     assert answer.code == 2 and said in answer.err
+
+
+def test_a_class_of_messages_makes_the_load_chat() -> None:
+    """The file says it of its class chat, and of no other."""
+    classes = load_classes("chat-and-batch").classes
+    assert {one.name: one.chat for one in classes} == {"chat": True, "batch": False}
+    prompt, output = mixed(classes)
+    assert Demand(prompt=prompt, output=output, rate=5.0, classes=classes).of_messages
+    quiet = tuple(replace(one, chat=False) for one in classes)
+    assert not Demand(prompt=prompt, output=output, rate=5.0, classes=quiet).of_messages
 
 
 def test_a_queue_without_classes_is_refused(run: Run, tmp_path: Path) -> None:

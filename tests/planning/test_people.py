@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferplan.answers.emit.checkpoint import repository
 from inferplan.answers.fit import FitAsked
 from inferplan.api import fit, make_plan
 from inferplan.catalog.assemble import Request
@@ -22,6 +23,7 @@ from inferplan.planning.sizing import Capacity
 from inferplan.planning.space import Space
 from inferplan.reports.fit import memory_report
 from inferplan.reports.plan import plan_report
+from inferplan.reports.plan_figures import launch_of
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.conversations import ThinkTime
@@ -101,6 +103,14 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     assert demand.waiting_share(5.0) == 1.0
     spread = replace(demand, prefix=SharedPrefix(think=ThinkTime(kind="exponential", mean=30.0)))
     assert spread.loaded() == "400 users who think 30 s on average between an answer and the next request"
+
+
+def test_users_who_think_are_served_by_a_checkpoint_tuned_on_instructions(people: Plan) -> None:
+    """They read and write messages; users who do not think are a load test. The repositories are the hub's."""
+    started = launch_of(people)
+    assert repository("llama-3.1-8b", people.deployment.model, started.chat) == "meta-llama/Llama-3.1-8B-Instruct"
+    assert plan_report(people).record["plan"]["deployment"]["chat"] is True
+    assert not Demand(users=400, **LENGTHS).of_messages
 
 
 def test_slots_are_for_those_who_wait(people: Plan) -> None:
