@@ -300,23 +300,35 @@ def test_link_of_a_group(name: str, group: int, gigabytes: float) -> None:
 
 
 def test_nobody_gives_a_device_memory_that_it_does_not_have() -> None:
-    """Of every device: the figure of its label and what a program was seen to have are taken, a tenth above both is
-    not, and what the refusal proposes is. A GB of memory is a GiB, 1.074e9 B. The DIMMs of a socket are its owner's."""
+    """Of every device: the figure of its label, in GB and in GiB, and what a program was seen to have are taken, a
+    byte above them is not, and the refusal proposes the most that is. A GB of memory is a GiB, 1.074e9 B.
+    The DIMMs of a socket are its owner's."""
     wrong = []
     for spec in SPECS.values():
         if spec.vendor in ("AMD", "Intel") and "DIMM" in spec.memory.label:
             assert with_memory(spec, "6TB").usable == 6e12
             continue
-        label = float(re.sub(r"\D*(\d+) Gi?B.*", r"\1", spec.memory.label)) * 1e9
-        for size in (label, spec.memory.usable or label):
+        figure = float(re.sub(r"\D*(\d+) Gi?B.*", r"\1", spec.memory.label))
+        label, most = figure * 1e9, figure * 2**30
+        for size in (label, most, spec.memory.usable or label):
             wrong += [] if with_memory(spec, f"{size:.0f}B").usable == round(size) else [f"{spec.name}: {size:g} B"]
         try:
-            with_memory(spec, f"{1.1 * max(label, spec.memory.usable or 0):.0f}B")
-            wrong.append(f"{spec.name}: a tenth more than {spec.memory.label}")
+            with_memory(spec, f"{most + 1:.0f}B")
+            wrong.append(f"{spec.name}: a byte more than {spec.memory.label}")
         except UsageError as error:
             hinted = re.search(r"--memory (\S+) or less", error.hint or "")
-            wrong += [] if hinted and with_memory(spec, hinted[1]).usable == label else [f"{spec.name}: {error.hint}"]
+            wrong += [] if hinted and with_memory(spec, hinted[1]).usable == most else [f"{spec.name}: {error.hint}"]
     assert wrong == []
+
+
+def test_a_refusal_of_memory_says_how_the_label_is_read() -> None:
+    """80 * 2^30 B = 85.9e9 B; a label in GiB needs no reading, and a reading above its label is named."""
+    memory = SPECS["h100-sxm"].memory
+    assert memory.most_in_words == ("it is sold with 80 GB, read as GiB (85.9 GB)", "80GiB")
+    half = memory.model_copy(update={"label": "31.5 GiB", "usable": None})
+    assert half.most_in_words == ("it is sold with 31.5 GiB", "31.5GiB")
+    more = memory.model_copy(update={"usable": 86e9})
+    assert more.most_in_words == ("it is sold with 80 GB, and 86.00 GB are on file", "86000000000B")
 
 
 def test_a_label_may_have_a_fraction() -> None:

@@ -449,10 +449,11 @@ def with_memory(hardware: HardwareSpec, text: str, option: str = "--memory") -> 
     """The hardware with the usable memory that a user states. Raises ``UsageError`` for more than it is sold with."""
     usable, own = parse_memory(text, option), hardware.memory
     if usable > own.most:
+        because, most = own.most_in_words
         raise UsageError(
             f"{option} {text} is more than {hardware.name} has",
-            because=f"it is sold with {own.label}",
-            hint=f"{option} {own.labelled:g}GB or less: the memory of one device, not of all of them",
+            because=because,
+            hint=f"{option} {most} or less: the memory of one device, not of all of them",
         )
     memory = own.model_copy(update={"usable": usable, "usable_basis": option})
     return hardware.model_copy(update={"memory": memory})

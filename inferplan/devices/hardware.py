@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from inferplan.errors import MissingFactError
 from inferplan.spec import Spec
-from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts
+from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts, format_bytes
 from inferplan.work.formats import WIDE
 
 
@@ -37,6 +37,15 @@ class Memory(Spec):
         """The most that a program can have [B]: the label read in GiB, as memory is made, or a larger reading on file;
         infinite where the label names no figure."""
         return inf if self.labelled is None else max(self.labelled * 2.0**30, self.usable or 0.0)
+
+    @property
+    def most_in_words(self) -> tuple[str, str]:
+        """Why :attr:`most` is so much, ``"it is sold with 80 GB, read as GiB (85.9 GB)"``, and itself, ``"80GiB"``."""
+        read = (self.labelled or 0.0) * 2.0**30
+        if self.most > read:
+            return f"it is sold with {self.label}, and {format_bytes(self.most)} are on file", f"{self.most:.0f}B"
+        unit = "" if re.search(r"[GT]iB\b", self.label) else f", read as GiB ({format_bytes(read, 3)})"
+        return f"it is sold with {self.label}{unit}", f"{self.labelled:.10g}GiB"
 
 
 class Link(Spec):
