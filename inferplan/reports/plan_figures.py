@@ -63,7 +63,14 @@ def load_of_users(plan: Plan) -> str:
         return ""
     unit = "requests" if plan.question.demand.samples == 1 else "answers"
     hint = "" if plan.question.demand.think else "; people who read and type meanwhile: --think-time 60s"
-    return f"{plan.rate:,.4g} {unit}/s, {plan.waiting:,.0f} users waiting for an answer at a time{hint}"
+    return f"{plan.rate:,.4g} {unit}/s, {_users(plan.waiting)} waiting for an answer at a time{hint}"
+
+
+def _users(number: float) -> str:
+    """``"130 users"``, ``"1 user"``, ``"fewer than 1 user"``: a mean that nobody reads as none."""
+    if number < 1.0:
+        return "fewer than 1 user"
+    return "1 user" if round(number) == 1 else f"{number:,.0f} users"
 
 
 def rates_of(plan: Plan) -> Rates:

@@ -23,7 +23,7 @@ from inferplan.planning.sizing import Capacity
 from inferplan.planning.space import Space
 from inferplan.reports.fit import memory_report
 from inferplan.reports.plan import plan_report
-from inferplan.reports.plan_figures import launch_of
+from inferplan.reports.plan_figures import launch_of, load_of_users
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.conversations import ThinkTime
@@ -98,6 +98,9 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     assert (record["question"]["users"], record["question"]["think_time_s"]) == (400, 30.0)
     assert record["plan"]["requests_per_s"] == people.rate
     assert record["plan"]["users_waiting"] == people.waiting
+    alone = replace(people, question=replace(people.question, demand=replace(people.question.demand, users=1)))
+    assert 0.0 < (alone.waiting or 0.0) < 0.1
+    assert "fewer than 1 user waiting for an answer at a time" in load_of_users(alone)
     demand = Demand(users=400, **LENGTHS)
     assert demand.loaded() == "400 users who each send the next request at once (no think time)"
     assert demand.waiting_share(5.0) == 1.0
