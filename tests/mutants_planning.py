@@ -138,11 +138,19 @@ PLANNING_MUTANTS = [
     ),
     SourceMutant(
         name="offload: a prompt copies the weights of the host once",
-        place="inferplan.estimate.graph:_on_either",
-        old="np.ceil(dense(here.tokens) / max(defaults.windows.tokens, 1))",
-        new="1.0",
+        place="inferplan.estimate.graph:_Written.batches",
+        old="np.minimum(tokens, most), full)",
+        new="np.minimum(tokens, most), np.sign(full))",
         changes="long prompts beside experts on the host are several times too fast",
-        check=partial(offload.test_prompts_copy_the_experts_of_the_host_by_hand, 4096, 8),
+        check=partial(offload.test_prompts_copy_the_experts_of_the_host_by_hand, 4096),
+    ),
+    SourceMutant(
+        name="offload: a remainder of few rows is copied too",
+        place="inferplan.estimate.graph:_Written.batches",
+        old="yield ops[index], _rows_of(ops[index], context), times",
+        new="yield ops[index], tokens, times",
+        changes="a prompt of one row more than a physical batch takes twice as long",
+        check=partial(offload.test_prompts_copy_the_experts_of_the_host_by_hand, 513),
     ),
     SourceMutant(
         name="lora: a shrink is not split",

@@ -26,6 +26,7 @@ from inferplan.reports.estimate import estimate_report
 from inferplan.reports.fit import memory_report
 from inferplan.serving.flags import Flags, rules_of
 from inferplan.work.parallel import Parallelism
+from inferplan.work.routing import UNIFORM
 
 LOAD = StaticLoad(batch=1.0, prompt=512.0, output=128.0)
 PCIE_4 = 31e9
@@ -150,18 +151,46 @@ def test_experts_on_the_host_by_hand(layers: int) -> None:
     assert by_place(found.decode)["host"] == pytest.approx((layers * (weights + rows) + looked_up) / DDR5)
 
 
-@pytest.mark.parametrize(("prompt", "batches"), [(31, 0), (512, 1), (513, 2), (4096, 8)])
-def test_prompts_copy_the_experts_of_the_host_by_hand(prompt: int, batches: int) -> None:
-    """From 32 rows on each 512 of them copy the experts of 26 layers: 26 x 128 x 3 x 2880 x 2880 in 4.25 bits, less 1 %
-    of experts that no row reaches (llama.cpp copies those that are)."""
-    load = StaticLoad(batch=1.0, prompt=float(prompt), output=128.0)
-    found = priced(load, model="gpt-oss-120b", quant=None, ideal=True, gpu="rtx-3090", cpu_moe_layers=26)
-    experts = 26 * 128 * 3 * 2880 * 2880 * 4.25 / 8
-    rows = (1 if batches else 1 + 2 * 26) * prompt * 2880 * 2  # from the table, and else to the experts and back
-    assert by_place(found.prefill)["link"] == pytest.approx((batches * experts + rows) / PCIE_4, rel=0.01)
-    assert found.tpot == pytest.approx(
-        priced(model="gpt-oss-120b", quant=None, ideal=True, gpu="rtx-3090", cpu_moe_layers=26).tpot, rel=0.1
+@pytest.mark.parametrize("prompt", [31, 512, 513, 543, 544, 1024, 1025, 4096])
+def test_prompts_copy_the_experts_of_the_host_by_hand(prompt: int) -> None:
+    """26 layers of 128 experts of 3 x 2880 x 2880 weights in 4.25 bits. Each 512 rows copy the experts that they reach,
+    and so does a remainder of 32 rows or more; the host computes a smaller one, whose rows cross twice a layer.
+
+    Each of R rows has 4 of the 128 experts, all as popular: they reach 128 (1 - (124/128)^R), for 32 rows
+    81.7.
+    """
+    asked = deploy(model="gpt-oss-120b", quant=None, ideal=True, gpu="rtx-3090", cpu_moe_layers=26)
+    found = unchecked(replace(asked, routing=UNIFORM), StaticLoad(batch=1.0, prompt=float(prompt), output=128.0))
+    whole, rest = divmod(prompt, 512)
+    reached = sum(128 * (1 - (124 / 128) ** rows) for rows in [512] * whole + [rest] * (rest >= 32))
+    crossing = (prompt + (2 * 26 * rest if rest < 32 else 0)) * 2880 * 2  # from the table, and to the experts and back
+    by_hand = (26 * reached * 3 * 2880 * 2880 * 4.25 / 8 + crossing) / PCIE_4
+    assert by_place(found.prefill)["link"] == pytest.approx(by_hand, rel=1e-6)
+
+
+@pytest.mark.parametrize("prompt", [512, 513, 543, 544, 1024])
+def test_prompts_copy_the_layers_of_the_host_by_hand(prompt: int) -> None:
+    """41 layers of Llama 3.1 70B in q4_0 are copied whole for 512 rows and for a remainder of 32 or more, beside the
+    cache, once; the host reads all of them for a smaller remainder."""
+    layer = (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) * 18 / 32
+    found = by_place(priced(StaticLoad(prompt=float(prompt), output=2.0), ideal=True, gpu_layers=40).prefill)
+    copies = {512: 1, 513: 1, 543: 1, 544: 2, 1024: 2}[prompt]
+    cached, hidden = prompt * 2 * 8 * 128 * 2, prompt * 8192 * 2
+    assert found["link"] == pytest.approx((41 * (copies * layer + cached) + hidden) / PCIE_4, rel=1e-6)
+    if prompt == 513:
+        assert found["host"] == pytest.approx(41 * layer / DDR5, rel=0.01)
+    elif prompt % 512 in (0, 32):
+        assert found["host"] < 1e-3  # the table's rows
+
+
+def test_one_row_over_a_physical_batch_takes_hardly_longer() -> None:
+    """513 rows: the host computes the last one, with 4 experts of each of 36 layers (about 6 ms of 2 s); 4 ms more for
+    a kernel of each layer there."""
+    first, second = (
+        float(priced(StaticLoad(prompt=rows, output=2.0), model="gpt-oss-120b", quant=None, cpu_moe_layers=36).ttft)
+        for rows in (512.0, 513.0)
     )
+    assert 0.002 < second - first < 0.02 < first
 
 
 def test_prompts_with_experts_on_the_host_take_what_was_measured() -> None:

@@ -289,8 +289,8 @@ def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerConte
     split = max(offload.layers, offload.experts)
     ops = [op.at("host") for op in _embedding(host, there)]
     whole = count_distinct(sequence[: offload.layers])
-    theirs = [op.at("host") for op in _layers(whole, there, {})]
-    ops += _on_either(deployment, here, theirs, list(_layers(whole, here, {})))
+    theirs = _Written(there, lambda context: [op.at("host") for op in _layers(whole, context, {})])
+    ops += _on_either(deployment, theirs, _Written(here, lambda context: list(_layers(whole, context, {}))))
     if not offload.head:
         elements = here.tokens * (here.d_model * deployment.model.hyper_streams)
         ops += [op.at("link") for op in here.collective("offload.hidden", "send", elements, 2)]
@@ -305,41 +305,76 @@ def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerConte
 
 def _experts_apart(deployment: Deployment, layer: LayerGroup, here: LayerContext, there: LayerContext) -> Iterator[Op]:
     """A layer on the device whose routed experts the host computes: its rows go there and their sums come back."""
-    own = list(layer_ops(layer, here))
-    routed = [op.at("host") for op in layer_ops(layer, there) if overlap_part(op) == "experts"]
-    yield from (op for op in own if not routed or overlap_part(op) != "experts")
-    width = next((op.k for op in routed if isinstance(op, GroupedMatmul)), 0)
-    if width:
+    yield from (op for op in layer_ops(layer, here) if overlap_part(op) != "experts")
+
+    def experts(context: LayerContext) -> list[Op]:
+        return [op for op in layer_ops(layer, context) if overlap_part(op) == "experts"]
+
+    def apart(context: LayerContext) -> list[Op]:
+        routed = [op.at("host") for op in experts(context)]
+        width = next((op.k for op in routed if isinstance(op, GroupedMatmul)), 0)
         sent, back = (
-            [op.at("link") for op in here.collective(f"offload.{way}_experts", "send", here.tokens * width, 2)]
+            [op.at("link") for op in here.collective(f"offload.{way}_experts", "send", context.tokens * width, 2)]
             for way in ("to", "from")
         )
-        experts = [op for op in own if overlap_part(op) == "experts"]
-        yield from _on_either(deployment, here, [*sent, *routed, *back], experts)
+        return [*sent, *routed, *back] if width else []
+
+    yield from _on_either(deployment, _Written(there, apart), _Written(here, experts))
 
 
-def _on_either(deployment: Deployment, here: LayerContext, theirs: list[Op], ours: list[Op]) -> Iterator[Op]:
+@dataclass(frozen=True)
+class _Written:
+    """Operators of one side, and how they are written down for other rows than those of the step."""
+
+    context: LayerContext
+    write: Callable[[LayerContext], list[Op]]
+
+    def batches(self, deployment: Deployment) -> Iterator[tuple[Op, Num, Num]]:
+        """The operators in each physical batch, their rows there, and how many such batches.
+
+        llama.cpp takes the rows of a step in batches of ``n_ubatch`` and what remains. What sees single sequences, as
+        attention does, is taken as one batch.
+        """
+        defaults, tokens = deployment.engine.defaults, dense(self.context.tokens)
+        most = inf if defaults.host_weights is None else float(max(defaults.windows.tokens, 1))
+        full = np.floor(tokens / most)
+        rest = tokens - full * most if np.any(full) else tokens
+        sizes = ((np.minimum(tokens, most), full), (np.where(rest > 0.0, rest, 1.0), np.sign(rest)))
+        contexts = [
+            (replace(self.context, own_rows=rows), times) for rows, runs in sizes for times in self.context.runs(runs)
+        ]
+        written = [self.write(context) for context, _ in contexts]
+        longer = self.write(replace(self.context, own_rows=tokens + 1.0))
+        for index, op in enumerate(self.write(self.context)):
+            if _same_work(op, longer[index]):
+                yield op, _rows_of(op, self.context), 1.0
+                continue
+            for (context, times), ops in zip(contexts, written):
+                yield ops[index], _rows_of(ops[index], context), times
+
+
+def _same_work(one: Op, other: Op) -> bool:
+    a, b = one.work(), other.work()
+    return bool(np.all(dense(a.bytes) == dense(b.bytes)) and np.all(dense(a.wire) == dense(b.wire)))
+
+
+def _on_either(deployment: Deployment, theirs: _Written, ours: _Written) -> Iterator[Op]:
     """Operators whose weights lie on the host: ``theirs`` on the host, or ``ours`` on the device and the copies there.
 
     llama.cpp copies what so many rows need to the device, for each of its physical batches anew; the cache of such
     layers is taken to be copied once a step. A copy hides behind nothing.
     """
-    defaults = deployment.engine.defaults
-    least = inf if defaults.host_weights is None else defaults.host_weights.rows
-    batches = np.ceil(dense(here.tokens) / max(defaults.windows.tokens, 1))
-
-    def copied(op: Op) -> Num:
-        return np.asarray(_rows_of(op, here) >= least, dtype=float)
-
-    for op in theirs:
-        stays = 1.0 - copied(op)
+    rule, here = deployment.engine.defaults.host_weights, ours.context
+    least = inf if rule is None else rule.rows
+    for op, rows, times in theirs.batches(deployment):
+        stays = times * np.where(rows < least, 1.0, 0.0)
         if here.alternatives or np.any(stays):
-            yield op if np.all(stays) else op.repeated(stays)
-    for op in ours:
-        goes = copied(op)
+            yield op.repeated(stays)
+    for op, rows, times in ours.batches(deployment):
+        goes = times * np.where(rows >= least, 1.0, 0.0)
         if not (here.alternatives or np.any(goes)):
             continue
-        size = op.resident() * (batches if isinstance(op, (Matmul, GroupedMatmul)) else 1.0)
+        size = op.resident()
         if np.any(size):
             sent = here.collective(f"{op.name}.copy", "send", size / here.precision.base.width, 2)
             yield from (one.at("link").repeated(op.count * goes) for one in sent)
