@@ -31,11 +31,10 @@ class SimulationResult(Shown):
     """One run. Arrays hold the requests that finished, in the order they were sent; times in seconds.
 
     ``warmup``, ``cooldown``: requests at the head and at the end that were sent and are in no figure, because the
-    system was filling or running empty around them. ``metered``: between which seconds rates and meters count, where
-    they do not for the whole run. ``bases``: what the step prices of its pools rest on, each once. ``conditions``: the
-    flags and the load generator, because a latency under load belongs to them. ``converged``: whether the figures are
-    as sure as was asked for; ``None`` where the length of the run was given. ``lives``, ``outages``: of replicas that
-    come and go.
+    system was filling or running empty around them. ``metered``: between which seconds rates and meters count, absent
+    for the whole run. ``bases``: what the step prices of its pools rest on, each once. ``conditions``: the flags and the
+    load generator, because a latency under load belongs to them. ``converged``: whether the figures are as sure as was
+    asked for; ``None`` where the length was given. ``lives``, ``outages``: of replicas that come and go.
     """
 
     records: Records
@@ -221,10 +220,7 @@ class SimulationResult(Shown):
         """Share of the cache in use: mean over busy time, and peak."""
         return _cache_use(self.meters)
 
-    @property
-    def basis(self) -> str:
-        """The bases in words."""
-        return " and ".join(self.bases)
+    basis = property(lambda self: " and ".join(self.bases), doc="The bases in words.")
 
     @cached_property
     def hit_rate(self) -> float:
