@@ -80,7 +80,15 @@ class Plan(Shown):
             return demand.requests / (self.option.hours * 3600)
         if demand.requests_per_second is not None:
             return demand.requests_per_second
-        return self.best.rate or (demand.users or 0) / (self.option.e2el + demand.think)
+        return self.served(self.best)
+
+    def served(self, verified: Verified) -> float:
+        """Requests a second that a finalist serves: the load itself, or of users ``N/(R + Z)``, with the mean think
+        time that is asked for: a run draws too few of a long-tailed one for their mean."""
+        demand = self.question.demand
+        if demand.users is None:
+            return self.rate
+        return demand.users / ((verified.response or verified.option.e2el) + demand.think)
 
     @property
     def waiting(self) -> float | None:

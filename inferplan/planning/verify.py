@@ -108,15 +108,6 @@ class Verified:
         return found
 
     @property
-    def rate(self) -> float | None:
-        """Requests a second that all replicas serve, where that is not given: of users who wait for their answers."""
-        if self.result is None:
-            return None
-        engines = self.option.deployment.parallel.dp * self.option.replicas
-        fleets = 1.0 if self.option.pools else engines / self.result.conditions["replicas"]
-        return self.result.request_rate * fleets / self.option.slow.step
-
-    @property
     def response(self) -> float | None:
         """Mean seconds of a request, as slow as the option takes the devices to be; ``None`` without a run."""
         if self.result is None or not len(self.result.e2el):

@@ -189,7 +189,7 @@ def alternatives_table(plan: Plan) -> Table:
     """The plan and the other finalists that meet the limits, cheapest first."""
     percentile = _at(plan)
     rows = [
-        _alternative(verified, _rate_of(verified, plan) * verified.option.output / verified.option.devices)
+        _alternative(verified, plan.served(verified) * verified.option.output / verified.option.devices)
         for verified in [plan.best, *plan.alternatives]
     ]
     columns = ["GPU", "GPUs", "replicas", "format", "TTFT", "TPOT", "tokens/s/GPU", "cost"]
@@ -208,11 +208,6 @@ def _at(plan: Plan) -> str:
     """The percentile that the latencies of a table are at, and whose they are where there are classes."""
     percentile = percentile_of(plan.question.slo)
     return f"{percentile} of all classes together" if plan.question.demand.classes else percentile
-
-
-def _rate_of(verified: Verified, plan: Plan) -> float:
-    """Requests a second that a finalist serves: of users it is its own."""
-    return plan.rate if plan.question.demand.users is None else verified.rate or plan.rate
 
 
 def _alternative(verified: Verified, served: float) -> list[str]:
