@@ -32,9 +32,9 @@ class SimulationResult(Shown):
 
     ``warmup``, ``cooldown``: requests at the head and at the end that were sent and are in no figure, because the
     system was filling or running empty around them. ``metered``: between which seconds rates and meters count, absent
-    for the whole run. ``bases``: what the step prices of its pools rest on, each once. ``conditions``: the flags and the
-    load generator, because a latency under load belongs to them. ``converged``: whether the figures are as sure as was
-    asked for; ``None`` where the length was given. ``lives``, ``outages``: of replicas that come and go.
+    for the whole run. ``bases``: what the step prices of its pools rest on, each once. ``conditions``: the flags and
+    the load generator, because a latency under load belongs to them. ``converged``: whether the figures are as sure as
+    was asked for; ``None`` where the length was given. ``lives``, ``outages``: of replicas that come and go.
     """
 
     records: Records
