@@ -375,4 +375,4 @@ def test_compare_counts_what_the_token_budget_costs(run: Run) -> None:
             assert one["ttft_at_server_s"] == alone["ttft_at_server_s"]
         assert (found[0]["ttft_at_server_s"] > 0.3) is bool(budget)
     assert "TTFT at the server, one request, idle" in run("compare", *words, "--gpu", "h100-sxm,h200-sxm").out
-    assert "memory of a step alone" in run("cost", *words, *budget, "--gpu", "h100-sxm").out
+    assert "only the activation memory" in run("cost", *words, *budget, "--gpu", "h100-sxm").out

@@ -130,7 +130,7 @@ def test_a_drafting_says_what_it_is() -> None:
 def asked(**changes: Any) -> dict[str, Any]:
     """The values of the options of drafts."""
     names = ("draft_model", "draft_tokens", "acceptance", "acceptance_length", "thinking")
-    return {**dict.fromkeys(names), "draft_branches": 1, **changes}
+    return {**dict.fromkeys(names), "draft_branches": None, **changes}
 
 
 def test_numbers_of_drafts_to_try() -> None:
