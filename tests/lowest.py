@@ -26,7 +26,7 @@ def lowest() -> dict[str, str]:
     ]
     found = {}
     for text in [*project["dependencies"], *extras]:
-        stated = re.fullmatch(r"([A-Za-z0-9_.-]+)>=([0-9.]+)", text)
+        stated = re.fullmatch(r"([A-Za-z0-9_.-]+)>=([0-9.]+)(?:,<[0-9.]+)?", text)
         if stated is None:
             raise ValueError(f"{text!r} states no minimum such as name>=1.2")
         found[stated[1]] = stated[2]
