@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from hashlib import sha256
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,9 @@ def main() -> int:
     read.add_argument("--only", default="", help="the questions that hold this text")
     given = read.parse_args()
     asked = [question for question in questions() if given.only in question.text]
-    KEPT.mkdir(parents=True, exist_ok=True)
     commit = _git("rev-parse", f"{given.base}^{{commit}}")
-    old, new = _both(asked, _checkout(commit))
-    return _told(asked, old, new)
+    base = _checkout(commit)
+    return _told(asked, *_both(asked, base, base.with_suffix(".jsonl")))
 
 
 def _git(*words: str) -> str:
@@ -44,6 +45,7 @@ def _git(*words: str) -> str:
 
 def _checkout(commit: str) -> Path:
     """The commit's files in a folder of their own."""
+    KEPT.mkdir(parents=True, exist_ok=True)
     folder = KEPT / commit
     if not folder.is_dir():
         packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
@@ -54,21 +56,44 @@ def _checkout(commit: str) -> Path:
     return folder
 
 
-def _both(asked: list[Question], base: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Answers of the base and of the working tree, asked at the same time."""
-    listed = KEPT / "questions.json"
+def _both(asked: list[Question], base: Path, known: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Answers of the base and of the working tree, asked at the same time; ``known`` keeps those of the base."""
+    lines = [json.loads(line) for line in known.read_text().splitlines()] if known.exists() else []
+    old = {line["key"]: line["answer"] for line in lines}
+    keys = [_key(question) for question in asked]
+    unknown = {key: question for key, question in zip(keys, asked) if key not in old}
+    halves = (asked[::2], asked[1::2]) if not unknown else (asked,)
+    with tempfile.TemporaryDirectory() as folder:
+        running = [_started(Path(folder) / f"here{index}", ROOT, half) for index, half in enumerate(halves)]
+        if unknown:
+            running.append(_started(Path(folder) / "base", base, list(unknown.values())))
+        found = [_finished(*one) for one in running]
+    if unknown:
+        old |= dict(zip(unknown, found.pop()))
+        known.write_text("".join(json.dumps({"key": key, "answer": answer}) + "\n" for key, answer in old.items()))
+    new = [answer for pair in zip_longest(*found) for answer in pair if answer is not None]
+    return [old[key] for key in keys], new
+
+
+def _key(question: Question) -> str:
+    """A question and the files that it may read, in a few letters."""
+    return sha256(json.dumps([FILES, vars(question)], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _started(folder: Path, root: Path, asked: list[Question]) -> tuple[Path, subprocess.Popen[bytes]]:
+    """A process that asks the checkout at ``root``, and where its answers will stand."""
+    folder.mkdir()
+    listed, answers = folder / "questions.json", folder / "answers.jsonl"
     listed.write_text(json.dumps({"files": FILES, "questions": [vars(question) for question in asked]}))
-    running = []
-    for name, root in (("base", base), ("here", ROOT)):
-        answers = KEPT / f"{name}.jsonl"
-        command = [sys.executable, str(Path(__file__).with_name("ask.py")), str(listed), str(answers)]
-        environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
-        running.append((answers, subprocess.Popen(command, env=environment)))
-    for _, process in running:
-        if process.wait():
-            sys.exit("a checkout could not be asked: its message is above")
-    first, second = ([json.loads(line) for line in path.read_text().splitlines()] for path, _ in running)
-    return first, second
+    command = [sys.executable, str(Path(__file__).with_name("ask.py")), str(listed), str(answers)]
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONSAFEPATH": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return answers, subprocess.Popen(command, env=environment)
+
+
+def _finished(answers: Path, process: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
+    if process.wait():
+        sys.exit("a checkout could not be asked: its message is above")
+    return [json.loads(line) for line in answers.read_text().splitlines()]
 
 
 def _told(asked: list[Question], old: list[dict[str, Any]], new: list[dict[str, Any]]) -> int:
