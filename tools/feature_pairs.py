@@ -1,8 +1,8 @@
 """Which pairs of features run together: ``python -m tools.feature_pairs [simulate] [plan] [--only NAME]``.
 
-Thirteen features give 78 pairs. Each is asked of ``inferplan simulate`` and of ``inferplan plan`` with small loads. It runs
-where the command answers: a load that overloads one replica is an answer of ``simulate``; a ``plan`` that finds nothing
-is none.
+Thirteen features give 78 pairs. Each is asked of ``inferplan simulate`` and of ``inferplan plan`` with small loads.
+It runs where the command answers: a load that overloads one replica is an answer of ``simulate``; a ``plan`` that
+finds nothing is none.
 """
 
 from __future__ import annotations
