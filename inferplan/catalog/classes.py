@@ -11,8 +11,8 @@ from inferplan.catalog.files import find, spec_of
 from inferplan.catalog.yaml_text import line_of
 from inferplan.errors import SpecError, UsageError
 from inferplan.spec import Spec
-from inferplan.traffic.classes import TrafficClass, require_whole
-from inferplan.traffic.requests import Slo, parse_lengths
+from inferplan.traffic.classes import require_whole
+from inferplan.traffic.requests import Slo, TrafficClass, parse_lengths
 from inferplan.units import Seconds
 
 

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from inferplan.models.layers.base import LayerContext
+from inferplan.units import Num
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Collective, Direction, Exchange, Op
-
-if TYPE_CHECKING:
-    from inferplan.models.layers.base import LayerContext
-    from inferplan.models.layers.moe import MoeLayer
 
 _COLLECTIVES = {"gather": ("all_gather", "reduce_scatter"), "all_reduce": ("all_reduce", "all_reduce")}
 """What carries tokens to every rank, and their sums back."""
 
 
-def exchange(context: LayerContext, layer: MoeLayer, direction: Direction, width: int) -> Iterator[Op]:
+class RoutedExperts(Protocol):
+    """The experts of a layer, of which each token reaches ``top_k``, as far as an exchange knows them."""
+
+    gated: bool
+    experts: int
+    top_k: int
+    groups: int
+    top_groups: int
+
+    def crowding(self, context: LayerContext) -> Num: ...
+
+
+def exchange(context: LayerContext, layer: RoutedExperts, direction: Direction, width: int) -> Iterator[Op]:
     """Dispatch or combine of vectors of ``width``; nothing without attention data parallelism.
 
     Each of the ``tp`` ranks that hold the same tokens sends its share of them. Tokens travel in the engine's format for

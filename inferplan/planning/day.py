@@ -30,9 +30,8 @@ from inferplan.serving.outages import Outages
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.profile import DAY, Profile
-from inferplan.traffic.requests import MOST_REQUESTS, Requests, drawn_of
+from inferplan.traffic.requests import MOST_REQUESTS, Requests, TrafficClass, drawn_of
 from inferplan.units import Array
 
 Policy = Literal["static", "scheduled", "reactive"]

@@ -20,10 +20,9 @@ from inferplan.planning.question import Question
 from inferplan.planning.replica import MOST_LOADS, Replica, best_point, carried_by, never, replica_of
 from inferplan.planning.sizing import Simulations
 from inferplan.planning.verify import slots_for
-from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.profile import Profile
-from inferplan.traffic.requests import Slo
+from inferplan.traffic.requests import Slo, TrafficClass
 
 MOST_MIXES = 8
 """Mixes that are simulated: each takes some ten runs."""

@@ -13,7 +13,6 @@ from inferplan.estimate.structured import Structured
 from inferplan.serving.batch_means import Precision, fewest_values
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
-from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import (
@@ -27,6 +26,7 @@ from inferplan.traffic.requests import (
     SharedPrefix,
     Slo,
     Traffic,
+    TrafficClass,
 )
 from inferplan.traffic.sessions import SessionTraffic
 from inferplan.units import format_time

@@ -8,7 +8,7 @@ plan. Runs are repeated with other requests until there are enough of these.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
-from inferplan.planning.verify import Kept, in_run_time, slots_of
+from inferplan.planning.verify import Kept, Survival, in_run_time, slots_of
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.cluster import Fleet
@@ -38,33 +38,6 @@ _GLANCE, _CLEARLY_MISSED = 600, 1.25
 """After so many requests a fleet is given up whose worst latency is more than so many times its limit."""
 _MOST_TRIED = 4
 """Sizes beyond those lost and so many times as many are not tried."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Survival:
-    """What became of a fleet of which ``lost`` replicas were cut at a moment and back ``restart`` seconds later.
-
-    failures: how often that was simulated. judged: requests that arrived meanwhile. kept: their latencies at the
-    percentile, of each class or of all, in seconds. anew: requests that began anew, all failures together; late: those
-    of them that miss a limit, of which the judgement knows nothing.
-    """
-
-    lost: int
-    restart: float
-    failures: int
-    judged: int
-    kept: tuple[Kept, ...]
-    anew: int
-    late: int
-
-    @property
-    def worst(self) -> float:
-        """The largest of the limited latencies over its limit."""
-        return max((share for one in self.kept for share in one.shares(one.slo.limits).values()), default=0.0)
-
-    @property
-    def meets(self) -> bool:
-        return self.worst <= 1.0
 
 
 class _Run(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.serving.verdict import FEWEST_LIFETIMES, flow_of
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 from inferplan.units import Array
-
-if TYPE_CHECKING:
-    from inferplan.planning.survival import Survival
 
 _LIVES, _MOST = 14, 12_000
 """Requests of a run that sizes: so many times those in the system at once, up to a bound."""
@@ -74,6 +71,33 @@ class Kept(NamedTuple):
     def shares(self, names: Collection[str]) -> dict[str, float]:
         """Each latency of ``names`` that is limited, over its limit."""
         return {name: self.achieved[name] / limit for name, limit in self.slo.all_limits.items() if name in names}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Survival:
+    """What became of a fleet of which ``lost`` replicas were cut at a moment and back ``restart`` seconds later.
+
+    failures: how often that was simulated. judged: requests that arrived meanwhile. kept: their latencies at the
+    percentile, of each class or of all, in seconds. anew: requests that began anew, all failures together; late: those
+    of them that miss a limit, of which the judgement knows nothing.
+    """
+
+    lost: int
+    restart: float
+    failures: int
+    judged: int
+    kept: tuple[Kept, ...]
+    anew: int
+    late: int
+
+    @property
+    def worst(self) -> float:
+        """The largest of the limited latencies over its limit."""
+        return max((share for one in self.kept for share in one.shares(one.slo.limits).values()), default=0.0)
+
+    @property
+    def meets(self) -> bool:
+        return self.worst <= 1.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
 from inferplan.planning.redundancy import YEAR, Survive
-from inferplan.planning.survival import Survival
+from inferplan.planning.verify import Survival
 from inferplan.reports.plan_figures import devices, money, shape
 from inferplan.table import Table
 from inferplan.units import format_time

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from inferplan.serving.records import Meter
-from inferplan.traffic.classes import TrafficClass
-from inferplan.traffic.requests import Slo
+from inferplan.traffic.requests import Slo, TrafficClass
 from inferplan.units import Array, BoolArray
 
 if TYPE_CHECKING:

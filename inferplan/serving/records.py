@@ -12,8 +12,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.traffic.classes import TrafficClass
-from inferplan.traffic.sessions import Sessions, Streams
+from inferplan.traffic.requests import TrafficClass
+from inferplan.traffic.session_columns import Sessions
+from inferplan.traffic.sessions import Streams
 
 NAN = float("nan")
 WAITING, FINISHED, REJECTED, TIMED_OUT, CANCELLED = 0, 1, 2, 3, 4

@@ -28,7 +28,7 @@ import numpy as np
 from inferplan.errors import InputFileError, UsageError
 from inferplan.files import announce
 from inferplan.traffic.requests import OpenLoop, Requests
-from inferplan.traffic.sessions import Sessions
+from inferplan.traffic.session_columns import Sessions
 
 BAILIAN_BLOCK = 16
 _LARGEST = 2**40

@@ -1,35 +1,15 @@
-"""Several kinds of traffic on one service: how many of the requests each has, its lengths, its limits, its rank."""
+"""Several kinds of traffic on one service: their names differ, and their shares make a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import isclose
 
 from inferplan.errors import UsageError
-from inferplan.traffic.requests import Lengths, Slo
+from inferplan.traffic.requests import TrafficClass
 
 SUM_TOLERANCE = 1e-3
 """Shares may miss a sum of 1 by so much: three decimals are as many as people write."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrafficClass:
-    """One kind of traffic.
-
-    share: of all requests. priority: lower goes first, as in vLLM (``Request.priority``, ``v1/core/sched/
-    request_queue.py``: a heap of priority and arrival). weight: service that it is due beside the others, under fair
-    queueing. chat: requests are messages, which a checkpoint tuned on instructions takes by its chat template.
-    """
-
-    name: str
-    share: float
-    prompt: Lengths
-    output: Lengths
-    slo: Slo = field(default_factory=Slo)
-    priority: int = 0
-    weight: float = 1.0
-    chat: bool = False
 
 
 def require_whole(classes: Sequence[TrafficClass]) -> None:

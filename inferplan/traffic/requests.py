@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,7 @@ from inferplan.errors import UsageError
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, turns_of
 from inferplan.traffic.popularity import Popularity
-
-if TYPE_CHECKING:
-    from inferplan.traffic.classes import TrafficClass
-    from inferplan.traffic.sessions import Sessions
+from inferplan.traffic.session_columns import Sessions
 
 LEAST_RATE = 1e-6
 """Requests a second: with fewer, a clock that counts seconds since the start cannot tell the steps of one request."""
@@ -260,6 +257,60 @@ class SharedPrefix:
     def __post_init__(self) -> None:
         if self.tokens < 0 or self.distinct < 1 or self.turns < 1:
             raise UsageError("a shared prefix has 0 or more tokens, and 1 or more texts and turns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slo:
+    """What users accept, in seconds; ``percentile`` percent of the requests have to meet all that is set.
+
+    answer_ttft: until the first token after the thought of a reasoning model.
+    """
+
+    ttft: float | None = None
+    tpot: float | None = None
+    e2el: float | None = None
+    answer_ttft: float | None = None
+    percentile: float = 90.0
+    session: float | None = None
+    """On the time of a whole session; ``limits`` are those of requests."""
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "tpot", "e2el", "session", "answer_ttft"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise UsageError(f"an SLO must be more than 0 seconds: {name} {limit:g}")
+        if not 0 < self.percentile <= 100:
+            raise UsageError(f"an SLO percentile is in (0, 100], not {self.percentile:g}")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by metric."""
+        pairs = (("ttft", self.ttft), ("tpot", self.tpot), ("e2el", self.e2el), ("answer_ttft", self.answer_ttft))
+        return {name: limit for name, limit in pairs if limit is not None}
+
+    @property
+    def all_limits(self) -> dict[str, float]:
+        """Those of requests and that of sessions."""
+        return self.limits if self.session is None else {**self.limits, "session": self.session}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrafficClass:
+    """One kind of traffic.
+
+    share: of all requests. priority: lower goes first, as in vLLM (``Request.priority``, ``v1/core/sched/
+    request_queue.py``: a heap of priority and arrival). weight: service that it is due beside the others, under fair
+    queueing. chat: requests are messages, which a checkpoint tuned on instructions takes by its chat template.
+    """
+
+    name: str
+    share: float
+    prompt: Lengths
+    output: Lengths
+    slo: Slo = field(default_factory=Slo)
+    priority: int = 0
+    weight: float = 1.0
+    chat: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -517,38 +568,3 @@ def drawn_of(classes: Sequence[TrafficClass], seed: int, shares: Floats, step: I
         prompt[mine] = one.prompt.sample(rng, int(np.sum(mine)))
         output[mine] = one.output.sample(rng, int(np.sum(mine)))
     return of, prompt, output
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slo:
-    """What users accept, in seconds; ``percentile`` percent of the requests have to meet all that is set.
-
-    answer_ttft: until the first token after the thought of a reasoning model.
-    """
-
-    ttft: float | None = None
-    tpot: float | None = None
-    e2el: float | None = None
-    answer_ttft: float | None = None
-    percentile: float = 90.0
-    session: float | None = None
-    """On the time of a whole session; ``limits`` are those of requests."""
-
-    def __post_init__(self) -> None:
-        for name in ("ttft", "tpot", "e2el", "session", "answer_ttft"):
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise UsageError(f"an SLO must be more than 0 seconds: {name} {limit:g}")
-        if not 0 < self.percentile <= 100:
-            raise UsageError(f"an SLO percentile is in (0, 100], not {self.percentile:g}")
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits that are set, by metric."""
-        pairs = (("ttft", self.ttft), ("tpot", self.tpot), ("e2el", self.e2el), ("answer_ttft", self.answer_ttft))
-        return {name: limit for name, limit in pairs if limit is not None}
-
-    @property
-    def all_limits(self) -> dict[str, float]:
-        """Those of requests and that of sessions."""
-        return self.limits if self.session is None else {**self.limits, "session": self.session}

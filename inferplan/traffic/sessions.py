@@ -9,7 +9,7 @@ reads the last answer of each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, overload
 
@@ -19,8 +19,8 @@ import numpy.typing as npt
 from inferplan.errors import UsageError
 from inferplan.traffic.conversations import NAME_ROOM, Floats, Ints, ThinkTime
 from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Requests
+from inferplan.traffic.session_columns import Bools, Sessions
 
-Bools = npt.NDArray[np.bool_]
 USUAL_SESSIONS, USUAL_OF_A_USER = 400, 10
 """Sessions of a run whose length nobody gave: of an open loop, and for each place of a closed one."""
 _MOST_SUBAGENTS = 64
@@ -87,43 +87,6 @@ class SessionKind:
     subagents: Subagents | None = None
     patience: ThinkTime | None = None
     gives_up: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Sessions:
-    """Which session each request is of, and what belongs to sessions.
-
-    of: by request. joins: pairs of requests ``(n, 2)``; the first also waits for the answer to the second. by_user: by
-    request, whether its gap is that of a user (else of a tool). patience: by session, seconds from its first request on
-    after which its user gives up; infinite for users who wait. kind: by session, the place of its name in ``names``.
-    recipe: how they were drawn; absent for those of a trace. earliest: by request, seconds after the first of its
-    session before which it is not sent; absent for none. note: what a reader of a trace concluded.
-    """
-
-    of: Ints
-    joins: Ints
-    by_user: Bools
-    patience: Floats
-    kind: Ints
-    names: tuple[str, ...]
-    recipe: dict[str, Any] | None = field(default=None, repr=False)
-    earliest: Floats | None = None
-    note: str = ""
-
-    def __len__(self) -> int:
-        return len(self.patience)
-
-    def head(self, count: int) -> Sessions:
-        """Those of the first ``count`` requests."""
-        joins = self.joins[np.all(self.joins < count, axis=1)]
-        earliest = None if self.earliest is None else self.earliest[:count]
-        return replace(self, of=self.of[:count], joins=joins, by_user=self.by_user[:count], earliest=earliest)
-
-    def renumbered(self, order: Ints, place: Ints) -> Sessions:
-        """The same where request ``order[i]`` is now ``i``; ``place`` is the inverse."""
-        earliest = None if self.earliest is None else self.earliest[order]
-        joins = place[self.joins]
-        return replace(self, of=self.of[order], joins=joins, by_user=self.by_user[order], earliest=earliest)
 
 
 @lru_cache(maxsize=256)

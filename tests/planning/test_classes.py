@@ -24,8 +24,7 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.waiting import QueueOrder
-from inferplan.traffic.classes import TrafficClass
-from inferplan.traffic.requests import Lengths, Slo, Traffic
+from inferplan.traffic.requests import Lengths, Slo, Traffic, TrafficClass
 from inferplan.work.parallel import Parallelism
 from tests.cli.conftest import Run, run
 

@@ -24,9 +24,8 @@ from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.waiting import QueueOrder
-from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.profile import Profile
-from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
+from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic, TrafficClass
 from inferplan.work.parallel import Parallelism
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)

@@ -20,8 +20,8 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import Options, simulate
 from inferplan.serving.waiting import QueueOrder
-from inferplan.traffic.classes import TrafficClass, require_whole
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
+from inferplan.traffic.classes import require_whole
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic, TrafficClass
 from inferplan.units import Array
 from inferplan.work.parallel import Parallelism
 from tests.serving.conftest import deployment

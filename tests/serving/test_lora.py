@@ -20,9 +20,8 @@ from inferplan.serving.adapter_slots import around
 from inferplan.serving.flags import Flags
 from inferplan.serving.result import SimulationResult, record_of
 from inferplan.serving.simulator import Options, simulate
-from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.popularity import Popularity
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic, TrafficClass
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode

@@ -23,7 +23,8 @@ from inferplan.serving.session_results import SessionFigures
 from inferplan.serving.simulator import Options, simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Slo
-from inferplan.traffic.sessions import Agent, Reply, SessionKind, Sessions, SessionTraffic, Subagents
+from inferplan.traffic.session_columns import Sessions
+from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic, Subagents
 from inferplan.work.parallel import Parallelism
 from tests.serving.conftest import deployment
 from tests.serving.plain_time import CLOSE, plain, seconds
