@@ -35,8 +35,9 @@ from inferplan.estimate.phase import Phase, run_step
 from inferplan.estimate.support import families_of, forms_of
 from inferplan.files import save
 from inferplan.serving.flags import with_flags
+from inferplan.serving.options import Options
 from inferplan.serving.rounds import eager_floors
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.units import Array
 from inferplan.validation.deploy import bare_deployment_of, deployment_of

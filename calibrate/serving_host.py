@@ -19,7 +19,8 @@ import numpy as np
 from calibrate.published.host import HostFit, with_host
 from calibrate.serving_fit import usable
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import flags_of, traffic_of

@@ -57,6 +57,7 @@ from inferplan.planning.space import Space, default_gpus
 from inferplan.serving import simulator
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.step_times import StepTimes
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
@@ -652,7 +653,7 @@ def simulate(
     deployment: Deployment,
     traffic: Traffic | Requests,
     flags: Flags | None = None,
-    options: simulator.Options | None = None,
+    options: Options | None = None,
     times: StepTimes | None = None,
     **watched: Unpack[SimulateOptions],
 ) -> SimulationResult:
@@ -665,7 +666,7 @@ def simulate(
 
     seen = _watched(watched)
     traffic = _traffic(traffic)
-    asked = read("options", options, simulator.Options | None) or simulator.Options()
+    asked = read("options", options, Options | None) or Options()
     asked = replace(asked, timeline=asked.timeline or seen.get("timeline", False))
     total = len(traffic) if isinstance(traffic, Requests) else traffic.requests_count
     with counted("requests", total, seen.get("progress", True)) as told:

@@ -45,7 +45,8 @@ from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic

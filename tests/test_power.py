@@ -21,7 +21,8 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.roofline import price
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.work.formats import FORMATS
 from inferplan.work.ops import Matmul

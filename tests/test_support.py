@@ -19,7 +19,8 @@ from inferplan.estimate.run import unchecked
 from inferplan.estimate.support import DRAFTS, POOLS, lacking, too_few
 from inferplan.reports.estimate import band_note
 from inferplan.serving.cluster import Fleet
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode

@@ -338,7 +338,8 @@ def _figures(deployment: Deployment, load: StaticLoad, speculation: Speculation)
 
 def _simulated(deployment: Deployment, task: Task, load: Row, speculation: Speculation) -> Row:
     """One point under the simulator: mean and 95th percentile of what users see."""
-    from inferplan.serving.simulator import Options, simulate
+    from inferplan.serving.options import Options
+    from inferplan.serving.simulator import simulate
     from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 
     traffic = Traffic(

@@ -17,8 +17,8 @@ from inferplan.serving.failures import Failure, FailureMode, Failures, on_a_node
 if TYPE_CHECKING:
     from inferplan.estimate.deployment import Deployment
     from inferplan.serving.flags import Flags
+    from inferplan.serving.options import Options
     from inferplan.serving.result import SimulationResult
-    from inferplan.serving.simulator import Options
     from inferplan.traffic.requests import Requests, Traffic
 
 failure_options = (

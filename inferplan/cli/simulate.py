@@ -50,11 +50,11 @@ from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, remedy, with_flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import simulate_load
-from inferplan.serving.simulator import Options
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.tiers import curve_records
 from inferplan.serving.verdict import flow_of, near_capacity

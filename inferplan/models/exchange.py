@@ -17,12 +17,16 @@ _COLLECTIVES = {"gather": ("all_gather", "reduce_scatter"), "all_reduce": ("all_
 class RoutedExperts(Protocol):
     """The experts of a layer, of which each token reaches ``top_k``, as far as an exchange knows them."""
 
-    gated: bool
-    experts: int
-    top_k: int
-    groups: int
-    top_groups: int
-
+    @property
+    def gated(self) -> bool: ...
+    @property
+    def experts(self) -> int: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def groups(self) -> int: ...
+    @property
+    def top_groups(self) -> int: ...
     def crowding(self, context: LayerContext) -> Num: ...
 
 

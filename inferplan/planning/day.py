@@ -22,14 +22,15 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.day_work import Work, work_of
 from inferplan.planning.question import Question
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
-from inferplan.serving.class_results import at_percentile, parts
+from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
+from inferplan.serving.options import Options
 from inferplan.serving.outages import Outages
-from inferplan.serving.result import SimulationResult
+from inferplan.serving.result import SimulationResult, parts
 from inferplan.serving.routing import Routing
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.profile import DAY, Profile
 from inferplan.traffic.requests import MOST_REQUESTS, Requests, TrafficClass, drawn_of
 from inferplan.units import Array

@@ -26,11 +26,11 @@ from inferplan.planning.search import cheapest_point, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, Simulations
 from inferplan.planning.verify import SHOWN
 from inferplan.serving.batch_means import fewest_values
-from inferplan.serving.class_results import at_percentile, part_of
+from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Beside, Fleet
-from inferplan.serving.result import SimulationResult
+from inferplan.serving.options import Options
+from inferplan.serving.result import SimulationResult, part_of
 from inferplan.serving.run_length import simulate_steady
-from inferplan.serving.simulator import Options
 
 _LITTLE = 1e-3
 """Requests a second that one replica of anything carries, so that the cheapest point is the one that carries most."""

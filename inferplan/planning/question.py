@@ -15,9 +15,8 @@ from inferplan.planning.masks import require_plannable
 from inferplan.planning.option import Sizing
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
+from inferplan.serving.options import Options, require_tiers
 from inferplan.serving.routing import Routing
-from inferplan.serving.simulator import Options
-from inferplan.serving.techniques.tiers import require_tiers
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
 

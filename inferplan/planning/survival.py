@@ -23,8 +23,9 @@ from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.outages import Outages, anew_late, at_percentile_of
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import MOST_REQUESTS, Requests, Slo, Traffic
 from inferplan.units import Array
 

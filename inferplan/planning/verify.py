@@ -17,12 +17,13 @@ from inferplan.planning.option import Option
 from inferplan.planning.power import PowerBudget, drawn
 from inferplan.planning.question import Question
 from inferplan.serving.batch_means import Precision, batch_size, fewest_values, student_95
-from inferplan.serving.class_results import METRICS, at_percentile, metrics_of, parts
+from inferplan.serving.class_results import METRICS, at_percentile, metrics_of
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
-from inferplan.serving.result import SimulationResult
+from inferplan.serving.options import Options
+from inferplan.serving.result import SimulationResult, parts
 from inferplan.serving.run_length import as_sure_as, simulate_steady
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.serving.verdict import FEWEST_LIFETIMES, flow_of
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic

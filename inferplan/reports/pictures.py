@@ -30,8 +30,9 @@ from inferplan.reports.plan_pictures import figures
 from inferplan.reports.simulation import timeline_tracks
 from inferplan.reports.sweep import AXES, NAMED
 from inferplan.reports.validation import scatter
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic
 from inferplan.validation.files import Validation
 

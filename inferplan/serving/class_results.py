@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from inferplan.serving.records import Meter
-from inferplan.traffic.requests import Slo, TrafficClass
-from inferplan.units import Array, BoolArray
-
-if TYPE_CHECKING:
-    from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_figures import RunFigures, Served
+from inferplan.traffic.requests import TrafficClass
+from inferplan.units import Array
 
 METRICS = ("ttft", "tpot", "e2el")
 PERCENTILES = (50, 90, 95, 99)
@@ -23,22 +19,9 @@ _ROUNDING = 1e-9
 """Of a place among the requests: what rounding adds to a whole one."""
 
 
-def metrics_of(result: SimulationResult) -> tuple[str, ...]:
+def metrics_of(result: RunFigures) -> tuple[str, ...]:
     """Latencies that a run has: where somebody thinks, until the first token of the answer too."""
     return METRICS if result.records.before is None else (*METRICS, "answer_ttft")
-
-
-class Served(Protocol):
-    """Latencies of finished requests in seconds, and what became of all."""
-
-    @property
-    def ttft(self) -> Array: ...
-    @property
-    def tpot(self) -> Array: ...
-    @property
-    def e2el(self) -> Array: ...
-    @property
-    def counts(self) -> Mapping[str, int]: ...
 
 
 def at_percentile(served: Served, name: str, percentile: float) -> float:
@@ -61,35 +44,7 @@ def percentile_beside(values: Array, percentile: float, lost: int) -> float:
     return float(np.percentile(values, 100 * min(place / max(last, 1), 1.0)))
 
 
-def parts(result: SimulationResult) -> list[tuple[TrafficClass, SimulationResult]]:
-    """The run as each class of traffic sees it: its requests alone, counted while those of the run are.
-
-    What steps and caches were used for is not told apart: the meters of a part only know how long its requests waited.
-    """
-    records = result.records
-    if records.of is None:
-        return []
-    of = np.asarray(records.of)
-    return [(one, part_of(result, of == place, one.slo)) for place, one in enumerate(records.classes)]
-
-
-def part_of(result: SimulationResult, mine: BoolArray, slo: Slo) -> SimulationResult:
-    """The run as some of its requests see it, under limits of their own."""
-    counted = result.counted
-    part = replace(
-        result,
-        records=result.records.only(mine),
-        meters=(),
-        slo=slo,
-        warmup=int(np.sum(mine[: counted.start])),
-        cooldown=int(np.sum(mine[counted.stop :])),
-        metered=result.window,
-        capacity_rate=None,
-    )
-    return replace(part, meters=(Meter(waited={"queue": float(np.sum(part.wait))}),))
-
-
-def shares_of_limits(one: TrafficClass, part: SimulationResult) -> dict[str, float]:
+def shares_of_limits(one: TrafficClass, part: RunFigures) -> dict[str, float]:
     """Each limited latency of a class, at its percentile, over its limit; infinite where its queue grows."""
     return {
         name: at_percentile(part, name, one.slo.percentile) / limit if part.steady else inf
@@ -97,18 +52,18 @@ def shares_of_limits(one: TrafficClass, part: SimulationResult) -> dict[str, flo
     }
 
 
-def intervals_of(result: SimulationResult, name: str) -> dict[str, list[float] | None]:
+def intervals_of(result: RunFigures, name: str) -> dict[str, list[float] | None]:
     """95 % confidence intervals of the mean and the percentiles of a latency."""
     found = {"mean": result.interval(name), **{f"p{q}": result.interval(name, q) for q in PERCENTILES}}
     return {key: None if interval is None else list(interval) for key, interval in found.items()}
 
 
-def class_records(result: SimulationResult) -> list[dict[str, Any]]:
-    """The record of each class; units are in the keys. Empty for a load without classes."""
-    return [_record(one, part) for one, part in parts(result)]
+def class_records(parts: Sequence[tuple[TrafficClass, RunFigures]]) -> list[dict[str, Any]]:
+    """The record of each class and its part of a run; units are in the keys."""
+    return [_record(one, part) for one, part in parts]
 
 
-def _record(one: TrafficClass, part: SimulationResult) -> dict[str, Any]:
+def _record(one: TrafficClass, part: RunFigures) -> dict[str, Any]:
     limits, counts = one.slo.limits, part.counts
     held = bool(limits and counts["arrived"])
     good = int(np.sum(part.attained))

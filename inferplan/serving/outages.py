@@ -19,9 +19,10 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.serving.class_results import percentile_beside
 from inferplan.serving.failures import Outage
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, REJECTED
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 from inferplan.units import Array, BoolArray
 

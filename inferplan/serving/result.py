@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from inferplan.serving.techniques.tiers import tier_records
 from inferplan.serving.verdict import Verdict, capacity_band, load_of_capacity, near_capacity, verdict_of
 from inferplan.shown import Shown
 from inferplan.table import SCHEMA_VERSION
-from inferplan.traffic.requests import Slo
+from inferplan.traffic.requests import Slo, TrafficClass
 from inferplan.units import Array, BoolArray
 
 _Amount = TypeVar("_Amount", int, float)
@@ -279,6 +279,34 @@ class SimulationResult(Shown):
         return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
 
 
+def parts(result: SimulationResult) -> list[tuple[TrafficClass, SimulationResult]]:
+    """The run as each class of traffic sees it: its requests alone, counted while those of the run are.
+
+    What steps and caches were used for is not told apart: the meters of a part only know how long its requests waited.
+    """
+    records = result.records
+    if records.of is None:
+        return []
+    of = np.asarray(records.of)
+    return [(one, part_of(result, of == place, one.slo)) for place, one in enumerate(records.classes)]
+
+
+def part_of(result: SimulationResult, mine: BoolArray, slo: Slo) -> SimulationResult:
+    """The run as some of its requests see it, under limits of their own."""
+    counted = result.counted
+    part = replace(
+        result,
+        records=result.records.only(mine),
+        meters=(),
+        slo=slo,
+        warmup=int(np.sum(mine[: counted.start])),
+        cooldown=int(np.sum(mine[counted.stop :])),
+        metered=result.window,
+        capacity_rate=None,
+    )
+    return replace(part, meters=(Meter(waited={"queue": float(np.sum(part.wait))}),))
+
+
 def _counts(result: SimulationResult) -> dict[str, int]:
     """What became of the requests in the figures; only sessions have calls that are cancelled."""
     arrived = int(np.sum(~np.isnan(result.arrival)))
@@ -377,8 +405,8 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "goodput_requests_per_s": result.goodput,
         "slo": {f"{name}_s": limit for name, limit in limits.items()},
         "slo_attained": float(np.mean(result.attained)) if limits and len(result.attained) else None,
-        "classes": class_records(result) or None,
-        "sessions": session_record(result),
+        "classes": class_records(parts(result)) or None,
+        "sessions": session_record(result.sessions, result.slo.session),
         "queue": {
             "wait_mean_s": float(np.mean(result.wait)) if len(result.wait) and result.steady else None,
             "wait_max_s": float(np.max(result.wait)) if len(result.wait) else None,

@@ -17,9 +17,10 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.batch_means import Precision, fewest_values, half_width, halves_agree
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, REJECTED
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.verdict import flow_of
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, Traffic

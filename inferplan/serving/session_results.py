@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,8 @@ import numpy.typing as npt
 from inferplan.serving.batch_means import half_width
 from inferplan.serving.class_results import PERCENTILES, percentile_beside
 from inferplan.serving.records import FINISHED, REJECTED, Records
+from inferplan.serving.run_figures import RunFigures
 from inferplan.units import Array, BoolArray
-
-if TYPE_CHECKING:
-    from inferplan.serving.result import SimulationResult
 
 TIMES = ("duration", "model", "tools", "thinking")
 AMOUNTS = ("calls", "prompt_tokens", "output_tokens")
@@ -108,7 +106,7 @@ class SessionFigures:
         return percentile_beside(self.duration[self.whole], percentile, lost)
 
 
-def session_figures(result: SimulationResult) -> SessionFigures | None:
+def session_figures(result: RunFigures) -> SessionFigures | None:
     """The sessions of a run; ``None`` where its requests are of none."""
     records = result.records
     sessions = records.sessions
@@ -163,7 +161,7 @@ def _least(values: Array, of: npt.NDArray[np.int64], count: int) -> Array:
     return least
 
 
-def _counted(result: SimulationResult, start: Array, duration: Array) -> BoolArray:
+def _counted(result: RunFigures, start: Array, duration: Array) -> BoolArray:
     """All sessions of a run that is counted whole; else those that began after the fill, and a mean session or more
     before the last that did, a quarter of all at most left out.
     """
@@ -214,9 +212,8 @@ def _covered(of: npt.NDArray[np.int64], begin: Array, end: Array, count: int) ->
     return np.asarray(covered)
 
 
-def session_record(result: SimulationResult) -> dict[str, Any] | None:
-    """The record of the sessions of a run; units are in the keys. ``None`` for requests that are of none."""
-    figures, limit = result.sessions, result.slo.session
+def session_record(figures: SessionFigures | None, limit: float | None) -> dict[str, Any] | None:
+    """The record of the sessions of a run under a limit; units are in the keys. ``None`` for requests of none."""
     if figures is None:
         return None
     error = half_width(figures.duration[figures.whole])

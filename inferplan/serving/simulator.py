@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from math import ceil, isfinite
 from typing import Any
@@ -15,27 +15,27 @@ from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import media_seconds, run_step
-from inferplan.estimate.structured import MaskedSteps, Structured
+from inferplan.estimate.structured import MaskedSteps
 from inferplan.estimate.support import DRAFTS, POOLS
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
-from inferplan.serving.cluster import Cluster, Fleet, Kind
+from inferplan.serving.cluster import Cluster, Kind
 from inferplan.serving.elastic import Elastic
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.mixed import Mixed
+from inferplan.serving.options import Options, require_tiers
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.session_cluster import SessionCluster
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
-from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
-from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared, require_tiers
+from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.reasoning import ReasoningLengths
-from inferplan.traffic.requests import ClosedLoop, Requests, Slo, Traffic
+from inferplan.traffic.requests import ClosedLoop, Requests, Traffic
 from inferplan.work.step import decode
 
 _REQUESTS_TO_TIME = 2
@@ -46,44 +46,6 @@ _LONGEST_TABLE = 1 << 22
 
 MOST_ENGINES = 10_000
 """Engines of one run: replicas times attention data-parallel ranks, of both pools."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is not the engine's: how replicas are fed, what users accept, what is recorded.
-
-    warmup: requests sent ahead and waited for, then left out of every figure (an open loop does not wait). trim: leave
-    out what fills the system and what runs empty after the last arrival, see :func:`_fill`. progress: called with the
-    number of requests that are done. hit_rate: share of every prompt taken as found in the prefix cache. host: memory
-    of the host that keeps what the prefix cache drops. tiers: what keeps it instead, nearest the device first.
-    """
-
-    fleet: Fleet = field(default_factory=Fleet)
-    speculation: Speculation = PLAIN
-    hit_rate: float = 0.0
-    host: HostTier | None = None
-    tiers: tuple[CacheTier, ...] = ()
-    lora_bandwidth: float | None = None
-    """Bytes a second of the link that brings adapters to a device; ``None`` for the host link on file."""
-    structured: Structured | None = None
-    """Requests that follow a grammar."""
-    slo: Slo = field(default_factory=Slo)
-    warmup: int = 0
-    trim: bool = False
-    jobs: int = 1
-    """Processes among which replicas are divided that nothing connects: arrivals known ahead, sent round robin."""
-    timeline: bool = False
-    progress: Callable[[int], None] | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.hit_rate < 1:
-            raise UsageError(f"a prefix-cache hit rate is in [0, 1), not {self.hit_rate:g}")
-        if self.warmup < 0:
-            raise UsageError(f"--warmup must be 0 or more, not {self.warmup}")
-        if self.lora_bandwidth is not None and not self.lora_bandwidth > 0:
-            raise UsageError("--lora-bandwidth must be more than 0")
-        if self.jobs < 1:
-            raise UsageError(f"--jobs must be 1 or more, not {self.jobs}")
 
 
 def simulate(

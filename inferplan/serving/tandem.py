@@ -15,9 +15,10 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.class_results import percentile_beside
+from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.time_shared import Swap, simulate_shared
 from inferplan.traffic.conversations import Ints
 from inferplan.traffic.requests import Requests, Slo

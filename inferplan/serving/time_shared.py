@@ -16,10 +16,11 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.clients import Clients, Token
+from inferplan.serving.options import Options
 from inferplan.serving.records import Metering
 from inferplan.serving.replica import Replica
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, Prepared, prepare
+from inferplan.serving.simulator import Prepared, prepare
 from inferplan.traffic.requests import Requests, Slo
 
 

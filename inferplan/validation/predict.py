@@ -17,8 +17,9 @@ from inferplan.estimate.phase import decode_phase, prefill_phase
 from inferplan.serving import simulator
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 from inferplan.validation.clients import Client, client_named
 from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of

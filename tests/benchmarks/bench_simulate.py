@@ -38,7 +38,8 @@ def _run(name: str) -> Callable[[], Any]:
     """The simulation of a case."""
     from inferplan.catalog.assemble import Request, assemble
     from inferplan.serving.cluster import Fleet
-    from inferplan.serving.simulator import Options, simulate
+    from inferplan.serving.options import Options
+    from inferplan.serving.simulator import simulate
     from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths
     from inferplan.work.parallel import Parallelism
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.estimate.deployment import Deployment
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import capacity_rate, simulate_steady
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.verdict import flow_of
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism

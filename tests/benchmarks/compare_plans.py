@@ -27,8 +27,9 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Rejections, Space, candidates
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Slo, parse_lengths
 from inferplan.work.parallel import Parallelism
 

@@ -14,7 +14,8 @@ from inferplan.devices.engine import EngineFlags
 from inferplan.reports.simulation import _waits
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism
 from tests.cli.conftest import Run

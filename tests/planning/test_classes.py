@@ -21,8 +21,9 @@ from inferplan.planning.space import Space
 from inferplan.planning.verify import Kept, Verified, traffic_of
 from inferplan.reports.plan import plan_report
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.requests import Lengths, Slo, Traffic, TrafficClass
 from inferplan.work.parallel import Parallelism

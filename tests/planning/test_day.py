@@ -27,9 +27,10 @@ from inferplan.planning.replica import replica_of
 from inferplan.planning.space import Space
 from inferplan.serving.autoscaling import Life, Reactive, Schedule
 from inferplan.serving.cold_start import ColdStart, weights_of
+from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.profile import Profile
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 

@@ -20,9 +20,10 @@ from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.profile import Profile
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic, TrafficClass

@@ -29,9 +29,10 @@ from inferplan.reports.plan_figures import launch_line
 from inferplan.reports.plan_file import planned_of
 from inferplan.reports.plan_record import deployment_record
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import adapters_found
 from inferplan.serving.rounds import Decodes, Round
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import Lengths, Requests, Slo
 from inferplan.work.adapters import LoraAsked

@@ -33,7 +33,8 @@ from inferplan.reports.plan_file import planned_of
 from inferplan.reports.plan_notes import host_lines
 from inferplan.reports.plan_record import deployment_record
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism

@@ -13,7 +13,8 @@ from inferplan.estimate.run import estimate
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes
 from inferplan.planning.passes import priced_grid
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic

@@ -25,7 +25,8 @@ from inferplan.reports.fit import memory_report
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_figures import launch_of, load_of_users
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, Lengths, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism

@@ -22,7 +22,8 @@ from inferplan.planning.sizing import Simulations, Sizer, capacity, least
 from inferplan.planning.space import Space
 from inferplan.planning.verify import QUOTED, Verified
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo
 from inferplan.work.parallel import Parallelism
 

@@ -29,7 +29,8 @@ from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart, weights_of
 from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism

@@ -29,7 +29,7 @@ from inferplan.reports.plan_file import planned_of
 from inferplan.reports.plan_record import deployment_record
 from inferplan.reports.plan_tiers import tier_lines, tiers_record, tiers_table
 from inferplan.serving.batch_means import Precision
-from inferplan.serving.simulator import Options
+from inferplan.serving.options import Options
 from inferplan.serving.techniques.tiers import CacheTier, TierPrice
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import Lengths, SharedPrefix, Slo

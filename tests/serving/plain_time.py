@@ -17,7 +17,8 @@ from inferplan.devices.engine import Engine, EngineVersion, Scheduler, ServingCo
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
 from inferplan.work.formats import uniform
 from inferplan.work.parallel import Parallelism

@@ -16,9 +16,10 @@ from inferplan.errors import UsageError
 from inferplan.serving.batch_means import Precision
 from inferplan.serving.cache_tiers import beside_loads
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import simulate_load
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic import traces

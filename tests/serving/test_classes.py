@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from inferplan.errors import UsageError
-from inferplan.serving.class_results import at_percentile, parts
+from inferplan.serving.class_results import at_percentile
 from inferplan.serving.flags import Flags
-from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.result import SimulationResult, parts
+from inferplan.serving.simulator import simulate
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.classes import require_whole
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic, TrafficClass

@@ -14,11 +14,12 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.cluster import Fleet
+from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.replica import Replica
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Router, Routing
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
 

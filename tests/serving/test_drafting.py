@@ -22,7 +22,8 @@ from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.planning.space import Rejections, Space, speculations
 from inferplan.reports import plan_file
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.applied import Techniques, refusal, served_estimate
 from inferplan.serving.techniques.speculation import Speculation, expected_tokens, speculate

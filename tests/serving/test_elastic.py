@@ -12,9 +12,10 @@ from inferplan.errors import UsageError
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import OpenLoop, Requests, Traffic, parse_lengths
 from tests.serving.conftest import deployment
 

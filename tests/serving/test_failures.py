@@ -14,11 +14,12 @@ from inferplan.serving.autoscaling import Life, Losses, Reactive, Schedule
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, FailureMode, Failures, Outage, replicas_on_a_node
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.outages import Outages, anew_late, at_percentile_of, simulate_failures
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism

@@ -9,7 +9,8 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.serving.first_token import IdlePrompt, first_token
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic

@@ -20,8 +20,9 @@ from inferplan.estimate.graph import build
 from inferplan.estimate.memory import Footprint
 from inferplan.models.prediction import draft_models, head_models
 from inferplan.models.spec import DraftHead, ModelSpec
+from inferplan.serving.options import Options
 from inferplan.serving.rounds import Decodes, Round
-from inferplan.serving.simulator import Options, draft_times, simulate
+from inferplan.serving.simulator import draft_times, simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.step_times import Reach, step_times
 from inferplan.serving.techniques.speculation import Speculation, prompt_with_drafts, speculate

@@ -10,7 +10,8 @@ import pytest
 
 from inferplan.errors import UsageError
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.tiers import SHARES, CacheTier, TierPrice, curve_records
 from inferplan.traffic import traces
 from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths

@@ -18,8 +18,9 @@ from inferplan.estimate.phase import run_step
 from inferplan.estimate.run import estimate
 from inferplan.serving.adapter_slots import around
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult, record_of
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic, TrafficClass
 from inferplan.work.adapters import LoraAsked

@@ -13,9 +13,10 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.serving.cluster import Beside, Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.records import Records
 from inferplan.serving.routing import Router
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 
 FAST = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))

@@ -21,12 +21,13 @@ from inferplan.serving.admission import Rules
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.flow_shop import FlowShop
+from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.records import Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.scheduler import Scheduler
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.step_times import NO_PROMPTS, Chunk
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 from inferplan.work.parallel import Parallelism

@@ -10,9 +10,10 @@ import pytest
 from inferplan.serving import plain_replica
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.replica import Replica
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
 from tests.serving.conftest import deployment

@@ -20,8 +20,9 @@ from inferplan.serving.apart import Apart
 from inferplan.serving.cache_transfer import Transfer
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism

@@ -21,7 +21,8 @@ from inferplan.planning.pools import _limit_on_ttft
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, Failures
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 from inferplan.work.parallel import Parallelism

@@ -14,9 +14,10 @@ from inferplan.serving import run_length
 from inferplan.serving.batch_means import Precision, batch_size, half_width, halves_agree, student_95
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import capacity_rate, simulate_steady
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic
 from tests.serving.conftest import deployment

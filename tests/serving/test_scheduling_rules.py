@@ -11,8 +11,9 @@ from inferplan.devices.hardware import Link
 from inferplan.serving.admission import Admitted, Progress
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, rules_of
+from inferplan.serving.options import Options
 from inferplan.serving.records import Records
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.traffic.requests import ClosedLoop, Slo
 from inferplan.work.parallel import Parallelism

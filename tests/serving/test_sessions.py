@@ -17,10 +17,11 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, Failures
+from inferplan.serving.options import Options
 from inferplan.serving.records import CANCELLED, FINISHED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.session_results import SessionFigures
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Slo
 from inferplan.traffic.session_columns import Sessions

@@ -15,7 +15,8 @@ from inferplan.estimate.run import estimate
 from inferplan.serving.cache_transfer import Transfer
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 from inferplan.work.parallel import Parallelism

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from inferplan.errors import UsageError
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.speculation import (
     Speculation,

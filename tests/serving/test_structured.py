@@ -18,7 +18,8 @@ from inferplan.estimate.phase import decode_phase, host_seconds
 from inferplan.estimate.run import estimate
 from inferplan.estimate.structured import MaskedSteps, Structured, StructuredEstimate, binomial
 from inferplan.serving.cluster import Fleet
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths

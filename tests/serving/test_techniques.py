@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.batching import static_waste
 from inferplan.serving.techniques.chunked_prefill import chunked_prefill, chunks, pairs
 from inferplan.serving.techniques.fused_attention import fusion_gain

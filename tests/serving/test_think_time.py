@@ -7,7 +7,8 @@ import pytest
 
 from inferplan.serving.batch_means import half_width
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, prepare, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import prepare, simulate
 from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, SharedPrefix, Traffic, parse_lengths
 from tests.serving.conftest import deployment

@@ -10,7 +10,8 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.tandem import simulate_tandem
 from inferplan.serving.time_shared import Swap, simulate_shared
 from inferplan.traffic.requests import Lengths, Requests, Slo

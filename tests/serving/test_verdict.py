@@ -13,10 +13,11 @@ from inferplan.devices.engine import ServingConstants
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.batch_means import Precision
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import capacity_rate, simulate_load, simulate_steady
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.simulator import simulate
 from inferplan.serving.verdict import Flow, capacity_band, flow_of, load_of_capacity, near_capacity
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UsageError
@@ -17,13 +16,11 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.models.lora import loaded_bytes
 from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
+from inferplan.serving.options import Options
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.step_times import StepTimes
 from inferplan.serving.techniques.speculation import PLAIN
 from inferplan.traffic.requests import Requests
-
-if TYPE_CHECKING:
-    from inferplan.serving.simulator import Options
 
 
 def require_adapters(deployment: Deployment, requests: Requests, options: Options, rules: Rules) -> None:

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.cache_tiers import Tier
+from inferplan.serving.run_figures import RunFigures
 from inferplan.serving.techniques.offload import bytes_per_token
 from inferplan.traffic.requests import Requests
 from inferplan.traffic.reuse import hit_curve
 from inferplan.work.parallel import Parallelism
-
-if TYPE_CHECKING:
-    from inferplan.serving.result import SimulationResult
-    from inferplan.serving.simulator import Options
 
 Served = tuple[Deployment, Deployment | None]
 """A deployment and what drafts beside it, whose cache is kept with the model's."""
@@ -116,27 +113,6 @@ def chains_of(tiers: Sequence[CacheTier], served: Served, block: int) -> Callabl
     return lambda: [shared[tier.name] if tier.shared else tier.made(served, block) for tier in tiers]
 
 
-def require_tiers(options: Options) -> None:
-    """Raise ``UsageError`` for tiers that are no chain, or beside what says the same in another way."""
-    tiers, names = options.tiers, [tier.name for tier in options.tiers]
-    if not tiers:
-        return
-    if options.host is not None:
-        raise UsageError("--kv-offload is a cache tier too", hint="--cache-tier host:100GB:50GB/s in its place")
-    if options.hit_rate:
-        raise UsageError(
-            "--cache-tier beside a given hit rate, which does not say where the hits lie",
-            because="a --workload may bring one",
-            hint="requests that share text: --trace with hashes, --turns, --shared-prefix",
-        )
-    if len(set(names)) < len(names) or "device" in names:
-        raise UsageError("each cache tier has a name of its own", because="device is the cache of the device itself")
-    if [tier.shared for tier in tiers] != sorted(tier.shared for tier in tiers):
-        raise UsageError("a tier of one replica lies below a shared one", hint="shared tiers last")
-    if tiers[-1].shared and options.jobs > 1:
-        raise UsageError("a shared cache tier connects the replicas: --jobs cannot divide them", hint="leave it out")
-
-
 def nothing_shared(beside: str = "") -> UsageError:
     """The error for tiers that can find nothing. beside: what else says so."""
     return UsageError(
@@ -145,7 +121,7 @@ def nothing_shared(beside: str = "") -> UsageError:
     )
 
 
-def tier_records(result: SimulationResult) -> list[dict[str, Any]] | None:
+def tier_records(result: RunFigures) -> list[dict[str, Any]] | None:
     """What came from the device's cache and from each tier below it; ``None`` without tiers.
 
     Loads are those of the first admission of each request that counts; bytes, those of one device.
@@ -161,7 +137,7 @@ def tier_records(result: SimulationResult) -> list[dict[str, Any]] | None:
     return [{**one, "hit_rate": one["hit_tokens"] / prompts if prompts else 0.0} for one in (device, *below)]
 
 
-def curve_records(result: SimulationResult, served: Served, block: int) -> list[dict[str, Any]]:
+def curve_records(result: RunFigures, served: Served, block: int) -> list[dict[str, Any]]:
     """What one LRU cache would find of the requests of a run, in the order in which they came, at a few sizes
     (:data:`SHARES`); of the prompts that count. Bytes are of one device of a replica, ``block`` tokens have one name.
 

@@ -1,0 +1,73 @@
+"""What a run is asked beside its deployment, its traffic and the engine's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from inferplan.errors import UsageError
+from inferplan.estimate.structured import Structured
+from inferplan.serving.cluster import Fleet
+from inferplan.serving.techniques.offload import HostTier
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
+from inferplan.serving.techniques.tiers import CacheTier
+from inferplan.traffic.requests import Slo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is not the engine's: how replicas are fed, what users accept, what is recorded.
+
+    warmup: requests sent ahead and waited for, then left out of every figure (an open loop does not wait). trim: leave
+    out what fills the system and what runs empty after the last arrival. progress: called with the number of requests
+    that are done. hit_rate: share of every prompt taken as found in the prefix cache. host: memory of the host that
+    keeps what the prefix cache drops. tiers: what keeps it instead, nearest the device first.
+    """
+
+    fleet: Fleet = field(default_factory=Fleet)
+    speculation: Speculation = PLAIN
+    hit_rate: float = 0.0
+    host: HostTier | None = None
+    tiers: tuple[CacheTier, ...] = ()
+    lora_bandwidth: float | None = None
+    """Bytes a second of the link that brings adapters to a device; ``None`` for the host link on file."""
+    structured: Structured | None = None
+    """Requests that follow a grammar."""
+    slo: Slo = field(default_factory=Slo)
+    warmup: int = 0
+    trim: bool = False
+    jobs: int = 1
+    """Processes among which replicas are divided that nothing connects: arrivals known ahead, sent round robin."""
+    timeline: bool = False
+    progress: Callable[[int], None] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hit_rate < 1:
+            raise UsageError(f"a prefix-cache hit rate is in [0, 1), not {self.hit_rate:g}")
+        if self.warmup < 0:
+            raise UsageError(f"--warmup must be 0 or more, not {self.warmup}")
+        if self.lora_bandwidth is not None and not self.lora_bandwidth > 0:
+            raise UsageError("--lora-bandwidth must be more than 0")
+        if self.jobs < 1:
+            raise UsageError(f"--jobs must be 1 or more, not {self.jobs}")
+
+
+def require_tiers(options: Options) -> None:
+    """Raise ``UsageError`` for tiers that are no chain, or beside what says the same in another way."""
+    tiers, names = options.tiers, [tier.name for tier in options.tiers]
+    if not tiers:
+        return
+    if options.host is not None:
+        raise UsageError("--kv-offload is a cache tier too", hint="--cache-tier host:100GB:50GB/s in its place")
+    if options.hit_rate:
+        raise UsageError(
+            "--cache-tier beside a given hit rate, which does not say where the hits lie",
+            because="a --workload may bring one",
+            hint="requests that share text: --trace with hashes, --turns, --shared-prefix",
+        )
+    if len(set(names)) < len(names) or "device" in names:
+        raise UsageError("each cache tier has a name of its own", because="device is the cache of the device itself")
+    if [tier.shared for tier in tiers] != sorted(tier.shared for tier in tiers):
+        raise UsageError("a tier of one replica lies below a shared one", hint="shared tiers last")
+    if tiers[-1].shared and options.jobs > 1:
+        raise UsageError("a shared cache tier connects the replicas: --jobs cannot divide them", hint="leave it out")
