@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint types unit docs minimum other release-check same-answers install wheels calibrate-gpu clean
+.PHONY: test lint types unit docs minimum other release-check same-answers mutants mutants-drawn install wheels calibrate-gpu clean
 
 test: lint types docs unit
 
@@ -36,6 +36,16 @@ unit: install
 # Some five hundred questions to a commit and to the working tree: answers to 1e-9, exit codes, classes of errors.
 same-answers: install
 	$(BIN)/python -m tools.same_answers $(BASE)
+
+# Small mistakes planted in our code, and the tests that must notice (docs/architecture.md). ARGS="--only inferplan/serving
+# --draw 200 --seed 3" draws; without ARGS all of them, which takes hours.
+MUTANTS = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tools.mutants
+mutants: install
+	$(MUTANTS) $(ARGS)
+
+# Of the mutants that died before, as many as a minute of CPU time allows: they must die again.
+mutants-drawn: install
+	$(MUTANTS) --killed-before --draw 48
 
 # The site in build/site-docs; a broken link, a page outside the navigation or an undocumented name is an error.
 docs: install

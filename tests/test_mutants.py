@@ -1,82 +1,169 @@
-"""Each planted bug is caught by at least one golden value or law; the honest model by none."""
+"""The tool that plants mistakes: its changes, what it leaves alone, names, how a mutant is put in place and judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from inferplan.estimate.batch import Estimate
-from inferplan.estimate.load import StaticLoad
-from inferplan.work.formats import FORMATS
-from inferplan.work.parallel import Parallelism
-from tests.builders import all_in, chip, dense, deploy
-from tests.golden.test_cs336 import CS336
-from tests.golden.test_experts import expert_failures
-from tests.golden.test_kipply import KIP
-from tests.golden.test_scaling_book import SB
-from tests.golden.test_seeds import SEED
-from tests.mutants import MUTANTS, Mutant, planted
-from tests.properties import test_laws as laws
-
-POINT = {"batch": 8.0, "prompt": 300.0, "output": 40.0}
+from tools.mutants import source
+from tools.mutants.judge import Chosen, forks
+from tools.mutants.operators import changes
+from tools.mutants.record import judges
+from tools.mutants.source import Mutant, loaded, mutants_of, plant
 
 
-def sample(parallel: Parallelism) -> laws.Deployment:
-    """One fixed deployment for the laws: grouped queries, a window, four ways."""
-    model = dense(layers=2, d_model=256, heads=8, kv_heads=4, d_ff=512, vocab=1024, mixer={"window": 100}, norm="rms")
-    return deploy(model, chip(1e12, 1e14, link=1e10), all_in(FORMATS["bf16"]), parallel)
+def made_of(text: str) -> set[tuple[str, str]]:
+    """(operator, changed code) of every change of a function's body."""
+    function = ast.parse(dedent(text)).body[0]
+    assert isinstance(function, ast.stmt)
+    return {(change.operator, ast.unparse(change.new)) for change in changes(function)}
 
 
-def law(test: Callable[..., None], *arguments: object) -> Callable[[], list[str]]:
-    """A law's body on one deployment, as a check that lists what it finds wrong."""
-
-    def check() -> list[str]:
-        try:
-            test.hypothesis.inner_test(*arguments)  # type: ignore[attr-defined]
-        except AssertionError as error:
-            return [f"{test.__name__}: {error}"]
-        return []
-
-    return check
+def body(text: str) -> set[tuple[str, str]]:
+    return made_of(f"def f(a, b, c):\n    {text}\n")
 
 
-def window_check() -> list[str]:
-    estimate = Estimate(deployment=sample(Parallelism()), load=StaticLoad(**POINT))
-    expected = 8 * 100 * 2 * 4 * 32 * 2 * 2  # sequences, window, K and V, heads, width, layers, bytes
-    return [] if estimate.footprint.state == expected else [f"KV {estimate.footprint.state}, not {expected}"]
-
-
-CHECKS: dict[str, Callable[[], list[str]]] = {
-    "CS336": CS336.failures,
-    "Scaling Book": SB.failures,
-    "kipply": KIP.failures,
-    "seeds": SEED.failures,
-    "experts": expert_failures,
-    "window": window_check,
-    "law of shards": law(laws.test_shards_conserve_flop, sample(Parallelism(tp=4)), POINT),
-    "law of weight bytes": law(laws.test_shards_conserve_weight_bytes, sample(Parallelism(tp=4)), POINT),
-    "law of saturation": law(laws.test_ideal_saturates_a_resource_in_every_operator, sample(Parallelism(tp=4)), POINT),
-    "law of widths": law(laws.test_half_the_width_is_half_the_bytes, sample(Parallelism()), POINT, "bf16"),
+CHANGED = {
+    "return a < b": {("flipped", "a >= b"), ("relaxed", "a <= b")},
+    "return a in b": {("flipped", "a not in b")},
+    "return a < b == c": {("flipped", "a >= b == c"), ("relaxed", "a <= b == c"), ("flipped", "a < b != c")},
+    "return a + b": {("exchanged", "a - b"), ("term", "a"), ("term", "b")},
+    "return a / b": {("exchanged", "a * b"), ("term", "a")},
+    "return -a": {("term", "a")},
+    "a += b": {("exchanged", "a -= b"), ("term", "pass")},
+    "return 3": {("constant", "4")},
+    "return 0.5": {("constant", "1.0")},
+    "return a < MOST": {("flipped", "a >= MOST"), ("relaxed", "a <= MOST"), ("constant", "MOST * 2")},
+    "return g(a, b, k=c)": {("arguments", "g(b, a, k=c)")},
+    "return a and b and c": {("operand", "b and c"), ("operand", "a and c"), ("operand", "a and b")},
+    "return not a": {("operand", "a")},
+    "return np.minimum(a, b)": {("opposite", "np.maximum")},
+    "return a if b else c": {("branch", "False"), ("branch", "True")},
+    "return [a for a in b if c]": {("branch", "True")},
+    "if a: raise ValueError(b + 1)": {("branch", "False")},
 }
+UNCHANGED = [
+    '"""About 3 + 4."""',
+    "a: Literal[3] = b",
+    "return a + 'of' + b",
+    "return f'{a + 1}'",
+    "log.info(a, b + 1)",
+    "return 1e-9",
+    "return round(a, digits=3)",
+    "assert a < b",
+    "return isinstance(a, b)",
+    "return g(a, a)",
+    "return g(*a, b)",
+    "return True",
+]
 
 
-def caught(mutant: Mutant | None) -> dict[str, int]:
-    """How many values each check finds wrong."""
-    with planted(mutant):
-        found = {name: len(check()) for name, check in CHECKS.items()}
-    return {name: number for name, number in found.items() if number}
+def test_each_operator_by_its_changes() -> None:
+    wrong = {text: body(text) for text, expected in CHANGED.items() if body(text) != expected}
+    assert not wrong
 
 
-def test_honest_model_passes_every_check() -> None:
-    assert caught(None) == {}
+def test_words_annotations_and_tolerances_are_left_alone() -> None:
+    wrong = {text: body(text) for text in UNCHANGED if body(text)}
+    assert not wrong
+    assert not made_of("@cached(3)\ndef f(a: Literal[3] = 4, *, b: int = 5) -> Literal[6]: return a")
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_is_caught(mutant: Mutant) -> None:
-    assert caught(mutant), f"no check notices: {mutant.name}"
+TEXT = '''
+class Box:
+    """A box of 3."""
+
+    @property
+    def half(self):
+        def inner(a):
+            return a < 2
+
+        return self.size / 2 if inner(self.size) else 7
+
+    def __repr__(self):
+        return self.size * 3
+'''
 
 
-def test_honest_model_passes_again() -> None:
-    """Planting leaves nothing behind."""
-    assert caught(None) == {}
+def names(text: str) -> list[str]:
+    return [mutant.name for mutant in mutants_of("a.b", text)]
+
+
+def test_a_name_outlives_moved_lines_and_other_functions() -> None:
+    moved = "import numpy\n\n\ndef other(a):\n    return a < 3\n" + TEXT.replace("A box of 3.", "Words.\n\n    More.")
+    assert "a.b:Box.half#flipped-1" in names(TEXT)
+    assert not [name for name in names(TEXT) if "__repr__" in name]
+    assert names(TEXT) == [name for name in names(moved) if ":other#" not in name]
+    digests = [{m.digest for m in mutants_of("a.b", text) if "Box" in m.name} for text in (TEXT, moved)]
+    assert digests[0] == digests[1]
+    assert digests[0] != {mutant.digest for mutant in mutants_of("a.b", TEXT.replace("7", "8"))}
+
+
+def test_names_are_unique_in_our_own_modules() -> None:
+    found = [mutant.name for name in ("inferplan.work.ops", "inferplan.units") for mutant in mutants_of(name)]
+    assert len(found) == len(set(found)) > 500
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module ``shelf`` of its own folder, loaded, with a second holder of its function."""
+    path = tmp_path / "shelf.py"
+    path.write_text("def wide(a, b):\n    return a + 2 * b\n\n\nTABLE = {'wide': wide}\n")
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    source.path_of.cache_clear()
+    spec = importlib.util.spec_from_file_location("shelf", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "shelf", module)
+    spec.loader.exec_module(module)
+    return path
+
+
+def test_a_mistake_reaches_every_holder_and_no_file(planted: Path) -> None:
+    before = planted.read_text()
+    module = sys.modules["shelf"]
+    found = {mutant.name: mutant for mutant in mutants_of("shelf")}
+    held = module.TABLE["wide"]
+    assert held(5, 7) == 19
+    plant(found["shelf:wide#exchanged-1"], loaded())
+    assert (held(5, 7), module.wide(5, 7)) == (-9, -9)
+    plant(found["shelf:wide#term-2"], loaded())  # of the honest source again: one mistake at a time
+    assert held(5, 7) == 14
+    assert planted.read_text() == before
+    with pytest.raises(LookupError):
+        plant(found["shelf:wide#term-1"], {})
+
+
+def spin() -> str:
+    while True:
+        pass
+
+
+def test_forks_answer_and_end_at_their_limit() -> None:
+    works = [("six", lambda: str(2 * 3), 5.0), ("spin", spin, 0.0), ("dies", lambda: str(1 // 0), 5.0)]
+    assert {key: judged.word for key, judged in forks(works, 2)} == {"six": "6", "spin": "", "dies": ""}
+
+
+def test_the_narrowest_tests_of_a_line_judge() -> None:
+    mutant: Mutant = next(
+        one for one in mutants_of("m", "\n\ndef f(a):\n    b = 1\n    return a < b\n") if one.operator == "flipped"
+    )
+    lines = {"m:f": {"1": [0, 1], "2": [1, 2]}}
+    record = {"digest": "", "tests": [["t::a", 0.1], ["t::b", 0.2], ["t::c", 0.3]], "lines": lines}
+    other = {"digest": "", "tests": [["u::a", 0.4]], "lines": {"m:f": {"1": [0]}}}
+    assert judges(mutant, {"t": record, "u": other}) == [(0.2, "t::b"), (0.3, "t::c")]
+
+
+def test_only_chosen_tests_run_in_their_order() -> None:
+    class Item:
+        def __init__(self, nodeid: str) -> None:
+            self.nodeid = nodeid
+
+    items = [Item("t::a"), Item("t::b"), Item("t::c")]
+    Chosen(["t::c", "t::gone", "t::a"]).pytest_collection_modifyitems(items)  # type: ignore[arg-type]
+    assert [item.nodeid for item in items] == ["t::c", "t::a"]

@@ -24,7 +24,6 @@ from inferplan.estimate.roofline import OpCost
 from inferplan.reports.estimate import band_note, basis_note, estimate_record
 from inferplan.reports.overlay import overlay_note
 from inferplan.work.step import Segment, Step
-from tests.mutants import forget
 
 HALF = {"math": 0.5, "memory": 0.5, "sharpness": 1.0}
 
@@ -307,7 +306,6 @@ def test_a_run_that_was_written_beside_the_shipped_files_lies_over_them(
     fit = found.fit("matmul", "bf16")
     assert fit is not None and (fit.math, fit.basis) == (0.5, "calibrated")
     assert found.fit("attention.decode", "bf16") == shipped.fit("attention.decode", "bf16")
-    forget()
 
 
 def test_the_step_of_a_run_is_torchs_own_loop_and_no_engines(tmp_path: Path) -> None:

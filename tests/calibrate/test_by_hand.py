@@ -1,7 +1,4 @@
-"""Values of the calibrator computed by hand: the robust loss, what counts as measured, transfer, bands, the check.
-
-Checks take no fixtures, so that planted bugs (tests/calibrate/mutants.py) can be held against them.
-"""
+"""Values of the calibrator computed by hand: the robust loss, what counts as measured, transfer, bands, the check."""
 
 from __future__ import annotations
 

@@ -1,0 +1,150 @@
+"""Which tests run which lines, recorded once a test file: the tests that may judge a mutant follow from it.
+
+A file's record holds, for each line of each function of ours, its narrowest tests: those that run the fewest lines.
+It is made anew when the test file changes. Lines count from the first of their function: edits elsewhere do not age it.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from tools.mutants.judge import Chosen, forks, run_tests
+from tools.mutants.source import PACKAGES, ROOT, Mutant, first_line, functions, modules, path_of
+
+KEPT = ROOT / "build" / "mutants"
+NARROWEST = 8
+"""Tests held for a line, of each test file."""
+CALLS = 24
+"""Calls of one function that are traced in one test: a loop of a million runs the same lines."""
+CPU_SECONDS = 60
+"""For one test file; what ran until then is held."""
+NOT_JUDGES = ("tests/oracle/", "tests/web/test_page.py", "tests/test_docs", "tests/test_readme", "tests/test_notebook")
+"""Tests of files of models, pages and documents: slow, and of no formula."""
+
+Record = dict[str, Any]
+"""digest: of the test file. tests: (name, seconds). lines: ``module:function`` -> line -> indices of tests."""
+
+
+class Recorder(Chosen):
+    """Notes the lines of ours that each passing test runs, and writes the record after each."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(None)
+        self.out = out
+        self.ours = tuple(str(ROOT / package) + "/" for package in PACKAGES)
+        self.lines: set[tuple[str, int]] = set()
+        self.calls: Counter[CodeType] = Counter()
+        self.found: dict[str, set[tuple[str, int]]] = {}
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.lines, self.calls = set(), Counter()
+        sys.settrace(self._call)
+        yield
+        sys.settrace(None)
+        if item.nodeid in self.passed:
+            self.found[item.nodeid] = self.lines
+            with self.out.open("a") as file:
+                json.dump([item.nodeid, self.passed[item.nodeid], sorted(self.lines)], file)
+                file.write("\n")
+
+    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(self.ours) or self.calls[code] >= CALLS:
+            return None
+        self.calls[code] += 1
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            self.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
+
+
+def test_files() -> list[str]:
+    found = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py"))
+    return [name for name in found if not name.startswith(NOT_JUDGES)]
+
+
+def _kept(name: str) -> Path:
+    return KEPT / (name.replace("/", ".") + ".json")
+
+
+def _digest(name: str) -> str:
+    return sha256((ROOT / name).read_bytes()).hexdigest()[:16]
+
+
+def records(jobs: int, only: tuple[str, ...] = ()) -> dict[str, Record]:
+    """The record of each test file (of those that begin with ``only``); makes those that are missing or old."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    wanted = [name for name in test_files() if name.startswith(only or "tests/")]
+    found = {name: json.loads(_kept(name).read_text()) for name in wanted if _kept(name).exists()}
+    old = [name for name in wanted if name not in found or found[name]["digest"] != _digest(name)]
+    works = [(name, lambda name=name: _recorded(name), CPU_SECONDS) for name in old]
+    for count, (key, judged) in enumerate(forks(works, jobs), 1):
+        name = str(key)
+        raw = _kept(name).with_suffix(".raw")
+        found[name] = _record(name, raw)
+        raw.unlink(missing_ok=True)
+        _kept(name).write_text(json.dumps(found[name], separators=(",", ":")))
+        end = "" if judged.word else ", cut off"
+        print(
+            f"recorded {count}/{len(old)} {name}: {len(found[name]['tests'])} tests, {judged.seconds:.0f} s{end}",
+            file=sys.stderr,
+            flush=True,
+        )
+    return found
+
+
+def _recorded(name: str) -> str:
+    raw = _kept(name).with_suffix(".raw")
+    raw.unlink(missing_ok=True)
+    run_tests([name], Recorder(raw), "-m", "not slow and not network", "--maxfail=1000")
+    return "recorded"
+
+
+def _record(name: str, raw: Path) -> Record:
+    """The lines of every function with the narrowest of its tests."""
+    rows = [json.loads(line) for line in raw.read_text().splitlines() if line.endswith("]")] if raw.exists() else []
+    rows.sort(key=lambda row: (len(row[2]), row[1]))
+    at: dict[tuple[str, int], list[int]] = {}
+    for index, (_, _, lines) in enumerate(rows):
+        for path, line in lines:
+            held = at.setdefault((path, line), [])
+            if len(held) < NARROWEST:
+                held.append(index)
+    found: dict[str, dict[str, list[int]]] = {}
+    paths = {path for path, _ in at}
+    for module in modules():
+        path = path_of(module)
+        if str(path) in paths:
+            for function, node in functions(ast.parse(path.read_text(encoding="utf-8"))):
+                first = first_line(node)
+                for line in range(first, (node.end_lineno or first) + 1):
+                    if (str(path), line) in at:
+                        found.setdefault(f"{module}:{function}", {})[str(line - first)] = at[str(path), line]
+    return {"digest": _digest(name), "tests": [row[:2] for row in rows], "lines": found}
+
+
+def judges(mutant: Mutant, found: dict[str, Record]) -> list[tuple[float, str]]:
+    """(seconds, test) of the tests that run the changed line, the narrowest of each file first."""
+    first, last, statement = (line - mutant.first for line in mutant.lines)
+    chosen: list[tuple[int, float, str]] = []
+    for record in found.values():
+        lines = record["lines"].get(f"{mutant.module}:{mutant.function}", {})
+        ran = {index for line in range(first, last + 1) for index in lines.get(str(line), [])}
+        ran = ran or set(lines.get(str(statement), []))
+        for rank, index in enumerate(sorted(ran)):
+            name, seconds = record["tests"][index]
+            chosen.append((rank, seconds, name))
+    return [(seconds, name) for _, seconds, name in sorted(chosen)]
