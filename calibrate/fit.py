@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -53,38 +53,8 @@ TERMS_OF: dict[str, tuple[str, ...]] = {
 """The further terms of each kernel that earned their place on held-out shapes (docs/calibration.md)."""
 
 
-class Unknown(NamedTuple):
-    """A constant to fit: what is expected of it, and between which values physics allows it."""
-
-    start: float
-    low: float
-    high: float
-    meaning: str
-
-
 SOFT = 0.15
 """Errors of rows beyond this size (of the logarithm) count in proportion, smaller ones by their square."""
-
-
-def pulled_step(
-    unknowns: Sequence[Unknown], at: Sequence[float], error: Array, slope: Array, pull: float, reach: float
-) -> Array:
-    """The constants that fit linearised rows best, at most a factor ``exp(reach)`` from ``at`` and inside their bounds.
-
-    error: logarithms of predicted over measured, shape (n,); slope: how they change with the logarithm of each
-    constant, shape (n, constants). What is not finite is left out. pull: how strongly each is held to what is expected.
-    """
-    centre, usual = np.log(at), np.log([unknown.start for unknown in unknowns])
-    low = np.maximum(np.log([unknown.low for unknown in unknowns]) - centre, -reach) - 1e-9
-    high = np.minimum(np.log([unknown.high for unknown in unknowns]) - centre, reach) + 1e-9
-    known = np.isfinite(error) & np.all(np.isfinite(slope), axis=1)
-    error, slope = error[known], slope[known]
-
-    def residual(x: Array) -> Array:
-        return np.concatenate([error + slope @ x, pull * (x - (usual - centre))])
-
-    found = least_squares(residual, np.clip(0.0, low, high), bounds=(low, high), loss="soft_l1", f_scale=SOFT)
-    return np.asarray(np.exp(centre + found.x))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,12 +366,3 @@ def fit_all(
         spans = {"flop": fit.flop_range, "bytes": fit.bytes_range}
         ranges[kernel][label] = {name: span for name, span in spans.items() if span is not None}
     return dict(constants), dict(figures), dict(ranges)
-
-
-class Row(NamedTuple):
-    """One measurement and where it belongs; ``kernel`` is the source's name for the kernel that ran."""
-
-    gpu: str
-    library: str
-    kernel: str
-    measurement: Measurement

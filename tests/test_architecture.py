@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "inferplan"
+PACKAGES = ("inferplan", "calibrate", "tools")
 
 FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: errors, quantities", {"errors", "units"}),
@@ -40,16 +41,20 @@ The rows of floor 0 are in order too.
 CALIBRATE_FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: what is measured, the fit, files", {"samples", "fit", "files"}),
     ("1 the models and loads that shapes come from", {"designs"}),
-    ("2 shapes of real models; kernel tables of others", {"shapes", "tables"}),
+    ("2 shapes of real models", {"shapes"}),
     ("3 operators as torch calls", {"kernels"}),
     ("4 the device, timed", {"device"}),
     ("5 one calibration, or a check", {"session"}),
-    ("6 commands; what is fitted to serving and to published rows", {"cli", "serving_fit", "published"}),
-    ("7 one engine's host, from rows of both", {"serving_host"}),
-    ("8 what is said of accuracy", {"accuracy"}),
-    ("9 python -m calibrate", {"__main__"}),
+    ("6 the command", {"cli"}),
+    ("7 python -m calibrate", {"__main__"}),
 ]
 """The same for the calibrator."""
+TOOLS_FLOORS: list[tuple[str, set[str]]] = [
+    ("0 answers held still", {"same_answers"}),
+    ("0 constants fitted to published data", {"fitting"}),
+    ("1 the pages on accuracy", {"accuracy"}),
+]
+"""The same for what works in a checkout alone; it may import both packages."""
 HEAVY = {
     "click": {"cli"},
     "rich": {"table", "reports", "cli"},
@@ -149,21 +154,33 @@ def test_imports_point_down(module: str) -> None:
     assert not wrong
 
 
-CALIBRATE_HEIGHT = {module: height for height, (_, modules) in enumerate(CALIBRATE_FLOORS) for module in modules}
+BESIDE = {"calibrate": CALIBRATE_FLOORS, "tools": TOOLS_FLOORS}
+"""Packages beside the library."""
 
 
-def test_every_module_of_the_calibrator_has_a_floor() -> None:
-    there = {source.relative_to(ROOT / "calibrate").parts[0].removesuffix(".py") for source in sources("calibrate")}
-    assert there - {"__init__"} == set(CALIBRATE_HEIGHT)
-
-
-@pytest.mark.parametrize("module", sorted(CALIBRATE_HEIGHT))
-def test_imports_of_the_calibrator_point_down(module: str) -> None:
-    own = CALIBRATE_HEIGHT[module]
+@pytest.mark.parametrize("package", BESIDE)
+def test_imports_of_packages_beside_the_library_point_down(package: str) -> None:
+    """Each of their modules has a floor."""
+    height = {module: floor for floor, (_, modules) in enumerate(BESIDE[package]) for module in modules}
+    there = {source.relative_to(ROOT / package).parts[0].removesuffix(".py") for source in sources(package)}
+    assert there - {"__init__"} == set(height)
     wrong = [
-        f"line {line}: {module} (floor {CALIBRATE_FLOORS[own][0]}) imports {other}"
-        for first, other, line in imported(module, ROOT / "calibrate")
-        if first == "calibrate" and other != module and CALIBRATE_HEIGHT[other] >= own
+        f"line {line}: {module} imports {other}"
+        for module in sorted(height)
+        for first, other, line in imported(module, ROOT / package)
+        if first == package and other != module and height[other] >= height[module]
+    ]
+    assert not wrong
+
+
+def test_packages_of_the_wheel_import_none_that_is_not_in_it() -> None:
+    """The tools work in a checkout; the tests too."""
+    wrong = [
+        f"{dotted(path)}: {name}"
+        for package in ("inferplan", "calibrate")
+        for path in sources(package)
+        for _, name in written_imports(ast.parse(path.read_text(encoding="utf-8")))
+        if name.partition(".")[0] in {"tools", "tests"}
     ]
     assert not wrong
 
@@ -173,7 +190,7 @@ def test_no_circles_of_imports() -> None:
 
     The package's own file is a door: it has the version, and names that load when somebody asks for them.
     """
-    named = {dotted(path): path for package in ("inferplan", "calibrate") for path in sources(package)}
+    named = {dotted(path): path for package in PACKAGES for path in sources(package)}
     del named["inferplan"]
     graph: dict[str, set[str]] = {}
     for name, path in named.items():
@@ -224,7 +241,7 @@ def test_the_roofline_knows_operators_and_devices_only() -> None:
     }
 
 
-@pytest.mark.parametrize("package", ["inferplan", "calibrate"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_functions_take_at_most_six_parameters(package: str) -> None:
     """Beyond ``self``: more than that is a value object without a name. Commands take what their options are."""
     wrong = []
@@ -268,7 +285,7 @@ def attributes(node: ast.ClassDef) -> int:
 
 
 def test_functions_and_classes_can_be_read_at_once() -> None:
-    found = {name for package in ("inferplan", "calibrate") for path in sources(package) for name in too_large(path)}
+    found = {name for package in PACKAGES for path in sources(package) for name in too_large(path)}
     assert not found - TOO_LARGE, "cut these in two"
     assert not TOO_LARGE - found, "these are small enough now: take them off TOO_LARGE"
 

@@ -221,5 +221,5 @@ def exchange_kernel(op: Exchange, pool: OperandPool) -> Kernel:
     raise NoKernelError(
         f"torch has no {op.kernel} of tokens to experts",
         because="it is a kernel of DeepEP or TensorRT-LLM, over the nodes of a cluster",
-        hint="fit it from tables of those: python -m calibrate fit-tables",
+        hint="fit it from tables of those: python -m tools.fitting tables",
     )

@@ -32,7 +32,7 @@ FOUR_BITS = {"marlin": ("int4", "mxfp4")}
 there (vLLM's ``fused_marlin_moe.py``: ``scalar_types.float4_e2m1f`` beside ``uint4b8``): timed in one of them it prices
 the others."""
 FASTEST = "the fastest of "
-"""How the name of a kernel begins that is several libraries' (:mod:`calibrate.tables.fastest`)."""
+"""How the name of a kernel begins that is several libraries' (:mod:`tools.fitting.tables.fastest`)."""
 Order = tuple[tuple[int, ...], int, int]
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:rc(\d+))?(?:\.?post(\d+))?")
 _FINAL = 1 << 20

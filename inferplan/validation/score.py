@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.units import Array
 from inferplan.validation.predict import Prediction
 from inferplan.validation.rows import LATENCIES, STATISTICS, Measured, Row
 
@@ -70,6 +71,19 @@ class Score:
     bias: float
     coverage: float | None = None
 
+    @classmethod
+    def of(cls, errors: Array, coverage: float | None = None) -> Score:
+        """The score of errors of predictions, predicted over measured less one; there is one at least."""
+        size = np.abs(errors)
+        return cls(
+            n=len(errors),
+            mape=float(np.mean(size)),
+            median=float(np.median(size)),
+            p90=float(np.quantile(size, 0.9)),
+            bias=float(np.mean(errors)),
+            coverage=coverage,
+        )
+
     def record(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("n", "mape", "median", "p90", "bias", "coverage")}
 
@@ -91,15 +105,7 @@ def score(scored: Iterable[Scored], metric: str, statistic: str | None = None) -
     headline = [s for s, _ in pairs if statistic is None or statistic == s.row.measured.statistic]
     inside = [_inside(s.row.measured, s.prediction, metric) for s in headline if s.prediction is not None]
     known = [value for value in inside if value is not None]
-    size = np.abs(errors)
-    return Score(
-        n=len(errors),
-        mape=float(np.mean(size)),
-        median=float(np.median(size)),
-        p90=float(np.quantile(size, 0.9)),
-        bias=float(np.mean(errors)),
-        coverage=sum(known) / len(known) if known else None,
-    )
+    return Score.of(errors, sum(known) / len(known) if known else None)
 
 
 def statistics(scored: Sequence[Scored], metric: str) -> list[tuple[str, Score]]:

@@ -15,14 +15,14 @@ from types import SimpleNamespace
 import numpy as np
 
 from calibrate.fit import TERMS_OF, Measurement, fit_stack, join, stack
-from calibrate.tables import exchanges
-from calibrate.tables.read import EXCHANGES, _frame, _records
 from inferplan.catalog.calibrations import load_calibration
 from inferplan.catalog.files import load_hardware
 from inferplan.estimate.roofline import price
 from inferplan.units import Array
 from inferplan.work.ops import Exchange
 from inferplan.work.routes import reached
+from tools.fitting.tables import exchanges
+from tools.fitting.tables.read import EXCHANGES, _frame, _records
 
 Rows = dict[str, list[Measurement]]
 """Measurements of one kernel and format by GPU."""

@@ -24,9 +24,6 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from calibrate.tables.devices import devices_of
-from calibrate.tables.mechanism_fit import EAGER, fitted_class, read_mechanisms
-from calibrate.tables.mechanisms import DELTA, HYPER, mechanism_ops, mechanism_rows
 from inferplan.affine import dense
 from inferplan.catalog.calibrations import shared_step
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
@@ -37,6 +34,9 @@ from inferplan.units import Array, Num
 from inferplan.work.ops import Attention, Op, Scan, TopK
 from inferplan.work.step import WIDE, Segment
 from tests.benchmarks.compare_modules import left_out
+from tools.fitting.tables.devices import devices_of
+from tools.fitting.tables.mechanism_fit import EAGER, fitted_class, read_mechanisms
+from tools.fitting.tables.mechanisms import DELTA, HYPER, mechanism_ops, mechanism_rows
 
 KERNELS = {
     "attn.core": ("math", "memory", "rows", "depth"),

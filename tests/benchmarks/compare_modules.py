@@ -7,7 +7,7 @@ nobody measured, of its nearest relative's tables and else of all other GPUs', a
 of the GPU itself is used, of modules or of kernels. A module that is launched kernel by kernel takes
 ``(t^4 + (c*n + e)^4)^(1/4)``: t seconds of its n operators, c seconds a launch and e seconds that the host spends on
 scores of an indexer, constants of the prompts and of the decodes of a framework. What is replayed from graphs has no
-launches (:func:`calibrate.tables.modules.in_graphs`). The last columns are the same with the constants of the GPU
+launches (:func:`tools.fitting.tables.modules.in_graphs`). The last columns are the same with the constants of the GPU
 itself, as shipped; launches are still those of the others.
 """
 
@@ -23,11 +23,6 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize
 
-from calibrate.tables.calibrations import calibrate_device, vector_constants
-from calibrate.tables.choose import DeviceTables
-from calibrate.tables.devices import devices_of
-from calibrate.tables.modules import in_graphs, module_ops, module_rows, newest
-from calibrate.tables.transfer import calibrate_unmeasured
 from inferplan.affine import dense
 from inferplan.catalog.calibrations import load_calibration, shared_step
 from inferplan.catalog.files import load_hardware
@@ -36,6 +31,11 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.roofline import price
 from inferplan.work.ops import IndexSelect, Op
 from inferplan.work.step import WIDE, Segment
+from tools.fitting.tables.calibrations import calibrate_device, vector_constants
+from tools.fitting.tables.choose import DeviceTables
+from tools.fitting.tables.devices import devices_of
+from tools.fitting.tables.modules import in_graphs, module_ops, module_rows, newest
+from tools.fitting.tables.transfer import calibrate_unmeasured
 
 KERNELS = ("matmul", "mla", "index_select", "top_k", "conv")
 START = (np.log(4e-5), np.log(4e-4))

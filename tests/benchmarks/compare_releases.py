@@ -16,8 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrate.fit import Measurement, split, stack, stack_errors
-from calibrate.tables.calibrations import VECTOR, rest_calibration
-from calibrate.tables.releases import (
+from inferplan.catalog.calibrations import release_dates
+from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
+from inferplan.devices.constants import ANY, Calibration, Fit
+from inferplan.devices.releases import role_of
+from tools.fitting.tables.calibrations import VECTOR, rest_calibration
+from tools.fitting.tables.releases import (
     SHARED,
     Context,
     Timed,
@@ -27,10 +31,6 @@ from calibrate.tables.releases import (
     read_releases,
     usable,
 )
-from inferplan.catalog.calibrations import release_dates
-from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
-from inferplan.devices.constants import ANY, Calibration, Fit
-from inferplan.devices.releases import role_of
 
 
 class Compared(NamedTuple):

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.fit import TERMS_OF, Measurement, Row, Stack, fit_stack, join, ratio_errors, stack
-from calibrate.tables import read
-from calibrate.tables.calibrations import rest_calibration
-from calibrate.tables.choose import gather
+from calibrate.fit import TERMS_OF, Measurement, Stack, fit_stack, join, ratio_errors, stack
 from inferplan.catalog.calibrations import load_kernels
 from inferplan.catalog.files import load_hardware
 from inferplan.units import Array
+from tools.fitting.tables import read
+from tools.fitting.tables.calibrations import rest_calibration
+from tools.fitting.tables.choose import gather
+from tools.fitting.tables.row import Row
 
 KERNEL = "grouped_matmul.exchanged"
 TABLES = ("moe_wide_ep", "moe_deepep_decode", "moe_deepep_prefill")

@@ -13,24 +13,25 @@ pytest.importorskip("scipy")
 from calibrate.device import timing
 from calibrate.device.device import ceilings_of
 from calibrate.device.timing import Laps, wall_laps
-from calibrate.fit import Measurement, Row, Stack, _solve, _Unknowns, fit_all, join, ratio_errors, split, stack
+from calibrate.fit import Measurement, Stack, _solve, _Unknowns, fit_all, join, ratio_errors, split, stack
 from calibrate.samples import Sample, key_of
-from calibrate.serving_fit import extra_band
 from calibrate.session.check import _row
 from calibrate.session.fitting import measurements
 from calibrate.session.raw_file import Session
 from calibrate.session.report import disturbances
 from calibrate.shapes import operand_bytes
-from calibrate.tables.calibrations import with_fallbacks
-from calibrate.tables.choose import DeviceTables, gather
-from calibrate.tables.read import _dealt, routed
-from calibrate.tables.transfer import banded, carried, carried_terms, lagging
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.load import widened
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Copy, GroupedMatmul, Matmul
+from tools.fitting.serving import extra_band
+from tools.fitting.tables.calibrations import with_fallbacks
+from tools.fitting.tables.choose import DeviceTables, gather
+from tools.fitting.tables.read import _dealt, routed
+from tools.fitting.tables.row import Row
+from tools.fitting.tables.transfer import banded, carried, carried_terms, lagging
 
 BF16 = find_format("bf16")
 H200 = load_hardware("h200-sxm")

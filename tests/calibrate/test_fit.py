@@ -11,17 +11,18 @@ import pytest
 pytest.importorskip("scipy")
 
 from calibrate.files import write_calibration
-from calibrate.fit import TERMS_OF, Measurement, Unknown, errors, fit_all, fit_kernel, pulled_step, split
-from calibrate.tables.calibrations import calibrate_device, vector_constants, with_fallbacks
-from calibrate.tables.choose import EAGER, gather
-from calibrate.tables.read import LARGE_MESSAGE, read_tables, routed
-from calibrate.tables.transfer import calibrate_unmeasured
+from calibrate.fit import TERMS_OF, Measurement, errors, fit_all, fit_kernel, split
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.errors import InputFileError, UsageError
 from inferplan.estimate.roofline import TERMS, price
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Collective, Copy, Mask, Matmul, Op
+from tools.fitting.tables.calibrations import calibrate_device, vector_constants, with_fallbacks
+from tools.fitting.tables.choose import EAGER, gather
+from tools.fitting.tables.read import LARGE_MESSAGE, read_tables, routed
+from tools.fitting.tables.transfer import calibrate_unmeasured
+from tools.fitting.unknowns import Unknown, pulled_step
 
 BF16, FP8 = find_format("bf16"), find_format("fp8")
 H200 = load_hardware("h200-sxm")

@@ -1,0 +1,194 @@
+"""The serving fit and the accuracy page, on rows whose constants are known."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+pytest.importorskip("scipy")
+
+from inferplan.catalog.files import config_root
+from inferplan.validation.rows import Row, row_of
+from tools.accuracy.closed_loop import read_held_out
+from tools.accuracy.page import document
+from tools.accuracy.scores import figures
+from tools.fitting import serving as serving_fit
+from tools.fitting.serving import UNKNOWNS, ServingFit, Widening, extra_band, fit_serving, folds_of, predict_all, usable
+
+SYSTEMS = (("llama-3.1-8b", "h100-sxm"), ("llama-3.2-1b", "h100-sxm"), ("qwen3-14b", "a100-80gb-sxm"))
+BASE = {"engine": "vllm", "engine_version": "0.19", "weights": "bf16", "tp": "1", "max_num_batched_tokens": "2048"}
+TRUTH = {name: unknown.start for name, unknown in UNKNOWNS.items()} | {"host": 1.1e-3, "latency": 8e-3}
+
+
+def bare_rows() -> list[Row]:
+    """Rows with placeholders for what is measured; 16 to 40 layers and a burst of 64 tell constants from each other."""
+    loads = [(1, 128, 24), (4, 1024, 16), (16, 256, 24), (64, 128, 24)]
+    return [
+        row_of(
+            f"{model}:{gpu}:{users}",
+            {**BASE, "model": model, "gpu": gpu, "isl": str(prompt), "osl": str(output)}
+            | {"concurrency": str(users), "requests": str(2 * users), "ttft_ms": "1e4", "tpot_ms": "1e4"},
+            {},
+        )
+        for model, gpu in SYSTEMS
+        for users, prompt, output in loads
+    ]
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    """Rows that were measured on a machine whose constants are :data:`TRUTH`."""
+    bare = bare_rows()
+    found = predict_all(bare, [TRUTH])[0]
+    assert np.all(np.isfinite(found))
+    made = []
+    for row, (ttft, tpot) in zip(bare, found):
+        cells = {**row.cells, "ttft_ms": f"{ttft * 1e3:.8g}", "tpot_ms": f"{tpot * 1e3:.8g}"}
+        made.append(row_of(row.where, cells, {}))
+    return made
+
+
+@pytest.fixture(scope="module")
+def fit(rows: list[Row]) -> ServingFit:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving_fit, "PULL", 0.01)  # few rows; those that are real are held to what is expected of them
+        return fit_serving(rows, folds=3, rounds=4)
+
+
+def test_the_fit_recovers_known_constants(fit: ServingFit) -> None:
+    for name in ("host", "launch", "eager_layer", "latency", "front_request"):
+        assert fit.constants[name] == pytest.approx(TRUTH[name], rel=0.05), name
+    for name in ("host", "latency"):
+        assert fit.constants[name] != pytest.approx(UNKNOWNS[name].start, rel=0.2)
+    for name, unknown in UNKNOWNS.items():
+        assert unknown.low * 0.999 <= fit.constants[name] <= unknown.high * 1.001
+    measured = np.array([[row.measured.ttft, row.measured.tpot] for row in fit.rows])
+    assert np.median(np.abs(fit.held_out / measured - 1)) < 0.02
+
+
+def test_a_strong_pull_holds_the_constants(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_fit, "PULL", 1e4)
+    at = {name: unknown.start for name, unknown in UNKNOWNS.items()}
+    held = serving_fit.linearise(rows[:3], at).step(np.ones(3, dtype=bool))
+    assert held == pytest.approx(at, rel=1e-3)
+
+
+def test_rows_that_are_suspect_or_too_fast_are_not_fitted(rows: list[Row]) -> None:
+    row = rows[0]
+    suspect = row_of("suspect", {**row.cells, "suspect": "cold start"}, {})
+    fast = row_of("fast", {**row.cells, "tpot_ms": "0.001"}, {})
+    assert usable([row, suspect, fast]) == [row]
+
+
+def test_systems_are_counted_once_whatever_their_formats(rows: list[Row]) -> None:
+    """Two models on one GPU and a third on another, by hand; the same in fp8 adds none, a row of stages that is suspect
+    neither."""
+    again = [row_of(row.where, {**row.cells, "weights": "fp8"}, {}) for row in rows]
+    doubted = row_of("x", {**rows[0].cells, "model": "qwen3-14b", "pp": "2", "suspect": "cold-start"}, {})
+    found = serving_fit.systems_behind([*rows, *again, doubted])
+    assert found["device"] == {"a100-80gb-sxm": 1, "h100-sxm": 2} and found["form"] == {}
+    assert found["family"] == {"attention": 3, "mlp": 3}
+
+
+def test_a_pair_is_in_one_fold(rows: list[Row]) -> None:
+    fold = folds_of(rows, 3)
+    for pair in {row.run.pair for row in rows if row.run}:
+        assert len({int(f) for row, f in zip(rows, fold) if row.run and row.run.pair == pair}) == 1
+    assert len(set(fold.tolist())) == len(SYSTEMS)
+
+
+def test_the_band_leaves_a_tenth_on_either_side() -> None:
+    ratios = np.exp(np.random.default_rng(0).normal(0.0, 0.2, 4000))
+    low, high = extra_band([(1.0, 1.0)] * len(ratios), ratios).added
+    assert low == pytest.approx(np.exp(-1.2816 * 0.2), rel=0.02)
+    assert high == pytest.approx(np.exp(1.2816 * 0.2), rel=0.02)
+    wide = extra_band([(0.5, 2.0)] * len(ratios), ratios)
+    assert wide.added == (1.0, 1.0)  # the kernels' own band is wide enough: 1.2816*0.2/ln(2) = 0.37 of it is left
+    assert wide.kernels == pytest.approx((0.37, 0.37), abs=0.01)
+
+
+def test_what_is_written_is_what_was_fitted(fit: ServingFit, tmp_path: Path) -> None:
+    shutil.copytree(config_root() / "engines", tmp_path / "engines")
+    shutil.copy(config_root() / "clients.yaml", tmp_path)
+    serving_fit.write_engines(tmp_path, fit.constants)
+    for engine in serving_fit.ENGINES:
+        written = yaml.safe_load((tmp_path / "engines" / f"{engine}.yaml").read_text())["serving"]
+        assert float(str(written["latency"]).split()[0]) * 1e-3 == pytest.approx(fit.constants["latency"], rel=0.01)
+    clients = yaml.safe_load((tmp_path / "clients.yaml").read_text())
+    for name in ("fixed-length", "open-loop"):
+        seconds = float(clients[name]["latency"].split()[0]) * 1e-3
+        assert seconds == pytest.approx(fit.constants["client_latency"], rel=0.01)
+    step = yaml.safe_load(
+        serving_fit.step_yaml(fit, {"ttft": Widening(added=(0.8, 1.3), kernels=(1.0, 0.5))}, "the command")
+    )
+    assert (step["bands"]["ttft"], step["kernels"]["ttft"]) == ([0.8, 1.3], [1.0, 0.5])
+    assert step["step"]["host"] == pytest.approx(fit.constants["host"], rel=0.01)
+    assert step["provenance"]["pairs"] == len(SYSTEMS)
+
+
+OPEN = {
+    "experiment": "tiny",
+    "model": "llama-3.2-1b",
+    "gpu": "h100-sxm",
+    "engine": "vllm",
+    "engine_version": "0.15.1",
+    "tp": "1",
+    "arrival": "constant",
+    "rate_per_s": "2",
+    "duration_s": "20",
+    "question_tokens": "200",
+    "prompt_tokens_mean": "210",
+    "output_tokens_requested": "16",
+    "output_tokens_mean_retokenised": "16",
+    "completed": "40",
+    "failed": "0",
+    "ttft_mean_s": "0.02",
+    "e2el_mean_s": "0.2",
+    "tpot_mean_s": "0.004",
+}
+TRUTHS = """id,section,quantity,value,unit,model,hardware,tp,precision,batch,isl,osl,inputs
+ARG-001,s,end-to-end batch latency,1.5,s,LLaMA 7B,A100-80GB,1,fp16,2,128,16,vLLM
+TRT-001,s,1st token latency,20,ms,LLaMA 7B,L40S,1,fp16,1,128,1,
+"""
+
+
+def _write(path: Path, cells: list[dict[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(cells[0]))
+        writer.writeheader()
+        writer.writerows(cells)
+
+
+def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -> None:
+    held_out = tmp_path / "held_out.csv"
+    held_out.write_text(serving_fit.held_out_csv(fit), encoding="utf-8")
+    again = read_held_out(held_out)
+    assert len(again) == len(fit.rows)
+    for one, (ttft, _) in zip(again, fit.held_out):
+        assert one.prediction is not None and one.prediction.ttft == pytest.approx(ttft, rel=1e-4)
+    _write(tmp_path / "measured" / "serving.csv", [dict(row.cells) for row in fit.rows])
+    _write(tmp_path / "measured" / "serving_open_loop.csv", [OPEN])
+    (tmp_path / "reference").mkdir()
+    (tmp_path / "reference" / "truths.csv").write_text(TRUTHS, encoding="utf-8")
+    page = document(tmp_path, held_out, "2026-01-02")
+    assert "2026-01-02" in page
+    assert f"Rows answered: {len(fit.rows)} of {len(fit.rows)}." in page
+    for heading in ("closed loop", "open loop", "Static batches", "Kernels", "Memory"):
+        assert heading in page
+    assert "| tiny, 2/s |" in page and "nan" not in page
+    for metric, (low, high) in yaml.safe_load((config_root() / "step.yaml").read_text())["bands"].items():
+        assert f"| {metric.upper()} | {low:g} | {high:g} |" in page, metric
+    assert "{" not in page, "nothing of Python is on the page"
+
+
+def test_errors_by_hand() -> None:
+    found = figures([(1.1, 1.0), (0.8, 1.0), (float("nan"), 1.0)])
+    assert found is not None
+    assert (found.n, found.mape, found.bias) == (2, pytest.approx(0.15), pytest.approx(-0.05))
+    assert figures([]) is None

@@ -1,0 +1,88 @@
+"""What the shipped constants say of themselves: kernels on shapes and devices they did not see, and serving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from inferplan.catalog.calibrations import shared_step
+from inferplan.catalog.files import load, names
+from inferplan.devices.constants import Calibration
+from tools.accuracy.scores import markdown
+
+KERNELS = {
+    "GEMM": ("matmul",),
+    "decode attention": ("attention.decode",),
+    "prefill attention": ("attention.prefill",),
+    "MLA": ("mla.decode", "mla.prefill"),
+    "experts": ("grouped_matmul",),
+    "all-reduce": ("collective.all_reduce",),
+    "state space": ("scan.decode", "scan.prefill", "conv"),
+}
+
+
+def _medians(held_out: dict[str, Any], kernels: Sequence[str], device: str | None = None) -> list[float]:
+    """The median errors of kernels over libraries and formats; of a left-out ``device`` where the entries name them."""
+    found = []
+    for library in held_out.values():
+        for kernel in kernels:
+            for entry in library.get(kernel, {}).values():
+                figure = entry if device is None else entry.get(device, {})
+                if "median" in figure:
+                    found.append(float(figure["median"]))
+    return found
+
+
+def kernel_section() -> str:
+    """Median held-out errors of kernels: on shapes of the same device, and on devices left out of the fit."""
+    own = {name: load("calibration", name, Calibration) for name in names("calibration")}
+    devices = [name for name, found in own.items() if found.basis == "calibrated"]
+    carried = [found for found in own.values() if found.basis == "transferred"]
+
+    def shown(values: list[float]) -> str:
+        return f"{100 * float(np.median(values)):.1f}" if values else "-"
+
+    unseen = [
+        [label, *(shown(_medians(own[device].held_out, kernels)) for device in devices)]
+        for label, kernels in KERNELS.items()
+    ]
+    left_out = [
+        [label, *(shown([v for f in carried for v in _medians(f.held_out, kernels, device)]) for device in devices)]
+        for label, kernels in KERNELS.items()
+    ]
+    return "\n".join(
+        [
+            "## Kernels\n",
+            "Median over kernel libraries and formats of the median error in percent, from the calibration files. On "
+            "shapes held out of the fit of the same GPU:\n",
+            markdown(("unseen shapes", *devices), unseen),
+            "With constants carried over from the other GPUs, as a device without measurements gets them:\n",
+            markdown(("unseen GPU", *devices), left_out),
+        ]
+    )
+
+
+def constants_section() -> str:
+    """The shared constants with the range that they take over the folds."""
+    shared = shared_step()
+    spread = shared.provenance.get("range_over_folds", {})
+    bands = [
+        [name.upper(), f"{low:g}", f"{high:g}", *(f"{left:.0%}" for left in shared.kernels.get(name, (1.0, 1.0)))]
+        for name, (low, high) in shared.bands.items()
+    ]
+    lines = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in spread.items()]
+    return "\n".join(
+        [
+            "## The constants that are fitted to serving rows\n",
+            "All are shared by every model, device and engine (in seconds, or a ratio). The range is over the five "
+            "fits that each leave a fifth of the (model, GPU) pairs out: a wide range says that the rows hold little "
+            "evidence of the constant.\n",
+            markdown(("constant", "least", "most"), lines),
+            "What serving adds to the 80 % band of the kernels (the squares of the logarithms add), and how much of "
+            "that band is left of a whole step, whose many kernels are not off together; fitted to held-out rows of "
+            "known clients, on devices with kernel tables of their own:\n",
+            markdown(("figure", "low", "high", "of the kernels' low", "of their high"), bands),
+        ]
+    )

@@ -1,0 +1,494 @@
+"""The few constants that kernels do not tell, from closed-loop serving rows.
+
+``python -m tools.fitting serving FILE.csv`` writes them. Every row is simulated under the flags of its run, so the
+constants are what is left: the host of a step, launches, the eager floor of steps that hold prompts, the front end. All
+are shared by all models, devices and engines; only the client of one campaign has a latency of its own. They are fitted
+in the logarithm of measured over predicted, TTFT and TPOT alike, soft-L1, by Gauss-Newton steps inside physical bounds,
+and judged on (model, GPU) pairs that the fit did not see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+import yaml
+from scipy.optimize import brentq
+
+from inferplan.catalog.calibrations import shared_step
+from inferplan.catalog.files import config_root
+from inferplan.devices.constants import SharedStep, StepConstants
+from inferplan.devices.engine import ServingConstants
+from inferplan.errors import InferplanError, InputFileError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import Phase, run_step
+from inferplan.estimate.support import families_of, forms_of
+from inferplan.files import save
+from inferplan.serving.flags import with_flags
+from inferplan.serving.options import Options
+from inferplan.serving.rounds import eager_floors
+from inferplan.serving.simulator import simulate
+from inferplan.serving.step_times import Reach, StepTimes, step_times
+from inferplan.units import Array
+from inferplan.validation.deploy import bare_deployment_of, deployment_of
+from inferplan.validation.importers import read_file
+from inferplan.validation.predict import client_of, flags_of, impossible, request_time, traffic_of
+from inferplan.validation.rows import Row
+from inferplan.work.step import decode, prefill
+from tools.fitting.unknowns import Unknown, pulled_step
+
+UNKNOWNS: dict[str, Unknown] = {
+    "host": Unknown(0.6e-3, 1e-4, 3e-3, "seconds of a step: scheduling, inputs, sampling"),
+    "launch": Unknown(0.75, 0.3, 1.0, "share of a kernel's overhead that is left inside a step"),
+    "eager_layer": Unknown(4e-4, 5e-5, 1e-3, "host seconds of a layer in a step that holds prompts"),
+    "eager_linear": Unknown(
+        3e-3, 2e-4, 8e-3, "further host seconds of a layer with recurrent state, where that was seen"
+    ),
+    "latency": Unknown(15e-3, 1e-3, 6e-2, "seconds of a request between client and server"),
+    "front_request": Unknown(1.5e-3, 1e-4, 5e-3, "serial seconds of the front end for a request"),
+    "front_token": Unknown(1.5e-6, 1e-7, 5e-6, "serial seconds of the front end for a prompt token"),
+    "client_latency": Unknown(3.5e-3, 5e-4, 2e-2, "latency of the fixed-length campaign's client"),
+}
+OWN_CLIENT = "fixed-length"
+LIKE_OWN = ("open-loop",)
+"""Clients of which nothing is known, taken to have the same latency."""
+_STEP = ("host", "launch")
+SEQUENCE = 10e-6
+"""Seconds of a step for each sequence where no engine's own is on file: what is expected of it. Closed-loop rows hold
+too few sequences to tell (:mod:`tools.fitting.published.host` fits rows that hold more)."""
+_ENGINE = ("eager_layer", "latency", "front_request", "front_token")
+_SLOW = "eager_linear"
+"""Of the engines that say where it was seen (``slow_state``)."""
+ENGINES = ("vllm", "sglang", "trtllm")
+_NUDGE = 1.15
+PULL = 5.0
+"""How strongly a constant is held to what is expected of it: a factor e away costs as much as so many rows do that are
+off by a factor e. Weaker pulls fit the rows they see better and unseen pairs worse (docs/accuracy.md)."""
+_REACH = np.log(1.6)
+"""How far one Gauss-Newton step may move a constant."""
+
+
+def usable(rows: Sequence[Row]) -> list[Row]:
+    """Rows that a fit may see: closed loop, not suspect, of a known generator, not physically impossible."""
+    found = []
+    for row in rows:
+        run = row.run
+        if run is None or not run.closed or run.suspect or row.measured.ttft is None or row.measured.tpot is None:
+            continue
+        if client_of(run).start == "spread":
+            continue
+        try:
+            deployment, _ = deployment_of(run)
+        except InferplanError:
+            continue
+        if not impossible(deployment, run, row.measured):
+            found.append(row)
+    return found
+
+
+def _structure(row: Row) -> tuple[object, ...]:
+    """What step prices depend on."""
+    run = row.run
+    assert run is not None
+    formats = (run.precision, run.weights, run.experts, run.kv, run.activations)
+    names = (run.model, run.gpu, run.engine, run.library, run.engine_version, run.backends)
+    return (*names, *formats, run.tp, run.pp, run.ep, run.dp)
+
+
+def _with_constants(deployment: Deployment, values: dict[str, float], campaign: str) -> Deployment:
+    """The deployment under constants; its calibration must be without a step (:func:`bare_deployment_of`)."""
+    step = StepConstants(sequence=SEQUENCE, **{name: values[name] for name in _STEP})
+    shared = SharedStep(source="fit", step=step)
+    update: dict[str, Any] = {name: values[name] for name in _ENGINE}
+    if campaign == OWN_CLIENT:
+        update["latency"] = values["client_latency"]
+    slow = deployment.engine.serving.slow_state
+    if slow is not None:
+        update["slow_state"] = slow.model_copy(update={_SLOW: values[_SLOW]})
+    serving = ServingConstants.model_construct(**{**dict(deployment.engine.serving), **update})
+    engine = deployment.engine.model_copy(update={"serving": serving})
+    return replace(deployment, calibration=deployment.calibration.with_step(shared), engine=engine)
+
+
+def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> Array:
+    """TTFT and TPOT of rows of one structure under each vector of constants: (vectors, rows, 2), NaN where refused."""
+    assert rows[0].run is not None
+    runs = [row.run for row in rows if row.run is not None]
+    reach = Reach(
+        sequences=max(run.concurrency or 1 for run in runs),
+        tokens=int(max(max(run.token_budget or 16384, run.prompt) + (run.concurrency or 1) for run in runs)),
+        context=int(max(run.prompt + run.output for run in runs)) + 1,
+    )
+    tables: dict[float, StepTimes] = {}
+    result = np.full((len(vectors), len(rows), 2), np.nan)
+    for index, values in enumerate(vectors):
+        for column, run in enumerate(runs):
+            bare = bare_deployment_of(run)
+            deployment = with_flags(_with_constants(bare, values, run.campaign), flags_of(run))
+            if values["launch"] not in tables:
+                tables[values["launch"]] = step_times(deployment, reach)
+            prices = replace(
+                tables[values["launch"]],
+                host=deployment.step.host,
+                host_sequence=deployment.step.sequence,
+                floors=eager_floors(deployment),
+                graph_floors=eager_floors(deployment, replayed=True),
+                cache={},
+            )
+            try:
+                ramp = request_time(deployment, run) if client_of(run).start == "spread" else 0.0
+                found = simulate(deployment, traffic_of(run, ramp), flags_of(run), Options(warmup=run.warmup), prices)
+            except InferplanError:
+                continue
+            if len(found.ttft) and len(found.tpot):
+                result[index, column] = float(np.mean(found.ttft)), float(np.mean(found.tpot))
+    return result
+
+
+def predict_all(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> Array:
+    """:func:`predict_group` for rows of any structure, on all cores."""
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        groups[_structure(row)].append(index)
+    order = sorted(groups.values(), key=len, reverse=True)
+    result = np.full((len(vectors), len(rows), 2), np.nan)
+    with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        parts = pool.map(predict_group, [[rows[i] for i in group] for group in order], [vectors] * len(order))
+        for group, part in zip(order, parts):
+            result[:, group] = part
+    return result
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linearised:
+    """Log errors of rows around constants, and how they change with the logarithm of each."""
+
+    at: dict[str, float]
+    error: Array
+    slope: Array
+    weight: Array
+    """Of each row: the root of one over the rows of its pair, so that no pair decides alone; the mean is one."""
+
+    def step(self, chosen: npt.NDArray[np.bool_]) -> dict[str, float]:
+        """The constants that fit the ``chosen`` rows best, at most a factor away and inside their bounds."""
+        weight = np.sqrt(self.weight[chosen, None])
+        error, slope = (self.error[chosen] * weight).ravel(), self.slope[chosen] * weight[..., None]
+        at = [self.at[name] for name in UNKNOWNS]
+        found = pulled_step(list(UNKNOWNS.values()), at, error, slope.reshape(-1, len(at)), PULL, _REACH)
+        values = {name: float(value) for name, value in zip(UNKNOWNS, found)}
+        return {name: min(max(value, UNKNOWNS[name].low), UNKNOWNS[name].high) for name, value in values.items()}
+
+
+def linearise(rows: Sequence[Row], at: dict[str, float]) -> Linearised:
+    """Simulate the rows at constants, and with each of them a little larger; smaller where that is out of bounds."""
+    nudges = [_NUDGE if at[name] * _NUDGE <= unknown.high else 1 / _NUDGE for name, unknown in UNKNOWNS.items()]
+    vectors = [at] + [{**at, name: at[name] * nudge} for name, nudge in zip(UNKNOWNS, nudges)]
+    found = np.log(predict_all(rows, vectors))
+    measured = np.log([[row.measured.ttft or np.nan, row.measured.tpot or np.nan] for row in rows])
+    slope = (found[1:] - found[0]) / np.log(nudges)[:, None, None]
+    sizes = Counter(row.run.pair for row in rows if row.run)
+    weight = np.array([sizes[row.run.pair] ** -0.5 if row.run else 0.0 for row in rows])
+    return Linearised(at=at, error=found[0] - measured, slope=np.moveaxis(slope, 0, -1), weight=weight / weight.mean())
+
+
+def folds_of(rows: Sequence[Row], folds: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    """The fold of each row; a (model, GPU) pair is in one fold as a whole."""
+    pairs = sorted({row.run.pair for row in rows if row.run})
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    place = {pair: int(order[index]) % folds for index, pair in enumerate(pairs)}
+    return np.array([place[row.run.pair] if row.run else -1 for row in rows])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ServingFit:
+    """Constants from all usable rows, those of each fold, and what the folds predict for the rows they left out."""
+
+    constants: dict[str, float]
+    by_fold: list[dict[str, float]]
+    rows: list[Row]
+    """Every row that was scored, suspect ones too."""
+    held_out: Array
+    """TTFT and TPOT of those rows from constants that saw neither their model on their GPU."""
+
+
+def fit_serving(rows: Sequence[Row], folds: int = 5, rounds: int = 1, every: int = 1) -> ServingFit:
+    """Fit on the usable rows (each ``every``-th) and predict every row from the other pairs."""
+    seen = usable(rows)[::every]
+    if not seen:
+        raise InputFileError("no row that a fit may see", hint="closed-loop rows with TTFT and TPOT, not suspect")
+    at = {name: unknown.start for name, unknown in UNKNOWNS.items()}
+    everything = np.ones(len(seen), dtype=bool)
+    for _ in range(rounds - 1):
+        at = linearise(seen, at).step(everything)
+    around = linearise(seen, at)
+    scored = [row for row in rows if row.run is not None and row.run.closed]
+    fold = folds_of(scored, folds)
+    by_pair = {row.run.pair: f for row, f in zip(scored, fold) if row.run}
+    all_folds = np.array([by_pair[row.run.pair] for row in seen if row.run])
+    by_fold = [around.step(all_folds != f) for f in range(folds)]
+    held_out = np.full((len(scored), 2), np.nan)
+    for f in range(folds):
+        members = np.flatnonzero(fold == f)
+        held_out[members] = predict_all([scored[i] for i in members], [by_fold[f]])[0]
+    return ServingFit(constants=around.step(everything), by_fold=by_fold, rows=scored, held_out=held_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widening:
+    """From the band of a step's kernels to that of a latency, below and above.
+
+    added: factors that serving adds. kernels: the share of the logarithms of the kernels' band that is left, less than
+    1 where that alone holds more than it should.
+    """
+
+    added: tuple[float, float]
+    kernels: tuple[float, float]
+
+
+def extra_band(
+    kernels: Sequence[tuple[float, float]], ratios: Array, weights: Array | None = None, share: float = 0.1
+) -> Widening:
+    """What leaves ``share`` of ``ratios``, measured over predicted, on either side of each row's band.
+
+    Bands of kernels that are too narrow are widened by an error of serving (squares of logarithms add); those that are
+    too wide are cut to a share. ``weights`` of the rows: alike by default.
+    """
+    logs = np.log(ratios)
+    weight = np.ones(len(logs)) if weights is None else weights
+    weight = weight / weight.sum()
+    low = np.array([np.log(min(k[0], 1.0)) for k in kernels])
+    high = np.array([np.log(max(k[1], 1.0)) for k in kernels])
+    ends = [_end(-low, -logs, weight, share), _end(high, logs, weight, share)]
+    added = (float(f"{np.exp(-ends[0][0]):.3f}"), float(f"{np.exp(ends[1][0]):.3f}"))
+    return Widening(added=added, kernels=(ends[0][1], ends[1][1]))
+
+
+def _end(kernels: Array, beyond: Array, weight: Array, share: float) -> tuple[float, float]:
+    """Of one side, in logarithms: the width that is added to the kernels', and the share of theirs that is left."""
+
+    def outside(width: float, left: float = 1.0) -> float:
+        return float(np.sum(weight * (beyond > np.hypot(left * kernels, width)))) - share
+
+    if outside(0.0) > 0:
+        return float(brentq(outside, 0.0, 5.0, xtol=1e-3)), 1.0
+    if outside(0.0, 0.0) <= 0:
+        return 0.0, 0.0
+    return 0.0, float(f"{brentq(lambda left: outside(0.0, left), 0.0, 1.0, xtol=1e-3):.3f}")
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def step_yaml(fit: ServingFit, bands: dict[str, Widening], command: str) -> str:
+    """``configs/step.yaml``."""
+    spread = {
+        name: [_rounded(min(fold[name] for fold in fit.by_fold)), _rounded(max(fold[name] for fold in fit.by_fold))]
+        for name in UNKNOWNS
+    }
+    record = {
+        "source": "closed-loop serving rows; few constants, shared by all models, devices and engines; sequence is "
+        "what is expected, engines whose own was measured have it in engines/*.yaml",
+        "provenance": {
+            "command": command,
+            "date": date.today().isoformat(),
+            "rows": len(usable(fit.rows)),
+            "pairs": len({row.run.pair for row in fit.rows if row.run}),
+            "range_over_folds": spread,
+        },
+        "step": {"sequence": SEQUENCE, **{name: _rounded(fit.constants[name]) for name in _STEP}},
+        "bands": {name: list(band.added) for name, band in bands.items()},
+        "kernels": {name: list(band.kernels) for name, band in bands.items()},
+    }
+    record["systems"] = systems_behind(fit.rows)
+    return _as_file(record)
+
+
+def _as_file(record: dict[str, Any]) -> str:
+    head = "# Written by `python -m tools.fitting serving`; how far off it is stands in docs/accuracy.md.\n"
+    return head + yaml.safe_dump(record, sort_keys=False, width=120)
+
+
+def systems_behind(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
+    """How many systems (model, GPU, engine) with rows behind the bands have each device, form and family.
+
+    Number formats of one model do not make two systems: its kernels, its client and its engine are the same.
+    """
+    found: dict[str, dict[str, set[tuple[str, str, str]]]] = {"device": {}, "form": {}, "family": {}}
+    for row in usable(rows):
+        assert row.run is not None
+        deployment, system = deployment_of(row.run)[0], (*row.run.pair, row.run.engine)
+        kinds = [deployment.hardware.name], forms_of(deployment), families_of(deployment.model)
+        for group, names in zip(found.values(), kinds):
+            for name in names:
+                group.setdefault(name, set()).add(system)
+    return {
+        group: {name: len(systems) for name, systems in sorted(counted.items())} for group, counted in found.items()
+    }
+
+
+def count_systems(rows: Sequence[Row], path: Path) -> None:
+    """Write :func:`systems_behind` into a ``step.yaml`` whose other constants stay."""
+    record = yaml.safe_load(path.read_text(encoding="utf-8"))
+    save(path, _as_file(record | {"systems": systems_behind(rows)}))
+
+
+_UNITS = (("eager_layer", "us", 1e6), ("eager_linear", "us", 1e6), ("latency", "ms", 1e3),
+          ("front_request", "us", 1e6), ("front_token", "us", 1e6))  # fmt: skip
+
+
+def write_engines(root: Path, constants: dict[str, float]) -> None:
+    """Put the constants of the front end and of eager steps into ``engines/*.yaml``, and the client's into its file."""
+    for engine in ENGINES:
+        path = root / "engines" / f"{engine}.yaml"
+        text = path.read_text(encoding="utf-8")
+        for name, unit, scale in _UNITS:
+            value = f"{_rounded(constants[name] * scale):g} {unit}".strip()
+            text, count = re.subn(rf"(?m)^( +{name}: ).*$", rf"\g<1>{value}", text)
+            expected = (0, 1) if name == _SLOW else (1,)
+            if count not in expected:
+                raise InputFileError(f"{path} has {count} lines of {name}")
+        save(path, text)
+    path = root / "clients.yaml"
+    text = path.read_text(encoding="utf-8")
+    value = f"{_rounded(constants['client_latency'] * 1e3):g} ms"
+    for client in (OWN_CLIENT, *LIKE_OWN):
+        text, count = re.subn(rf"(?ms)^({client}:\n.*?^  latency: ).*?$", rf"\g<1>{value}", text, count=1)
+        if count != 1:
+            raise InputFileError(f"{path} has no latency of {client}")
+    save(path, text)
+
+
+def steps_of(rows: Sequence[Row]) -> list[tuple[Deployment, dict[str, Phase]]]:
+    """What each row was run on, and the steps behind its TTFT and its TPOT, by the name of the metric."""
+    found = []
+    known: dict[tuple[object, ...], tuple[Deployment, dict[str, Phase]]] = {}
+    for row in rows:
+        assert row.run is not None
+        key = (*_structure(row), row.run.prompt)
+        if key not in known:
+            deployment = deployment_of(row.run)[0]
+            steps = {"ttft": prefill(1.0, row.run.prompt), "tpot": decode(1.0, row.run.prompt)}
+            known[key] = deployment, {name: run_step(deployment, step) for name, step in steps.items()}
+        found.append(known[key])
+    return found
+
+
+def kernel_bands(rows: Sequence[Row]) -> dict[str, list[tuple[float, float] | None]]:
+    """The bands of the kernels behind the TTFT and the TPOT of each row."""
+    priced = steps_of(rows)
+    return {name: [steps[name].band for _, steps in priced] for name in ("ttft", "tpot")}
+
+
+def held_out_bands(fit: ServingFit) -> dict[str, Widening]:
+    """From the bands of the kernels to those of latencies, by the held-out rows of known clients, none suspect."""
+    kernels, every = kernel_bands(fit.rows), np.ones(len(fit.rows), dtype=bool)
+    return {
+        name: widening(fit.rows, kernels[name], fit.held_out[:, column], name, every)
+        for column, name in enumerate(("ttft", "tpot"))
+    }
+
+
+def widening(
+    rows: Sequence[Row],
+    kernels: Sequence[tuple[float, float] | None],
+    predicted: Array,
+    metric: str,
+    chosen: npt.NDArray[np.bool_],
+) -> Widening:
+    """The same of one metric from the ``chosen`` rows, weighted as in the fit; ``predicted`` in seconds.
+
+    Where the client is not recorded, what it adds to a latency is not an error of the prediction.
+    """
+    bands, ratios, pairs = [], [], []
+    for row, band, value, taken in zip(rows, kernels, predicted, chosen):
+        measured, run = row.measured.at(metric), row.run
+        if not taken or run is None or run.suspect or client_of(run).start == "spread":
+            continue
+        if band is not None and measured and np.isfinite(value):
+            bands.append(band)
+            ratios.append(measured / value)
+            pairs.append(run.pair)
+    sizes = Counter(pairs)
+    return extra_band(bands, np.array(ratios), np.array([sizes[pair] ** -0.5 for pair in pairs]))
+
+
+KEPT_APART = frozenset(
+    {
+        ("gpt-oss-120b", "b200-hgx", "trtllm"),
+        ("Kimi-K2.5", "b200-hgx", "vllm"),
+        ("Llama-3.1-70B", "h200-sxm", "trtllm"),
+        ("MiniMax-M2.5", "b200-hgx", "vllm"),
+    }
+)
+"""Measured systems (model, GPU, engine) that no constant is fitted to: docs/accuracy.md scores them apart."""
+
+
+def is_kept_apart(row: Row) -> bool:
+    """Whether no fit takes a row."""
+    return row.run is not None and (row.run.model, row.run.gpu, row.run.engine) in KEPT_APART
+
+
+def rows_of_fit(path: Path) -> list[Row]:
+    """The rows of a file that constants are fitted to."""
+    return [row for row in read_file(path, {})[1] if not is_kept_apart(row)]
+
+
+def main(path: Path, root: Path, folds: int = 5, every: int = 1) -> ServingFit:
+    """Fit, write ``step.yaml``, ``clients.yaml`` and ``engines/*.yaml`` under ``root``, and give the fit."""
+    rows = rows_of_fit(path)
+    fit = fit_serving(rows, folds=folds, every=every)
+    bands = held_out_bands(fit)
+    command = f"python -m tools.fitting serving {path.name}" + (f" --every {every}" if every > 1 else "")
+    (root / "step.yaml").write_text(step_yaml(fit, bands, command), encoding="utf-8")
+    write_engines(root, fit.constants)
+    return fit
+
+
+def held_out_csv(fit: ServingFit) -> str:
+    """The rows with the predictions of constants that saw neither their model on their GPU."""
+    import csv
+    import io
+
+    columns = list(dict.fromkeys(name for row in fit.rows for name in row.cells))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, [*columns, "ttft_predicted_ms", "tpot_predicted_ms"], lineterminator="\n")
+    writer.writeheader()
+    for row, (ttft, tpot) in zip(fit.rows, fit.held_out * 1e3):
+        cells = {"ttft_predicted_ms": f"{ttft:.6g}", "tpot_predicted_ms": f"{tpot:.6g}"}
+        writer.writerow({**row.cells, **cells})
+    return buffer.getvalue()
+
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command("serving")
+@click.argument("file", type=FILE)
+@click.option("--out", type=FILE, default=config_root(), help="Folder of step.yaml and engines/.  [default: configs]")
+@click.option("--folds", type=int, default=5, show_default=True, help="Parts of the rows, each judged by the others.")
+@click.option("--every", type=int, default=1, show_default=True, help="Fit to every n-th usable row.")
+@click.option("--systems", is_flag=True, help="Count the systems behind the bands, and fit nothing.")
+@click.option("--held-out", type=FILE, help="Write the rows with their held-out predictions.")
+def command(file: Path, out: Path, folds: int, every: int, systems: bool, held_out: Path | None) -> None:
+    """Fit the constants of a step that kernels do not tell to the closed-loop rows of FILE (docs/validate.md)."""
+    if systems:
+        count_systems(rows_of_fit(file), out / "step.yaml")
+        return
+    fit = main(file, out, folds, every)
+    if held_out:
+        held_out.write_text(held_out_csv(fit), encoding="utf-8")
+    for name, unknown in UNKNOWNS.items():
+        low, high = (f(fold[name] for fold in fit.by_fold) for f in (min, max))
+        click.echo(f"{name:15s} {fit.constants[name]:10.3g}  folds {low:.3g} to {high:.3g}  ({unknown.meaning})")
+    click.echo(f"bands: {shared_step().bands}, of the kernels' {shared_step().kernels}")
