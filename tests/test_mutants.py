@@ -14,7 +14,7 @@ from tools.mutants import source
 from tools.mutants.judge import Chosen, forks
 from tools.mutants.operators import changes
 from tools.mutants.record import judges
-from tools.mutants.source import Mutant, loaded, mutants_of, plant
+from tools.mutants.source import loaded, mutants_of, plant
 
 
 def made_of(text: str) -> set[tuple[str, str]]:
@@ -41,6 +41,7 @@ CHANGED = {
     "return a < MOST": {("flipped", "a >= MOST"), ("relaxed", "a <= MOST"), ("constant", "MOST * 2")},
     "return g(a, b, k=c)": {("arguments", "g(b, a, k=c)")},
     "return a and b and c": {("operand", "b and c"), ("operand", "a and c"), ("operand", "a and b")},
+    "return g(k=MOST)": {("constant", "MOST * 2")},
     "return not a": {("operand", "a")},
     "return np.minimum(a, b)": {("opposite", "np.maximum")},
     "return a if b else c": {("branch", "False"), ("branch", "True")},
@@ -59,6 +60,8 @@ UNCHANGED = [
     "return isinstance(a, b)",
     "return g(a, a)",
     "return g(*a, b)",
+    "return g(a, float)",
+    "return g(a, 'words')",
     "return True",
 ]
 
@@ -139,24 +142,26 @@ def test_a_mistake_reaches_every_holder_and_no_file(planted: Path) -> None:
         plant(found["shelf:wide#term-1"], {})
 
 
-def spin() -> str:
-    while True:
+def work(key: str) -> str:
+    while key == "spins":
         pass
+    return str(1 // 0) if key == "dies" else key * 2
 
 
 def test_forks_answer_and_end_at_their_limit() -> None:
-    works = [("six", lambda: str(2 * 3), 5.0), ("spin", spin, 0.0), ("dies", lambda: str(1 // 0), 5.0)]
-    assert {key: judged.word for key, judged in forks(works, 2)} == {"six": "6", "spin": "", "dies": ""}
+    found = {key: judged.word for key, judged in forks(["ab", "spins", "dies"], work, 2, 0.0)}
+    assert found == {"ab": "abab", "spins": "", "dies": ""}
 
 
-def test_the_narrowest_tests_of_a_line_judge() -> None:
-    mutant: Mutant = next(
-        one for one in mutants_of("m", "\n\ndef f(a):\n    b = 1\n    return a < b\n") if one.operator == "flipped"
-    )
-    lines = {"m:f": {"1": [0, 1], "2": [1, 2]}}
-    record = {"digest": "", "tests": [["t::a", 0.1], ["t::b", 0.2], ["t::c", 0.3]], "lines": lines}
-    other = {"digest": "", "tests": [["u::a", 0.4]], "lines": {"m:f": {"1": [0]}}}
-    assert judges(mutant, {"t": record, "u": other}) == [(0.2, "t::b"), (0.3, "t::c")]
+def test_tests_of_files_about_the_module_judge_first() -> None:
+    text = "\n\ndef f(a):\n    b = 1\n    return a < b\n"
+    mutant = next(one for one in mutants_of("m", text) if one.operator == "flipped")
+    about = {"m:f": {"1": [0, 1], "2": [1, 2]}}
+    record = {"digest": "", "tests": [["t::a", 0.1], ["t::b", 0.2], ["t::c", 0.3]], "lines": about}
+    wide = {"digest": "", "tests": [["u::a", 0.4]], "lines": {"m:f": {"2": [0]}, "n:g": {"1": [0]}}}
+    none = {"digest": "", "tests": [["v::a", 0.4]], "lines": {"m:f": {"1": [0]}}}
+    found = judges(mutant, {"u": wide, "t": record, "v": none})
+    assert found == [(0.3, "t::c"), (0.2, "t::b"), (0.4, "u::a")]
 
 
 def test_only_chosen_tests_run_in_their_order() -> None:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,7 +95,7 @@ def _fresh(given: argparse.Namespace) -> int:
     fates = dict(_judged({mutant: stages[mutant] for mutant in run}, given.jobs))
     if given.keep:
         _keep(fates)
-    _print_table("survives", [mutant for mutant in run if fates[mutant].word == "passed"])
+    _print_table("survives", [mutant for mutant in run if fates[mutant].fate == "survives"])
     _print_table("is run by no test", [mutant for mutant in stages if not stages[mutant][0]])
     return _rated(fates, LOWEST_RATE)
 
@@ -109,7 +108,7 @@ def _again(given: argparse.Namespace) -> int:
     print(f"killed before: {len(rows)} names, {len(there)} drawn from, {len(same)} as they were", file=sys.stderr)
     stages = {mutant: [[rows[mutant.name].test]] for mutant in _drawn(same, given)}
     fates = dict(_judged(stages, given.jobs))
-    _print_table("died before and lives", [mutant for mutant in stages if fates[mutant].word == "passed"], rows)
+    _print_table("died before and lives", [mutant for mutant in stages if fates[mutant].fate == "survives"], rows)
     return _rated(fates, LOWEST_RATE_AGAIN)
 
 
@@ -124,19 +123,15 @@ def _judged(stages: dict[Mutant, list[list[str]]], jobs: int) -> Iterator[tuple[
             return "gone"
         return verdict(stages[mutant])
 
-    works = ((mutant, partial(judge, mutant), CPU_SECONDS) for mutant in stages)
-    for count, (key, judged) in enumerate(forks(works, jobs), 1):
-        assert isinstance(key, Mutant)
-        says = {"passed": "survives", "": "timed out", "gone": "no test ran"}.get(judged.word, f"by {judged.word}")
-        print(f"{count}/{len(stages)} {key.name} {says} ({judged.seconds:.1f} s)", file=sys.stderr, flush=True)
-        yield key, judged
+    for count, (mutant, judged) in enumerate(forks(list(stages), judge, jobs, CPU_SECONDS), 1):
+        says = f"by {judged.word}" if judged.fate == "killed" else judged.fate
+        print(f"{count}/{len(stages)} {mutant.name} {says} ({judged.seconds:.1f} s)", file=sys.stderr, flush=True)
+        yield mutant, judged
 
 
 def _rated(fates: dict[Mutant, Judged], lowest: float) -> int:
     """The sum of it on stdout; 1 where too few have died."""
-    counts = Counter(
-        {"passed": "survive", "": "timed out", "gone": "not run"}.get(one.word, "killed") for one in fates.values()
-    )
+    counts = Counter(judged.fate for judged in fates.values())
     tried = len(fates) - counts["not run"]
     rate = (counts["killed"] + counts["timed out"]) / tried if tried else 1.0
     seconds = sum(one.seconds for one in fates.values())

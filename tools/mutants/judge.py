@@ -11,23 +11,31 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 
 from tools.mutants.source import ROOT
 
+Key = TypeVar("Key")
 WALL_SECONDS = 400
+FATES = {"passed": "survives", "": "timed out", "gone": "not run"}
+"""Answers of :func:`verdict` that are not the name of a test."""
 ALONE = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore", "--no-header", "--tb=no")
 
 
 class Judged(NamedTuple):
-    """What became of a fork: its last line, or nothing where a limit ended it; the CPU seconds that it took."""
+    """What a fork answered (nothing where a limit ended it), and the CPU seconds that it took."""
 
     word: str
     seconds: float
+
+    @property
+    def fate(self) -> str:
+        return FATES.get(self.word, "killed")
 
 
 class Chosen:
@@ -39,7 +47,7 @@ class Chosen:
     def __init__(self, tests: list[str] | None) -> None:
         self.place = None if tests is None else {test: place for place, test in enumerate(tests)}
         self.failed = ""
-        self.passed: dict[str, float] = {}
+        self.passed: set[str] = set()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self.place is not None:
@@ -54,7 +62,7 @@ class Chosen:
         if report.failed:
             self.failed = self.failed or report.nodeid
         elif report.when == "call" and report.passed:
-            self.passed[report.nodeid] = report.duration
+            self.passed.add(report.nodeid)
 
 
 def run_tests(tests: Iterable[str], plugin: object, *words: str) -> None:
@@ -105,17 +113,15 @@ def _quiet(folder: Path) -> None:
             os.dup2(nowhere.fileno(), stream)
 
 
-def forks(works: Iterable[tuple[object, Callable[[], str], float]], jobs: int) -> Iterator[tuple[object, Judged]]:
-    """Run (key, work, CPU seconds) in ``jobs`` forks at a time; what they answer, as they end."""
-    running: dict[int, tuple[object, Path]] = {}
-    waiting = iter(works)
+def forks(keys: Sequence[Key], work: Callable[[Key], str], jobs: int, seconds: float) -> Iterator[tuple[Key, Judged]]:
+    """What ``work`` answers for each key, as they end; in ``jobs`` forks at a time of so many CPU seconds each."""
+    running: dict[int, tuple[Key, Path]] = {}
+    waiting = list(reversed(keys))
     try:
-        while True:
-            while len(running) < jobs and (one := next(waiting, None)):
-                process, folder = forked(one[1], one[2])
-                running[process] = one[0], folder
-            if not running:
-                return
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                process, folder = forked(partial(work, waiting[-1]), seconds)
+                running[process] = waiting.pop(), folder
             process, _, used = os.wait3(0)
             if process in running:
                 key, folder = running.pop(process)

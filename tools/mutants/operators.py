@@ -48,6 +48,7 @@ SYMMETRIC = {
     "cast",
 }
 """Functions whose arguments are not swapped: the result is the same, or nothing but a TypeError."""
+TYPES = {"float", "int", "str", "bool", "self", "cls"}
 WORDS = {"print", "echo", "secho", "warn", "debug", "info", "warning", "error", "log", "style", "cast", "field"}
 """Calls that print, log or declare: nothing inside them is changed."""
 SETTINGS = {"digits", "indent", "decimals", "maxsize", "timeout", "rtol", "atol", "tolerance"}
@@ -133,10 +134,18 @@ def _arithmetic(node: ast.AST) -> _Found:
             yield "constant", node, ast.Constant(value=node.value + 1)
         elif value == 0.0 or abs(value) >= TOLERANCE:
             yield "constant", node, ast.Constant(value=2 * value or 1.0)
-    if isinstance(node, (ast.BinOp, ast.Compare)):
-        for operand in (node.left, *((node.right,) if isinstance(node, ast.BinOp) else node.comparators)):
-            if isinstance(operand, ast.Name) and operand.id.isupper():  # a constant of the module
-                yield "constant", operand, ast.BinOp(left=operand, op=ast.Mult(), right=ast.Constant(value=2))
+    for operand in _operands(node):
+        if isinstance(operand, ast.Name) and operand.id.isupper():  # a constant of the module
+            yield "constant", operand, ast.BinOp(left=operand, op=ast.Mult(), right=ast.Constant(value=2))
+
+
+def _operands(node: ast.AST) -> list[ast.expr]:
+    """Where the name of a constant stands for its number."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    return [node.value] if isinstance(node, ast.keyword) else []
 
 
 def _calls(node: ast.AST) -> _Found:
@@ -150,7 +159,7 @@ def _calls(node: ast.AST) -> _Found:
         return
     for index in range(len(node.args) - 1):
         first, second = node.args[index : index + 2]
-        if ast.dump(first) != ast.dump(second):
+        if _is_number(first) and _is_number(second) and ast.dump(first) != ast.dump(second):
             swapped = [*node.args[:index], second, first, *node.args[index + 2 :]]
             yield "arguments", node, ast.Call(func=node.func, args=swapped, keywords=node.keywords)
 
@@ -166,6 +175,13 @@ def _renamed(function: ast.expr, name: str) -> ast.expr:
     if name in ("floor", "ceil"):  # imported by name: the other one may not be
         return ast.parse(f"__import__('math').{name}", mode="eval").body
     return ast.Name(id=name, ctx=ast.Load())
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether an argument could be taken for another: no literal, no type, no function."""
+    return (
+        isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.BinOp)) and name_of(node) not in TYPES
+    )
 
 
 def _is_text(node: ast.expr) -> bool:

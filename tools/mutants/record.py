@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import json
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from time import process_time
 from types import CodeType, FrameType
 from typing import Any
 
@@ -24,15 +26,19 @@ from tools.mutants.source import PACKAGES, ROOT, Mutant, first_line, functions, 
 KEPT = ROOT / "build" / "mutants"
 NARROWEST = 8
 """Tests held for a line, of each test file."""
-CALLS = 24
+CLOSEST = 5
+"""Test files whose tests of a line all judge it."""
+CALLS = 100
 """Calls of one function that are traced in one test: a loop of a million runs the same lines."""
-CPU_SECONDS = 60
+SLOWEST = 2.0
+"""CPU seconds, traced: a slower test is no judge."""
+CPU_SECONDS = 40
 """For one test file; what ran until then is held."""
 NOT_JUDGES = ("tests/oracle/", "tests/web/test_page.py", "tests/test_docs", "tests/test_readme", "tests/test_notebook")
 """Tests of files of models, pages and documents: slow, and of no formula."""
 
 Record = dict[str, Any]
-"""digest: of the test file. tests: (name, seconds). lines: ``module:function`` -> line -> indices of tests."""
+"""digest: of the test file. tests: (name, traced seconds). lines: ``module:function`` -> line -> indices of tests."""
 
 
 class Recorder(Chosen):
@@ -44,18 +50,20 @@ class Recorder(Chosen):
         self.ours = tuple(str(ROOT / package) + "/" for package in PACKAGES)
         self.lines: set[tuple[str, int]] = set()
         self.calls: Counter[CodeType] = Counter()
-        self.found: dict[str, set[tuple[str, int]]] = {}
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         self.lines, self.calls = set(), Counter()
+        signal.signal(signal.SIGPROF, lambda number, frame: pytest.fail("too slow to judge"))
+        signal.setitimer(signal.ITIMER_PROF, SLOWEST)
+        start = process_time()
         sys.settrace(self._call)
         yield
         sys.settrace(None)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
         if item.nodeid in self.passed:
-            self.found[item.nodeid] = self.lines
             with self.out.open("a") as file:
-                json.dump([item.nodeid, self.passed[item.nodeid], sorted(self.lines)], file)
+                json.dump([item.nodeid, round(process_time() - start, 3), sorted(self.lines)], file)
                 file.write("\n")
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
@@ -90,19 +98,13 @@ def records(jobs: int, only: tuple[str, ...] = ()) -> dict[str, Record]:
     wanted = [name for name in test_files() if name.startswith(only or "tests/")]
     found = {name: json.loads(_kept(name).read_text()) for name in wanted if _kept(name).exists()}
     old = [name for name in wanted if name not in found or found[name]["digest"] != _digest(name)]
-    works = [(name, lambda name=name: _recorded(name), CPU_SECONDS) for name in old]
-    for count, (key, judged) in enumerate(forks(works, jobs), 1):
-        name = str(key)
+    for count, (name, judged) in enumerate(forks(old, _recorded, jobs, CPU_SECONDS), 1):
         raw = _kept(name).with_suffix(".raw")
         found[name] = _record(name, raw)
         raw.unlink(missing_ok=True)
         _kept(name).write_text(json.dumps(found[name], separators=(",", ":")))
-        end = "" if judged.word else ", cut off"
-        print(
-            f"recorded {count}/{len(old)} {name}: {len(found[name]['tests'])} tests, {judged.seconds:.0f} s{end}",
-            file=sys.stderr,
-            flush=True,
-        )
+        says = f"{len(found[name]['tests'])} tests, {judged.seconds:.0f} s{'' if judged.word else ', cut off'}"
+        print(f"recorded {count}/{len(old)} {name}: {says}", file=sys.stderr, flush=True)
     return found
 
 
@@ -137,14 +139,25 @@ def _record(name: str, raw: Path) -> Record:
 
 
 def judges(mutant: Mutant, found: dict[str, Record]) -> list[tuple[float, str]]:
-    """(seconds, test) of the tests that run the changed line, the narrowest of each file first."""
+    """(seconds, test) of the tests that run the changed line: those of the files that are most about its module first.
+
+    Of the first ``CLOSEST`` files all that are held, of the others one each; a test that runs more lines goes first.
+    """
     first, last, statement = (line - mutant.first for line in mutant.lines)
-    chosen: list[tuple[int, float, str]] = []
+    files: list[tuple[float, list[tuple[float, str]]]] = []
     for record in found.values():
         lines = record["lines"].get(f"{mutant.module}:{mutant.function}", {})
         ran = {index for line in range(first, last + 1) for index in lines.get(str(line), [])}
         ran = ran or set(lines.get(str(statement), []))
-        for rank, index in enumerate(sorted(ran)):
-            name, seconds = record["tests"][index]
-            chosen.append((rank, seconds, name))
-    return [(seconds, name) for _, seconds, name in sorted(chosen)]
+        if ran:
+            tests = [(record["tests"][index][1], record["tests"][index][0]) for index in sorted(ran, reverse=True)]
+            files.append((_share(record, mutant.module), tests))
+    files.sort(reverse=True)
+    every = [tests if place < CLOSEST else tests[:1] for place, (_, tests) in enumerate(files)]
+    return [test for tests in every for test in tests]
+
+
+def _share(record: Record, module: str) -> float:
+    """Of the lines that a test file runs, those in a module."""
+    ours = sum(len(lines) for function, lines in record["lines"].items() if function.startswith(f"{module}:"))
+    return ours / sum(map(len, record["lines"].values()))
