@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -72,6 +73,26 @@ HEAVY = {
     "uvicorn": {"web"},
 }
 """Packages that few may import, and who may."""
+FLOORS_INSIDE = 6
+"""Modules of the longest chain of imports inside a room, at most: more cannot be read in one go."""
+SUB_ROOMS = {"inferplan.models.huggingface"}
+"""Folders that count as rooms of their own."""
+MOST_INSIDE = {
+    "calibrate.kernels": 8,
+    "calibrate.session": 7,
+    "inferplan.answers": 8,
+    "inferplan.catalog": 7,
+    "inferplan.cli": 7,
+    "inferplan.estimate": 10,
+    "inferplan.models": 9,
+    "inferplan.models.huggingface": 13,
+    "inferplan.planning": 15,
+    "inferplan.reports": 7,
+    "inferplan.serving": 17,
+    "inferplan.validation": 9,
+    "inferplan.web": 8,
+}
+"""Rooms that are still higher. An entry only falls."""
 MOST_PARAMETERS = 6
 MOST_LINES = {ast.FunctionDef: 60, ast.AsyncFunctionDef: 60, ast.ClassDef: 250}
 MOST_ATTRIBUTES = 40
@@ -95,6 +116,12 @@ def files(module: str, package: Path = PACKAGE) -> list[Path]:
 def sources(package: str) -> list[Path]:
     """Every source file of a package."""
     return sorted((ROOT / package).rglob("*.py"))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """A source file as a syntax tree."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def dotted(path: Path) -> str:
@@ -130,7 +157,7 @@ def imported(module: str, package: Path = PACKAGE, *, types: bool = True) -> set
     """(top-level name, second name, line) of everything a module imports; ``types``: for types alone too."""
     found = set()
     for path in files(module, package):
-        for node, name in (written_imports if types else runtime_imports)(ast.parse(path.read_text(encoding="utf-8"))):
+        for node, name in (written_imports if types else runtime_imports)(tree_of(path)):
             first, _, rest = name.partition(".")
             found.add((first, rest.partition(".")[0], getattr(node, "lineno", 0)))
     return found
@@ -179,14 +206,16 @@ def test_packages_of_the_wheel_import_none_that_is_not_in_it() -> None:
         f"{dotted(path)}: {name}"
         for package in ("inferplan", "calibrate")
         for path in sources(package)
-        for _, name in written_imports(ast.parse(path.read_text(encoding="utf-8")))
+        for _, name in written_imports(tree_of(path))
         if name.partition(".")[0] in {"tools", "tests"}
     ]
     assert not wrong
 
 
-def test_no_circles_of_imports() -> None:
-    """Module by module: late imports too, and those for types alone, without which a file cannot be read by itself.
+@cache
+def imports_of_modules() -> dict[str, set[str]]:
+    """Module by module what each imports of the packages here: late imports too, and those for types alone, without
+    which a file cannot be read by itself.
 
     The package's own file is a door: it has the version, and names that load when somebody asks for them.
     """
@@ -195,14 +224,47 @@ def test_no_circles_of_imports() -> None:
     graph: dict[str, set[str]] = {}
     for name, path in named.items():
         targets = set()
-        for node, module in written_imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for node, module in written_imports(tree_of(path)):
             inner = [f"{module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             targets |= {found if found in named else module for found in inner or [module]}
         graph[name] = targets & set(named) - {name}
+    return graph
+
+
+def test_no_circles_of_imports() -> None:
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(imports_of_modules()).prepare()
     except CycleError as circle:
         pytest.fail(" -> ".join(circle.args[1]))
+
+
+def longest_chain(graph: Mapping[str, Set[str]]) -> int:
+    """Modules of the longest chain of imports: the floors of a drawing in which every import points down."""
+    height: dict[str, int] = {}
+    for name in TopologicalSorter(graph).static_order():
+        height[name] = 1 + max((height[other] for other in graph[name]), default=0)
+    return max(height.values(), default=0)
+
+
+def test_rooms_have_few_floors_inside() -> None:
+    """:data:`MOST_INSIDE`, else :data:`FLOORS_INSIDE`."""
+    graph = imports_of_modules()
+    rooms = {f"{package}.{room}" for package in PACKAGES for room in rooms_of(ROOT / package)} | SUB_ROOMS
+    found = {}
+    for room in sorted(rooms):
+        apart = {other for other in SUB_ROOMS if other.startswith(f"{room}.")}
+        inside = {name for name in graph if name == room or name.startswith(f"{room}.")}
+        inside = {name for name in inside if not any(name == one or name.startswith(f"{one}.") for one in apart)}
+        found[room] = longest_chain({name: graph[name] & inside for name in inside})
+    high = {room: floors for room, floors in found.items() if floors > MOST_INSIDE.get(room, FLOORS_INSIDE)}
+    assert not high, "floors inside these rooms: let the longest chain of imports be shorter"
+    low = {room: found.get(room) for room, most in MOST_INSIDE.items() if found.get(room, 0) < most}
+    assert not low, "lower these entries of MOST_INSIDE, or leave them out"
+
+
+def rooms_of(package: Path) -> set[str]:
+    """The folders of a package."""
+    return {path.parent.name for path in package.glob("*/__init__.py")}
 
 
 @pytest.mark.parametrize("module", modules())
@@ -226,7 +288,7 @@ def test_the_roofline_knows_operators_and_devices_only() -> None:
     """No model, no layer, no phase: what it prices has a geometry and a kernel."""
     known = {
         name
-        for _, name in runtime_imports(ast.parse((PACKAGE / "estimate" / "roofline.py").read_text(encoding="utf-8")))
+        for _, name in runtime_imports(tree_of(PACKAGE / "estimate" / "roofline.py"))
         if name.startswith("inferplan")
     }
     assert known <= {
@@ -248,7 +310,7 @@ def test_functions_take_at_most_six_parameters(package: str) -> None:
     for path in sources(package):
         if path.is_relative_to(PACKAGE / "cli"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
                 count = len([name for name in names if name not in ("self", "cls")])
@@ -259,7 +321,7 @@ def test_functions_take_at_most_six_parameters(package: str) -> None:
 
 def too_large(path: Path) -> Iterator[str]:
     """Functions and classes of a source file beyond :data:`MOST_LINES` or :data:`MOST_ATTRIBUTES`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > MOST_LINES[type(node)] or (
@@ -288,6 +350,47 @@ def test_functions_and_classes_can_be_read_at_once() -> None:
     found = {name for package in PACKAGES for path in sources(package) for name in too_large(path)}
     assert not found - TOO_LARGE, "cut these in two"
     assert not TOO_LARGE - found, "these are small enough now: take them off TOO_LARGE"
+
+
+KNOW_ENGINES = {
+    "inferplan/answers/emit/": "has a file for each engine, whose command line it writes",
+    "inferplan/reports/emit.py": "writes the file beside the command of one engine",
+    "inferplan/measuring/server.py": "asks a live server for the pages that its engine has",
+    "inferplan/validation/importers/": "read the files and logs of other programs, by the names that stand there",
+}
+"""Where a branch may ask for an engine or a maker by name, and why. Elsewhere what differs is data in ``configs``."""
+
+
+def named_in(node: ast.Compare) -> set[str]:
+    """The texts that a comparison holds its other side against; in tuples, lists and sets, too."""
+    sides = [node.left, *node.comparators]
+    parts = [
+        part for side in sides for part in (side.elts if isinstance(side, (ast.Tuple, ast.List, ast.Set)) else [side])
+    ]
+    return {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+
+def test_no_branch_asks_for_the_name_of_an_engine_or_a_maker() -> None:
+    """``none`` is no engine's name, but where it is compared with an engine the question is the same."""
+    engines = {path.stem for path in (ROOT / "configs/engines").glob("*.yaml")} - {"none"}
+    hardware = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "configs/hardware").glob("*.yaml"))
+    makers = {line.partition(":")[2].strip() for line in hardware.splitlines() if line.startswith("vendor:")}
+    found = []
+    for path in sources("inferplan"):
+        where = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Compare):
+                named = named_in(node) & (engines | makers | ({"none"} if "engine" in ast.unparse(node) else set()))
+            elif isinstance(node, ast.match_case):
+                texts = {one.value for one in ast.walk(node.pattern) if isinstance(one, ast.Constant)}
+                named = texts & (engines | makers)
+            else:
+                continue
+            if named:
+                found.append((where, f"{where}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)}"))
+    wrong = [text for where, text in found if not where.startswith(tuple(KNOW_ENGINES))]
+    assert not wrong, "state what differs in configs/engines or configs/hardware"
+    assert {place for place in KNOW_ENGINES if not any(where.startswith(place) for where, _ in found)} == set()
 
 
 COMMANDS = {

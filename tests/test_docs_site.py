@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-PATH = r"`((?:calibrate|configs|docs|inferplan|tests|tools)/[\w./*-]+)`"
+PATH = r"`((?:calibrate|configs|docs|inferplan|tests|tools/(?:accuracy|fitting|same_answers))/[\w./*-]+)`"
 NOT_YET = {"configs/calibration/h200-sxm-torch.yaml"}
 """Files that a page says a later run will write."""
 LINK = re.compile(r"\]\(([^)#]+\.md)\)")

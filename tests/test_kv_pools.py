@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inferplan.devices.engine import Engine, EngineVersion, Tier
+from inferplan.devices.engine import Batching, Engine, EngineVersion, Tier
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
@@ -33,7 +33,7 @@ def made(rule: str, fraction: float | None, parallel: Parallelism | None = None,
         hardware=chip(3e12, 1e15, usable=USABLE, link=1e11),
         precision=uniform(),
         parallel=parallel or Parallelism(),
-        engine=Engine(name="test", policy="vllm", defaults=version),
+        engine=Engine(name="test", policy="vllm", batching=Batching(mixed=True), defaults=version),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import inferplan
-from inferplan.devices.engine import Engine, EngineVersion, Tier, Windows
+from inferplan.devices.engine import Batching, Engine, EngineVersion, Tier, Windows
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
@@ -51,7 +51,7 @@ def deployed(windows: Windows, spec: ModelSpec, pp: int = 1, block: int = BLOCK)
         hardware=chip(3e12, 1e15, usable=1e9, link=1e11),
         precision=uniform(),
         parallel=Parallelism(pp=pp),
-        engine=Engine(name="test", policy="vllm", defaults=version),
+        engine=Engine(name="test", policy="vllm", batching=Batching(mixed=True), defaults=version),
     )
 
 

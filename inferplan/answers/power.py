@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from inferplan.catalog.power import power_shares
-from inferplan.devices.engine import mixes
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.draw import step_joules
@@ -68,11 +67,11 @@ def run_energy(deployment: Deployment, result: SimulationResult) -> RunEnergy | 
     and the mean context. Raises ``MissingFactError`` without a TDP.
     """
     meters, (start, end) = result.meters, result.window
-    ranks, policy = deployment.parallel.dp, deployment.engine.policy
+    ranks = deployment.parallel.dp
     replicas = max(len(meters) // ranks, 1)
     steps = sum(meter.steps for meter in meters) / replicas / ranks
     prompted = sum(meter.prompt_steps for meter in meters) / len(meters)
-    together = mixes(policy) and not deployment.model.encodes
+    together = deployment.engine.batching.mixed and not deployment.model.encodes
     decoding = steps if together else steps - prompted
     if not steps or end <= start or not len(result.ttft) or unknown_energy(deployment):
         return None

@@ -60,7 +60,7 @@ def with_offload(
             because="--host, --host-memory and --host-link say what it is, and no option says what it holds",
             hint="--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
         )
-    if deployment.engine.name != "llama.cpp":
+    if not deployment.engine.computes_on_host:
         raise UsageError(
             f"{deployment.engine.describe()} computes no layers on the host that is known here",
             hint="--engine llama.cpp, or leave --gpu-layers and --cpu-moe-layers out",
@@ -112,7 +112,7 @@ def _with_streamed(
     CPU-pinned memory". Raises ``InfeasibleError`` where the host does not hold them.
     """
     model, parallel, engine = deployment.model, deployment.parallel, deployment.engine
-    if engine.name != "vllm":
+    if not engine.streams_weights:
         raise UsageError(
             f"{engine.describe()} reads no weights from the host that is known here",
             hint="--engine vllm, or leave --cpu-offload-gb out",

@@ -396,7 +396,7 @@ def _require_thoughts(values: dict[str, Any], deployment: Deployment) -> None:
 
 def _require_balance(flags: Flags, *pools: Deployment | None) -> None:
     """Raise ``UsageError`` where prompts are to be held back for ranks that there are not."""
-    ranks = [coupled_ranks(pool) for pool in pools if pool is not None and pool.engine.policy == "trtllm"]
+    ranks = [coupled_ranks(pool) for pool in pools if pool is not None and pool.engine.batching.holds_prompts_for_ranks]
     if flags.balance_steps and max(ranks, default=1) == 1:
         raise UsageError(
             "--balance-steps holds prompts back until each attention rank has one, and nothing does so here",

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import ceil
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -32,14 +33,53 @@ class Tier(Spec):
 
 
 Policy = Literal["vllm", "sglang", "trtllm", "static"]
-"""Who shares a step. vllm: decode first, prompts fill the rest of the token budget. sglang: waiting prompts first,
-alone in their step. trtllm: as vllm, admission by what a request may grow to. static: a batch is finished before the
-next."""
+"""What answers call the way in which steps are filled. vllm: decode first, prompts fill the rest of the token budget.
+sglang: waiting prompts first, alone in their step. trtllm: as vllm, admission by what a request may grow to. static: a
+batch is finished before the next. What else an engine does is :class:`Batching`."""
 
 
-def mixes(policy: Policy) -> bool:
-    """Whether decodes and prompts share a step."""
-    return policy in ("vllm", "trtllm")
+class Batching(Spec):
+    """How an engine fills its steps, whatever its version."""
+
+    source: str = ""
+    mixed: bool = False
+    """Decodes and prompts share a step."""
+    lanes_share_slots: bool = False
+    """Each of the batches in flight through a pipeline has an equal share of the slots; else the first that asks."""
+    pieces_apart: bool = False
+    """A piece of a prompt waits until the one before it has left the pipeline."""
+    holds_prompts_for_ranks: bool = False
+    """Attention ranks can be told to hold prompts back until each of them has one."""
+
+
+class MaskFilling(Spec):
+    """How an engine's host fills the masks of structured decoding."""
+
+    source: str
+    serial: int = Field(ge=0)
+    """Up to so many masks are filled one after another."""
+    piece: int = Field(ge=1)
+    """More are cut into pieces of so many masks, ..."""
+    threads: int = Field(ge=1)
+    """... which half the cores fill, with so many threads at most."""
+
+    def seconds(self, masks: int, each: float, cores: int) -> float:
+        """Seconds until so many masks are filled that take ``each``: pieces go to the thread that is free first."""
+        if masks <= self.serial:
+            return masks * each
+        threads, pieces = max(1, min(cores // 2, self.threads)), ceil(masks / self.piece)
+        rounds, last = ceil(pieces / threads), masks - (pieces - 1) * self.piece
+        alone = (pieces - 1) % threads == 0  # the last piece, which may be a smaller one, has a round of its own
+        return each * ((rounds - 1) * self.piece + last if alone else rounds * self.piece)
+
+
+class BeamSearching(Spec):
+    """Where an engine searches with beams."""
+
+    source: str
+    way: Literal["inside", "outside"]
+    """inside: a request has several sequences in the engine. outside: every beam is a request of one token, again for
+    each token."""
 
 
 Admission = Literal["prompt", "reserve", "ratio"]
@@ -111,7 +151,9 @@ class ServingConstants(Spec):
     graphs_hold_state: bool = True
     """Whether those graphs hold the mixers with a recurrent state, too; else the host launches those in every step."""
     eager_latent: float = Field(default=1.0, ge=1.0)
-    """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels."""
+    """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels ..."""
+    eager_latent_vendors: list[str] = []
+    """... on the devices of these makers; on those of others the kernels are fused."""
     slow_state: SlowState | None = None
     """What layers with a recurrent state take beyond it, and where."""
 
@@ -455,6 +497,23 @@ class EngineSpec(Spec):
     libraries: Libraries = Libraries.default()
     packed_weights: str = ""
     """Where it is seen to load checkpoints of AWQ and GPTQ (``w4a16``); empty where it loads none."""
+    batching: Batching = Batching.default()
+    masks: MaskFilling | None = None
+    """Absent where nobody has read how it fills them."""
+    beams: BeamSearching | None = None
+    """The same of its search with beams."""
+    drafts_in_one_graph: str = ""
+    """Where the passes of a draft are seen to be launched with the step, so that the host does nothing between them;
+    empty where the host launches each."""
+    computes_on_host: str = ""
+    """Where the host is seen to compute layers that lie in its memory; empty where it computes none."""
+    streams_weights: str = ""
+    """Where kernels are seen to read weights from the host's memory; empty where they read none."""
+    logs_cache: str = ""
+    """Where its start-up line is seen to give the tokens of its cache; empty where that is not known."""
+    sized_for_batch: bool = False
+    """Activations are those of the batch that runs and are paid from what its cache has; else of the largest step, and
+    set aside at the start."""
     usual_for: UsualFor = UsualFor.default()
     versions: list[EngineVersion] = Field(min_length=1)
 
@@ -505,6 +564,14 @@ class EngineSpec(Spec):
             exchange=self.exchange,
             attention=self.attention,
             packed_weights=self.packed_weights,
+            batching=self.batching,
+            masks=self.masks,
+            beams=self.beams,
+            drafts_in_one_graph=self.drafts_in_one_graph,
+            computes_on_host=self.computes_on_host,
+            streams_weights=self.streams_weights,
+            logs_cache=self.logs_cache,
+            sized_for_batch=self.sized_for_batch,
             asked=asked,
             note=note,
         )
@@ -526,6 +593,14 @@ class Engine(Spec):
     exchange: ExchangeRules = ExchangeRules.default()
     attention: AttentionCalls = AttentionCalls.default()
     packed_weights: str = ""
+    batching: Batching = Batching.default()
+    masks: MaskFilling | None = None
+    beams: BeamSearching | None = None
+    drafts_in_one_graph: str = ""
+    computes_on_host: str = ""
+    streams_weights: str = ""
+    logs_cache: str = ""
+    sized_for_batch: bool = False
     asked: str = ""
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""

@@ -142,6 +142,8 @@ class HardwareSpec(Spec):
     memory: Memory
     peak: dict[str, FlopPerSecond]
     """Dense FLOP/s (or OP/s) by arithmetic: fp32, tf32, fp16, bf16, fp8, int8, fp4, int4."""
+    four_bits: str = "mxfp4"
+    """The format of weights that ``fp4`` arithmetic multiplies, where several are known: that of its maker."""
     links: list[Link] = []
     """From the fastest and smallest domain to the widest."""
     host_link: Link | str | None = None

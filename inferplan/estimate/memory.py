@@ -106,7 +106,7 @@ class DeviceMemory:
     def step(self, name: Naming = plain) -> tuple[Num, Num]:
         """Tokens and sequences of the step that activations are sized for."""
         engine, hardware = self.deployment.engine, self.deployment.hardware
-        if engine.name == "none":
+        if engine.sized_for_batch:
             sequences, (tokens, logits) = self._sequences(name), self._widest(name)
             return sequences * tokens, sequences * logits
         tier = engine.defaults.tier(hardware)
@@ -167,7 +167,7 @@ class DeviceMemory:
         left = usable - name(stage.weights, "weights", "B", _WEIGHTS) - name(self._reserve(stage, name), "reserve", "B")
         left = left - self.draft_weights if self._draft is not None else left
         left = left - name(stage.adapters, "adapters", "B", _ADAPTERS) if stage.adapters else left
-        if self.deployment.engine.name == "none":
+        if self.deployment.engine.sized_for_batch:
             return left
         return left - name(self._activations(stage, name), "activations", "B")
 
@@ -310,10 +310,10 @@ class Footprint(DeviceMemory):
 
     def _max_sequences(self, stage: StageMemory, name: Naming = plain) -> Num:
         """The most requests of one rank that a stage's memory holds; where they keep nothing all, or none at all."""
-        if self.deployment.engine.name != "none" and not (self.cached and stage.caches):
+        if not self.deployment.engine.sized_for_batch and not (self.cached and stage.caches):
             return np.inf if self.pool(stage) >= 0 else 0.0
         each = self._each(stage, name)
-        if self.deployment.engine.name == "none":
+        if self.deployment.engine.sized_for_batch:
             activations = stage.activations(*self._widest(name), name)
             each = each + name(activations, "activations of a sequence", "B")
         pool, flight = name(self._pool(stage, name), "pool", "B"), self._in_flight(stage, self.context)
@@ -341,7 +341,7 @@ class Footprint(DeviceMemory):
         each = stage.held(float(context), sharing=self.sharing) + self._drafted(float(context))
         held = sequences * float(np.max(each)) if self.cached else 0.0
         held += float(np.max(self._in_flight(stage, float(context))))
-        if self.deployment.engine.name == "none":
+        if self.deployment.engine.sized_for_batch:
             tokens, rows = self.step() if self.cached else (sequences * context, sequences * self.logits)
             held += float(np.max(stage.activations(tokens, rows)))
         return held

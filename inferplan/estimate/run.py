@@ -198,7 +198,7 @@ def _fit_hint(result: Estimate) -> str:
             hints.append(f"--weights fp8 --tp {tp}")
     engine = deployment.engine
     fewer = engine.model_copy(update={"defaults": EngineFlags(max_sequences=128).applied(engine.defaults)})
-    if engine.name != "none" and _would_fit(result, replace(deployment, engine=fewer)):
+    if not engine.sized_for_batch and _would_fit(result, replace(deployment, engine=fewer)):
         hints.append("--max-num-seqs 128 (a smaller sampler)")
     return ", or ".join(hints) or "a GPU with more memory"
 

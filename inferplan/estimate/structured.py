@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.devices.engine import Engine, MaskFilling
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -28,9 +29,6 @@ from inferplan.terms import Naming, plain
 from inferplan.units import Array, Num
 from inferplan.work.ops import Elementwise
 
-_SERIAL, _PIECE, _MOST_THREADS = 128, 16, 8
-"""vLLM fills up to 128 masks one after another; more in pieces of 16, by half the cores but 8 threads at most
-(``v1/structured_output/__init__.py``, ``StructuredOutputManager``)."""
 _WORD = 32
 """Tokens of a word of a mask, which is an int32."""
 
@@ -66,25 +64,20 @@ class Structured:
             "mask_bandwidth_bytes_per_s": self.bandwidth,
         }
 
-    def fill(self, masks: int) -> float:
-        """Seconds until so many masks are filled: pieces go to the thread that is free first."""
-        if masks <= _SERIAL:
-            return masks * self.mask_time
-        threads, pieces = max(1, min(self.cores // 2, _MOST_THREADS)), ceil(masks / _PIECE)
-        rounds, last = ceil(pieces / threads), masks - (pieces - 1) * _PIECE
-        alone = (pieces - 1) % threads == 0  # the last piece, which may be a smaller one, has a round of its own
-        whole = (rounds - 1) * _PIECE + last if alone else rounds * _PIECE
-        return whole * self.mask_time
+    def fill(self, masks: int, filling: MaskFilling) -> float:
+        """Seconds until an engine has filled so many masks."""
+        return filling.seconds(masks, self.mask_time, self.cores)
 
 
-def require_masks_of(engine: str) -> None:
-    """Raise ``UsageError`` for an engine whose way with masks nobody here has read."""
-    if engine != "vllm":
+def mask_filling(engine: Engine) -> MaskFilling:
+    """How an engine fills masks. Raises ``UsageError`` for one of which nobody here has read it."""
+    if engine.masks is None:
         raise UsageError(
-            f"what masks of structured decoding cost under {engine} is not known here",
+            f"what masks of structured decoding cost under {engine.name} is not known here",
             because="when they are filled, and by how many threads, was read of vLLM alone",
             hint="--engine vllm, or leave --structured-share out",
         )
+    return engine.masks
 
 
 class _OfBatch(NamedTuple):
@@ -113,7 +106,7 @@ class MaskedSteps:
     def __post_init__(self) -> None:
         parallel = self.deployment.parallel
         require_decoder(self.deployment.model, "structured decoding", "leave --structured-share out")
-        require_masks_of(self.deployment.engine.name)
+        mask_filling(self.deployment.engine)
         if parallel.pp > 1 or parallel.dp > 1:
             raise UsageError(
                 "structured decoding with several pipeline stages or attention ranks is not modelled",
@@ -162,7 +155,8 @@ class MaskedSteps:
     def _of(self, batch: int) -> _OfBatch:
         if batch not in self._known:
             share, size = self.structured.share, 1 << batch.bit_length()
-            fill, after = _fills(self.structured, size)[: batch + 1], self._after(size)[: batch + 1]
+            fills = _fills(self.structured, mask_filling(self.deployment.engine), size)
+            fill, after = fills[: batch + 1], self._after(size)[: batch + 1]
             chance = np.arange(batch + 1) == batch if share == 1 else binomial(batch, share)
             order = np.argsort(fill, kind="stable")  # more masks may take less time: beyond some, threads share them
             chances = chance[order].astype(np.float64)
@@ -190,9 +184,9 @@ def _and_later(values: Array) -> Array:
 
 
 @lru_cache(maxsize=32)
-def _fills(structured: Structured, most: int) -> Array:
+def _fills(structured: Structured, filling: MaskFilling, most: int) -> Array:
     """Seconds to fill 0 to ``most`` masks."""
-    return np.array([structured.fill(count) for count in range(most + 1)])
+    return np.array([structured.fill(count, filling) for count in range(most + 1)])
 
 
 def binomial(count: int, share: float) -> npt.NDArray[np.float64]:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost
-from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.roofline import IdealTime, fitted_time
 from inferplan.planning.option import Sizing
@@ -74,7 +73,7 @@ def _share(deployment: Deployment | None) -> Any:
 
 
 def _tpot(deployment: Deployment | None) -> Any:
-    mixed = deployment is None or mixes(deployment.engine.policy)
+    mixed = deployment is None or deployment.engine.batching.mixed
     share, decode, own = _symbols("p", "t_decode(B)", "t_mixed(B, x*I/p)" if mixed else "t_prompt(x*I/p)")
     return mean_round(share, decode, own, mixed)
 

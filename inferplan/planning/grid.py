@@ -12,7 +12,6 @@ from functools import cache, cached_property, lru_cache
 
 import numpy as np
 
-from inferplan.devices.engine import mixes
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -211,7 +210,7 @@ def _grid(
     """The latencies and rates that follow from the rounds."""
     deployment, rounds, prompts = priced
     serving, dp = deployment.engine.serving, deployment.parallel.dp
-    mixed = mixes(deployment.engine.policy)
+    mixed = deployment.engine.batching.mixed
     ideal = deployment.calibration.basis == "roofline"
     steps = (demand.output.average - 1.0) / speculation.tokens
     batch, prompt = axes.batch[:, None], demand.prompt.average

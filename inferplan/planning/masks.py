@@ -11,7 +11,7 @@ from inferplan.catalog.assemble import load_engine
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, host_seconds
-from inferplan.estimate.structured import MaskedSteps, Structured, require_masks_of
+from inferplan.estimate.structured import MaskedSteps, Structured, mask_filling
 from inferplan.planning.demand import Demand
 from inferplan.serving.rounds import LoadedRounds
 from inferplan.traffic.reasoning import ReasoningLengths
@@ -26,7 +26,7 @@ def require_plannable(space: Space, demand: Demand) -> None:
     if demand.structured is None:
         return
     for engine in space.engines:
-        require_masks_of(load_engine(engine).name)
+        mask_filling(load_engine(engine))
     beside = [("drafts", bool(space.drafting)), ("LoRA adapters", demand.adapters is not None)]
     beside += [("thoughts", isinstance(demand.output, ReasoningLengths)), ("several samples", demand.samples > 1)]
     beside += [("pools apart", space.disaggregate), ("weights on the host", bool(space.placed))]

@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.devices.engine import mixes
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, ruling, tail
@@ -332,7 +331,7 @@ def _decode_budget(grid: LoadGrid) -> npt.NDArray[np.intp]:
     own hold any with the first.
     """
     budget, rows = grid.axes.budget, grid.axes.batch / grid.deployment.parallel.pp * grid.speculation.width
-    if not mixes(grid.deployment.engine.policy):
+    if not grid.deployment.engine.batching.mixed:
         rows = np.zeros_like(rows)
     return np.searchsorted(budget, np.where(rows <= budget[-1], np.minimum(_ROOM * rows, budget[-1]), rows))
 

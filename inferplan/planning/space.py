@@ -182,8 +182,8 @@ def default_quants(model: ModelSpec, hardware: HardwareSpec) -> tuple[str | None
     """
     native = native_precision(model)
     bits = min(native.weights.bits, native.experts.bits)
-    fourth = "nvfp4" if hardware.vendor == "NVIDIA" else "mxfp4"
-    narrower = [(name, peak) for name, peak, width in (("fp8", "fp8", 16), (fourth, "fp4", 8)) if bits >= width]
+    formats = (("fp8", "fp8", 16), (hardware.four_bits, "fp4", 8))
+    narrower = [(name, peak) for name, peak, width in formats if bits >= width]
     return (None, *(name for name, peak in narrower if peak in hardware.peak))
 
 
@@ -256,7 +256,7 @@ def _placed(
 ) -> Iterator[tuple[Request, Deployment]]:
     """The candidate with what lies in host memory; what cannot lie there is counted as ``host``."""
     for offload in space.placed:
-        if offload.computes != (deployment.engine.name == "llama.cpp"):
+        if offload.computes != bool(deployment.engine.computes_on_host):
             continue  # of another engine
         asked = replace(request, offload=offload)
         try:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.devices.engine import mixes
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.agents import every, in_time_of, sessions_of
 from inferplan.planning.demand import Demand
@@ -208,7 +207,7 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
         return option.slots
     engine, parallel = option.deployment.engine, option.deployment.parallel
     each = engine.defaults.tier(option.deployment.hardware).max_sequences
-    if mixes(engine.policy):
+    if engine.batching.mixed:
         each = max(min(each, option.budget, option.budget // option.speculation.width * parallel.pp), 1)
     most = each * parallel.dp
     held = option.concurrency

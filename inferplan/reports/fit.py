@@ -258,7 +258,7 @@ def memory_report(fitting: Fitting) -> Report:
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
     notes = [f"note: {text}" for text in [*deployment.warnings, *_sizes(deployment.hardware)]]
-    notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.name == "vllm" else []
+    notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
     notes += [] if prices is None else prices.remarks([deployment.hardware.name])

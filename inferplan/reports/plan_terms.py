@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from inferplan.answers.cost import Cost
-from inferplan.devices.engine import mixes
 from inferplan.estimate.phase import run_step
 from inferplan.estimate.roofline import time_terms
 from inferplan.planning.grid import LoadGrid
@@ -70,7 +69,7 @@ def _replicas(plan: Plan, screened: Any) -> Term:
 
 def _mean_round(plan: Plan, grid: LoadGrid, decodes: Term) -> Term:
     """The mean round of replicas that compute prompts and decode: without drafts, the time per output token."""
-    mixed = mixes(plan.option.deployment.engine.policy)
+    mixed = plan.option.deployment.engine.batching.mixed
     share = named(float(grid.share[0, 0]), "share of rounds with prompts")
     prompts = named(float(grid.step_mixed[0, 0]), "round with prompts" if mixed else "step of prompts", "s")
     name = "mean round" if grid.speculation.length else "time per output token"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from inferplan.estimate.phase import host_seconds
-from inferplan.estimate.structured import StructuredEstimate
+from inferplan.estimate.structured import StructuredEstimate, mask_filling
 from inferplan.reports.estimate import estimate_report, server_record
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_time
@@ -23,7 +23,7 @@ def structured_record(estimate: StructuredEstimate, compiling: float | None) -> 
         "masks": masks,
         "mask_bytes": steps.mask_bytes,
         "forward_s": forward,
-        "fill_s": estimate.structured.fill(masks),
+        "fill_s": estimate.structured.fill(masks, mask_filling(estimate.deployment.engine)),
         "copy_s": float(steps.copied(float(masks))),
         "apply_s": float(steps.applied(float(masks))),
         "added_s": float(estimate.tpot - estimate.plain_tpot) if estimate.load.output > 1 else None,

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from inferplan.devices.engine import Admission, Policy, Scheduler, mixes
+from inferplan.devices.engine import Admission, Batching, Policy, Scheduler
 from inferplan.serving.adapter_slots import AdapterSlots
 from inferplan.serving.cache_tiers import beside_loads
 from inferplan.serving.prefix_cache import PrefixCache
@@ -32,6 +32,7 @@ class Rules:
     """What an engine does with its queue: flags resolved against the defaults of its version."""
 
     policy: Policy
+    batching: Batching
     slots: int
     """Requests in a batch (``max_num_seqs``)."""
     budget: int
@@ -86,7 +87,7 @@ class Rules:
     @property
     def mixed(self) -> bool:
         """Decodes and prompts share a step."""
-        return mixes(self.policy)
+        return self.batching.mixed
 
     def fixed(self, total: float) -> float:
         """Tokens of capacity that a request takes whatever it has written so far; ``total`` are prompt and output."""

@@ -137,7 +137,7 @@ def _pieces(deployment: Deployment, prompt: IdlePrompt, speculation: Speculation
     if not np.any(earlier):
         return last.passage
     mean = _launched(deployment, speculation, room, prompt.cached + np.maximum(earlier - 1.0, 0.0) * room / 2)
-    if deployment.engine.policy == "trtllm":  # its pieces never follow each other through a pipeline
+    if deployment.engine.batching.pieces_apart:
         return last.passage + earlier * mean.passage
     return np.where(earlier, mean.passage + (earlier - 1.0) * mean.interval + last.interval, last.passage)
 

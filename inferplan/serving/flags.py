@@ -121,10 +121,11 @@ def rules_of(
     if deployment.model.encodes:
         longest += 1  # the answer of a request counts as one token, and takes no position
     unit = unit if growing else 1.0
-    activations = float(np.max(stage.activations(prompt, 1.0))) if engine.name == "none" else 0.0
+    activations = float(np.max(stage.activations(prompt, 1.0))) if engine.sized_for_batch else 0.0
     static = engine.policy == "static"
     return Rules(
         policy=engine.policy,
+        batching=engine.batching,
         slots=tier.max_sequences,
         budget=_UNLIMITED if static else tier.token_budget,
         scheduler=defaults.scheduler,

@@ -135,7 +135,7 @@ class Ranks:
         ``seen``: what had arrived by then is known; ``flying``: the batches in flight.
         """
         loads, changed = [], False
-        trtllm, capacity = self.rules.policy == "trtllm", self.rules.capacity
+        apart, capacity = self.rules.batching.pieces_apart, self.rules.capacity
         for scheduler in self.schedulers:
             queue, scheduler.decodes = scheduler.queue, scheduler.lanes[lane]
             if queue.inbox and queue.inbox[0][0] <= seen:
@@ -147,7 +147,7 @@ class Ranks:
             decodes, admitted = scheduler.decodes, scheduler.admitted
             running = len(admitted.running)
             waits = not held and (scheduler.queue.waiting or scheduler.partial is not None)
-            if waits and not (trtllm and _in_flight(rank, scheduler.partial, flying)):
+            if waits and not (apart and _in_flight(rank, scheduler.partial, flying)):
                 prompts = scheduler.plan(now)
                 if prompts is not None:
                     changed = True

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.devices.engine import mixes
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import halves_of
 from inferplan.estimate.phase import Batches, StepTime, time_batches, time_together
@@ -58,7 +57,7 @@ def eager_floors(deployment: Deployment, replayed: bool = False) -> list[float]:
     model, constants, pp = deployment.model, deployment.engine.serving, deployment.parallel.pp
     if deployment.calibration.basis == "roofline" or (replayed and constants.graphs_hold_state):
         return [0.0] * pp
-    latent = constants.eager_latent if deployment.hardware.vendor == "NVIDIA" else 1.0  # AMD's are fused (AITER)
+    latent = constants.eager_latent if deployment.hardware.vendor in constants.eager_latent_vendors else 1.0
     floors = []
     for layers in model.stages(pp):
         eager = [(layer, _launched(layer, replayed), number) for layer, number in layers]
@@ -331,7 +330,7 @@ def _round_with_prompts(
 ) -> tuple[Round, Holding, Num]:
     """The round that holds prompts, what it holds of them, and the tokens that a batch has for them."""
     assert alone.decodes is not None
-    mixed, width = mixes(deployment.engine.policy), alone.speculation.width
+    mixed, width = deployment.engine.batching.mixed, alone.speculation.width
     flight = alone.batches_in_flight(deployment)
     room = np.maximum(budget - (alone.decodes.batch / flight * width if mixed else 0.0), 1.0)
     if not deployment.engine.defaults.scheduler.chunked_prefill:

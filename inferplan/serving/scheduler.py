@@ -50,7 +50,7 @@ class Scheduler:
         self.lanes = [DecodeBatch(rules.tokens_per_step, static, interleaved, rules.page) for _ in range(lanes)]
         self.decodes = self.lanes[0]
         """The lane whose turn it is; its requests are not in flight."""
-        self.lane_slots = max(rules.slots // lanes, 1) if rules.policy == "sglang" else rules.slots
+        self.lane_slots = max(rules.slots // lanes, 1) if rules.batching.lanes_share_slots else rules.slots
         """Requests that may decode in one lane: SGLang gives each an equal share of the slots."""
         self.lanes_to_fill = 0
         """Lanes that a static batch which is being formed has still to be spread over."""

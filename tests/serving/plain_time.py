@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.devices.constants import Calibration, StepConstants
-from inferplan.devices.engine import Engine, EngineVersion, Scheduler, ServingConstants, Tier
+from inferplan.devices.engine import Batching, Engine, EngineVersion, Scheduler, ServingConstants, Tier
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
@@ -45,6 +45,15 @@ def model() -> ModelSpec:
     )
 
 
+BATCHING = {
+    "vllm": Batching(mixed=True),
+    "sglang": Batching(lanes_share_slots=True),
+    "trtllm": Batching(mixed=True, pieces_apart=True, holds_prompts_for_ranks=True),
+    "static": Batching(),
+}
+"""How the engines of each policy fill their steps (docs/serving.md)."""
+
+
 def plain(
     capacity: int = 1 << 20,
     policy: str = "vllm",
@@ -73,7 +82,13 @@ def plain(
         hardware=chip(1e22, peak, usable=1e12, link=1e22),
         precision=uniform(),
         parallel=parallel or Parallelism(),
-        engine=Engine(name="plain", policy=policy, defaults=version, serving=ServingConstants(**serving or {})),
+        engine=Engine(
+            name="plain",
+            policy=policy,
+            batching=BATCHING[policy],
+            defaults=version,
+            serving=ServingConstants(**serving or {}),
+        ),
         calibration=Calibration(name="plain", constants={}, step=StepConstants(host=HOST), fused=True),
     )
     spare = Footprint(deployment=made, batch=1.0, prompt=1.0, context=1.0).kv_pool

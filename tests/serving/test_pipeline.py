@@ -33,6 +33,7 @@ from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, 
 from inferplan.work.parallel import Parallelism
 from tests.serving.conftest import deployment
 from tests.serving.pipeline_replay import Engine, Piece, Served, replay
+from tests.serving.plain_time import BATCHING
 
 
 @dataclass
@@ -93,7 +94,7 @@ def rules(policy: Policy = "vllm", **more: object) -> Rules:
             admission={"vllm": "prompt", "sglang": "ratio", "trtllm": "reserve"}.get(policy, "prompt")
         ),
     }
-    return Rules(policy=policy, **{**given, **more})  # type: ignore[arg-type]
+    return Rules(policy=policy, batching=BATCHING[policy], **{**given, **more})  # type: ignore[arg-type]
 
 
 def serve(

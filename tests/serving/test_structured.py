@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble, load_engine
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import decode_phase, host_seconds
 from inferplan.estimate.run import estimate
-from inferplan.estimate.structured import MaskedSteps, Structured, StructuredEstimate, binomial
+from inferplan.estimate.structured import MaskedSteps, Structured, StructuredEstimate, binomial, mask_filling
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
@@ -71,13 +71,13 @@ def test_a_mask_has_a_word_for_the_last_tokens_too() -> None:
 @pytest.mark.parametrize("cores", [1, 2, 6, 32, 400])
 def test_masks_are_filled_by_the_threads_that_are_free(cores: int) -> None:
     """One after another up to 128; beyond, pieces of 16 on half the cores, 8 threads at most."""
-    of = Structured(share=1.0, mask_time=50e-6, cores=cores)
+    of, filling = Structured(share=1.0, mask_time=50e-6, cores=cores), mask_filling(load_engine("vllm"))
     for masks in (1, 64, 128):
-        assert of.fill(masks) == pytest.approx(masks * 50e-6, rel=1e-12)
+        assert of.fill(masks, filling) == pytest.approx(masks * 50e-6, rel=1e-12)
     threads = {1: 1, 2: 1, 6: 3, 32: 8, 400: 8}[cores]
     for masks in (129, 144, 145, 200, 256, 257, 1000):
         pieces = [16] * (masks // 16) + ([masks % 16] if masks % 16 else [])
-        assert of.fill(masks) == pytest.approx(replayed(pieces, threads), rel=1e-12)
+        assert of.fill(masks, filling) == pytest.approx(replayed(pieces, threads), rel=1e-12)
 
 
 def test_a_structured_step_by_its_parts() -> None:

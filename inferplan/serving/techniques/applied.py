@@ -13,7 +13,6 @@ from math import ceil
 
 import numpy as np
 
-from inferplan.devices.engine import mixes
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -221,7 +220,7 @@ def refusal(deployment: Deployment, load: StaticLoad, width: int = 1) -> str:
             f"(--max-num-seqs {batch})"
         )
     verified = -(-batch // deployment.parallel.pp) * width
-    if width > 1 and mixes(engine.policy) and verified > tier.token_budget:
+    if width > 1 and engine.batching.mixed and verified > tier.token_budget:
         return (
             f"{engine.describe()} cuts these drafts short: {verified:,} tokens to verify are more than "
             f"max_num_batched_tokens {tier.token_budget:,} (--max-num-batched-tokens {verified})"

@@ -29,10 +29,6 @@ from inferplan.serving.rounds import launch_floors
 from inferplan.units import Array
 from inferplan.work.step import prefill
 
-Way = Literal["inside", "outside"]
-_WAYS: dict[str, Way] = {"trtllm": "inside", "vllm": "outside"}
-"""How engines search whose code was read."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BeamSearch:
@@ -50,10 +46,10 @@ class BeamSearch:
         require_decoder(self.deployment.model, "beam search that is known here", hint)
         if self.width < 2:
             raise UsageError(f"--beams must be 2 or more, not {self.width}", hint=hint)
-        if engine.name not in _WAYS:
+        if engine.beams is None:
             raise UsageError(
                 f"how {engine.name} searches with beams is not known here",
-                because=f"it was read of {' and '.join(sorted(_WAYS))} alone",
+                because="it was read of trtllm and vllm alone",
                 hint=f"--engine trtllm or --engine vllm, or {hint}",
             )
         step = self.load.decode_step(self.load.prompt)
@@ -67,9 +63,11 @@ class BeamSearch:
             raise UsageError("beams from outside need the prefix cache: without it each computes its whole history")
 
     @property
-    def way(self) -> Way:
+    def way(self) -> Literal["inside", "outside"]:
         """Inside the engine, or from outside of it."""
-        return _WAYS[self.deployment.engine.name]
+        beams = self.deployment.engine.beams
+        assert beams is not None
+        return beams.way
 
     @property
     def block(self) -> int:

@@ -220,12 +220,8 @@ class Speculation:
 
 
 def one_graph(draft: Deployment) -> bool:
-    """Whether the passes of a draft are launched with the step, so that the host does nothing between them.
-
-    TensorRT-LLM captures drafts and verification in one graph (its blog 2, "Basic Implementation"); SGLang and vLLM
-    launch each pass from the host.
-    """
-    return draft.engine.policy == "trtllm"
+    """Whether the passes of a draft are launched with the step, so that the host does nothing between them."""
+    return bool(draft.engine.drafts_in_one_graph)
 
 
 def _passed(made: StepTime, stations: int, host: bool) -> StepTime:
