@@ -19,7 +19,7 @@ PACKAGES = ("inferplan", "calibrate", "tools")
 FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: errors, quantities", {"errors", "units"}),
     ("0 lines over an array", {"affine"}),
-    ("0 files of the user", {"files"}),
+    ("0 files of the user; which features go together", {"files", "features"}),
     ("0 optional packages", {"extras"}),
     ("0 rows by column, what a result says of itself", {"columns", "shown"}),
     ("0 the base of specs, the form of a result, terms of formulas", {"spec", "table", "terms"}),

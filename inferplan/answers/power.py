@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from inferplan.catalog.power import power_shares
-from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.draw import step_joules
 from inferplan.estimate.phase import run_step
+from inferplan.features import goes_together
 from inferplan.serving.result import SimulationResult
 from inferplan.work.step import Segment, Step
 
@@ -45,27 +45,14 @@ class RunEnergy:
         return self.joules / self.seconds / self.devices
 
 
-def unknown_energy(deployment: Deployment) -> str:
-    """Why the energy of a deployment's runs is not known here; empty where it is."""
-    if deployment.model.encoder is not None:
-        return "an encoder beside the decoder"
-    return "layers on the host" if deployment.offload is not None else ""
-
-
-def require_known_energy(deployment: Deployment) -> None:
-    """Raise ``UsageError`` where the energy of a deployment's runs is not known, ``MissingFactError`` without a TDP."""
-    _ = deployment.hardware.tdp
-    if why := unknown_energy(deployment):
-        raise UsageError(f"the energy of a run with {why} is not known here", hint="leave --energy and its options out")
-
-
 def run_energy(deployment: Deployment, result: SimulationResult) -> RunEnergy | None:
     """Where the joules of a run of one pool without drafts went; ``None`` for a run that makes no steps, and where that
-    is not known (:func:`unknown_energy`).
+    is not known.
 
     Steps that hold prompts are priced with the mean of them (:func:`prompt_pieces`), decode steps with the mean batch
     and the mean context. Raises ``MissingFactError`` without a TDP.
     """
+    known = goes_together("simulate", deployment.features | {"energy"})
     meters, (start, end) = result.meters, result.window
     ranks = deployment.parallel.dp
     replicas = max(len(meters) // ranks, 1)
@@ -73,7 +60,7 @@ def run_energy(deployment: Deployment, result: SimulationResult) -> RunEnergy | 
     prompted = sum(meter.prompt_steps for meter in meters) / len(meters)
     together = deployment.engine.batching.mixed and not deployment.model.encodes
     decoding = steps if together else steps - prompted
-    if not steps or end <= start or not len(result.ttft) or unknown_energy(deployment):
+    if not steps or end <= start or not len(result.ttft) or not known:
         return None
     prompt, output = (float(np.mean(result.records.prompt)), float(np.mean(result.records.output)))
     batch = sum(meter.decode_tokens for meter in meters) / replicas / max(decoding, 1)

@@ -75,8 +75,6 @@ def with_offload(
             host_hardware(asked.host)  # it holds nothing, and is a host all the same
         return deployment
     named = _named(asked)
-    if deployment.calibration.anchor is not None:
-        raise UsageError("measured runs correct no deployment with layers on the host", hint="leave --anchor out")
     host = on_host(named)
     _require_size(host.hardware)
     found = Offload(host=host, link=_link(deployment, asked), experts=asked.cpu_moe_layers)
@@ -119,8 +117,8 @@ def _with_streamed(
         )
     if asked.computes:
         raise UsageError("--cpu-offload-gb is vLLM's, --gpu-layers and --cpu-moe-layers are llama.cpp's")
-    if model.encoder is not None or deployment.lora is not None or any(layer.shared for layer in model.sequence):
-        raise UsageError("--cpu-offload-gb is not known beside an encoder, shared blocks or adapters")
+    if any(layer.shared for layer in model.sequence):
+        raise UsageError("--cpu-offload-gb is not known of shared blocks", hint="leave it out")
     if parallel.ranks > (most := _of_one_host(deployment.hardware)):
         raise UsageError(
             f"--cpu-offload-gb is known for the devices of one host, not for {parallel.ranks}",

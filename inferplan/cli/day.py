@@ -36,6 +36,7 @@ from inferplan.cli.price_options import price_options
 from inferplan.cli.technique_options import limited, option_group, quantity
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.features import require_together
 from inferplan.planning.day import HOUR, POLICIES, Autoscaler, DayAsked, Policy, simulate_day
 from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
@@ -191,9 +192,8 @@ def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None,
     prices.check([deployment.hardware.name])
     asked = _asked(values, profile, deployment)
     if energy is not None:
-        from inferplan.answers.power import require_known_energy
-
-        require_known_energy(deployment)
+        _ = deployment.hardware.tdp  # an error without one, before the day
+        require_together("day", deployment.features | {"energy"})
     with _progress(round(profile.expected(asked.span)) * len(asked.policies)) as progress:
         day = simulate_day(request, deployment, question, asked, progress)
     report = day_report(day)

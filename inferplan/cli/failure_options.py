@@ -87,10 +87,6 @@ def with_failures(options: Options, values: dict[str, Any], deployment: Deployme
         if restart is not None:
             raise UsageError("a time to restart is of replicas that fail, and none does", hint="--fail 600s")
         return options
-    if values["warmup"] is not None:
-        raise UsageError("--warmup and --fail exclude each other", because="failures are at times of the whole run")
-    if values["hit_curve"]:
-        raise UsageError("--hit-curve and --fail exclude each other", because="a lost cache has no stack distances")
     if restart is None:
         raise UsageError(
             "what fails is back after a time to restart, and none is given",

@@ -37,15 +37,15 @@ from inferplan.cli.power_options import cap_option, energy_options
 from inferplan.cli.reasoning_options import LIMIT, reasoning_options, refuse_thinking, thinking
 from inferplan.cli.session_options import asked_sessions, require_sessions, session_options, sessions_of_trace
 from inferplan.cli.shared_text_options import shared_text
-from inferplan.cli.structured_options import refuse_with, structured_of, structured_options
+from inferplan.cli.structured_options import structured_of, structured_options
 from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
+from inferplan.features import those
 from inferplan.files import save
-from inferplan.models.spec import require_decoder
 from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
@@ -322,19 +322,18 @@ def simulate_command(
     deployment = assemble(request)
     flags = _flags(values)
     options = with_failures(_run_options(values, request, flags), values, deployment)
-    _require_thoughts(values, deployment)
+    _require_thoughts(values)
     _require_balance(flags, deployment, options.fleet.prefill_deployment)
-    options = replace(options, timeline=bool(timeline or plot_file))
+    figures = those(energy=energy is not None, hit_curve=values["hit_curve"])
+    options = replace(options, timeline=bool(timeline or plot_file), figures=frozenset(figures))
     if energy is not None:
-        refuse_with(options.structured, [("--energy", True)])
-        _require_one_pool(options, deployment)
+        _ = deployment.hardware.tdp  # an error without one, before the run
     own = values["workload"] is None and values["classes"] is None and values["sessions"] is None
     if own and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
     if deployment.model.encodes and own:
         values["output_tokens"] = values["output_tokens"] or "1"  # the answer of a request
     traffic = _naming(_traffic(values, media_of(deployment, sets)), values)
-    refuse_with(options.structured, [("--samples", traffic.samples > 1)])
     run = simulate_load if options.fleet.failures is None else run_with_failures
     with _progress(traffic) as progress:
         result = run(deployment, traffic, flags, replace(options, progress=progress))
@@ -367,27 +366,9 @@ def _report(
     return replace(report, notes=[*report.notes, note]) if note else report
 
 
-def _require_one_pool(options: Options, deployment: Deployment) -> None:
-    """Raise ``UsageError`` for a run whose energy is not known."""
-    from inferplan.answers.power import require_known_energy
-
-    require_known_energy(deployment)
-    beside = [("drafts", options.speculation.length > 0), ("pools apart", options.fleet.prefill > 0)]
-    beside += [("cache tiers", bool(options.tiers)), ("KV offload", options.host is not None)]
-    beside += [("replicas that fail", options.fleet.failures is not None)]
-    if found := [name for name, there in beside if there]:
-        raise UsageError(
-            f"the energy of a run with {' and '.join(found)} is not known here",
-            because="it is that of the mean steps of one pool of engines",
-            hint="leave --energy and its options out",
-        )
-
-
-def _require_thoughts(values: dict[str, Any], deployment: Deployment) -> None:
-    """Raise ``UsageError`` for thoughts of a model that generates nothing, and for a limit behind thoughts without."""
-    if values["thinking_tokens"] is not None:
-        require_decoder(deployment.model, "thought before its answer", "leave --thinking-tokens out")
-    elif values["answer_ttft"] is not None:
+def _require_thoughts(values: dict[str, Any]) -> None:
+    """Raise ``UsageError`` for a limit behind thoughts where nobody thinks."""
+    if values["thinking_tokens"] is None and values["answer_ttft"] is not None:
         raise UsageError(
             "--answer-ttft limits the first token after a thought, and nobody thinks",
             hint="--thinking-tokens lognormal:4k:0.8 as well, or --ttft",
@@ -489,8 +470,6 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         closed = ClosedLoop(concurrency=values["concurrency"], burst=bool(values["burst"]), ramp=ramp)
     sessions = asked_sessions(values, closed)
     if sessions is not None:
-        if media is not None:
-            raise UsageError("sessions of agents know no images, video or sound", hint="leave one of them out")
         return sessions.requests()
     if values["trace"] is not None:
         _refuse_with_trace(values)
@@ -609,11 +588,6 @@ def _computing_prompts(request: Request) -> Deployment:
 
 
 def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Options:
-    if values["prefill_replicas"] and request.parallel.replicas > 1:
-        raise UsageError(
-            f"--replicas {request.parallel.replicas} beside pools, which have numbers of their own",
-            hint="--prefill-replicas and --decode-replicas alone",
-        )
     prompts, cut = _prefill_request(values, request), values["prefill_chunked_prefill"]
     return Options(
         fleet=Fleet(

@@ -12,6 +12,7 @@ from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.towers import Carried
+from inferplan.features import require_together, those
 from inferplan.models.spec import ModelSpec, require_experts, uncounted
 from inferplan.shown import Shown
 from inferplan.terms import Term, named
@@ -134,49 +135,51 @@ class Deployment(Shown):
     """On the watts of each device; none is its TDP."""
 
     def __post_init__(self) -> None:
-        if self.hardware.part is not None and self.parallel.ranks > 1:
-            raise UsageError(
-                f"a replica on {self.parallel.ranks} MIG instances is not modelled",
-                because="instances have no NVLink between them, and nobody has published what they exchange otherwise",
-                hint=f"one instance a replica, a larger profile, or --gpu {self.hardware.part.of}",
-            )
+        require_together("deployment", self.features)
         if self.parallel.redundant:
             require_experts(self.model, "--redundant-experts")
             if self.parallel.ep == 1:
                 raise UsageError(
                     "--redundant-experts balance expert groups, and --ep 1 is a single one", hint="a larger --ep"
                 )
-        if self.model.encoder is not None:
-            self._one_stage()
         if self.model.encoder is not None or self.model.encodes:
             self._read_whole()
         self.model.check(self.parallel)
         split_layers(max(len(self.model.sequence), 1), self.parallel.pp)
         self._check_arithmetic()
         self._check_experts()
-        if self.lora is not None and self.parallel.spread_dense:
-            raise UsageError("adapters of dense layers that are spread over attention ranks are not known here")
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
-        if self.offload is not None:
-            self._one_device()
-        if self.cap is not None and self.engine.defaults.two_batch_overlap:
+        if self.offload is not None and self.model.bare:
             raise UsageError(
-                "--power-cap beside --two-batch-overlap is not known here",
-                because="kernels of both halves run at once, and draw together",
-                hint="leave one of them out",
+                f"{self.model.name} is a part of a model, and layers on the host are known of whole ones",
+                hint="leave --gpu-layers and --cpu-moe-layers out",
             )
 
-    def _one_device(self) -> None:
-        """Raise ``UsageError`` for layers on the host beside a division, an encoder or media: nobody says how."""
-        known = self.model.encoder is None and not self.model.encodes and not self.model.bare
-        beside = [name for name, what in (("media", self.media), ("adapters", self.lora)) if what is not None]
-        if self.parallel.ranks > 1 or beside or not known:
-            raise UsageError(
-                "layers on the host are known for one device and a decoder of text",
-                because=", with ".join([self.describe(), *beside]),
-                hint="leave --gpu-layers and --cpu-moe-layers out, or --tp 1 --pp 1 without media and adapters",
-            )
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        parallel = self.parallel
+        return those(
+            encoder=self.model.encodes or self.model.encoder is not None,
+            encoder_decoder=self.model.encoder is not None,
+            several_devices=parallel.ranks > 1,
+            pipelines=parallel.pp > 1,
+            attention_dp=parallel.dp > 1,
+            coupled_ranks=parallel.dp > 1 and self.model.has_experts,
+            context_parallel=parallel.cp > 1,
+            spread_dense=parallel.spread_dense,
+            replicas=parallel.replicas > 1,
+            adapters=self.lora is not None,
+            media=self.media is not None,
+            static_batches=self.engine.policy == "static",
+            anchor=self.calibration.anchor is not None,
+            mig=self.hardware.part is not None,
+            host_layers=self.offload is not None,
+            streamed=self.streamed is not None,
+            two_batches=self.engine.defaults.two_batch_overlap,
+            power_cap=self.cap is not None,
+        )
 
     @cached_property
     def _over_link(self) -> HardwareSpec:
@@ -192,16 +195,6 @@ class Deployment(Shown):
         if op.place == "link":
             return self.offload.wire, IDEAL, None
         return self.offload.host.hardware, self.offload.host.calibration, None
-
-    def _one_stage(self) -> None:
-        """Raise ``UsageError`` for a division of an encoder-decoder that is not known."""
-        for option, degree in (("--pp", self.parallel.pp), ("--dp", self.parallel.dp), ("--cp", self.parallel.cp)):
-            if degree > 1:
-                raise UsageError(
-                    f"{option} {degree} of an encoder-decoder is not known here",
-                    because=f"{self.model.name} has an encoder, whose output every layer of its decoder reads",
-                    hint="--tp, or --replicas",
-                )
 
     def _read_whole(self) -> None:
         """Take the engine as it serves a model with an encoder: a prompt is read in one pass."""

@@ -15,8 +15,8 @@ from inferplan.planning.masks import require_plannable
 from inferplan.planning.option import Sizing
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
-from inferplan.serving.options import Options, require_tiers
 from inferplan.serving.routing import Routing
+from inferplan.serving.techniques.tiers import require_tiers
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
 
@@ -120,7 +120,7 @@ class Question:
         if self.sizing.survive is not None:
             raise UsageError("cache tiers are not simulated where replicas are lost", hint="no --survive")
         for chain in self.chains:
-            require_tiers(Options(tiers=chain))
+            require_tiers(chain)
         if self.space.disaggregate:
             raise UsageError("cache tiers are planned beside replicas that compute and decode", hint="--aggregated")
         own = self.prices.currency

@@ -15,6 +15,7 @@ from inferplan.devices.engine import CacheSending
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.structured import MaskedSteps
+from inferplan.features import those
 from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
@@ -79,19 +80,8 @@ class Fleet:
     """That of a replica of the run."""
 
     def __post_init__(self) -> None:
-        if self.failures is not None:
-            self._require_restarts()
-        sharing = self.routing in ("sticky", "prefix-aware") and (self.failures is None or self.changes)
-        if self.scaling is not None and (self.prefill or sharing):
-            raise UsageError(
-                "replicas come and go only in one pool, for requests that share nothing",
-                hint="round-robin or least-loaded routing, and no pool of its own for prompts",
-            )
-        if self.others and (self.prefill or self.scaling is not None or self.routing in ("sticky", "prefix-aware")):
-            raise UsageError(
-                "replicas that are not alike stand in one pool, for requests that share nothing",
-                hint="round-robin or least-loaded routing",
-            )
+        if self.failures is not None and self.scaling is None:
+            raise UsageError("what fails is back after a time to restart, and none is given", hint="--restart 3min")
         if not all(weight > 0 for weight in (self.weight, *(beside.weight for beside in self.others))):
             raise UsageError("the weight of a replica must be more than 0")
         if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
@@ -103,13 +93,17 @@ class Fleet:
                 hint="--prefill-replicas 1 --decode-replicas 1",
             )
 
-    def _require_restarts(self) -> None:
-        """Raise ``UsageError`` where replicas fail that are not simulated to."""
-        if self.prefill or self.others:
-            what = "with prompts and decodes apart" if self.prefill else "that are not alike"
-            raise UsageError(f"replicas {what} do not fail in simulation", hint="--replicas 4, all alike in one pool")
-        if self.scaling is None:
-            raise UsageError("what fails is back after a time to restart, and none is given", hint="--restart 3min")
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        return those(
+            pools=self.disaggregated,
+            failures=self.failures is not None,
+            elastic=self.changes or (self.scaling is not None and self.failures is None),
+            unlike=bool(self.others),
+            prefix_aware=self.routing == "prefix-aware",
+            sticky=self.routing == "sticky",
+        )
 
     @property
     def changes(self) -> bool:

@@ -17,7 +17,6 @@ from math import inf
 
 import numpy as np
 
-from inferplan.errors import UsageError
 from inferplan.serving.apart import Event
 from inferplan.serving.autoscaling import Life, Scaling
 from inferplan.serving.cluster import ANSWERED, SENT, Cluster, Fleet, Kind
@@ -77,10 +76,7 @@ class Elastic(Cluster):
         that it has begun, and may be lost within it."""
 
     def build(self, kind: Kind, prompts: Kind | None = None) -> None:
-        """Make the engines that are there when the run begins. Raises ``UsageError`` where requests follow answers and
-        replicas change for more than failures."""
-        if self.senders.reacts and (self.fleet.changes or self.fleet.failures is None):
-            raise UsageError("replicas come and go only where arrivals are known ahead", hint="--rate, or a profile")
+        """Make the engines that are there when the run begins."""
         super().build(kind, prompts)
         self._kind = kind
         self._lives = [Life(0.0, 0.0)] * self.scaling.first

@@ -19,17 +19,16 @@ class Mixed(Cluster):
     def mix(self, kind: Kind, others: Sequence[Kind]) -> None:
         """Make the engines: the replicas of the run, and the fleet's ``others``, which are of the kinds given.
 
-        Raises ``UsageError`` where requests follow answers, and for an engine that chooses among the ranks of a replica
-        itself.
+        Raises ``UsageError`` for an engine that chooses among the ranks of a replica itself.
         """
         own = Beside(kind.deployment, Flags(), kind.deployment.parallel.replicas, self.fleet.weight)
         self.kinds = (kind, kind)
         pool, weights, self.member = list[Scheduler](), list[float](), list[int]()
         for member, (one, beside) in enumerate(zip((kind, *others), (own, *self.fleet.others))):
-            if self.senders.reacts or (one.rules.scheduler.ranks == "tokens" and coupled_ranks(one.deployment) > 1):
+            if one.rules.scheduler.ranks == "tokens" and coupled_ranks(one.deployment) > 1:
                 raise UsageError(
-                    "replicas that are not alike are fed by weight, which knows nothing of answers and of ranks",
-                    hint="arrivals known ahead (--rate), and replicas without attention data parallelism",
+                    "replicas that are not alike are fed by weight, which knows nothing of ranks",
+                    hint="replicas without attention data parallelism",
                 )
             ranks = one.deployment.parallel.dp
             count = beside.replicas * ranks

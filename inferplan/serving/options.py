@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
+from inferplan.features import those
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -38,6 +39,8 @@ class Options:
     trim: bool = False
     jobs: int = 1
     """Processes among which replicas are divided that nothing connects: arrivals known ahead, sent round robin."""
+    figures: frozenset[str] = frozenset()
+    """What else is read off the run: ``energy``, ``hit-curve``."""
     timeline: bool = False
     progress: Callable[[int], None] | None = None
 
@@ -51,23 +54,18 @@ class Options:
         if self.jobs < 1:
             raise UsageError(f"--jobs must be 1 or more, not {self.jobs}")
 
-
-def require_tiers(options: Options) -> None:
-    """Raise ``UsageError`` for tiers that are no chain, or beside what says the same in another way."""
-    tiers, names = options.tiers, [tier.name for tier in options.tiers]
-    if not tiers:
-        return
-    if options.host is not None:
-        raise UsageError("--kv-offload is a cache tier too", hint="--cache-tier host:100GB:50GB/s in its place")
-    if options.hit_rate:
-        raise UsageError(
-            "--cache-tier beside a given hit rate, which does not say where the hits lie",
-            because="a --workload may bring one",
-            hint="requests that share text: --trace with hashes, --turns, --shared-prefix",
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        own = those(
+            structured=self.structured is not None,
+            drafts=self.speculation.length > 0 or self.speculation.draft is not None,
+            hit_rate=self.hit_rate > 0,
+            kv_offload=self.host is not None,
+            tiers=bool(self.tiers),
+            shared_tiers=any(tier.shared for tier in self.tiers),
+            warmup=self.warmup > 0,
+            trim=self.trim,
+            jobs=self.jobs > 1,
         )
-    if len(set(names)) < len(names) or "device" in names:
-        raise UsageError("each cache tier has a name of its own", because="device is the cache of the device itself")
-    if [tier.shared for tier in tiers] != sorted(tier.shared for tier in tiers):
-        raise UsageError("a tier of one replica lies below a shared one", hint="shared tiers last")
-    if tiers[-1].shared and options.jobs > 1:
-        raise UsageError("a shared cache tier connects the replicas: --jobs cannot divide them", hint="leave it out")
+        return own | self.fleet.features | self.figures

@@ -6,11 +6,9 @@ import heapq
 from collections.abc import Callable
 from math import inf
 
-from inferplan.errors import UsageError
 from inferplan.serving.aborts import abort
 from inferplan.serving.apart import Event
-from inferplan.serving.cluster import END, SENT, Cluster, Fleet, Kind
-from inferplan.serving.pipeline import Pipeline
+from inferplan.serving.cluster import END, SENT, Cluster, Fleet
 from inferplan.serving.records import CANCELLED, FINISHED, NAN, Records
 from inferplan.serving.session_senders import Sending, SessionSenders
 from inferplan.traffic.requests import ClosedLoop
@@ -30,27 +28,6 @@ class SessionCluster(Cluster):
     ) -> None:
         super().__init__(fleet, records, closed, progress)
         self.senders = SessionSenders(records, closed)
-
-    def build(self, kind: Kind, prompts: Kind | None = None) -> None:
-        """Make the engines. Raises ``UsageError`` where users give up and a call cannot be aborted."""
-        super().build(kind, prompts)
-        if min(self.senders.patience) == inf:
-            return
-        rules = kind.rules
-        for is_so, what in (
-            (bool(self.back.pool), "pools for prompts and decodes"),
-            (rules.policy == "static", "static batches"),
-            (
-                any(isinstance(engine, Pipeline) for engine in self.engines),
-                "pipeline stages or ranks that step together",
-            ),
-        ):
-            if is_so:
-                raise UsageError(
-                    f"users who give up on sessions are not modelled with {what}",
-                    because="how they abort a call in the middle of a step is not known",
-                    hint="leave cancel: out of the kinds of session",
-                )
 
     def notify(self, request: int, time: float, finished: bool) -> None:
         """As in any cluster, but an answer brings calls of the same session, or another session."""

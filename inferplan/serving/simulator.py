@@ -17,14 +17,15 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import media_seconds, run_step
 from inferplan.estimate.structured import MaskedSteps
 from inferplan.estimate.support import DRAFTS, POOLS
-from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
+from inferplan.features import require_together, those
+from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
 from inferplan.serving.cluster import Cluster, Kind
 from inferplan.serving.elastic import Elastic
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.mixed import Mixed
-from inferplan.serving.options import Options, require_tiers
+from inferplan.serving.options import Options
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
@@ -32,7 +33,7 @@ from inferplan.serving.session_cluster import SessionCluster
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
-from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared
+from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared, require_tiers
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import ClosedLoop, Requests, Traffic
@@ -46,6 +47,12 @@ _LONGEST_TABLE = 1 << 22
 
 MOST_ENGINES = 10_000
 """Engines of one run: replicas times attention data-parallel ranks, of both pools."""
+
+
+def features_of_run(deployment: Deployment, traffic: Traffic | Requests, flags: Flags, options: Options) -> set[str]:
+    """What a run has beyond plain requests on one replica, as :mod:`inferplan.features` names it."""
+    found = deployment.features | traffic.features | options.features | those(queue=flags.queue != "fcfs")
+    return found.union(*(other.deployment.features for other in options.fleet.others))
 
 
 def simulate(
@@ -122,9 +129,9 @@ def prepare(
     """What :func:`simulate` runs, before it does; raises as that."""
     require_tokens(deployment.model, "serving under load")
     flags, options = flags or Flags(), options or Options()
-    require_tiers(options)
+    require_together("simulate", features_of_run(deployment, traffic, flags, options))
+    require_tiers(options.tiers)
     _require_engines(deployment, options)
-    _require_one_pass(deployment.model, options)
     given, deployment = deployment, with_flags(deployment, flags)
     apart = options.fleet.prompts(given, flags)
     prompts = deployment if apart is None else apart[0]
@@ -188,26 +195,13 @@ def _encoder(deployment: Deployment, requests: Requests) -> list[float] | None:
 
 
 def _require_engines(deployment: Deployment, options: Options) -> None:
-    """Raise ``UsageError`` for more of them than are simulated, and for a warm-up before replicas fail."""
-    if options.fleet.failures is not None and (options.warmup or options.trim):
-        raise UsageError("failures are at times of the whole run", hint="leave --warmup out")
+    """Raise ``UsageError`` for more of them than are simulated."""
     if (engines := options.fleet.engines(deployment)) > MOST_ENGINES:
         raise UsageError(
             f"{engines:,} engines are more than a run holds",
             because=f"each replica and attention rank is simulated; {MOST_ENGINES:,} are the most",
             hint="fewer replicas, and as much less load",
         )
-
-
-def _require_one_pass(model: ModelSpec, options: Options) -> None:
-    """Raise ``UsageError`` for what is only known of models whose decoder reads the prompt."""
-    if options.speculation is not PLAIN:
-        require_decoder(model, "speculative decoding", "leave --draft-... out")
-    if options.hit_rate or options.host is not None or options.tiers:
-        hint = "leave --prefix-hit-rate, --kv-offload and --cache-tier out, or another --workload"
-        require_decoder(model, "prefix cache", hint)
-    if options.fleet.prefill or options.fleet.decode:
-        require_decoder(model, "pool of its own for prompts", "--replicas")
 
 
 def _ramp(deployment: Deployment, requests: Requests, flags: Flags, options: Options) -> float:
@@ -259,41 +253,11 @@ def _drawn(
         raise UsageError(f"--queue {order} needs classes of traffic", hint="--classes FILE, or leave it out")
     if options.fleet.routing == "sticky" and requests.follows is None:
         raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
-    if requests.sessions is not None:
-        _require_sessions(options)
-    if options.structured is not None:
-        _require_unmasked(requests, options)
     if options.warmup >= len(requests):
         raise UsageError(
             f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
         )
     return requests, closed
-
-
-def _require_unmasked(requests: Requests, options: Options) -> None:
-    """Raise ``UsageError`` for what structured decoding is not modelled with."""
-    beside = {
-        "drafts": options.speculation.length > 0,
-        "LoRA adapters": requests.adapters is not None,
-        "--thinking-tokens": requests.before is not None,
-        "--samples": requests.samples > 1,  # all of one grammar, where the model draws each by itself
-        "pools apart": options.fleet.disaggregated,
-    }
-    if found := [name for name, there in beside.items() if there]:
-        raise UsageError(f"--structured-share with {' and '.join(found)} is not modelled", hint="leave one of them out")
-
-
-def _require_sessions(options: Options) -> None:
-    """Raise ``UsageError`` for what is not modelled with sessions of agents."""
-    if options.warmup:
-        raise UsageError("--warmup counts requests, and sessions are not cut", hint="leave it out")
-    if options.fleet.failures is not None:
-        raise UsageError("sessions of agents are not modelled on replicas that fail", hint="leave --fail out")
-    if options.fleet.others or options.fleet.scaling is not None:
-        raise UsageError(
-            "sessions of agents are not modelled on replicas that fail, that come and go, or that are not alike",
-            hint="leave --fail out; simulate and plan take sessions on replicas that are alike",
-        )
 
 
 def _fill(requests: Requests, closed: ClosedLoop | None, options: Options) -> int:
@@ -344,7 +308,7 @@ def _kind(
     speculation = options.speculation.beside(deployment)
     rules = _rules(deployment, flags, replace(options, speculation=speculation), requests)
     priced = partial(times_for, rules=rules, requests=requests, speculation=speculation)
-    adapters = adapter_pool(deployment, requests, (options, rules), priced)
+    adapters = adapter_pool(deployment, requests, options.lora_bandwidth, priced)
     if adapters is not None:
         times = adapters.times(1)
     times = times or times_for(deployment, rules, requests, speculation)
@@ -460,21 +424,9 @@ def _bands(
 
 
 def _anchored(result: SimulationResult, deployment: Deployment, users: float | None) -> SimulationResult:
-    """The run with what its anchor makes of it: of so many users, or of those that Little's law counts in the system.
-
-    Raises ``UsageError`` where prompts and decodes are apart, of which runs of one engine say nothing.
-    """
+    """The run as its anchor corrects it: of so many users, or of those that Little's law counts in the system."""
     if deployment.calibration.anchor is None or not len(result.ttft):
         return result
-    if result.lives:
-        raise UsageError(
-            "an anchor is of replicas that are there all the time", hint="leave --anchor out, or inferplan simulate"
-        )
-    if result.conditions["pools"]["prefill"]:
-        raise UsageError(
-            "an anchor is of engines that compute prompts and decode, not of pools for each",
-            hint="leave --anchor out, or --prefill-replicas and --decode-replicas",
-        )
     engines = result.conditions["replicas"] / deployment.parallel.dp
     here = (result.in_system if users is None else float(users)) / engines
     prompt, output = float(np.mean(result.records.prompt)), float(np.mean(result.records.output))

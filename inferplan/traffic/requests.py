@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.errors import UsageError
+from inferplan.features import require_together, those
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, turns_of
 from inferplan.traffic.popularity import Popularity
@@ -363,6 +364,22 @@ class Requests:
                 turn[request] = turn[before] + 1
         return int(np.max(turn, initial=1))
 
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        sessions, follows = self.sessions, self.follows
+        return those(
+            classes=self.of is not None,
+            adapters=self.adapters is not None,
+            thoughts=self.before is not None,
+            turns=sessions is None and follows is not None and bool(np.any(follows >= 0)),
+            samples=self.samples > 1,
+            sessions=sessions is not None,
+            patience=sessions is not None and bool(np.any(np.isfinite(sessions.patience))),
+            media=self.media is not None,
+            users=self.loop is not None,
+        )
+
     def head(self, count: int) -> Requests:
         """The first ``count`` requests."""
         return Requests(
@@ -424,16 +441,21 @@ class Traffic:
     adapters: Popularity | None = None
 
     def __post_init__(self) -> None:
-        shares = self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1
-        if self.classes and (shares or self.media is not None):
-            what = "text or conversations that prompts share" if shares else "images, video or sound"
-            raise UsageError(f"classes of traffic know no {what}", hint="leave one of them out")
-        if self.output.kind == "reasoning" and self.prefix.turns > 1:
-            raise UsageError(
-                "conversations of a model that thinks are not modelled",
-                because="chat templates leave thoughts out of later prompts, which then differ from what was cached",
-                hint="leave --turns or --thinking-tokens out",
-            )
+        require_together("load", self.features)
+
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        return those(
+            classes=bool(self.classes),
+            adapters=self.adapters is not None,
+            thoughts=self.output.kind == "reasoning",
+            turns=self.prefix.turns > 1,
+            shared_text=self.prefix.tokens > 0,
+            samples=self.samples > 1,
+            media=self.media is not None,
+            users=isinstance(self.arrivals, ClosedLoop),
+        )
 
     @property
     def count(self) -> int:

@@ -334,7 +334,7 @@ def test_an_order_needs_classes() -> None:
 
 
 def test_classes_share_no_text() -> None:
-    with pytest.raises(UsageError, match="classes of traffic know no text"):
+    with pytest.raises(UsageError, match=r"classes of traffic .* and text that prompts begin with"):
         replace(traffic([kind("a", 1.0, 5, 5)], 1.0, 10), prefix=SharedPrefix(tokens=16))
 
 

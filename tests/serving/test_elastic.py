@@ -254,8 +254,6 @@ def test_a_notice_that_is_long_enough_loses_no_request() -> None:
 
 
 def test_what_cannot_come_and_go() -> None:
-    with pytest.raises(UsageError, match="share nothing"):
-        Fleet(routing="sticky", scaling=Schedule(changes=((0.0, 1),)))
     with pytest.raises(UsageError, match="no number of them"):
         Reactive(target=1.0, first=1, least=3, most=2, cold_start=0.0)
     closed = Requests(prompt=np.array([8]), output=np.array([8]), follows=np.array([-1]), arrival=np.array([0.0]))

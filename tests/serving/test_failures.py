@@ -392,10 +392,11 @@ def test_what_does_not_fail() -> None:
     schedule = Schedule(changes=((0.0, 2),), cold_start=1.0)
     with pytest.raises(UsageError, match="time to restart"):
         Fleet(failures=one)
-    with pytest.raises(UsageError, match="prompts and decodes apart"):
-        Fleet(failures=one, scaling=schedule, prefill=1, decode=1)
     with pytest.raises(UsageError, match="share nothing"):
-        Fleet(failures=one, scaling=schedule, losses=Losses(rate=1.0, notice=0.0), routing="sticky")
+        run(
+            same([0.0, 1.0]),
+            Fleet(failures=one, scaling=schedule, losses=Losses(rate=1.0, notice=0.0), routing="sticky"),
+        )
     with pytest.raises(UsageError, match="number of replicas on it"):
         Failures(at=(Failure(at=1.0, node=True),))
     with pytest.raises(UsageError, match="in order of time"):

@@ -17,7 +17,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.records import Records
 from inferplan.serving.routing import Router
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
+from inferplan.traffic.requests import Lengths, OpenLoop, Requests, Traffic
 
 FAST = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
 SLOW = assemble(Request(model="llama-3.1-8b", gpu="l4", ideal=True))
@@ -84,14 +84,7 @@ def test_each_kind_serves_what_it_is_sent(routing: str) -> None:
 
 def test_what_a_mixed_pool_is_not_simulated_with() -> None:
     other = Beside(SLOW, FEW, 1, 1.0)
-    with pytest.raises(UsageError, match="not alike stand in one pool"):
-        Fleet(prefill=1, decode=1, others=(other,))
-    with pytest.raises(UsageError, match="not alike stand in one pool"):
-        Fleet(routing="sticky", others=(other,))
     with pytest.raises(UsageError, match="weight"):
         Fleet(others=(other._replace(weight=0.0),))
-    users = replace(RECIPE, arrivals=ClosedLoop(concurrency=4), requests_count=16)
-    with pytest.raises(UsageError, match="fed by weight"):
-        simulate(FAST, users, FEW, Options(fleet=Fleet(others=(other,))))
     with pytest.raises(UsageError, match="--jobs 2"):
         simulate(FAST, RECIPE, FEW, Options(fleet=Fleet(others=(other,)), jobs=2))

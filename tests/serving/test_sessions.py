@@ -421,7 +421,7 @@ def test_giving_up_is_refused_where_it_is_not_modelled(served: Deployment, fleet
 
 def test_sessions_on_replicas_that_fail_are_refused_by_that_name() -> None:
     lost = Fleet(scaling=Schedule(changes=((0.0, 1),), cold_start=9.0), failures=Failures(at=(Failure(at=1.0),)))
-    with pytest.raises(UsageError, match="on replicas that fail") as refused:
+    with pytest.raises(UsageError, match="replicas that fail") as refused:
         simulate(plain(), given([(10, 5, -1, 0.0)]), None, Options(fleet=lost))
     assert refused.value.hint == "leave --fail out"
 

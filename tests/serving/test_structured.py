@@ -17,12 +17,8 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import decode_phase, host_seconds
 from inferplan.estimate.run import estimate
 from inferplan.estimate.structured import MaskedSteps, Structured, StructuredEstimate, binomial, mask_filling
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
-from inferplan.serving.techniques.speculation import Speculation
-from inferplan.traffic.popularity import Popularity
-from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from tests.command import exit_code
 
@@ -158,23 +154,6 @@ def test_what_is_not_known_is_refused() -> None:
             Structured(share=share, mask_time=mask_time, cores=1)
 
 
-@pytest.mark.parametrize(
-    ("said", "traffic", "more"),
-    [
-        ("LoRA adapters", {"adapters": Popularity(count=4, skew=1.0)}, {}),
-        ("--thinking-tokens", {"output": ReasoningLengths(thought=Lengths(mean=8), answer=Lengths(mean=4))}, {}),
-        ("pools apart", {}, {"fleet": Fleet(prefill=1, decode=1)}),
-        ("drafts", {}, {"speculation": Speculation(length=2)}),
-        ("--samples", {"samples": 2}, {}),
-    ],
-)
-def test_a_run_is_not_simulated_without_its_masks(said: str, traffic: dict[str, Any], more: dict[str, Any]) -> None:
-    plain = {"arrivals": ClosedLoop(concurrency=1), "prompt": Lengths(mean=64.0), "output": Lengths(mean=8.0)}
-    load = Traffic(**{**plain, **traffic}, requests_count=2)
-    with pytest.raises(UsageError, match=f"--structured-share with {said} is not modelled"):
-        simulate(deployment(), load, options=Options(structured=asked(), **more))
-
-
 HERE = ("llama-3.1-8b", "--gpu", "h100-sxm")
 MASKS = ("--structured-share", "0.5", "--mask-time", "50us", "--host-cores", "8", "--mask-bandwidth", "63GB/s")
 
@@ -189,10 +168,10 @@ MASKS = ("--structured-share", "0.5", "--mask-time", "50us", "--host-cores", "8"
         (("estimate", *HERE, *MASKS, "--thinking-tokens", "200"), "with --thinking-tokens"),
         (("estimate", *HERE, *MASKS, "--no-kv-cache"), "as it is asked for is not modelled"),
         (("estimate", "bge-m3", *HERE[1:], *MASKS), "no structured decoding"),
-        (("simulate", "t5-small", *HERE[1:], "--rate", "1", "--output", "9", *MASKS), "no structured decoding"),
-        (("simulate", *HERE, "--rate", "1", "--pp", "2", *MASKS), "several pipeline stages"),
-        (("simulate", *HERE, "--rate", "1", *MASKS, "--thinking-tokens", "200"), "with --thinking-tokens"),
-        (("simulate", *HERE, "--rate", "1", *MASKS, "--energy"), "--structured-share with --energy"),
+        (("simulate", "t5-small", *HERE[1:], "--rate", "1", "--output", "9", *MASKS), "a model with an encoder"),
+        (("simulate", *HERE, "--rate", "1", "--pp", "2", *MASKS), "pipeline stages (--pp)"),
+        (("simulate", *HERE, "--rate", "1", *MASKS, "--thinking-tokens", "200"), "thoughts before answers"),
+        (("simulate", *HERE, "--rate", "1", *MASKS, "--energy"), "the energy of a run"),
         (("estimate", *HERE, *MASKS, "--energy"), "--structured-share with --energy"),
     ],
 )

@@ -15,16 +15,13 @@ from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.lora import loaded_bytes
 from inferplan.serving.adapter_slots import AdapterPool
-from inferplan.serving.admission import Rules
-from inferplan.serving.options import Options
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.step_times import StepTimes
-from inferplan.serving.techniques.speculation import PLAIN
 from inferplan.traffic.requests import Requests
 
 
-def require_adapters(deployment: Deployment, requests: Requests, options: Options, rules: Rules) -> None:
-    """Raise ``UsageError`` for adapters of which only one half is said, and beside what is not known with them."""
+def require_adapters(deployment: Deployment, requests: Requests) -> None:
+    """Raise ``UsageError`` for adapters of which only one half is said."""
     lora, named = deployment.lora, requests.adapters is not None
     if lora is None and named:
         raise UsageError("requests name adapters, and the deployment has none", hint="--lora-rank 16")
@@ -34,15 +31,6 @@ def require_adapters(deployment: Deployment, requests: Requests, options: Option
         raise UsageError("which adapter a request names is not said", hint="--loras 100 --lora-skew 1")
     if lora.active != lora.slots:
         raise UsageError("--active-loras is counted in a simulation", hint="leave it out: --max-loras is the most")
-    require_served(deployment)
-    beside = {
-        "pools for prompts and decodes": options.fleet.disaggregated,
-        "drafts": options.speculation is not PLAIN,
-        "--jobs": options.jobs > 1,
-        f"--queue {rules.queue}": rules.queue != "fcfs",
-    }
-    if odd := [name for name, there in beside.items() if there]:
-        raise UsageError(f"adapters beside {odd[0]} are not simulated")
 
 
 def require_served(deployment: Deployment) -> None:
@@ -77,14 +65,15 @@ def host_bandwidth(hardware: HardwareSpec, given: float | None) -> float:
 def adapter_pool(
     deployment: Deployment,
     requests: Requests,
-    conditions: tuple[Options, Rules],
+    bandwidth: float | None,
     times: Callable[[Deployment], StepTimes],
 ) -> AdapterPool | None:
-    """The adapters of every engine of a run; ``None`` without any. times: of the steps of a deployment.
+    """The adapters of every engine of a run; ``None`` without any.
 
+    bandwidth: bytes a second that bring one to a device, where somebody says. times: of the steps of a deployment.
     Raises what :func:`require_adapters` and :func:`host_bandwidth` do.
     """
-    require_adapters(deployment, requests, *conditions)
+    require_adapters(deployment, requests)
     lora = deployment.lora
     if lora is None or requests.adapters is None:
         return None
@@ -95,5 +84,5 @@ def adapter_pool(
             made[count] = times(replace(deployment, lora=replace(lora, active=float(count), in_step=True)))
         return made[count]
 
-    seconds = adapter_bytes(deployment) / host_bandwidth(deployment.hardware, conditions[0].lora_bandwidth)
+    seconds = adapter_bytes(deployment) / host_bandwidth(deployment.hardware, bandwidth)
     return AdapterPool(of=requests.adapters.tolist(), slots=lora.slots, seconds=seconds, times=of)

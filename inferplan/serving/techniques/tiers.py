@@ -113,6 +113,15 @@ def chains_of(tiers: Sequence[CacheTier], served: Served, block: int) -> Callabl
     return lambda: [shared[tier.name] if tier.shared else tier.made(served, block) for tier in tiers]
 
 
+def require_tiers(tiers: Sequence[CacheTier]) -> None:
+    """Raise ``UsageError`` for tiers that are no chain."""
+    names = [tier.name for tier in tiers]
+    if len(set(names)) < len(names) or "device" in names:
+        raise UsageError("each cache tier has a name of its own", because="device is the cache of the device itself")
+    if [tier.shared for tier in tiers] != sorted(tier.shared for tier in tiers):
+        raise UsageError("a tier of one replica lies below a shared one", hint="shared tiers last")
+
+
 def nothing_shared(beside: str = "") -> UsageError:
     """The error for tiers that can find nothing. beside: what else says so."""
     return UsageError(
