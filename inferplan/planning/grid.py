@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,21 +21,19 @@ from inferplan.estimate.stage_memory import StageMemory
 from inferplan.planning.adapters import loads_of, named, slot_wait, with_loads
 from inferplan.planning.demand import Demand, tail
 from inferplan.planning.masks import masks_of, with_masks
+from inferplan.serving.latency import open_company, prompt_path
 from inferplan.serving.rounds import (
     Decodes,
     LoadedRounds,
     PromptLoad,
     Prompts,
     Round,
+    coupled_ranks,
     departures,
     in_system,
     loaded_together,
-    mean_round,
-    overlaps,
     price_rounds,
-    seen_late,
 )
-from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.reasoning import before_answer
 from inferplan.units import Array, BoolArray, Num
@@ -200,6 +199,30 @@ def load_grids(
     ]
 
 
+class _FirstTokens(NamedTuple):
+    """Seconds until the first token of the mean request and of the one at the percentile, and of the mean round."""
+
+    mean: Array
+    slow: Array
+    round: Array
+
+
+def _first_tokens(
+    priced: tuple[Deployment, LoadedRounds], demand: Demand, percentile: float, batch: Array
+) -> _FirstTokens:
+    """By batch and budget; those of one replica where requests know nothing of each other."""
+    deployment, rounds = priced
+    prompt, beyond = demand.prompt.average, tail(percentile)
+    path = prompt_path(deployment, rounds, prompt)
+    decode, own, share = rounds.decode.total, rounds.own.total, rounds.held.share
+    with_prompts = share * own / path.round  # of the time, in rounds with prompts: a late arrival finds one of those
+    running = np.where(with_prompts > beyond, own, decode) * (percentile / 100) / deployment.parallel.pp
+    load = loads_of(deployment, demand).beyond_mean(beyond)
+    mean = np.asarray(path.mean(open_company(batch, coupled_ranks(deployment))).total)
+    slow = np.maximum(path.slow(running, beyond).total + load, mean)
+    return _FirstTokens(mean, slow, np.asarray(path.round))
+
+
 def _grid(
     priced: tuple[Deployment, LoadedRounds, PromptsAlone],
     demand: Demand,
@@ -209,57 +232,49 @@ def _grid(
 ) -> LoadGrid:
     """The latencies and rates that follow from the rounds."""
     deployment, rounds, prompts = priced
-    serving, dp = deployment.engine.serving, deployment.parallel.dp
-    mixed = deployment.engine.batching.mixed
-    ideal = deployment.calibration.basis == "roofline"
-    steps = (demand.output.average - 1.0) / speculation.tokens
-    batch, prompt = axes.batch[:, None], demand.prompt.average
-    room = axes.budget - (batch / deployment.parallel.pp * speculation.width if mixed else 0.0)
-    share, pieces = np.asarray(rounds.held.share), rounds.pieces
-    decode = np.broadcast_to(rounds.decode.total, batch.shape)
-    own = np.broadcast_to(rounds.own.total, share.shape)
-    step = np.asarray(mean_round(share, decode, own, mixed))
-    square = mean_round(share, decode**2, own**2, mixed) / (2 * step) / deployment.parallel.pp
-    line, through = pieces * rounds.own.interval, rounds.own.passage + (pieces - 1.0) * rounds.own.interval
-    late = step * (overlaps(deployment) + seen_late(deployment))
-    front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * prompt
-    busy = np.minimum(share, 0.98)
-    queue = np.where(pieces > 1, mean_wait(line, busy) * busy, 0.0)
-    mean = front + square + queue + late + through
-    held = share * own / step  # of the time, in rounds with prompts: a late arrival finds one of those in progress
-    rest = np.where(held > tail(percentile), own, decode) * (percentile / 100) / deployment.parallel.pp
-    crowd = tail_wait(line, np.clip(rounds.held.filled, 0.0, 0.999), tail(percentile))
-    load = loads_of(deployment, demand).beyond_mean(tail(percentile))
-    ttft = np.maximum(front + rest + late + through + crowd + load, mean)
+    dp, batch, steps = deployment.parallel.dp, axes.batch[:, None], (demand.output.average - 1.0) / speculation.tokens
+    mean, ttft, step = _first_tokens((deployment, rounds), demand, percentile, batch)
+    decode, own = np.broadcast_to(rounds.decode.total, batch.shape), np.broadcast_to(rounds.own.total, ttft.shape)
     if deployment.calibration.anchor is not None:
         users = np.asarray(in_system(departures(batch, steps, step), mean, steps, step)) * dp
-        measured = correction(deployment, users, prompt, demand.output.average)
+        measured = correction(deployment, users, demand.prompt.average, demand.output.average)
         ttft, mean = ttft * measured.ttft, mean * measured.ttft
         step, decode, own = step * measured.tpot, decode * measured.tpot, own * measured.tpot
     rate = np.asarray(departures(batch, steps, step))
     concurrency = np.asarray(in_system(rate, mean, steps, step))
     wait = slot_wait(deployment.lora, demand, rate, concurrency)
     ttft, mean = ttft + wait, mean + wait
+    tpot = step / speculation.tokens
     return LoadGrid(
         deployment=deployment,
         axes=axes,
         step_decode=decode[:, 0],
         step_mixed=own,
-        share=share,
+        share=np.broadcast_to(rounds.held.share, ttft.shape),
         demand=demand,
         rate=rate * dp,
         ttft=ttft,
         ttft_mean=mean,
-        tpot=step / speculation.tokens,
+        tpot=tpot,
         e2el=ttft + steps * step,
-        answer_ttft=ttft + before_answer(demand.output, percentile / 100) * step / speculation.tokens,
+        answer_ttft=ttft + before_answer(demand.output, percentile / 100) * tpot,
         concurrency=(concurrency + rate * wait) * dp,
         memory_use=_cache_use(deployment, demand, axes, concurrency, speculation.draft),
-        prefill_use=np.where(room < longest_whole(deployment, demand, percentile), np.inf, rounds.held.filled),
+        prefill_use=_prefill_use(deployment, rounds, axes, longest_whole(deployment, demand, percentile), speculation),
         slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),
         prompts=prompts,
         speculation=speculation,
     )
+
+
+def _prefill_use(
+    deployment: Deployment, rounds: LoadedRounds, axes: Axes, whole: float, speculation: Speculation
+) -> Array:
+    """Prompt tokens over the room for them; infinite where a prompt of ``whole`` tokens, which is never cut, has
+    none."""
+    decodes = axes.batch[:, None] / deployment.parallel.pp * speculation.width
+    room = axes.budget - (decodes if deployment.engine.batching.mixed else 0.0)
+    return np.where(room < whole, np.inf, rounds.held.filled)
 
 
 def _cache_use(

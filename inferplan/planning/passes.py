@@ -14,13 +14,10 @@ import numpy as np
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import Demand, tail
 from inferplan.planning.grid import Axes, LoadGrid, load_grids, longest_whole, single
-from inferplan.serving.rounds import Prompts, Round, overlaps, price_rounds, seen_late
-from inferplan.serving.techniques.queueing import mean_wait, tail_wait
+from inferplan.serving.latency import Company, PromptPath, front_end
+from inferplan.serving.rounds import Prompts, Round, price_rounds
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Array
-
-_BUSY = 0.98
-"""Fuller steps have no mean wait: such points are ruled out."""
 
 
 def priced_grids(
@@ -60,16 +57,23 @@ def pass_grids(deployments: Sequence[Deployment], demand: Demand, percentile: fl
 
 def _grid(deployment: Deployment, step: tuple[Array, Array], demand: Demand, percentile: float, axes: Axes) -> LoadGrid:
     """Latencies and rates. step: seconds between two steps and those of one, by batch."""
-    serving, dp = deployment.engine.serving, deployment.parallel.dp
-    batch, prompt, shape = axes.batch[:, None], demand.prompt.average, (axes.batch.size, axes.budget.size)
+    dp, prompt, shape = deployment.parallel.dp, demand.prompt.average, (axes.batch.size, axes.budget.size)
+    batch, beyond = axes.batch[:, None], tail(percentile)
     interval, passage = (np.broadcast_to(seconds, shape) for seconds in step)
-    ideal = deployment.calibration.basis == "roofline"
-    front = 0.0 if ideal else serving.latency + serving.front_request + serving.front_token * prompt
-    late = interval * (overlaps(deployment) + seen_late(deployment))
     filled = batch * prompt / np.broadcast_to(axes.budget, shape)
-    mean = front + interval / 2 + mean_wait(interval, np.minimum(filled, _BUSY)) * filled + late + passage
-    crowd = tail_wait(interval, np.clip(filled, 0.0, 0.999), tail(percentile))
-    latency = np.maximum(front + interval * (percentile / 100) + late + passage + crowd, mean)
+    path = PromptPath(
+        deployment=deployment,
+        front_end=front_end(deployment, prompt).seconds,
+        round=interval,
+        residual=interval / 2,
+        line=interval,
+        own=passage,
+        queued=True,
+        busy=filled,
+        filled=filled,
+    )
+    mean = np.asarray(path.mean(Company()).total)  # a step takes what waits, so that one is always in progress
+    latency = np.maximum(path.slow(interval * (percentile / 100), beyond).total, mean)
     rate = batch / interval
     whole = np.broadcast_to(axes.budget, shape) < longest_whole(deployment, demand, percentile)
     footprint = single(deployment)

@@ -29,6 +29,7 @@ from inferplan.planning.demand import Demand, ruling, tail
 from inferplan.planning.grid import LoadGrid, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing
 from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
+from inferplan.serving.latency import front_end
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
 from inferplan.traffic.reasoning import before_answer
 from inferplan.traffic.requests import Slo
@@ -319,10 +320,7 @@ def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand
         moved = moved * np.minimum(prompts.axes.budget / prompt, 1.0)
     if sending == "layers":
         moved = moved / len(deployment.model.sequence)
-    if deployment.calibration.basis == "roofline":
-        return moved
-    serving = deployment.engine.serving
-    return moved + serving.latency + serving.front_request + serving.front_token * prompt
+    return moved + front_end(deployment, prompt).seconds
 
 
 def _decode_budget(grid: LoadGrid) -> npt.NDArray[np.intp]:

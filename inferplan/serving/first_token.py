@@ -15,6 +15,7 @@ import numpy as np
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, prompt_drain
+from inferplan.serving.latency import front_end
 from inferplan.serving.rounds import launch_floors, seen_late
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
 from inferplan.terms import Field, Term, named
@@ -109,14 +110,13 @@ class IdlePrompt:
 
 def first_token(deployment: Deployment, prompt: IdlePrompt, speculation: Speculation = PLAIN) -> FirstToken:
     """The first token of ``prompt`` on an idle server; without the anchor (:meth:`FirstToken.anchored`)."""
-    serving, ideal = deployment.engine.serving, deployment.calibration.basis == "roofline"
     tokens = prompt.new + prompt.cached
     whole = prompt_with_drafts(deployment, speculation, 1.0, prompt.new, prompt.cached).passage
     late: Num = step_with_drafts(deployment, speculation, 1.0, tokens).total if seen_late(deployment) else 0.0
-    front = 0.0 if ideal else serving.front_request + serving.front_token * tokens
+    front = front_end(deployment, tokens)
     return FirstToken(
-        latency=0.0 if ideal else serving.latency,
-        front_end=front,
+        latency=front.latency,
+        front_end=front.work,
         host_loads=prompt.load,
         prompt=whole,
         launches=_pieces(deployment, prompt, speculation) - whole,

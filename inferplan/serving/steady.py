@@ -6,16 +6,15 @@ Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps h
 
     TPOT = (1 - p)*t_decode(B) + p*t_mixed(B, x*I/p)      decodes and prompts share a step (vllm, trtllm)
     TPOT = t_decode(B) + p*t_prompt(x*I/p)                prompts run alone, decodes stand still (sglang)
-    TTFT = front end + rest of the step in progress + queue + own steps [+ 1 step, overlapped; + 1, seen late]
+    TTFT = wait for a place + the terms of :mod:`inferplan.serving.latency`
     rate = C/(TTFT + (O - 1)*TPOT)                        Little's law: every one of C users has one request
 
 and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: the
 others are queued, and their wait is part of TTFT. Steps are priced by :class:`inferplan.serving.rounds.Round`, which
 also says what batches in flight and ranks that step together change; everything broadcasts.
 
-A user meets what the *others* do (the arrival theorem of closed networks; Sevcik and Mitrani, J. ACM 28, 1981): of
-``N`` in the batch ``N - 1`` are there when one arrives, so a user alone finds no step in progress, waits for nobody and
-sees the idle server's times (:mod:`inferplan.serving.first_token`).
+A user meets what the *others* do: of ``N`` in the batch ``N - 1`` are there when one arrives, so a user alone finds no
+step in progress, waits for nobody and sees the idle server's times (:mod:`inferplan.serving.first_token`).
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from inferplan.models.spec import require_decoder, require_readable, require_tok
 from inferplan.serving.admission import Rules
 from inferplan.serving.first_token import IdlePrompt, first_token
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
-from inferplan.serving.rounds import Decodes, PromptLoad, coupled_ranks, loaded_rounds, mean_round
-from inferplan.serving.techniques.queueing import mean_wait
+from inferplan.serving.latency import prompt_path, user_company
+from inferplan.serving.rounds import Decodes, PromptLoad, coupled_ranks, loaded_rounds
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, step_with_drafts
 from inferplan.units import Num
 
@@ -250,37 +249,24 @@ class _Loop:
 
     def _times(self, batch: Num, inside: Num) -> tuple[Num, Num, Num, Num]:
         """Mean decode step; time before a prompt's first step; its own time to the first token seen; share of steps."""
-        deployment, rules, load = self.deployment, self.rules, self.load
+        deployment, load = self.deployment, self.load
         prompt, output = np.asarray(load.prompt, float), np.asarray(load.output, float)
         new = prompt * (1.0 - np.asarray(load.hit_rate, float))
-        past = prompt - new
         steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
         coming = np.where(output > 1, batch / steps, inside)  # prompts that come with every decode step
         seen = np.maximum(batch, np.minimum(inside, 1.0))  # whoever decodes is in the batch that he sees himself
         decodes = Decodes(seen, prompt + np.maximum(output - 2.0, 0.0) / 2, prompt)
-        prompts = PromptLoad(coming, new, past)
-        rounds = loaded_rounds(deployment, decodes, prompts, float(rules.budget), self.speculation)
-        share, pieces, decode, own = rounds.held.share, rounds.pieces, rounds.decode.total, rounds.own
-        step = mean_round(share, decode, own.total, rules.mixed)
-        square = mean_round(share, decode**2, own.total**2, rules.mixed)
-        together = inside * coupled_ranks(deployment)  # users whose steps are the same
-        beside = batch * coupled_ranks(deployment) * np.maximum(1.0 - 1.0 / np.maximum(together, 1e-9), 0.0)
-        met = np.minimum(beside, 1.0)  # how likely an arriving user finds a step in progress
-        busy = np.minimum(share, 0.98)
-        line = pieces * own.interval
-        queue = np.where(new > rounds.room, mean_wait(line, busy) * busy, 0.0)
-        queue = np.minimum(queue, np.maximum(inside - 1.0, 0.0) * line / 2)
-        rest = square / (2 * step) / deployment.parallel.pp * met
-        late, seen_late = (step if delays else 0.0 for delays in (rules.overlapped, rules.seen_late))
-        front = rules.latency + rules.front_request + rules.front_token * prompt
-        before, after = front + rest + late * met + queue, own.passage + (pieces - 1.0) * own.interval + seen_late
-        company = np.minimum(np.maximum(together - 1.0, 0.0), 1.0)
-        if np.all(company == 1.0):
-            return step, before, after, share
-        alone = self._alone
-        mixed = zip((step, before, after), (alone[0], front, alone[1]), strict=True)
-        step, before, after = (company * crowd + (1.0 - company) * single for crowd, single in mixed)
-        return step, before, after, share
+        prompts = PromptLoad(coming, new, prompt - new)
+        rounds = loaded_rounds(deployment, decodes, prompts, float(self.rules.budget), self.speculation)
+        path, ranks = prompt_path(deployment, rounds, prompt), coupled_ranks(deployment)
+        first = path.mean(user_company(batch, inside, ranks))
+        step, before, after = path.round, first.before, first.own
+        others = np.minimum(np.maximum(inside * ranks - 1.0, 0.0), 1.0)
+        if not np.all(others == 1.0):
+            alone = self._alone[0], path.front_end, self._alone[1]
+            mixed = zip((step, before, after), alone, strict=True)
+            step, before, after = (others * crowd + (1.0 - others) * single for crowd, single in mixed)
+        return step, before, after, rounds.held.share
 
     @cached_property
     def _alone(self) -> tuple[Num, Num]:
