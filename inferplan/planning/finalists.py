@@ -158,19 +158,19 @@ class Entry:
         assert self.sized is not None
         if self.kept is None:
             self.kept = self.sizer.confirmed(self.sized, (self.sized.cost or 0.0) * (1 + 1e-9) + 1e-9)
-            if self.kept is not None and self.sizer.question.sizing.survive is not None:
-                return self._survive(self.kept)
+            if self.kept is not None and self.sizer.grows:
+                return self._grow(self.kept)
         if self.kept is None:
             self.grown += 1
             self.sized = larger(self.sized) if self.grown < MOST_GROWTH else None
             self.none_below = inf
         return self.kept is not None
 
-    def _survive(self, kept: Verified) -> bool:
-        """Grow the size that keeps the limits until it survives; whether it costs no more then, so that it still is
-        what was asked about.
+    def _grow(self, kept: Verified) -> bool:
+        """Grow the size that keeps the limits until it keeps every constraint; whether it costs no more then, so that
+        it still is what was asked about.
         """
-        before, self.kept = kept.option.cost or 0.0, self.sizer.surviving(kept)
+        before, self.kept = kept.option.cost or 0.0, self.sizer.grown(kept)
         self.sized, self.none_below = None if self.kept is None else self.kept.option, inf
         return self.kept is not None and (self.kept.option.cost or 0.0) <= before * (1 + 1e-9)
 
@@ -241,7 +241,7 @@ def size_one(option: Option, question: Question, below: float, so_far: tuple[Fin
     except OutOfSimulations:
         sized = None
     kept = None if sized is None else sizer.confirmed(sized, below)
-    kept = None if kept is None else sizer.surviving(kept, below)
+    kept = None if kept is None else sizer.grown(kept, below)
     if kept is None:
         nearest = _nearest_trial(sizer)
         found.failed += [] if nearest is None else [nearest]
@@ -263,7 +263,7 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hasha
         found.failed.append(checked)
         sizer = Sizer(option=best.option, question=question, simulations=simulations)
         grown = sizer.confirmed(larger(best.option)) if len(found.failed) < MAX_SIMULATIONS else None
-        grown = None if grown is None else sizer.surviving(grown)
+        grown = None if grown is None else sizer.grown(grown)
         found.passed += [] if grown is None else [grown]
     return None
 

@@ -7,6 +7,7 @@ import numpy as np
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.support import DRAFTS, lacking, too_few
 from inferplan.planning.confidence import MIDDLE, slowness
+from inferplan.planning.constraints import COUNTED, constraints_of
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
@@ -18,16 +19,9 @@ REASONS = {
     "impossible": "the model cannot be divided that way, or the device lacks an arithmetic or a figure",
     "host": "not with weights on the host: no room there, an unknown link, or a division that is not known with it",
     "weights": "the weights do not fit",
-    "memory": "the cache does not hold the requests",
-    "slots": "more requests than the engine admits",
-    "prefill": "the token budget is too small for the prompts",
-    "ttft": "TTFT is over the limit",
-    "tpot": "TPOT is over the limit",
-    "e2el": "end-to-end latency is over the limit",
-    "answer_ttft": "the first token of the answer comes after its limit",
+    **COUNTED,
     "disaggregated": "no pair of pools meets the limits",
     "drafts": "the draft model cannot be divided that way (tried without it)",
-    "power": "more watts than the power budget",
     "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
 }
 _OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft", "session": "session-time"}
@@ -41,12 +35,14 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     what = f"no plan serves {question.space.base.model} with {question.demand.describe()}" + (
         f" under {asked}" if asked else ""
     )
-    if question.sizing.power is not None:
-        what += f" within {question.sizing.power.describe()}"
+    constraints = constraints_of(slo, question.sizing)
+    what = " ".join([what, *(words for one in constraints if (words := one.describe()))])
     if failed:
         return _missed_in_simulation(what, question, failed)
-    if searched.over_power is not None and not searched.options:
-        return _over_power(what, question, searched.over_power)
+    nearest = searched.too_large
+    if nearest is not None and not searched.options:
+        because, hint = next(one for one in constraints if not one.allows(nearest)).ruled_out(nearest, question)
+        return InfeasibleError(what, because=because, hint=hint)
     miss = nearest_miss(searched, question.demand, slo, question.sizing)
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
 
@@ -72,17 +68,6 @@ def no_error_known(question: Question, searched: SearchResult) -> InfeasibleErro
     )
 
 
-def _over_power(what: str, question: Question, nearest: Option) -> InfeasibleError:
-    """Everything that keeps the limits takes more than the power budget."""
-    caps = ", or lower caps to try: --power-cap 500W,400W" if not question.space.caps else ", or lower --power-cap"
-    return InfeasibleError(
-        what,
-        because=f"the least that keeps the limits, {nearest.replicas} x {nearest.deployment.describe()}, takes "
-        f"{nearest.least_watts / 1e3:,.3g} kW",
-        hint=f"--power-budget {np.ceil(nearest.least_watts / 10) / 100:g}kW{caps}, or looser limits",
-    )
-
-
 def _missed_in_simulation(what: str, question: Question, failed: list[Verified]) -> InfeasibleError:
     """The finalist that comes closest, at the load that replicas are sized for, in a run that can be quoted."""
     slo = question.slo
@@ -100,7 +85,7 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
     over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over"
     bounded = np.isfinite(max(factors.values(), default=np.inf))
     hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
-    hint += "" if question.sizing.power is None else ", or a larger --power-budget"
+    hint = ", or ".join([hint, *(one.looser for one in constraints_of(slo, question.sizing) if one.looser)])
     refused = "" if bounded else nearest.refused
     return InfeasibleError(what, because=refused or over, hint=hint)
 

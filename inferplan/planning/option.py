@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,6 +40,15 @@ class Sizing:
     power: PowerBudget | None = None
     survive: Survive | None = None
 
+    @property
+    def limits(self) -> tuple[SizeLimit, ...]:
+        """What bounds a size before it is run."""
+        return () if self.power is None else (self.power,)
+
+    def lost(self, deployment: Deployment) -> int:
+        """Replicas that may be lost at a time."""
+        return 0 if self.survive is None else self.survive.lost(deployment)
+
     def replicas(self, load: float, capacity: Num) -> Num:
         """Replicas, without the spare ones, that carry ``load``: ``max(ceil(load/(utilisation*capacity)), 1)``.
 
@@ -47,6 +56,17 @@ class Sizing:
         """
         replicas: Num = np.maximum(ceil(load / (capacity * self.utilisation)), 1.0)
         return replicas
+
+
+class SizeLimit(Protocol):
+    """What a number of replicas may break without a run."""
+
+    @property
+    def fills(self) -> bool:
+        """Whether replicas that the same bill holds besides may run too."""
+
+    def allows(self, kinds: list[tuple[Deployment, int]]) -> bool:
+        """Whether deployments on so many devices keep it."""
 
 
 class PromptPool(NamedTuple):
@@ -100,8 +120,8 @@ class Option:
     """How much slower than predicted the devices are taken to be."""
     slots: int | None = None
     """Sequences that one replica is started with; ``None``: as its load takes."""
-    power: PowerBudget | None = None
-    """The most watts of all devices; a size that takes more costs infinitely much."""
+    limits: tuple[SizeLimit, ...] = ()
+    """What bounds its size; one that breaks any costs infinitely much."""
     tiers: tuple[CacheTier, ...] = ()
     """Cache tiers beside the devices, the nearest first; those without a price cost nothing here."""
 
@@ -123,17 +143,12 @@ class Option:
             hours = 1.0 if self.hours is None else self.hours
             cost = self._bill_of(replicas, pools) * hours
         found = replace(self, replicas=replicas, pools=pools, cost=cost)
-        return found if found.powered else replace(found, cost=inf)
+        return found if found.allowed else replace(found, cost=inf)
 
     @property
-    def least_watts(self) -> float:
-        """Watts that its devices take in any case (:meth:`PowerBudget.least`); infinitely many without a budget."""
-        return inf if self.power is None else self.power.least(self.kinds)
-
-    @property
-    def powered(self) -> bool:
-        """Whether its devices, the spare ones too, are within the power budget, as far as it is known without a run."""
-        return self.power is None or self.least_watts <= self.power.watts * (1 + 1e-9)
+    def allowed(self) -> bool:
+        """Whether its devices, the spare ones too, keep what bounds its size, as far as that is known without a run."""
+        return all(limit.allows(self.kinds) for limit in self.limits)
 
     def _bill_of(self, replicas: int, pools: tuple[int, int] | None) -> float:
         """The bill of an hour: replicas of two kinds have instances of their own."""
@@ -146,14 +161,14 @@ class Option:
 
     def filled(self, replicas: int) -> int:
         """So many replicas, and those that the same bill holds besides: an instance is paid for whole. No more of those
-        than there is power for, and none that have tiers of their own to pay for.
+        than what bounds its size allows, and none that have tiers of their own to pay for.
         """
         if any(tier.price is not None and not tier.shared for tier in self.tiers):
             return replicas
-        if self.tariff is None or (self.power is not None and self.power.provision == "mean"):
-            return replicas  # each that runs draws watts
+        if self.tariff is None or not all(limit.fills for limit in self.limits):
+            return replicas
         most = self.tariff.filled(replicas + self.spare) - self.spare
-        while most > replicas and not replace(self, replicas=most).powered:
+        while most > replicas and not replace(self, replicas=most).allowed:
             most -= 1
         return most
 
@@ -285,5 +300,5 @@ def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int,
         cost=None if tariff is None else float(billed.cost),
         hours=float(billed.hours) if demand.offline else None,
         speculation=grid.speculation,
-        power=sizing.power,
+        limits=sizing.limits,
     )

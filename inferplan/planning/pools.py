@@ -143,7 +143,7 @@ def _pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, si
         pools=(prefill.replicas, decode.replicas),
         prompts=None if same else PromptPool(prompts.request, first, prompts.tariff),
         speculation=grid.speculation,
-        power=sizing.power,
+        limits=sizing.limits,
     ).sized(total, (prefill.replicas, decode.replicas))
     # if the closed form is as much too careful as it can be, and prompts never waited
     fewest = max(ceil(prefill.busy / CAPACITY_ERROR), 1), max(ceil(decode.needed / CAPACITY_ERROR), 1)

@@ -33,6 +33,15 @@ class PowerBudget:
         share = 1.0 if self.provision == "tdp" else power_shares().idle
         return sum(self.whole(share * (nameplate(one) if share == 1.0 else one.hardware.tdp), n) for one, n in kinds)
 
+    @property
+    def fills(self) -> bool:
+        """Whether replicas that an instance holds besides may run: each draws watts."""
+        return self.provision == "tdp"
+
+    def allows(self, kinds: Iterable[tuple[Deployment, int]]) -> bool:
+        """Whether deployments on so many devices take no more, as far as that is known without a run."""
+        return self.least(kinds) <= self.watts * (1 + 1e-9)
+
     def whole(self, watts: float, devices: float) -> float:
         """Watts of so many devices of ``watts`` each, with what is counted beside them."""
         return self.beside.pue * (watts + self.beside.host_watts) * devices

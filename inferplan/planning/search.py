@@ -19,6 +19,7 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
+from inferplan.planning.constraints import Constraint, constraints_of, within_latency
 from inferplan.planning.demand import Demand, ruling
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, longest_whole, stages_of
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
@@ -37,7 +38,7 @@ class SearchResult(NamedTuple):
     options: the cheapest option of each candidate that meets the limits, cheapest first. frontier: the options that no
     other beats in both speed for a user and throughput of a device, limits or not. grids: every grid that was priced.
     rejections: how many points each reason ruled out. evaluated: points; structures: grids.
-    over_power: of what the power budget rules out what takes least.
+    too_large: of what no size of which is allowed what takes least.
     """
 
     options: list[Option]
@@ -46,7 +47,7 @@ class SearchResult(NamedTuple):
     rejections: Rejections
     evaluated: int
     structures: int
-    over_power: Option | None = None
+    too_large: Option | None = None
 
 
 _ALIKE = 1e-9
@@ -64,21 +65,11 @@ def loosened(slo: Slo) -> Slo:
     return replace(slo, **{name: limit * _LATENCY_ERROR[name] for name, limit in slo.limits.items()})
 
 
-def conditions(grid: LoadGrid, slo: Slo) -> dict[str, BoolArray]:
-    """Which points of a grid keep each condition that a plan has to keep, in the order in which they are asked."""
-    return {
-        "memory": np.asarray(grid.memory_use <= 1),
-        "slots": np.asarray(grid.concurrency <= grid.slots),
-        "prefill": np.asarray(grid.prefill_use < 1),
-        **{name: np.asarray(getattr(grid, name) <= limit) for name, limit in slo.limits.items()},
-    }
-
-
 def _within(grid: LoadGrid, slo: Slo) -> BoolArray:
     """Which points of a grid keep every limit on latency."""
     within = np.ones(grid.rate.shape, dtype=bool)
-    for name, limit in slo.limits.items():
-        within &= getattr(grid, name) <= limit
+    for limit in within_latency(slo):
+        within &= limit.points(grid)
     return within
 
 
@@ -94,7 +85,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
     state = _Search(demand=demand, slo=slo, sizing=sizing)
     found = candidates(space, state.rejections)
     for _, alike in groupby(found, key=_family):
-        members = [one for one in alike if sizing.power is None or state.rejections.has_power(one[1])]
+        members = [one for one in alike if state.is_known(one[1])]
         fitting = [deployment for _, deployment in members if _weights_fit(deployment)]
         grids = _plain_grids(space, demand, slo, fitting)
         for request, deployment in members:
@@ -214,7 +205,18 @@ class _Search:
     evaluated: int = 0
     structures: int = 0
     nearest: Option | None = None
-    """Of what the power budget rules out what takes least."""
+    """Of what no size of which is allowed what takes least."""
+
+    @cached_property
+    def constraints(self) -> list[Constraint]:
+        """What points and sizes are held to; of classes what rules their mix out."""
+        return constraints_of(ruling(self.slo, self.demand.classes), self.sizing)
+
+    def is_known(self, deployment: Deployment) -> bool:
+        """Whether every constraint can be asked of a candidate; if not it is counted."""
+        unknown = next((text for one in self.constraints if (text := one.unknown(deployment))), "")
+        self.rejections.add("impossible", int(bool(unknown)), unknown)
+        return not unknown
 
     @cached_property
     def halves(self) -> Halves:
@@ -246,22 +248,24 @@ class _Search:
             self._keep(option, 1)
 
     def _keep(self, option: Option, points: int) -> None:
-        """Keep an option that stands for so many points, or count them where not even its least size has the power."""
-        if option.bound < inf:
+        """Keep an option that stands for so many points, or count them where not even its least size is allowed."""
+        broken = next((one for one in self.constraints if option.bound == inf and not one.allows(option)), None)
+        if broken is None:
             self.options.append(option)
             return
-        self.rejections.add("power", points, option.deployment.describe())
-        if self.nearest is None or option.least_watts < self.nearest.least_watts:
+        self.rejections.add(broken.reason, points, option.deployment.describe())
+        if self.nearest is None or broken.taken(option) < broken.taken(self.nearest):
             self.nearest = option
 
     def _count(self, grid: LoadGrid) -> int:
         """Count each point that misses something once, under the first reason that applies; how many are left."""
         alive = np.ones(grid.rate.shape, dtype=bool)
         label, left = grid.deployment.describe(), alive.size
-        for reason, kept in conditions(grid, ruling(self.slo, self.demand.classes)).items():
-            alive &= kept
-            before, left = left, int(np.count_nonzero(alive))
-            self.rejections.add(reason, before - left, label)
+        for constraint in self.constraints:
+            if (kept := constraint.points(grid)) is not None:
+                alive &= kept
+                before, left = left, int(np.count_nonzero(alive))
+                self.rejections.add(constraint.reason, before - left, label)
         return left
 
     def _add_frontier(self, priced: PricedGrid) -> None:
@@ -301,7 +305,7 @@ class _Search:
             rejections=self.rejections,
             evaluated=self.evaluated,
             structures=self.structures,
-            over_power=self.nearest,
+            too_large=self.nearest,
         )
 
 
@@ -329,7 +333,7 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     option = option_at(priced, demand, sizing, (row, column))
     fewest = float(np.min(billed.replicas[maybe]))
     if option.cost is None or demand.offline:
-        return option if option.powered else replace(option, bound=inf)
+        return option if option.allowed else replace(option, bound=inf)
     bound = option.sized(max(int(np.ceil(fewest / CAPACITY_ERROR)), 1)).cost or 0.0
     if bound < inf and demand.users is not None and not loose.limits.keys() & {"ttft", "e2el", "answer_ttft"}:
         bound = 0.0  # users may queue for a slot as long as they like

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import ceil, exp, inf, log
 from typing import NamedTuple
 
 import numpy as np
 
 from inferplan.planning.confidence import slowed
+from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.demand import ruling
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.survival import smallest
 from inferplan.planning.verify import SHOWN, Verified, verify
 from inferplan.serving.batch_means import Precision
 from inferplan.traffic.requests import Slo
@@ -189,22 +190,32 @@ class Sizer:
             if seen.meets(question.slo):
                 seen = self.simulations.long(sized, question, precision=precision)
                 if seen.meets(question.slo):
-                    return seen if seen.powered else None  # a larger size draws more
+                    return seen if all(one.kept(seen) for one in self.constraints) else None  # a larger size takes more
             self.trials[sized.replicas, sized.pools] = seen
             sized = larger(sized)
         return None
 
-    def surviving(self, kept: Verified, below: float = inf) -> Verified | None:
-        """The smallest size, from one that keeps the limits on, that also keeps them while replicas are lost, as the
-        question asks; ``None`` where none does for less than ``below``.
+    @cached_property
+    def constraints(self) -> list[Constraint]:
+        """What runs are held to beside the limits on latency."""
+        return constraints_of(self.question.slo, self.question.sizing)
+
+    @property
+    def grows(self) -> bool:
+        """Whether a constraint may ask for more replicas than the load does."""
+        return any(one.grows for one in self.constraints)
+
+    def grown(self, kept: Verified, below: float = inf) -> Verified | None:
+        """The smallest size, from one that keeps the limits on, that keeps what asks for more replicas than the load
+        does; ``None`` where none does for less than ``below``.
         """
-        question = self.question
-        if question.sizing.survive is None:
-            return kept
-        found = smallest(kept.option, question, lambda size: kept.option.sized(kept.option.filled(size)))
-        if found is None or (found[0].cost or 0.0) >= below:
-            return None
-        return replace(self.simulations.long(found[0], question), survival=found[1])
+        for one in self.constraints:
+            if one.grows:
+                larger = one.grown(kept, self.question)
+                if larger is None or (larger.option.cost or 0.0) >= below:
+                    return None
+                kept = replace(self.simulations.long(larger.option, self.question), survival=larger.survival)
+        return kept if all(one.kept(kept) for one in self.constraints) else None
 
     def _filled(self, size: int) -> Verified:
         """At least so many replicas: as many as the same bill holds."""

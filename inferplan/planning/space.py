@@ -160,12 +160,6 @@ class Rejections:
             self.counts[reason] += number
             self.examples.setdefault(reason, example)
 
-    def has_power(self, deployment: Deployment) -> bool:
-        """Whether its TDP is on file, which a power budget needs; if not it is counted."""
-        known = deployment.hardware.power is not None
-        self.add("impossible", int(not known), f"the power of {deployment.hardware.name} is not on file")
-        return known
-
 
 def default_gpus(prices: PriceBook) -> tuple[str, ...]:
     """Devices whose price the user states, and those sold for data centres (``segment`` of the hardware file).

@@ -157,15 +157,10 @@ class Verified:
         found = None if option.speculation.length else drawn(option.deployment, self.result)
         if found is None:
             return None
-        ranks, beside = option.deployment.parallel.ranks, option.power or PowerBudget(watts=inf)
+        budgets = (limit for limit in option.limits if isinstance(limit, PowerBudget))
+        ranks, beside = option.deployment.parallel.ranks, next(budgets, PowerBudget(watts=inf))
         spare = beside.whole(found.on / found.seconds / found.devices, ranks * option.spare)
         return beside.whole(found.watts, ranks * option.replicas) + spare
-
-    @property
-    def powered(self) -> bool:
-        """Whether its devices draw no more than the power budget, where that is of what they draw."""
-        budget, watts = self.option.power, self.watts
-        return budget is None or budget.provision == "tdp" or watts is None or watts <= budget.watts
 
     def longer(self, precision: Precision) -> tuple[Verified | None, Precision]:
         """This run of a steady load with what it says of a precision; ``None`` where that takes a longer one, and the
@@ -221,9 +216,8 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
 
 def slots_of(option: Option, question: Question) -> int:
     """Sequences to admit to one replica of a plan; those that are left when others are lost have their load too."""
-    survive = question.sizing.survive
-    if survive is not None:
-        option = replace(option, replicas=max(option.replicas - survive.lost(option.deployment), 1))
+    lost = question.sizing.lost(option.deployment)
+    option = replace(option, replicas=max(option.replicas - lost, 1)) if lost else option
     return slots_for(option, question.demand, question.sizing.utilisation)
 
 

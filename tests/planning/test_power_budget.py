@@ -13,6 +13,7 @@ from inferplan.answers.energy import EnergyAsked
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
+from inferplan.planning.constraints import WithinPower
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
@@ -99,18 +100,20 @@ def test_what_there_is_no_power_for_is_counted_and_named() -> None:
 
 
 def test_spare_devices_are_in_the_nameplates() -> None:
-    option = replace(planned().option, spare=2, power=PowerBudget(watts=1e6))
-    assert option.least_watts == pytest.approx(700.0 * (option.replicas + 2))
+    option = replace(planned().option, spare=2)
+    whole = 700.0 * (option.replicas + 2)
+    assert WithinPower(PowerBudget(watts=1e6)).taken(option) == pytest.approx(whole)
+    for watts, allowed in ((whole, True), (whole - 1, False)):
+        assert WithinPower(PowerBudget(watts=watts)).allows(option) == allowed
+        assert replace(option, limits=(PowerBudget(watts=watts),)).allowed == allowed
 
 
 def test_a_draw_is_held_to_a_budget_of_means() -> None:
     verified, watts = planned().best, planned().best.watts
     assert watts is not None
     for share, kept in ((0.9, False), (1.1, True)):
-        mean = PowerBudget(watts=share * watts, provision="mean")
-        assert replace(verified, option=replace(verified.option, power=mean)).powered == kept
-        rated = PowerBudget(watts=share * watts)
-        assert replace(verified, option=replace(verified.option, power=rated)).powered
+        assert WithinPower(PowerBudget(watts=share * watts, provision="mean")).kept(verified) == kept
+        assert WithinPower(PowerBudget(watts=share * watts)).kept(verified)
 
 
 def test_spare_replicas_need_power_too() -> None:
@@ -157,8 +160,8 @@ def test_an_instance_is_filled_as_far_as_there_is_power() -> None:
     tariff = price_book(stated=["h100-sxm=24/8"]).tariff("h100-sxm", 1, 1)
     rented = replace(planned().option, tariff=tariff)
     assert rented.filled(9) == 16
-    assert replace(rented, power=PowerBudget(watts=7_000.0)).filled(9) == 10
-    assert replace(rented, power=PowerBudget(watts=7_000.0, provision="mean")).filled(9) == 9
+    assert replace(rented, limits=(PowerBudget(watts=7_000.0),)).filled(9) == 10
+    assert replace(rented, limits=(PowerBudget(watts=7_000.0, provision="mean"),)).filled(9) == 9
 
 
 def test_means_of_pools_are_refused() -> None:

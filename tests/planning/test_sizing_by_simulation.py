@@ -225,15 +225,19 @@ def test_the_cheapest_that_long_runs_confirm_is_found(structures: list[tuple[int
             asked_for.append(option.cost)
             return SimpleNamespace(option=option) if option.replicas >= short + more else None
 
-        nothing_fails = SimpleNamespace(survive=None)
-        question = SimpleNamespace(demand=None, slo=Slo(tpot=1.0, percentile=95.0), sizing=nothing_fails)
+        question = SimpleNamespace(demand=None, slo=Slo(tpot=1.0, percentile=95.0))
 
         def fewest(below: float) -> Any:
             return sized(short) if price * short < below else None
 
         simulations = SimpleNamespace(left=True)
         sizer = SimpleNamespace(
-            option=sized(short), question=question, simulations=simulations, fewest=fewest, confirmed=confirmed
+            option=sized(short),
+            question=question,
+            simulations=simulations,
+            fewest=fewest,
+            confirmed=confirmed,
+            grows=False,
         )
         return Entry(sizer=sizer)  # type: ignore[arg-type]
 
