@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from inferplan.answers.sweep import parse_copies, parse_counts, parse_values
 from inferplan.errors import UsageError
+from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.units import MOST, parse_count, parse_number, parse_quantity
 
 Seconds = Annotated[float | str, "seconds"]

@@ -18,7 +18,7 @@ PACKAGES = ("inferplan", "calibrate", "tools")
 
 FLOORS: list[tuple[str, set[str]]] = [
     ("0 ground: errors, quantities", {"errors", "units"}),
-    ("0 lines over an array", {"affine"}),
+    ("0 lines over an array; options of questions, lists in them", {"affine", "fields", "lists"}),
     ("0 files of the user; which features go together", {"files", "features"}),
     ("0 optional packages", {"extras"}),
     ("0 rows by column, what a result says of itself", {"columns", "shown"}),

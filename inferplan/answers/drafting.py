@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
-from inferplan.catalog.acceptance import acceptance_for
+from inferplan.catalog.acceptance import acceptance_for, measured_tokens
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.drafts import DraftDeployments, draft_alone
+from inferplan.catalog.drafts import DraftDeployments, draft_alone, load_draft
 from inferplan.catalog.files import load_model
-from inferplan.errors import UsageError
+from inferplan.errors import MissingFactError, UsageError
+from inferplan.fields import Text, Topic, Whole, Words, ask
+from inferplan.lists import parse_counts
 from inferplan.models.spec import ModelSpec
-from inferplan.serving.techniques.speculation import Speculation, acceptance_of
+from inferplan.serving.techniques.speculation import PLAIN, Speculation, acceptance_of
+from inferplan.units import parse_number
 from inferplan.work.parallel import Parallelism
 
 
@@ -95,6 +98,160 @@ def positions(acceptance: float | tuple[float, ...], length: int) -> float | tup
             hint=f"--draft-tokens {len(acceptance)}, or one chance for all positions",
         )
     return acceptance[:length]
+
+
+FREE = "free"
+"""The word for drafts that cost nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftsAsked:
+    """Speculative decoding as its options ask for it, with one number of drafted tokens."""
+
+    topic: ClassVar = Topic(
+        "speculative decoding",
+        "no model drafts",
+        "--draft MODEL, --draft mtp, or --draft free where drafts cost nothing (n-grams)",
+    )
+    model: str = field(
+        metadata=ask(
+            "--draft-model",
+            Text(),
+            "Speculative decoding: the model that drafts; mtp for the model's own prediction module, a head by its "
+            "name in the model's file or its own YAML, free for drafts that cost nothing (n-grams).",
+            "MODEL",
+            also=("--draft",),
+        )
+    )
+    tokens: int | tuple[int, ...] | None = field(
+        default=None,
+        metadata=ask("--draft-tokens", Whole(0), "Tokens drafted in sequence: the depth of the draft."),
+    )
+    branches: int = field(
+        default=1,
+        metadata=ask("--draft-branches", Whole(), "Candidates at each depth: more than 1 is a tree. [1]"),
+    )
+    acceptance: tuple[float, ...] = field(
+        default=(),
+        metadata=ask(
+            "--acceptance",
+            Text(lambda text: _numbers_of(text, "--acceptance")),
+            "Chance that a drafted token is accepted, 0.7, or for each position given those before it, 0.8,0.6,0.4. "
+            "[as measured, where that is on file]",
+            "CHANCES",
+        ),
+    )
+    yields: tuple[float, ...] = field(
+        default=(),
+        metadata=ask(
+            "--acceptance-length",
+            Text(lambda text: _numbers_of(text, "--acceptance-length")),
+            "Instead: tokens a verification yields on average, as engines report it (1 and the accepted drafts); "
+            "where several numbers of drafts are tried, one for each.",
+            "TOKENS",
+        ),
+    )
+    thinking: str | None = field(
+        default=None,
+        metadata=ask(
+            "--thinking",
+            Words(("on", "off")),
+            "Take the acceptance that was measured with or without thinking. [the first on file]",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        said = {"acceptance": self.acceptance, "acceptance-length": self.yields, "thinking": self.thinking}
+        given = [f"--{name}" for name, value in said.items() if value]
+        if len(given) > 1:
+            raise UsageError(f"{' and '.join(given)} say the same", hint="one of them only")
+
+    def on(self, request: Request) -> Speculation:
+        """The speculation on the devices of ``request``."""
+        found = self.draftings(request.model)
+        return found[0].on(request, request.parallel) if found else PLAIN
+
+    def draftings(self, target: str) -> tuple[Drafting, ...]:
+        """A drafting for each number of tokens, for a model by its name.
+
+        Raises ``UsageError`` for what cannot draft for the model, ``MissingFactError`` where no acceptance is given and
+        none was measured.
+        """
+        model = load_model(target)
+        if self.model != FREE:
+            load_draft(self.model, target)
+        numbers = self._numbers(model)
+        if self.yields and len(self.yields) != len(numbers):
+            raise UsageError(
+                f"{len(self.yields)} acceptance lengths do not go with {len(numbers)} numbers of drafts",
+                hint="one for each",
+            )
+        lengths = self.yields or (None,) * len(numbers)
+        return tuple(self._drafting(model, number, length) for number, length in zip(numbers, lengths))
+
+    def _known_numbers(self, measured: list[int]) -> list[int]:
+        """Numbers of which there is an acceptance, where none are asked for."""
+        return [len(self.acceptance)] if len(self.acceptance) > 1 else []
+
+    def _numbers(self, model: ModelSpec) -> list[int]:
+        """How many tokens are drafted: what is asked for, else what there is an acceptance of."""
+        if self.tokens is not None:
+            asked = (self.tokens,) if isinstance(self.tokens, int) else self.tokens
+            return sorted({number for number in asked if number})
+        measured = [] if self.model == FREE else measured_tokens(model.name, self.model)
+        if known := self._known_numbers(measured):
+            return known
+        on_file = f"; measured: {', '.join(map(str, measured))}" if measured else ""
+        raise UsageError("speculative decoding needs --draft-tokens", hint=f"--draft-tokens 3{on_file}")
+
+    def _drafting(self, model: ModelSpec, length: int, yielded: float | None) -> Drafting:
+        """The drafting of ``length`` tokens, with the acceptance that is stated, else the measured one."""
+        if not self.acceptance and yielded is None:
+            if self.branches > 1:
+                raise MissingFactError(
+                    "no acceptance of trees was measured", because="those on file are of chains", hint=_GIVE
+                )
+            return measured_drafting(model, self.model, length, f"thinking {self.thinking}" if self.thinking else "")
+        stated = self.acceptance[0] if len(self.acceptance) == 1 else self.acceptance
+        if yielded is not None:
+            stated = Speculation.of_length(yielded, length, self.branches).acceptance
+        return Drafting(
+            model=None if self.model == FREE else self.model,
+            length=length,
+            acceptance=positions(stated, length),
+            branches=self.branches,
+            basis="given",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftsTried(DraftsAsked):
+    """The same where a search tries several numbers of drafted tokens, each beside none."""
+
+    tokens: int | tuple[int, ...] | None = field(
+        default=None,
+        metadata=ask(
+            "--draft-tokens",
+            Text(lambda text: tuple(parse_counts(text))),
+            "Tokens drafted in sequence, each number tried beside none: 3, 1,2,3 or 1-4. [those of a curve of "
+            "--acceptance, else those whose acceptance was measured]",
+            "COUNTS",
+        ),
+    )
+
+    def _known_numbers(self, measured: list[int]) -> list[int]:
+        curve = len(self.acceptance)
+        return [*range(1, curve + 1)] if curve > 1 else [] if self.yields else measured
+
+
+_GIVE = "--acceptance 0.7 (0.5 to 0.9 is usual for a good draft), or --acceptance-length as engines log it"
+
+
+def _numbers_of(text: str, name: str) -> tuple[float, ...]:
+    try:
+        return tuple(parse_number(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{name}: {text!r} is no number", hint="0.7, or 0.8,0.6,0.4") from None
 
 
 @lru_cache(maxsize=64)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from inferplan.catalog.carbon import Carbon
+from inferplan.catalog.carbon import Carbon, carbon_of
 from inferplan.catalog.power import power_shares
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.draw import step_joules
 from inferplan.estimate.encode import EncodeEstimate
 from inferplan.estimate.phase import Phase
+from inferplan.fields import Quantity, Real, Text, ask
 from inferplan.terms import Naming, Term, named
 from inferplan.units import MOST_PUE, Num
 
@@ -37,9 +38,27 @@ class EnergyAsked:
     host_watts: of the host, for each device; 0 counts none. carbon: of the electricity; ``None`` where nobody says.
     """
 
-    pue: float = 1.0
-    host_watts: float = 0.0
-    carbon: Carbon | None = None
+    pue: float = field(
+        default=1.0,
+        metadata=ask("--pue", Real(1, MOST_PUE), "Power of the facility over that of what is in it [GPUs alone]."),
+    )
+    host_watts: float = field(
+        default=0.0,
+        metadata=ask(
+            "--host-watts",
+            Quantity("watts", above=True),
+            "Of the host, for each GPU: processor, memory, network [GPUs alone].",
+        ),
+    )
+    carbon: Carbon | None = field(
+        default=None,
+        metadata=ask(
+            "--carbon",
+            Text(carbon_of),
+            "CO2 of a kWh: grams, or a country whose mean is on file, such as DEU [not counted].",
+            "GRAMS",
+        ),
+    )
 
     def __post_init__(self) -> None:
         require_pue(self.pue)

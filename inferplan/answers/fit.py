@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import ceil
 
@@ -18,9 +18,10 @@ from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import sides_error
+from inferplan.fields import Quantity, Text, Whole, ask, part
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
-from inferplan.traffic.conversations import ThinkTime
+from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.units import format_bytes
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
@@ -209,17 +210,52 @@ class FitAsked:
     named GPU as in ``Request``; without one the most that all GPUs of a replica may have together, by their labels.
     """
 
-    quant: str | None = None
-    tp: int | None = None
-    context: int | None = None
-    users: int = 1
-    most: int = 8
+    quant: str | None = field(
+        default=None, metadata=ask("--quant", Text(), "Formats [native; without --gpu also fp8 and int4].")
+    )
+    tp: int | None = field(
+        default=None, metadata=ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].")
+    )
+    context: int | None = field(
+        default=None, metadata=ask("--context", Whole(), "Tokens of a request, prompt and output [8192].")
+    )
+    users: int = field(
+        default=1,
+        metadata=ask(
+            "--users",
+            Whole(),
+            "Users, each with one request at a time. Without --think-time all requests must fit at once.",
+            also=("--concurrency",),
+            shown=True,
+        ),
+    )
+    think_time: float | None = field(
+        default=None,
+        metadata=ask(
+            "--think-time",
+            Text(lambda text: parse_think_time(text).mean),
+            "From an answer to the user's next request, such as 60s. [0 s]",
+            "TIME",
+        ),
+    )
+    answer_time: float | None = field(
+        default=None,
+        metadata=ask("--answer-time", Quantity("seconds"), "How long an answer takes; needed with --think-time."),
+    )
+    most: int = field(default=8, metadata=ask("--most", Whole(), "Largest number of GPUs to try.", shown=True))
     engine: str = "vllm"
-    memory: str | None = None
-    lora: LoraAsked = LoraAsked()
-    offload: OffloadAsked = OffloadAsked()
-    think_time: float | None = None
-    answer_time: float | None = None
+    memory: str | None = field(
+        default=None,
+        metadata=ask(
+            "--memory",
+            Text(),
+            "With --gpu: usable memory of one device, such as 64GB. Without: GPUs that together have no more than "
+            "that.",
+            "SIZE",
+        ),
+    )
+    lora: LoraAsked = field(default=LoraAsked(), metadata=part(LoraAsked, "rank", "modules", "slots", "folder"))
+    offload: OffloadAsked = field(default=OffloadAsked(), metadata=part(OffloadAsked))
 
     def __post_init__(self) -> None:
         ThinkTime(mean=self.think_time or 0.0)  # raises for what is none

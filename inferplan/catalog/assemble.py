@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.towers import carried
+from inferplan.fields import Quantity, ask
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec, require_experts
@@ -66,7 +67,14 @@ class Request:
     media: MediaAsked = MediaAsked()
     lora: LoraAsked = LoraAsked()
     offload: OffloadAsked = OffloadAsked()
-    power_cap: float | None = None
+    power_cap: float | None = field(
+        default=None,
+        metadata=ask(
+            "--power-cap",
+            Quantity("watts", above=True),
+            "Of each device, such as 500W: nvidia-smi -pl [its TDP]. Slows arithmetic.",
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.quant is not None and self.quant.lower().strip() == NATIVE:

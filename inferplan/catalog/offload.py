@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment, Offload, Streamed
 from inferplan.estimate.memory import Footprint
+from inferplan.fields import Real, Text, Whole, ask
+from inferplan.lists import parse_copies, parse_values
 from inferplan.models.spec import require_experts
-from inferplan.units import format_bytes, parse_quantity
+from inferplan.units import format_bytes, parse_number, parse_quantity
+
+MOST_GIB = 4096
+"""GiB of a host that can lie beside one GPU."""
+_HOST = ask("--host", Text(), "The host that holds it: a CPU (inferplan gpus) or a path to a YAML.")
+_MEMORY = ask("--host-memory", Text(), "Usable memory of the host of a replica, such as 384GB.", "SIZE")
+_LINK = ask("--host-link", Text(), "Of the link to it, in one direction, such as 63GB/s [on file].", "RATE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +31,35 @@ class OffloadAsked:
     text, where the device's file does not say it. cpu_offload_gb: as vLLM's ``--cpu-offload-gb``, GiB of each device.
     """
 
-    gpu_layers: int | None = None
-    cpu_moe_layers: int = 0
-    host: str | None = None
-    host_memory: str | None = None
-    host_link: str | None = None
-    cpu_offload_gb: float = 0.0
+    gpu_layers: int | None = field(
+        default=None,
+        metadata=ask(
+            "--gpu-layers",
+            Whole(0),
+            "llama.cpp -ngl: layers on the GPU, the head counted as one; the host computes the others [all].",
+        ),
+    )
+    cpu_moe_layers: int = field(
+        default=0,
+        metadata=ask(
+            "--cpu-moe-layers",
+            Whole(0),
+            "llama.cpp -ncmoe: of the first so many layers the host computes the routed experts.",
+            shown=True,
+        ),
+    )
+    cpu_offload_gb: float = field(
+        default=0.0,
+        metadata=ask(
+            "--cpu-offload-gb",
+            Real(0, MOST_GIB),
+            "vLLM: GiB of each GPU's layers in host memory, read over the link in every step. [0]",
+            "GIB",
+        ),
+    )
+    host: str | None = field(default=None, metadata=_HOST)
+    host_memory: str | None = field(default=None, metadata=_MEMORY)
+    host_link: str | None = field(default=None, metadata=_LINK)
 
     @property
     def any(self) -> bool:
@@ -40,6 +72,74 @@ class OffloadAsked:
         return self.gpu_layers is not None or self.cpu_moe_layers > 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class OffloadsTried:
+    """What is to lie in the host's memory where a search tries several values, each beside none."""
+
+    gpu_layers: tuple[int | None, ...] = field(
+        default=(),
+        metadata=ask(
+            "--gpu-layers",
+            Text(parse_copies),
+            "llama.cpp -ngl: layers on the GPU, each tried beside all of them.",
+            "COUNTS",
+        ),
+    )
+    cpu_moe_layers: tuple[int, ...] = field(
+        default=(),
+        metadata=ask(
+            "--cpu-moe-layers",
+            Text(parse_copies),
+            "llama.cpp -ncmoe: experts of so many layers on the host, each beside none.",
+            "COUNTS",
+        ),
+    )
+    cpu_offload_gb: tuple[float, ...] = field(
+        default=(),
+        metadata=ask(
+            "--cpu-offload-gb",
+            Text(lambda text: tuple(map(_gib, parse_values(text)))),
+            "vLLM: GiB of each GPU's layers in host memory, each tried beside none.",
+            "GIBS",
+        ),
+    )
+    host: str | None = field(default=None, metadata=_HOST)
+    host_memory: str | None = field(default=None, metadata=_MEMORY)
+    host_link: str | None = field(default=None, metadata=_LINK)
+
+    def each(self) -> tuple[OffloadAsked, ...]:
+        """What lies on the host, each to be tried; nothing where nothing is asked for.
+
+        Raises ``UsageError`` for a host that holds nothing, and for what has no host.
+        """
+        where = OffloadAsked(host=self.host, host_memory=self.host_memory, host_link=self.host_link)
+        sizes = [size for size in self.cpu_offload_gb if size]
+        found = [replace(where, cpu_offload_gb=size) for size in sizes]
+        pairs = itertools.product(self.gpu_layers or (None,), self.cpu_moe_layers or (0,))
+        found += [replace(where, gpu_layers=here, cpu_moe_layers=away) for here, away in pairs]
+        found = [one for one in found if one.computes or one.cpu_offload_gb]
+        if not found and where.any:
+            raise UsageError(*_NOTHING)
+        if found and not self.host:
+            raise UsageError("what lies on the host needs a host", hint="--host epyc-9654 --host-memory 384GB")
+        return tuple(dict.fromkeys(found))
+
+
+def _gib(text: str) -> float:
+    try:
+        size = parse_number(text)
+    except ValueError as error:
+        raise UsageError(f"--cpu-offload-gb: {error}", hint="--cpu-offload-gb 20,40") from None
+    if not 0 <= size <= MOST_GIB:
+        raise UsageError(f"--cpu-offload-gb is 0 to {MOST_GIB:,} GiB, not {text}")
+    return size
+
+
+_NOTHING = (
+    "nothing is to lie on the host",
+    "--host, --host-memory and --host-link say what it is, and no option says what it holds",
+    "--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
+)
 HostLoader = Callable[[str], Deployment]
 """The same request on its host, by name or file."""
 
@@ -55,11 +155,7 @@ def with_offload(
     if asked.cpu_offload_gb:
         return _with_streamed(deployment, asked, host_hardware)
     if not asked.computes:
-        raise UsageError(
-            "nothing is to lie on the host",
-            because="--host, --host-memory and --host-link say what it is, and no option says what it holds",
-            hint="--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
-        )
+        raise UsageError(*_NOTHING)
     if not deployment.engine.computes_on_host:
         raise UsageError(
             f"{deployment.engine.describe()} computes no layers on the host that is known here",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +11,13 @@ from pydantic import Field
 from inferplan.catalog.files import find, spec_of
 from inferplan.catalog.yaml_text import line_of
 from inferplan.errors import SpecError, UsageError
+from inferplan.fields import Text, Whole, ask
 from inferplan.spec import Spec
 from inferplan.traffic.classes import SUM_TOLERANCE
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.requests import Lengths, parse_lengths
 from inferplan.traffic.sessions import Agent, Reply, SessionKind, Subagents
+from inferplan.units import parse_number, parse_quantity
 
 
 class ReplySpec(Spec):
@@ -67,6 +70,46 @@ class SessionsSpec(Spec):
     source: str = ""
     notes: list[str] = []
     sessions: list[KindSpec] = Field(min_length=1, max_length=32)
+
+
+def parse_session_rate(text: str) -> float:
+    """Sessions a second: ``0.2/s``, ``12/min``, ``600/h``. Raises ``UsageError``."""
+    number, _, unit = text.partition("/")
+    try:
+        rate = parse_number(number.strip()) / parse_quantity(f"1 {unit.strip()}", "seconds")
+    except ValueError:
+        raise UsageError(f"--session-rate {text!r} is not a rate of sessions", hint="0.2/s, 12/min, 600/h") from None
+    if not 0 < rate < float("inf"):
+        raise UsageError(f"--session-rate must be more than 0, not {text}", hint="0.2/s, 12/min, 600/h")
+    return rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionsAsked:
+    """Sessions of agents as they are asked for: by name or path, so many that begin a second in an open loop."""
+
+    sessions: str | None = field(
+        default=None,
+        metadata=ask(
+            "--sessions",
+            Text(),
+            "Sessions of agents, by name or path: turns, tools, users, sub-agents, who gives up (docs/agents.md).",
+            "FILE",
+        ),
+    )
+    rate: float | None = field(
+        default=None,
+        metadata=ask(
+            "--session-rate",
+            Text(parse_session_rate),
+            "Open loop: sessions that begin, such as 0.2/s or 600/h.",
+            "RATE",
+        ),
+    )
+    count: int | None = field(
+        default=None,
+        metadata=ask("--session-count", Whole(), "Sessions of a run [400; 10 for each of --concurrency]."),
+    )
 
 
 class SessionKinds(NamedTuple):

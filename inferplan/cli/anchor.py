@@ -61,7 +61,7 @@ def suggest_command(request: Request, runs: int, divisions: tuple[str, ...], **v
     Example: inferplan anchor suggest llama-3.1-8b --gpu h100-sxm --concurrency 1-64*4 --prompt 1024,4096
     """
     from inferplan.answers.anchoring import Loads, suggest
-    from inferplan.answers.sweep import parse_counts
+    from inferplan.lists import parse_counts
 
     asked = {"--concurrency": "concurrency", "--prompt": "prompt", "--output": "output_tokens"}
     loads = Loads(*(parse_counts(values[name], option) for option, name in asked.items()))

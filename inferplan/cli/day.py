@@ -18,8 +18,8 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.class_options import asked_classes, classes_option, queue_option
-from inferplan.cli.cold_start_options import cold_start_of, start_options
-from inferplan.cli.failure_options import failure_options, failures_of
+from inferplan.cli.cold_start_options import cold_start_of
+from inferplan.cli.declared import asks, asks_of_request, options_of, quantity, with_options
 from inferplan.cli.options import (
     PROGRESS,
     Count,
@@ -28,15 +28,16 @@ from inferplan.cli.options import (
     Positive,
     Whole,
     deployment_options,
+    option_group,
     report_options,
     without,
 )
-from inferplan.cli.power_options import cap_option, energy_options, grid_option
+from inferplan.cli.power_options import energy_options, grid_option
 from inferplan.cli.price_options import price_options
-from inferplan.cli.technique_options import limited, option_group, quantity
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
+from inferplan.fields import made_if_asked, option_values
 from inferplan.planning.day import HOUR, POLICIES, Autoscaler, DayAsked, Policy, simulate_day
 from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
@@ -44,6 +45,8 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import day_report
 from inferplan.serving.autoscaling import Losses, require_some
+from inferplan.serving.cold_start import StartAsked
+from inferplan.serving.failures import FailuresAsked
 from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
@@ -90,13 +93,9 @@ load_options = option_group(
     ),
     click.option("--burstiness", type=Finite(), help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1]"),
     click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
-    click.option("--ttft", metavar="TIME", help="Limit on the TTFT at the server, such as 500ms."),
-    click.option("--tpot", metavar="TIME", help="Limit on the time per output token."),
-    click.option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
+    with_options(options_of(Slo, "ttft", "tpot", "e2el")),
     click.option("--slo", metavar="NAME", help="Limits alone, by the name of a workload: chat, code, ..."),
-    click.option(
-        "--percentile", type=Finite(), help="Percent of the requests that must meet the limits [95, or that of --slo]."
-    ),
+    with_options(options_of(Slo, "percentile")),
 )
 policy_options = option_group(
     click.option(
@@ -106,7 +105,7 @@ policy_options = option_group(
         "--utilisation", type=Fraction(), default=0.8, help="Share of its capacity to load a replica with [0.8]."
     ),
     click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
-    *start_options,
+    asks(StartAsked),
     click.option(
         "--preemptions",
         type=Positive(),
@@ -114,7 +113,7 @@ policy_options = option_group(
         help="How often an hour each replica is taken away (spot).",
     ),
     click.option("--notice", metavar="TIME", help="What a replica is told before that: 120s at AWS, 30s at others."),
-    *failure_options,
+    asks(FailuresAsked),
     click.option(
         "--minimum-bill", metavar="TIME", help="What a replica is paid for at least: 60s at AWS and Google Cloud. [0s]"
     ),
@@ -155,7 +154,7 @@ policy_options = option_group(
 @load_options
 @policy_options
 @price_options
-@cap_option
+@asks_of_request("power_cap")
 @energy_options
 @grid_option
 @report_options
@@ -304,7 +303,7 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None) -> Slo:
     """The limits of ``--slo``, else those of the workload; options replace them."""
     base = named.limits() if named is not None and named.slo is not None else Slo(percentile=95.0)
     base = load_limits(values["slo"]) if values["slo"] else base
-    return limited(base, values)
+    return replace(base, **option_values(Slo, values))
 
 
 def _answering(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> dict[str, Any]:
@@ -348,7 +347,8 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
     if unknown is not None:
         raise UsageError(f"no policy is called {unknown!r}", hint=f"--policy {','.join(POLICIES)}, or some of them")
     chosen: tuple[Policy, ...] = tuple(name for name in dict.fromkeys(policies))
-    failures = failures_of(values, deployment)
+    lossy = made_if_asked(FailuresAsked, values)
+    failures = None if lossy is None else lossy.on(deployment)
     lost = values["preemptions"] or failures is not None
     _require_used(chosen, _OPTIONS_OF if lost else (*_OPTIONS_OF, _STARTS))
     require_some(values["min_replicas"], values["max_replicas"])  # before a replica's capacity is simulated

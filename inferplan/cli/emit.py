@@ -9,19 +9,20 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import Request
-from inferplan.cli.lora_options import lora_options
-from inferplan.cli.offload_options import offload_options
+from inferplan.catalog.offload import OffloadAsked
+from inferplan.cli.declared import asks, asks_in_request
 from inferplan.cli.options import Count, deployment_options, without, writable
 from inferplan.errors import UsageError
 from inferplan.reports.emit import TARGETS, EmitAsked, emitted
 from inferplan.reports.plan_file import Planned, read_plan
+from inferplan.work.adapters import LoraAsked
 
 
 @click.command("emit")
 @click.argument("target", type=click.Choice(TARGETS))
 @deployment_options
-@lora_options
-@offload_options
+@asks_in_request("lora", LoraAsked)
+@asks_in_request("offload", OffloadAsked)
 @click.option("--context", type=Count(), help="Tokens of the longest request [the longest that fits].")
 @click.option("--checkpoint", help="Repository or path of the weights [MODEL, or the source of its file].")
 @click.option(
@@ -49,7 +50,8 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-_DECIDED = {one.name for one in click.command()(deployment_options(lora_options(lambda **_: None))).params} - {"model"}
+_OF_DEPLOYMENT = click.command()(deployment_options(asks(LoraAsked)(lambda **_: None)))
+_DECIDED = {one.name for one in _OF_DEPLOYMENT.params} - {"model"}
 """Options of a deployment, which the file of a plan decides; those of emit alone are taken beside it."""
 
 

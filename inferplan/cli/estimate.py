@@ -7,23 +7,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.cli.lora_options import lora_options
-from inferplan.cli.media_options import media_options
-from inferplan.cli.offload_options import offload_options
+from inferplan.catalog.offload import OffloadAsked
+from inferplan.cli.declared import (
+    asks,
+    asks_in_request,
+    asks_of_request,
+    options_of,
+    quantity,
+    techniques_of,
+    with_options,
+)
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
-from inferplan.cli.power_options import cap_option, energy_options
-from inferplan.cli.reasoning_options import mean_thinking, reasoning_options
+from inferplan.cli.power_options import energy_options
 from inferplan.cli.sampling_options import samples_option, searched
-from inferplan.cli.structured_options import refuse_with, structured_of, structured_options, structured_report
-from inferplan.cli.technique_options import quantity, technique_options, techniques_of
+from inferplan.cli.structured_options import refuse_with, structured_report
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import carrying, estimate, require_thoughts, unchecked
+from inferplan.estimate.structured import Structured
+from inferplan.fields import made_if_asked
+from inferplan.models.media import MediaAsked
 from inferplan.reports.estimate import estimate_report, pruning_table
-from inferplan.serving.techniques.applied import ServedEstimate, served_estimate
+from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import Report
+from inferplan.traffic.reasoning import ThoughtsAsked
+from inferplan.traffic.requests import Lengths
+from inferplan.work.adapters import LoraAsked
 
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
@@ -42,16 +54,17 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 
 @click.command("estimate")
 @deployment_options
-@offload_options
+@asks_in_request("offload", OffloadAsked)
 @load_options
 @samples_option
-@reasoning_options
-@structured_options
+@asks(ThoughtsAsked)
+@asks(Structured)
 @click.option("--beams", type=Count(2), help="Beam search of this width: hypotheses of every answer (docs/beams.md).")
 @click.option("--grammar-compile", metavar="TIME", help="What the first request of a schema waits for its grammar.")
-@media_options
-@lora_options
-@technique_options
+@asks_in_request("media", MediaAsked)
+@asks_in_request("lora", LoraAsked)
+@asks(DraftsAsked)
+@with_options(options_of(Techniques, "hit_rate", "host"))
 @click.option(
     "--concurrency",
     "--users",
@@ -59,8 +72,8 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
     type=Count(),
     help="First the steady state of this many concurrent users.",
 )
-@click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
-@cap_option
+@with_options(options_of(Techniques, "chunk"))
+@asks_of_request("power_cap")
 @energy_options
 @report_options
 def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | None, **serving: Any) -> Report:
@@ -74,7 +87,8 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
-    lengths = mean_thinking(float(load.output), serving)
+    thoughts = made_if_asked(ThoughtsAsked, serving)
+    lengths = None if thoughts is None else thoughts.before(Lengths(mean=float(load.output)))
     if lengths is not None:
         load = replace(load, output=load.output + lengths.mean_before, before=lengths.mean_before)
     deployment = assemble(request)
@@ -123,7 +137,7 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
 
 def _masked_or_searched(result: Estimate, values: dict[str, Any], beside: list[tuple[str, bool]]) -> Report | None:
     """The report of structured decoding or of beams, where either is asked for: they change what a step is."""
-    beams, compiling, structured = values["beams"], values["grammar_compile"], structured_of(values)
+    beams, compiling, structured = values["beams"], values["grammar_compile"], made_if_asked(Structured, values)
     refuse_with(structured, beside)
     if beams is not None:
         beside += [("--structured-share", structured is not None), ("--grammar-compile", compiling is not None)]

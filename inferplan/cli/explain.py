@@ -6,31 +6,33 @@ from typing import Any
 
 import click
 
+from inferplan.answers.drafting import DraftsAsked
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request
-from inferplan.cli.lora_options import lora_options
-from inferplan.cli.media_options import media_options
-from inferplan.cli.offload_options import offload_options
-from inferplan.cli.options import Count, deployment_options, load_options, report_options
-from inferplan.cli.power_options import cap_option
+from inferplan.catalog.offload import OffloadAsked
+from inferplan.cli.declared import asks, asks_in_request, asks_of_request, options_of, techniques_of, with_options
+from inferplan.cli.options import deployment_options, load_options, report_options
 from inferplan.cli.sampling_options import samples_option
-from inferplan.cli.technique_options import technique_options, techniques_of
 from inferplan.estimate.load import StaticLoad
+from inferplan.models.media import MediaAsked
 from inferplan.reports.explain import explanation_report
+from inferplan.serving.techniques.applied import Techniques
 from inferplan.table import Report, Table
+from inferplan.work.adapters import LoraAsked
 
 
 @click.command("explain")
 @click.argument("number")
 @deployment_options
-@offload_options
+@asks_in_request("offload", OffloadAsked)
 @load_options
 @samples_option
-@media_options
-@lora_options
-@technique_options
-@click.option("--chunk", type=Count(), help="Compute the prompt in chunks of this many tokens.")
-@cap_option
+@asks_in_request("media", MediaAsked)
+@asks_in_request("lora", LoraAsked)
+@asks(DraftsAsked)
+@with_options(options_of(Techniques, "hit_rate", "host"))
+@with_options(options_of(Techniques, "chunk"))
+@asks_of_request("power_cap")
 @report_options
 def explain_command(number: str, request: Request, load: StaticLoad, **serving: Any) -> Report:
     """Where NUMBER of an estimate of MODEL comes from: formula, inputs, YAML lines, sources, page.

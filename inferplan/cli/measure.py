@@ -167,7 +167,7 @@ def _users(counts: list[int]) -> list[int]:
 
 def _settings(url: str, values: dict[str, Any]) -> Settings:
     """The options as one object. Raises ``UsageError`` for an address, a key or lists that cannot be used."""
-    from inferplan.answers.sweep import parse_counts
+    from inferplan.lists import parse_counts
     from inferplan.measuring.address import address_of, key_of
     from inferplan.measuring.loads import Bounds, LoadChoice
     from inferplan.measuring.session import Settings

@@ -194,6 +194,11 @@ def _apply(command: Command, decorators: list[Callable[[Any], Any]]) -> Command:
     return command
 
 
+def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Several options as one decorator, in the order in which help shows them."""
+    return lambda command: _apply(command, [*options])
+
+
 ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
 _FLAGS = {
     "memory_fraction": "gpu_memory_utilization",

@@ -13,18 +13,18 @@ from typing import Any, get_args
 
 import click
 
-from inferplan.answers.sweep import parse_copies, parse_counts, parse_values
+from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.classes import Mix
 from inferplan.catalog.files import config_root, find, load_hardware, load_model
+from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.sessions import SessionsAsked
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.class_options import CLASSES, QUEUE, asked_classes
-from inferplan.cli.cold_start_options import START, cold_start_of
-from inferplan.cli.draft_options import draft_options, draftings_of
-from inferplan.cli.lora_options import NAMED, SLOTS, lora_values, popularity_of
-from inferplan.cli.media_options import MEDIA, asked_of, media_values
-from inferplan.cli.offload_options import SEVERAL, placed_of
+from inferplan.cli.cold_start_options import cold_start_of
+from inferplan.cli.declared import Declared, options_of, quantity, with_options
+from inferplan.cli.media_options import asked_of
 from inferplan.cli.options import (
     BACKEND,
     IDEAL,
@@ -41,26 +41,21 @@ from inferplan.cli.options import (
     suffixed,
     usual_engines,
 )
-from inferplan.cli.power_options import BUDGET, budget_of, caps_of
+from inferplan.cli.power_options import caps_of
 from inferplan.cli.price_options import price_options
-from inferplan.cli.reasoning_options import BUDGETS, END, LIMIT, TOKENS, budgets_of, refuse_thinking, thinking
-from inferplan.cli.session_options import (
-    SESSION_RATE,
-    SESSION_TIME,
-    SESSIONS,
-    asked_sessions,
-    require_sessions,
-    sessions_of_trace,
-)
-from inferplan.cli.shared_text_options import SHARED_TEXT, TEXT_NAMES, require_used, shared_text
-from inferplan.cli.structured_options import MASKS, structured_of
-from inferplan.cli.technique_options import limited, quantity
+from inferplan.cli.reasoning_options import refuse_thinking, thinking
+from inferplan.cli.session_options import asked_sessions, require_sessions, sessions_of_trace
+from inferplan.cli.shared_text_options import TEXT_NAMES, require_used, shared_text
 from inferplan.cli.tier_options import SIZES_FORM, sizes_of
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
+from inferplan.estimate.structured import Structured
 from inferplan.estimate.towers import carried
 from inferplan.extras import require
+from inferplan.fields import made_if_asked, made_of, option_values
 from inferplan.files import save
+from inferplan.lists import parse_copies, parse_counts, parse_values
+from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.budgets import plan_budgets
@@ -69,14 +64,19 @@ from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
+from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
+from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.routing import Routing
 from inferplan.table import Report
-from inferplan.traffic.requests import Media, Slo, arrivals_of, parse_lengths
+from inferplan.traffic.popularity import AdaptersNamed
+from inferplan.traffic.reasoning import ThoughtsAsked, parse_budgets
+from inferplan.traffic.requests import Media, SharedPrefix, Slo, arrivals_of, parse_lengths
+from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import MOST_DEGREE
 
 Command = Callable[..., Any]
@@ -105,124 +105,110 @@ def question_options_without(
                 chosen["gpu"] = ",".join(dict.fromkeys(gpus(chosen | values)))
             return command(question=build_question(values.pop("model"), prices, chosen), **values)
 
-        decorated: Command = price_options(wrapper)
-        for option in reversed(shown):
-            decorated = click.option(*option.declarations, **option.keywords)(decorated)
-        return click.argument("model")(decorated)
+        return click.argument("model")(with_options(shown)(price_options(wrapper)))
 
     return decorate
-
-
-class _Option:
-    """An option as data, so that its name is known."""
-
-    def __init__(self, *declarations: str, **keywords: Any) -> None:
-        self.declarations, self.keywords = declarations, keywords
-        self.name = next((d for d in declarations if not d.startswith("-")), declarations[0].lstrip("-")).replace(
-            "-", "_"
-        )
 
 
 _MOST_TRIED = 256
 """Values of a degree or a budget that a search tries: each goes with each of the others."""
 _DEGREES = ("tp", "pp", "ep", "dp")
-_SEVERAL_SLOTS: dict[str, dict[str, Any]] = {
-    "--max-loras": {"type": None, "metavar": "COUNTS", "help": "Adapters in device memory at once, each tried [1]."}
-}
 _OPTIONS = [
-    _Option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
-    _Option(*CLASSES[0], **CLASSES[1]),
-    _Option(*QUEUE[0], **QUEUE[1]),
-    _Option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
-    _Option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
-    *(_Option(*names, **keywords) for names, keywords in (TOKENS, BUDGETS, END)),
-    _Option("--samples", type=Count(), help="Answers of each prompt; --rate and --requests count prompts [1]."),
-    _Option("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
-    *(_Option(*names, **keywords) for names, keywords in MEDIA),
-    *(_Option(*names, **keywords) for names, keywords in SHARED_TEXT),
-    _Option("--rate", type=Finite(), help="Requests a second."),
-    _Option(
+    Declared("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
+    Declared(*CLASSES[0], **CLASSES[1]),
+    Declared(*QUEUE[0], **QUEUE[1]),
+    Declared("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
+    Declared("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
+    *options_of(ThoughtsAsked, "tokens"),
+    Declared(
+        "--thinking-budget",
+        metavar="COUNTS",
+        help="Most tokens of a thought, which is cut there; of several, 1k,4k,none, what each costs.",
+    ),
+    *options_of(ThoughtsAsked, "end"),
+    Declared("--samples", type=Count(), help="Answers of each prompt; --rate and --requests count prompts [1]."),
+    Declared("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
+    *options_of(MediaAsked),
+    *options_of(SharedPrefix),
+    Declared("--rate", type=Finite(), help="Requests a second."),
+    Declared(
         *("--users", "--concurrency", "users"),
         type=Count(),
         help="Users with one request each at a time, who send the next one --think-time after its answer.",
     ),
-    _Option("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
-    _Option(*SESSIONS[0], **SESSIONS[1]),
-    _Option(*SESSION_RATE[0], **SESSION_RATE[1]),
-    _Option(
+    Declared("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
+    *options_of(SessionsAsked, "sessions", "rate"),
+    Declared(
         "--arrivals",
         type=click.Choice(["poisson", "constant", "gamma"]),
         help="Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
     ),
-    _Option(
+    Declared(
         "--burstiness",
         type=Finite(),
         help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
     ),
-    _Option("--requests", type=Count(), help="Offline: how many requests."),
-    _Option("--deadline", metavar="TIME", help="Offline: time in which they must be done, such as 24h."),
-    _Option("--ttft", metavar="TIME", help="Limit on the TTFT at the server, such as 500ms."),
-    _Option("--tpot", metavar="TIME", help="Limit on the time per output token."),
-    _Option("--e2e", metavar="TIME", help="Limit on the end-to-end latency."),
-    _Option(*LIMIT[0], **LIMIT[1]),
-    _Option(*SESSION_TIME[0], **SESSION_TIME[1]),
-    _Option(
+    Declared("--requests", type=Count(), help="Offline: how many requests."),
+    Declared("--deadline", metavar="TIME", help="Offline: time in which they must be done, such as 24h."),
+    *options_of(Slo, "ttft", "tpot", "e2el", "answer_ttft", "session"),
+    Declared(
         "--slo",
         metavar="NAME",
         help="Limits alone, by the name of a workload: chat, mlperf:llama2-70b-interactive, ...",
     ),
-    _Option(
-        "--percentile", type=Finite(), help="Percent of the requests that must meet the limits [95, or that of --slo]."
-    ),
-    _Option("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs of the first price list]."),
-    _Option(
+    *options_of(Slo, "percentile"),
+    Declared("--gpu", metavar="LIST", help="Accelerators [data-centre GPUs of the first price list]."),
+    Declared(
         "--quant",
         metavar="LIST",
         help="Formats; native is the checkpoint's own [native, fp8, nvfp4 or mxfp4 where the device has them].",
     ),
-    _Option("--kv", metavar="FORMAT", help="Format of the KV cache [that of --quant: most are wide, also nvfp4's]."),
-    _Option("--engine", default="vllm", show_default=USUAL, metavar="LIST", callback=known_engines, help="Engines."),
-    _Option("--backend", metavar="ROLE=NAME", multiple=True, callback=backends, help=BACKEND),
-    _Option(
+    Declared("--kv", metavar="FORMAT", help="Format of the KV cache [that of --quant: most are wide, also nvfp4's]."),
+    Declared("--engine", default="vllm", show_default=USUAL, metavar="LIST", callback=known_engines, help="Engines."),
+    Declared("--backend", metavar="ROLE=NAME", multiple=True, callback=backends, help=BACKEND),
+    Declared(
         "--most",
         type=Count(most=MOST_DEGREE),
         help="Largest number of GPUs in one replica [8, or what the degrees make].",
     ),
-    _Option("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
-    _Option("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
-    _Option("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
-    _Option("--dp", metavar="COUNTS", help="Attention data parallelism [1,2,4,... for experts]."),
-    _Option(
+    Declared("--tp", metavar="COUNTS", help="Tensor parallelism [1,2,4,...]."),
+    Declared("--pp", metavar="COUNTS", help="Pipeline stages [1,2,4,...]."),
+    Declared("--ep", metavar="COUNTS", help="Expert groups [1 and all ranks]."),
+    Declared("--dp", metavar="COUNTS", help="Attention data parallelism [1,2,4,... for experts]."),
+    Declared(
         "--redundant-experts",
         metavar="COUNTS",
         help="Copies of popular experts (EPLB) to try, beside none, where experts are spread.",
     ),
-    _Option("--expert-skew", type=Within(0, 3), metavar="SKEW", help=SKEW),
-    _Option(
+    Declared("--expert-skew", type=Within(0, 3), metavar="SKEW", help=SKEW),
+    Declared(
         "--two-batch-overlap",
         is_flag=True,
         help="Try two half batches that overlap, beside whole ones, where attention ranks exchange experts' rows.",
     ),
-    _Option(
+    Declared(
         "--prefill-redundant-experts",
         metavar="COUNTS",
         help="The copies to try in a pool of its own for prompts. [as the others]",
     ),
-    _Option(
+    Declared(
         "--prefill-two-batch-overlap/--no-prefill-two-batch-overlap",
         "prefill_two_batch_overlap",
         default=None,
         help="Whether two half batches are tried in a pool of its own for prompts. [as the others]",
     ),
-    _Option("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
-    *(_Option(*names, **keywords) for names, keywords in draft_options(several=True)),
-    *(_Option(*names, **{**keywords, **_SEVERAL_SLOTS.get(names[0], {})}) for names, keywords in SLOTS),
-    *(_Option(*names, **keywords) for names, keywords in NAMED),
-    *(_Option(*names, **keywords) for names, keywords in MASKS),
-    *(_Option(*names, **keywords) for names, keywords in SEVERAL),
-    _Option("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
-    *(_Option(*names, **keywords) for names, keywords in BUDGET),
-    _Option(
+    Declared("--token-budget", metavar="COUNTS", help="Tokens of a step [512 to 16384]."),
+    *options_of(DraftsTried),
+    *options_of(LoraAsked, "rank", "modules"),
+    Declared("--max-loras", metavar="COUNTS", help="Adapters in device memory at once, each tried [1]."),
+    *options_of(LoraAsked, "folder"),
+    *options_of(AdaptersNamed),
+    *options_of(Structured),
+    *options_of(OffloadsTried),
+    Declared("--aggregated", is_flag=True, help="Do not consider separate prefill and decode pools."),
+    Declared("--power-cap", metavar="LIST", help="Watts of each device to try, instead of its TDP: 700W,500W,400W."),
+    *options_of(PowerBudget),
+    Declared(
         "--cache-tier",
         "cache_tiers",
         metavar=SIZES_FORM,
@@ -230,39 +216,39 @@ _OPTIONS = [
         help="A tier for what the devices' caches drop, as in simulate, in one size or several: host:64GB,1TB:50GB/s. "
         "Each is planned for beside none, without separate pools; the answer says what it is worth.",
     ),
-    _Option(
+    Declared(
         "--routing",
         type=click.Choice(get_args(Routing)),
         help="Which replica gets a request, simulated together; no separate pools then [one after another, later turns "
         "of a conversation where the first went].",
     ),
-    _Option("--utilisation", type=Finite(), help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
-    _Option(
+    Declared("--utilisation", type=Finite(), help="Share of its capacity to load a replica with [0.8; offline 0.95]."),
+    Declared(
         "--confidence",
         type=Finite(),
         default=MIDDLE,
         show_default=True,
         help="Chance that the limits are kept, as far as the error is known: 0.5 is the prediction, 0.9 its slow end.",
     ),
-    _Option(
+    Declared(
         "--spare", type=Count(0, MOST_DEGREE), default=0, help="Replicas beyond those needed, unchecked (N+1) [0]."
     ),
-    _Option(
+    Declared(
         "--survive",
         metavar="WHAT",
         help="Keep the limits, simulated, while so many replicas are lost at a time, or those of a node: 1, node. No "
         "separate pools then.",
     ),
-    _Option("--restart", metavar="TIME", help="With it: until what is lost takes requests again."),
-    *(_Option(name, **keywords) for name, keywords in START),
-    _Option("--mtbf", metavar="TIME", help="Mean time between failures of one GPU, whatever stops it, such as 2000d."),
-    _Option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),
-    _Option(
+    Declared("--restart", metavar="TIME", help="With it: until what is lost takes requests again."),
+    *options_of(StartAsked),
+    Declared("--mtbf", metavar="TIME", help="Mean time between failures of one GPU, whatever stops it, such as 2000d."),
+    Declared("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file]."),
+    Declared(
         "--anchor",
         metavar="FILE",
         help="Measured runs of one of the candidates, which correct it (inferplan anchor fit); no separate pools then.",
     ),
-    _Option("--ideal", is_flag=True, help=IDEAL),
+    Declared("--ideal", is_flag=True, help=IDEAL),
 ]
 
 
@@ -278,13 +264,13 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     classes = asked_classes(values)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
-    budgets = budgets_of(values["thinking_budget"])
+    budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
-    base, demand = _with_media(Request(model=model, gpu="", media=media_values(values)), demand, named)
-    demand = replace(_naming_adapters(demand, values), structured=structured_of(values))
+    base, demand = _with_media(Request(model=model, gpu="", media=made_of(MediaAsked, values)), demand, named)
+    demand = replace(_naming_adapters(demand, values), structured=made_if_asked(Structured, values))
     slots = _tried(values["max_loras"], "--max-loras") or ()
-    lora = lora_values({**values, "max_loras": slots[0] if slots else None, "active_loras": None})
+    lora = made_of(LoraAsked, {**values, "max_loras": slots[0] if slots else None})
     slo = screened_by(demand.classes) if demand.classes else _slo(values, named, demand)
     gpus = tuple(gpu_name(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in gpus)
@@ -294,6 +280,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     degrees = {name: _tried(values[name], f"--{name}") for name in _DEGREES}
     survive = _survived(values, gpus)
     one_pool = values["aggregated"] or values["anchor"] or values["routing"]
+    drafts = made_if_asked(DraftsTried, values)
     chains = chains_of_sizes([sizes_of(text) for text in values["cache_tiers"] or ()])
     space = Space(
         base=replace(
@@ -312,14 +299,14 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         budgets=_tried(values["token_budget"], "--token-budget"),
         disaggregate=not (one_pool or survive or chains or demand.structured),
         anchor=values["anchor"],
-        drafting=draftings_of(values, model, several=True),
+        drafting=() if drafts is None else drafts.draftings(model),
         redundant=_copies(values["redundant_experts"]) or (0,),
         two_batches=values["two_batch_overlap"],
         prefill_redundant=_copies(values["prefill_redundant_experts"]),
         prefill_two_batches=values["prefill_two_batch_overlap"],
         slots=slots,
         caps=caps_of(values),
-        placed=placed_of(values),
+        placed=made_of(OffloadsTried, values).each(),
         **degrees,
     )
     return Question(
@@ -347,10 +334,10 @@ def _formats(
 
 def _naming_adapters(demand: Demand, values: dict[str, Any]) -> Demand:
     """The demand with the adapters that its requests name, if any."""
-    if (popularity := popularity_of(values)) is None:
+    named = made_if_asked(AdaptersNamed, values)
+    if named is None:
         return demand
-    bandwidth = quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth")
-    return replace(demand, adapters=popularity, lora_bandwidth=bandwidth)
+    return replace(demand, adapters=named.popularity, lora_bandwidth=named.bandwidth)
 
 
 def _with_lengths(model: ModelSpec, values: dict[str, Any]) -> dict[str, Any]:
@@ -369,7 +356,7 @@ def _sizing(values: dict[str, Any], demand: Demand, survive: Survive | None) -> 
         utilisation=utilisation,
         spare=values["spare"],
         confidence=values["confidence"],
-        power=budget_of(values),
+        power=made_if_asked(PowerBudget, values),
         survive=survive,
     )
 
@@ -440,7 +427,7 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
         base = load_limits(values["slo"])
     elif named is not None and named.slo is not None and not demand.offline:
         base = named.limits()
-    return limited(base, values)
+    return replace(base, **option_values(Slo, values))
 
 
 def _require_plain(values: dict[str, Any]) -> None:

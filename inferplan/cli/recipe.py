@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from inferplan.answers.recipe import Load, recipe
-from inferplan.answers.sweep import parse_values
 from inferplan.catalog.assemble import Request
 from inferplan.cli.options import Count, deployment_options, picture, report_options, without
 from inferplan.errors import UsageError
+from inferplan.lists import parse_values
 from inferplan.reports.recipe import recipe_report
 from inferplan.table import Report
 from inferplan.traffic.requests import parse_lengths

@@ -1,43 +1,17 @@
-"""The options of sessions of agents, for ``simulate`` and ``plan``."""
+"""Sessions of agents as options ask for them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from inferplan.cli.options import Count
-from inferplan.cli.technique_options import option_group
+from inferplan.catalog.sessions import parse_session_rate
 from inferplan.errors import UsageError
 from inferplan.traffic.requests import ArrivalKind, ClosedLoop, OpenLoop, Requests, arrivals_of
-from inferplan.units import parse_number, parse_quantity
 
 if TYPE_CHECKING:
     from inferplan.traffic.sessions import SessionTraffic
 
-_Declared = tuple[tuple[str, ...], dict[str, Any]]
-SESSIONS: _Declared = (
-    ("--sessions",),
-    {
-        "metavar": "FILE",
-        "help": "Sessions of agents, by name or path: turns, tools, users, sub-agents, who gives up (docs/agents.md).",
-    },
-)
-SESSION_RATE: _Declared = (
-    ("--session-rate",),
-    {"metavar": "RATE", "help": "Open loop: sessions that begin, such as 0.2/s or 600/h."},
-)
-SESSION_TIME: _Declared = (
-    ("--session-time",),
-    {"metavar": "TIME", "help": "Limit on the time of a session, from its first call to its last answer."},
-)
-session_options = option_group(
-    click.option(*SESSIONS[0], **SESSIONS[1]),
-    click.option(*SESSION_RATE[0], **SESSION_RATE[1]),
-    click.option("--session-count", type=Count(), help="Sessions of a run [400; 10 for each of --concurrency]."),
-    click.option(*SESSION_TIME[0], **SESSION_TIME[1]),
-)
 _NOT_OF_SESSIONS = (
     *("requests_count", "warmup", "loras", "client_timeout", "prefix_hit_rate"),
     *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
@@ -59,18 +33,6 @@ _INSTEAD = {
 _BROUGHT = "the file of the sessions says what is sent, or it is not modelled with them"
 _USERS = "a plan for sessions is for so many that begin a second; how long one takes follows from the plan"
 _SPELLED = {"output_tokens": "output", "requests_count": "requests"}
-
-
-def rate_of(text: str) -> float:
-    """Sessions a second: ``0.2/s``, ``12/min``, ``600/h``. Raises ``UsageError``."""
-    number, _, unit = text.partition("/")
-    try:
-        rate = parse_number(number.strip()) / parse_quantity(f"1 {unit.strip()}", "seconds")
-    except ValueError:
-        raise UsageError(f"--session-rate {text!r} is not a rate of sessions", hint="0.2/s, 12/min, 600/h") from None
-    if not 0 < rate < float("inf"):
-        raise UsageError(f"--session-rate must be more than 0, not {text}", hint="0.2/s, 12/min, 600/h")
-    return rate
 
 
 def require_sessions(values: Mapping[str, Any]) -> None:
@@ -121,7 +83,7 @@ def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> Sess
     loop: ClosedLoop | OpenLoop | None = closed
     if loop is None:
         kind, burstiness = arrivals(values)
-        loop = OpenLoop(rate=rate_of(values["session_rate"]), kind=kind, burstiness=burstiness)
+        loop = OpenLoop(rate=parse_session_rate(values["session_rate"]), kind=kind, burstiness=burstiness)
     return SessionTraffic(
         kinds=found.kinds,
         arrivals=loop,
@@ -152,7 +114,7 @@ def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: Closed
         if closed is not None:
             raise UsageError("sessions need one kind of load", hint="--session-rate or --concurrency alone")
         kind, burstiness = arrivals(values)
-        loop = OpenLoop(rate=rate_of(values["session_rate"]), kind=kind, burstiness=burstiness)
+        loop = OpenLoop(rate=parse_session_rate(values["session_rate"]), kind=kind, burstiness=burstiness)
         return begun(trace, loop, values["seed"])
     if closed is not None:
         return trace.in_loop(closed)

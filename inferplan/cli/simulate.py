@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.offload import OffloadAsked
+from inferplan.catalog.sessions import SessionsAsked
 from inferplan.cli.class_options import asked_classes, classes_option, queue_option
-from inferplan.cli.cold_start_options import start_options
-from inferplan.cli.draft_options import speculation_of
-from inferplan.cli.failure_options import failure_options, run_with_failures, unrecovered, with_failures
-from inferplan.cli.lora_options import NAMED, lora_options, popularity_of
-from inferplan.cli.media_options import asked_of, media_of, media_options
-from inferplan.cli.offload_options import offload_options
+from inferplan.cli.declared import (
+    asks,
+    asks_in_request,
+    asks_of_request,
+    options_of,
+    quantity,
+    speculation_of,
+    with_options,
+)
+from inferplan.cli.failure_options import run_with_failures, unrecovered, with_failures
+from inferplan.cli.media_options import asked_of, media_of
 from inferplan.cli.options import (
     MOST_JOBS,
     PROGRESS,
@@ -29,26 +37,30 @@ from inferplan.cli.options import (
     Fraction,
     Whole,
     deployment_options,
+    option_group,
     picture,
     report_options,
     suffixed,
 )
-from inferplan.cli.power_options import cap_option, energy_options
-from inferplan.cli.reasoning_options import LIMIT, reasoning_options, refuse_thinking, thinking
-from inferplan.cli.session_options import asked_sessions, require_sessions, session_options, sessions_of_trace
+from inferplan.cli.power_options import energy_options
+from inferplan.cli.reasoning_options import refuse_thinking, thinking
+from inferplan.cli.session_options import asked_sessions, require_sessions, sessions_of_trace
 from inferplan.cli.shared_text_options import shared_text
-from inferplan.cli.structured_options import structured_of, structured_options
-from inferplan.cli.technique_options import host_of, limited, option_group, quantity, technique_options
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.structured import Structured
 from inferplan.features import those
+from inferplan.fields import made_if_asked, option_values
 from inferplan.files import save
+from inferplan.models.media import MediaAsked
 from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
+from inferplan.serving.cold_start import StartAsked
+from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.flags import Flags, remedy, with_flags
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
@@ -56,19 +68,24 @@ from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
+from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.tiers import curve_records
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
+from inferplan.traffic.popularity import AdaptersNamed
+from inferplan.traffic.reasoning import ThoughtsAsked
 from inferplan.traffic.requests import (
     ClosedLoop,
     Media,
     OpenLoop,
     Requests,
+    SharedPrefix,
     Slo,
     Traffic,
     arrivals_of,
     parse_lengths,
 )
+from inferplan.work.adapters import LoraAsked
 
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
@@ -133,19 +150,11 @@ traffic_options = option_group(
         help="Requests sent ahead, not counted [those that fill the system; none of a trace or a burst].",
     ),
     click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
-    click.option("--shared-prefix", type=Count(0), help="Tokens at the head of every prompt that are the same."),
-    click.option("--distinct-prefixes", type=Count(), help="How many such texts there are. [1]"),
-    click.option("--turns", type=Count(), help="Turns of a conversation, each with all before it as its prompt. [1]"),
-    click.option(
-        "--think-time",
-        metavar="TIME",
-        help="From an answer to the next turn, in a closed loop to the user's next request: 30s, exponential:30s, "
-        "lognormal:30s:0.8. [0 s]",
-    ),
+    asks(SharedPrefix),
     click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
     classes_option,
-    *(click.option(*names, **keywords) for names, keywords in NAMED),
+    asks(AdaptersNamed),
     click.option("--client-timeout", metavar="TIME", help="When clients give up."),
 )
 flag_options = option_group(
@@ -188,9 +197,9 @@ fleet_options = option_group(
     ),
 )
 loss_options = option_group(
-    *failure_options,
+    asks(FailuresAsked),
     click.option("--restart", metavar="TIME", help="From a failure until the replica takes requests again."),
-    *start_options,
+    asks(StartAsked),
 )
 _OF_PREFILL: dict[str, dict[str, Any]] = {
     "gpu": {"help": "Their accelerator."},
@@ -219,10 +228,7 @@ prefill_options = option_group(
     ),
 )
 output_options = option_group(
-    click.option("--ttft", metavar="TIME", help="SLO on the TTFT at the server."),
-    click.option("--tpot", metavar="TIME", help="SLO on the time per output token."),
-    click.option("--e2e", metavar="TIME", help="SLO on the end-to-end latency."),
-    click.option(*LIMIT[0], **LIMIT[1]),
+    with_options(options_of(Slo, "ttft", "tpot", "e2el", "answer_ttft")),
     click.option("--slo", metavar="NAME", help="The SLO of a named workload, such as mlperf:llama2-70b-interactive."),
     click.option(
         "--hit-curve",
@@ -286,22 +292,24 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 
 @click.command("simulate")
 @deployment_options
-@media_options
-@lora_options
-@offload_options
+@asks_in_request("media", MediaAsked)
+@asks_in_request("lora", LoraAsked)
+@asks_in_request("offload", OffloadAsked)
 @traffic_options
-@session_options
-@reasoning_options
-@structured_options
+@asks(SessionsAsked)
+@with_options(options_of(Slo, "session"))
+@asks(ThoughtsAsked)
+@asks(Structured)
 @flag_options
 @fleet_options
 @prefill_options
 @loss_options
-@technique_options
+@asks(DraftsAsked)
+@with_options(options_of(Techniques, "hit_rate", "host"))
 @cache_tier_option
 @output_options
 @_exit_by_verdict
-@cap_option
+@asks_of_request("power_cap")
 @energy_options
 @report_options
 def simulate_command(
@@ -503,12 +511,12 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
 
 def _naming(traffic: Traffic | Requests, values: dict[str, Any]) -> Traffic | Requests:
     """The load with an adapter for each request, where adapters are asked for."""
-    popularity = popularity_of(values)
-    if popularity is None:
+    named = made_if_asked(AdaptersNamed, values)
+    if named is None:
         return traffic
     if isinstance(traffic, Traffic):
-        return replace(traffic, adapters=popularity)
-    return traffic.naming(popularity, values["seed"])
+        return replace(traffic, adapters=named.popularity)
+    return traffic.naming(named.popularity, values["seed"])
 
 
 def _cached_share(values: dict[str, Any]) -> float:
@@ -605,10 +613,10 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
         trim=values["warmup"] is None,
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"] or _cached_share(values),
-        host=host_of(values),
+        host=made_if_asked(HostTier, values),
         tiers=tiers_of(values["cache_tiers"]),
-        structured=structured_of(values),
-        lora_bandwidth=quantity(values["lora_bandwidth"], "bytes/s", "--lora-bandwidth"),
+        structured=made_if_asked(Structured, values),
+        lora_bandwidth=None if (adapters := made_if_asked(AdaptersNamed, values)) is None else adapters.bandwidth,
     )
 
 
@@ -617,7 +625,7 @@ def _slo(values: dict[str, Any]) -> Slo:
 
     base = load_workload(values["workload"]).limits() if values["workload"] else Slo()
     base = load_limits(values["slo"]) if values["slo"] else base
-    return limited(base, values)
+    return replace(base, **option_values(Slo, values))
 
 
 @contextmanager

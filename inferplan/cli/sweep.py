@@ -8,21 +8,10 @@ from typing import Any
 
 import click
 
-from inferplan.answers.drafting import Drafting
-from inferplan.answers.sweep import (
-    BACKENDS,
-    DEGREES,
-    Execution,
-    Grid,
-    Sweep,
-    parse_copies,
-    parse_counts,
-    parse_values,
-    save_parquet,
-    sweep,
-)
+from inferplan.answers.drafting import Drafting, DraftsTried
+from inferplan.answers.sweep import BACKENDS, DEGREES, Execution, Grid, Sweep, save_parquet, sweep
 from inferplan.catalog.assemble import Request
-from inferplan.cli.draft_options import draft_options, draftings_of
+from inferplan.cli.declared import asks
 from inferplan.cli.options import (
     BACKEND,
     IDEAL,
@@ -35,16 +24,16 @@ from inferplan.cli.options import (
     writable,
     write,
 )
-from inferplan.cli.technique_options import option_group
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.extras import require
+from inferplan.fields import made_if_asked
+from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.reports.progress import counted
 from inferplan.reports.sweep import sweep_report
 from inferplan.table import FORMATS, format_of
 from inferplan.units import parse_number
 
-draft_group = option_group(*(click.option(*names, **keywords) for names, keywords in draft_options(several=True)))
 _COUNTS = "1,8 or 1-8 or 1-64*2"
 
 
@@ -73,7 +62,7 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.option("--batch", default="1", metavar="COUNTS", help="Sequences per replica [1].")
 @click.option("--prompt", default="1024", metavar="COUNTS", help="Prompt tokens [1024].")
 @click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
-@draft_group
+@asks(DraftsTried)
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
 @anchor_option()
 @click.option("--ideal", is_flag=True, help=IDEAL)
@@ -158,7 +147,8 @@ def _spread(values: dict[str, Any]) -> dict[str, list[Any]]:
 
 def _drafting(models: list[str], values: dict[str, Any]) -> dict[str, tuple[Drafting, ...]]:
     """The draftings of each model; none without ``--draft``."""
-    found = {model: draftings_of(values, model, several=True) for model in models}
+    asked = made_if_asked(DraftsTried, values)
+    found = {} if asked is None else {model: asked.draftings(model) for model in models}
     return {model: drafting for model, drafting in found.items() if drafting}
 
 

@@ -10,10 +10,10 @@ launches the forward pass, fills the masks meanwhile and samples when both are d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import host_seconds
 from inferplan.estimate.roofline import price
+from inferplan.fields import SHARE, Quantity, Switch, Topic, Whole, ask, require_limits, stated
 from inferplan.models.spec import require_decoder
 from inferplan.terms import Naming, plain
 from inferplan.units import Array, Num
@@ -35,34 +36,54 @@ _WORD = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Structured:
-    """What is asked for. share: of the requests whose answers follow a grammar. mask_time: CPU seconds of one mask.
-    cores: of the host. overlapped: masks are filled while the device computes. bandwidth: bytes a second from the host
-    to the device; ``None`` for its host link on file.
+    """Structured decoding as it is asked for. mask_time: of one mask. overlapped: masks are filled while the device
+    computes. bandwidth: from the host to the device; ``None`` for its host link on file.
 
     Raises ``UsageError`` for a share outside (0, 1], and for a mask that takes no time.
     """
 
-    share: float
-    mask_time: float
-    cores: int
-    overlapped: bool = True
-    bandwidth: float | None = None
+    topic: ClassVar = Topic(
+        "structured decoding",
+        "no request is structured",
+        "--structured-share 0.3 --mask-time 40us --host-cores 32 (docs/structured.md says where such numbers are "
+        "published)",
+        "the time of a mask depends on the grammar, its engine and the CPU, and nobody publishes yours",
+    )
+    share: float = field(
+        metadata=ask(
+            "--structured-share",
+            SHARE,
+            "Share of the requests whose answers follow a grammar or JSON schema (docs/structured.md).",
+            record="share",
+        )
+    )
+    mask_time: float = field(
+        metadata=ask(
+            "--mask-time",
+            Quantity("seconds", above=True),
+            "CPU time of one mask, of a sequence and step, such as 40us.",
+        )
+    )
+    cores: int = field(metadata=ask("--host-cores", Whole(), "CPU cores of the host, which fill masks."))
+    bandwidth: float | None = field(
+        default=None,
+        metadata=ask(
+            "--mask-bandwidth", Quantity("bytes/s"), "From the host to the device, for masks that are copied [on file]."
+        ),
+    )
+    overlapped: bool = field(
+        default=True,
+        metadata=ask(
+            "--mask-overlap", Switch(both=True), "Whether masks are filled while the device computes [they are]."
+        ),
+    )
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise UsageError(f"--structured-share is in (0, 1], not {self.share:g}")
-        if not self.mask_time > 0:
-            raise UsageError("--mask-time must be more than 0")
+        require_limits(self)
 
     def to_dict(self) -> dict[str, Any]:
         """As it is asked for; units are in the keys."""
-        return {
-            "share": self.share,
-            "mask_time_s": self.mask_time,
-            "host_cores": self.cores,
-            "mask_overlap": self.overlapped,
-            "mask_bandwidth_bytes_per_s": self.bandwidth,
-        }
+        return stated(self)
 
     def fill(self, masks: int, filling: MaskFilling) -> float:
         """Seconds until an engine has filled so many masks."""

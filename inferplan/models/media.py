@@ -6,13 +6,15 @@ Every rule is that of a preprocessor of transformers 5.23, which the docstrings 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from math import ceil, floor, prod, sqrt
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from inferplan.errors import UsageError
+from inferplan.fields import Real, Text, Whole, ask
 from inferplan.spec import Spec
 
 Pixels = tuple[int, int]
@@ -39,6 +41,14 @@ class Item:
             raise UsageError("an image, a video or a clip has at least one position and one token")
 
 
+def parse_pixels(text: str) -> Pixels:
+    """Width and height: ``1024x768``. Raises ``UsageError``."""
+    match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text, re.ASCII)
+    if match is None:
+        raise UsageError(f"--image-size: {text} is no WxH such as 1024x768")
+    return int(match[1]), int(match[2])
+
+
 @dataclass(frozen=True, kw_only=True)
 class MediaAsked:
     """What one request carries beside its text: images of one size, frames of one video, seconds of one clip.
@@ -46,11 +56,20 @@ class MediaAsked:
     sets: how often a request has all of that on average. text: its mean prompt tokens beside them, where that is known.
     """
 
-    images: int = 0
-    image_size: Pixels | None = None
-    """Of images, and of the frames of the video."""
-    video_frames: int = 0
-    audio_seconds: float = 0.0
+    images: int = field(
+        default=0,
+        metadata=ask("--images", Whole(0), "Images in every request: their tokens are added to the prompt."),
+    )
+    image_size: Pixels | None = field(
+        default=None,
+        metadata=ask("--image-size", Text(parse_pixels), "Of images and frames, in pixels [the tower's own].", "WxH"),
+    )
+    video_frames: int = field(
+        default=0, metadata=ask("--video-frames", Whole(0), "Frames of a video in every request, as sampled.")
+    )
+    audio_seconds: float = field(
+        default=0.0, metadata=ask("--audio-seconds", Real(0, above=True), "Seconds of sound in every request.")
+    )
     sets: float = 1.0
     text: float | None = None
 

@@ -12,7 +12,7 @@ import numpy as np
 from inferplan.answers.compare import Comparison
 from inferplan.answers.fit import Fitting
 from inferplan.answers.recipe import Recipe
-from inferplan.answers.sweep import Sweep, parse_values
+from inferplan.answers.sweep import Sweep
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_model
 from inferplan.columns import Row
@@ -21,6 +21,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
+from inferplan.lists import parse_values
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import axes_for
 from inferplan.planning.passes import priced_grid

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.fields import Quantity, Text, ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,26 @@ class ColdStart:
     @property
     def seconds(self) -> float:
         return self.weights / self.bandwidth + self.rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartAsked:
+    """What a start is made of, where its time is not given whole. log: of the engine, which says how long it took."""
+
+    bandwidth: float | None = field(
+        default=None,
+        metadata=ask(
+            "--storage-bandwidth", Quantity("bytes/s"), "What the weights of a replica are read at, such as 2GB/s."
+        ),
+    )
+    engine: float | None = field(
+        default=None,
+        metadata=ask("--engine-start", Quantity("seconds"), "Beside the weights: pod, engine, graphs, such as 45s."),
+    )
+    log: str | None = field(
+        default=None,
+        metadata=ask("--startup-log", Text(), "A log of vLLM or SGLang that says how long the engine took.", "FILE"),
+    )
 
 
 def weights_of(deployment: Deployment) -> float:

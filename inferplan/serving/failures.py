@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.fields import Quantity, Text, Topic, Whole, Words, ask
 
 FailureMode = Literal["cut", "drain"]
 """cut: gone at once, what it has begins anew on another. drain: it takes no more requests, finishes those that it has,
@@ -44,6 +45,56 @@ class Failures:
             raise UsageError("failures are one or more, in order of time")
         if any(failure.node for failure in self.at) and not (self.per_node or 0) >= 1:
             raise UsageError("a node that fails needs the number of replicas on it", hint="--replicas-per-node 4")
+
+
+def parse_failure(text: str) -> Failure:
+    """``600s``, ``600s:2`` or ``node@600s``. Raises ``UsageError``."""
+    node, rest = text.startswith("node@"), text.removeprefix("node@")
+    when, colon, count = rest.partition(":")
+    if (colon and node) or (colon and not (count.isdecimal() and 1 <= int(count) <= 10_000)):
+        raise UsageError(
+            f"--fail {text} is no failure",
+            because="it is a time, with a number of replicas behind it or node@ before it",
+            hint="--fail 600s, --fail 600s:2, or --fail node@600s",
+        )
+    at = Quantity("seconds").read("--fail", when)
+    return Failure(at=at, replicas=int(count) if colon else 1, node=node)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailuresAsked:
+    """Failures as they are asked for, in any order."""
+
+    topic: ClassVar = Topic("replicas that fail", "none does", "--fail 600s")
+    at: tuple[Failure, ...] = field(
+        metadata=ask(
+            "--fail",
+            Text(parse_failure),
+            "A loss of a replica at a time of the run: 600s, of two 600s:2, of a node node@600s. Repeat for more.",
+            "WHAT",
+            several=True,
+        )
+    )
+    mode: FailureMode = field(
+        default="cut",
+        metadata=ask(
+            "--fail-mode",
+            Words(get_args(FailureMode)),
+            "cut: what it has begins anew elsewhere; drain: it finishes what it has, then restarts. [cut]",
+        ),
+    )
+    per_node: int | None = field(
+        default=None,
+        metadata=ask("--replicas-per-node", Whole(), "Replicas that a node takes with it. [as many as its GPUs hold]"),
+    )
+
+    def on(self, deployment: Deployment) -> Failures:
+        """The failures of replicas of a deployment. Raises ``UsageError`` for a size of nodes where none fails."""
+        node = any(failure.node for failure in self.at)
+        if self.per_node is not None and not node:
+            raise UsageError("--replicas-per-node is of a node that fails, and none does", hint="--fail node@600s")
+        per_node = (self.per_node or on_a_node(deployment, "--replicas-per-node 4")) if node else None
+        return Failures(at=tuple(sorted(self.at, key=lambda one: one.at)), mode=self.mode, per_node=per_node)
 
 
 class Outage(NamedTuple):

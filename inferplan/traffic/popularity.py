@@ -3,12 +3,14 @@ many requests name, and how often one of a few slots holds the next."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.fields import Quantity, Real, Topic, Whole, ask
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.units import Num
 
@@ -106,3 +108,36 @@ class Popularity:
             if before >= 0:
                 adapters[request] = adapters[before]
         return adapters
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptersNamed:
+    """The adapters that requests name, as they are asked for. bandwidth: bytes a second from the host to one device;
+    ``None`` for its host link on file."""
+
+    topic: ClassVar = Topic(
+        "adapters",
+        "requests name none",
+        "--loras 100 --lora-skew 1, or --lora-skew 0 for all alike",
+        "how popular they are says how often one has to be loaded",
+    )
+    count: int = field(
+        metadata=ask("--loras", Whole(), "LoRA adapters that requests name, with --lora-rank or --lora-folder.")
+    )
+    skew: float = field(
+        metadata=ask(
+            "--lora-skew", Real(), "The i-th most popular of them has a share of i^-SKEW (Zipf); 0: all alike."
+        )
+    )
+    bandwidth: float | None = field(
+        default=None,
+        metadata=ask(
+            "--lora-bandwidth",
+            Quantity("bytes/s", above=True),
+            "From the host to one device, for an adapter that is loaded [on file].",
+        ),
+    )
+
+    @property
+    def popularity(self) -> Popularity:
+        return Popularity(count=self.count, skew=self.skew)

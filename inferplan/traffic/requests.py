@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from inferplan.errors import UsageError
 from inferplan.features import require_together, those
+from inferplan.fields import Quantity, Real, Text, Whole, ask
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
-from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, turns_of
+from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, parse_think_time, turns_of
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.session_columns import Sessions
 
@@ -250,10 +251,29 @@ class SharedPrefix:
     request of a closed loop.
     """
 
-    tokens: int = 0
-    distinct: int = 1
-    turns: int = 1
-    think: ThinkTime = field(default_factory=ThinkTime)
+    tokens: int = field(
+        default=0,
+        metadata=ask(
+            "--shared-prefix",
+            Whole(0),
+            "Tokens at the head of every prompt that are the same, beside those of --prompt.",
+        ),
+    )
+    distinct: int = field(default=1, metadata=ask("--distinct-prefixes", Whole(), "How many such texts there are. [1]"))
+    turns: int = field(
+        default=1,
+        metadata=ask("--turns", Whole(), "Turns of a conversation, each with all before it as its prompt. [1]"),
+    )
+    think: ThinkTime = field(
+        default_factory=ThinkTime,
+        metadata=ask(
+            "--think-time",
+            Text(parse_think_time),
+            "From an answer to the next turn (--turns), or to the user's next request (--users): 30s, exponential:30s, "
+            "lognormal:30s:0.8. [0 s]",
+            "TIME",
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.tokens < 0 or self.distinct < 1 or self.turns < 1:
@@ -267,13 +287,35 @@ class Slo:
     answer_ttft: until the first token after the thought of a reasoning model.
     """
 
-    ttft: float | None = None
-    tpot: float | None = None
-    e2el: float | None = None
-    answer_ttft: float | None = None
-    percentile: float = 90.0
-    session: float | None = None
+    ttft: float | None = field(
+        default=None,
+        metadata=ask("--ttft", Quantity("seconds"), "Limit on the TTFT at the server, such as 500ms."),
+    )
+    tpot: float | None = field(
+        default=None, metadata=ask("--tpot", Quantity("seconds"), "Limit on the time per output token.")
+    )
+    e2el: float | None = field(
+        default=None, metadata=ask("--e2e", Quantity("seconds"), "Limit on the end-to-end latency.")
+    )
+    answer_ttft: float | None = field(
+        default=None,
+        metadata=ask("--answer-ttft", Quantity("seconds"), "Limit on the first token after the thought."),
+    )
+    session: float | None = field(
+        default=None,
+        metadata=ask(
+            "--session-time",
+            Quantity("seconds"),
+            "Limit on the time of a session, from its first call to its last answer.",
+        ),
+    )
     """On the time of a whole session; ``limits`` are those of requests."""
+    percentile: float = field(
+        default=90.0,
+        metadata=ask(
+            "--percentile", Real(), "Percent of the requests that must meet the limits [95, or that of --slo]."
+        ),
+    )
 
     def __post_init__(self) -> None:
         for name in ("ttft", "tpot", "e2el", "session", "answer_ttft"):

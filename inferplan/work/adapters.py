@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.fields import Text, Whole, ask, require_limits
 from inferplan.units import Num
 from inferplan.work.formats import Format
 
@@ -25,6 +26,14 @@ USUAL_SLOTS = 1
 """vLLM's default of ``max_loras`` (``config/lora.py:37``)."""
 
 
+def parse_modules(text: str) -> tuple[str, ...]:
+    """Matrices by name, ``q,v`` or ``q_proj,v_proj``. Raises ``UsageError`` for a list of nothing."""
+    modules = tuple(name.strip().removesuffix("_proj") for name in text.split(",") if name.strip())
+    if not modules:
+        raise UsageError(f"--lora-modules {text!r} names nothing", hint="--lora-modules q,v")
+    return modules
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoraAsked:
     """What a user asks for; nothing where neither ``rank`` nor ``folder`` is given.
@@ -34,18 +43,34 @@ class LoraAsked:
     different ones in a batch; ``None`` for as many as there are slots. folder: an adapter as PEFT saves it.
     """
 
-    rank: int | None = None
-    modules: tuple[str, ...] = ()
-    slots: int | None = None
-    active: int | None = None
-    folder: str | None = None
+    rank: int | None = field(
+        default=None, metadata=ask("--lora-rank", Whole(), "Serve LoRA adapters of this rank (max_lora_rank).")
+    )
+    modules: tuple[str, ...] = field(
+        default=(),
+        metadata=ask(
+            "--lora-modules",
+            Text(parse_modules),
+            f"Matrices that they change, of {','.join(MODULES)}. [every linear layer]",
+            "LIST",
+        ),
+    )
+    slots: int | None = field(
+        default=None, metadata=ask("--max-loras", Whole(), "Adapters in device memory at once. [1, as vLLM]")
+    )
+    active: int | None = field(
+        default=None,
+        metadata=ask("--active-loras", Whole(0), "Different adapters in a batch, at most. [--max-loras]"),
+    )
+    folder: str | None = field(
+        default=None,
+        metadata=ask("--lora-folder", Text(), "An adapter as PEFT saves it, which says rank and matrices.", "DIR"),
+    )
 
     def __post_init__(self) -> None:
         if not self.any and (self.modules or self.slots is not None or self.active is not None):
             raise UsageError("no adapters were asked for", hint="--lora-rank 16, or --lora-folder DIR")
-        for option, value in (("--lora-rank", self.rank), ("--max-loras", self.slots)):
-            if value is not None and value < 1:
-                raise UsageError(f"{option} must be 1 or more, not {value}")
+        require_limits(self)
         unknown = [name for name in self.modules if name not in MODULES]
         if unknown:
             raise UsageError(

@@ -16,13 +16,13 @@ SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (f"{PLAN} --provision mean", "--provision describes a power budget, and none is given"),
-        (f"{PLAN} --pue 1.2", "--pue describes a power budget"),
+        (f"{PLAN} --provision mean", "--provision is of a power budget, and none is given"),
+        (f"{PLAN} --pue 1.2", "--pue is of a power budget"),
         (f"{PLAN} --power-budget 8", "has no unit"),
         (f"{PLAN} --power-cap ,", "names no watts"),
         (f"{PLAN} --power-budget 8kW --provision mean", "--provision mean with pools apart is not known here"),
         (f"{ESTIMATE} --power-cap 500", "--power-cap: '500' has no unit"),
-        (f"{ESTIMATE} --power-cap 0W", "leaves no power at all"),
+        (f"{ESTIMATE} --power-cap 0W", "--power-cap must be more than 0"),
         (f"{ESTIMATE} --power-cap 900W", "above what h100-sxm draws"),
         (f"{ESTIMATE} --power-cap 300W", "below what the law of clocks covers"),
         (f"{ESTIMATE} --carbon DEX", "no grams of CO2 a kWh are on file"),

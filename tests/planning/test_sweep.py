@@ -15,7 +15,7 @@ import pytest
 
 from inferplan.answers import journal
 from inferplan.answers import sweep as module
-from inferplan.answers.sweep import Execution, Grid, Sweep, Task, parse_copies, parse_counts, run, save_parquet, sweep
+from inferplan.answers.sweep import Execution, Grid, Sweep, Task, run, save_parquet, sweep
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.columns import Block
 from inferplan.devices.engine import EngineFlags
@@ -23,6 +23,7 @@ from inferplan.errors import SpecError, UnknownNameError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
+from inferplan.lists import parse_copies, parse_counts
 from inferplan.work.parallel import Parallelism
 
 GRID = Grid(

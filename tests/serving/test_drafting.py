@@ -11,15 +11,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferplan.answers.drafting import Drafting, measured_drafting
+from inferplan.answers.drafting import Drafting, DraftsAsked, DraftsTried, measured_drafting
 from inferplan.answers.sweep import Execution, Grid, sweep
 from inferplan.catalog.acceptance import acceptance_for, measured_tokens
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import config_root, load_model
-from inferplan.cli.draft_options import draftings_of
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.load import StaticLoad
+from inferplan.fields import made_if_asked
 from inferplan.planning.space import Rejections, Space, speculations
 from inferplan.reports import plan_file
 from inferplan.serving.options import Options
@@ -134,17 +134,23 @@ def asked(**changes: Any) -> dict[str, Any]:
     return {**dict.fromkeys(names), "draft_branches": None, **changes}
 
 
+def draftings_of(values: dict[str, Any], target: str, kind: type[DraftsAsked] = DraftsAsked) -> tuple[Drafting, ...]:
+    """What options ask for a model; none without drafts."""
+    found = made_if_asked(kind, values)
+    return () if found is None else found.draftings(target)
+
+
 def test_numbers_of_drafts_to_try() -> None:
     """Those measured, those of a curve, or a range; a shorter one takes the first positions of the curve."""
-    every = draftings_of(asked(draft_model="mtp"), "deepseek-r1", several=True)
+    every = draftings_of(asked(draft_model="mtp"), "deepseek-r1", DraftsTried)
     assert [one.length for one in every] == [1, 2, 3, 7]
     assert [round(one.beside(None).tokens, 3) for one in every] == [1.875, 2.18, 2.44, 3.2]
-    curve = draftings_of(asked(draft_model="free", acceptance="0.8,0.6,0.4"), "llama-3.1-8b", several=True)
+    curve = draftings_of(asked(draft_model="free", acceptance="0.8,0.6,0.4"), "llama-3.1-8b", DraftsTried)
     assert [one.acceptance for one in curve] == [(0.8,), (0.8, 0.6), (0.8, 0.6, 0.4)]
     ranged = asked(draft_model="free", acceptance="0.5", draft_tokens="1-3")
-    assert [one.length for one in draftings_of(ranged, "llama-3.1-8b", several=True)] == [1, 2, 3]
+    assert [one.length for one in draftings_of(ranged, "llama-3.1-8b", DraftsTried)] == [1, 2, 3]
     lengths = asked(draft_model="free", acceptance_length="1.5,1.75", draft_tokens="1,2")
-    assert [one.acceptance for one in draftings_of(lengths, "llama-3.1-8b", several=True)] == [
+    assert [one.acceptance for one in draftings_of(lengths, "llama-3.1-8b", DraftsTried)] == [
         pytest.approx(0.5),
         pytest.approx(0.5),
     ]
@@ -160,7 +166,7 @@ def test_numbers_of_drafts_to_try() -> None:
         ({"draft_model": "free", "draft_tokens": 2, "acceptance": "much"}, "is no number"),
         ({"draft_model": "free", "draft_tokens": 2, "acceptance_length": "2,3"}, "2 acceptance lengths do not go"),
         ({"draft_model": "mtp"}, "needs --draft-tokens"),
-        ({"thinking": "on"}, "--thinking without a draft model"),
+        ({"thinking": "on"}, "--thinking is of speculative decoding, and no model drafts"),
     ],
 )
 def test_options_of_drafts_that_do_not_go_together(changes: dict[str, Any], words: str) -> None:

@@ -359,14 +359,14 @@ SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((*SIMULATE, "--thinking-budget", "4k"), "--thinking-budget without thoughts"),
-        ((*SIMULATE, "--thinking-end", "4"), "--thinking-end without thoughts"),
+        ((*SIMULATE, "--thinking-budget", "4k"), "--thinking-budget is of thoughts, and nobody thinks"),
+        ((*SIMULATE, "--thinking-end", "4"), "--thinking-end is of thoughts, and nobody thinks"),
         ((*SIMULATE, "--answer-ttft", "4s"), "nobody thinks"),
         (
             (*SIMULATE[:4], "--sessions", "coding-agent", "--session-rate", "1/min", "--thinking-tokens", "4k"),
             "--thinking-tokens and --sessions",
         ),
-        (("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-budget", "4k"), "without thoughts"),
+        (("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-budget", "4k"), "is of thoughts, and nobody thinks"),
         (
             ("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-tokens", "4k", "--concurrency", "8"),
             "--thinking-tokens with drafts",

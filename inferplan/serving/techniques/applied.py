@@ -7,7 +7,7 @@ part is brought back first. A chunk cuts the prefill into steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 
@@ -21,6 +21,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
 from inferplan.estimate.run import require_context, require_memory
 from inferplan.estimate.support import DRAFTS
+from inferplan.fields import Real, Whole, ask, part
 from inferplan.models.spec import require_decoder
 from inferplan.serving.first_token import FirstToken, IdlePrompt, first_token
 from inferplan.serving.techniques.chunked_prefill import drain_in_chunks
@@ -49,9 +50,13 @@ class Techniques:
     """
 
     speculation: Speculation = PLAIN
-    hit_rate: float = 0.0
-    chunk: int | None = None
-    host: HostTier | None = None
+    hit_rate: float = field(
+        default=0.0, metadata=ask("--prefix-hit-rate", Real(), "Share of every prompt found in the cache. [0]")
+    )
+    chunk: int | None = field(
+        default=None, metadata=ask("--chunk", Whole(), "Compute the prompt in chunks of this many tokens.")
+    )
+    host: HostTier | None = field(default=None, metadata=part(HostTier))
 
     def __post_init__(self) -> None:
         if not 0 <= self.hit_rate < 1:

@@ -8,15 +8,16 @@ needs more than ``bytes/bandwidth`` seconds of arithmetic a token, so on long pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
-from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import prefill_phase
+from inferplan.fields import Quantity, Topic, ask, require_limits
 from inferplan.units import Num
 
 
@@ -27,14 +28,25 @@ def bytes_per_token(deployment: Deployment) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class HostTier:
-    """``capacity`` bytes of host memory for each device, behind a link of ``bandwidth`` bytes a second each way."""
+    """``capacity`` bytes of host memory for each device, behind a link of ``bandwidth`` bytes a second each way.
 
-    capacity: float
-    bandwidth: float
+    Raises ``UsageError`` for either that is not above zero.
+    """
+
+    topic: ClassVar = Topic("KV offload", "there is none", "--kv-offload 100GB --offload-bandwidth 64GB/s")
+    capacity: float = field(
+        metadata=ask(
+            "--kv-offload",
+            Quantity("bytes", above=True),
+            "Host memory for each device, for cache that is evicted from the device.",
+        )
+    )
+    bandwidth: float = field(
+        metadata=ask("--offload-bandwidth", Quantity("bytes/s", above=True), "Of the link to it, such as 64GB/s.")
+    )
 
     def __post_init__(self) -> None:
-        if not self.capacity > 0 or not self.bandwidth > 0:
-            raise UsageError("KV offload needs a host capacity and a bandwidth above zero")
+        require_limits(self)
 
     def seconds_per_token(self, deployment: Deployment) -> float:
         """Seconds to bring back one token's cache; every device loads its own share."""

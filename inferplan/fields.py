@@ -1,0 +1,278 @@
+"""Fields of a question that say how they are asked: the option, its unit or kind, its limits, its help.
+
+A question is a dataclass. What ``metadata=ask(...)`` of a field says is read by every face: the options of a command
+and docs/cli.md (inferplan/cli/declared.py), the JSON schema of the page (inferplan/cli/programs.py), the keyword
+arguments of Python (inferplan/arguments.py), and the errors, which name the option. An option is added by a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from math import inf
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from inferplan.errors import UsageError
+from inferplan.units import MOST, parse_quantity
+
+_Asked = TypeVar("_Asked")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Text with a unit of a ``dimension`` (a key of :data:`inferplan.units.UNITS`), or a number in SI units. above: 0
+    itself is refused."""
+
+    dimension: str
+    above: bool = False
+
+    def read(self, name: str, value: Any) -> float:
+        try:
+            found = parse_quantity(value, self.dimension) if isinstance(value, str) else float(value)
+        except ValueError as error:
+            raise UsageError(f"{name}: {error}") from None
+        self.require(name, found)
+        return found
+
+    def require(self, name: str, value: float) -> None:
+        if not value >= 0 or (self.above and value == 0):
+            raise UsageError(f"{name} must be {'more than 0' if self.above else '0 or more'}, not {value:g}")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number from ``low`` to ``most``; text such as ``8k`` is read too."""
+
+    low: int = 1
+    most: int = MOST
+
+    def read(self, name: str, value: Any) -> int:
+        return int(value)
+
+    def require(self, name: str, value: int) -> None:
+        if value < self.low:
+            raise UsageError(f"{name} must be {self.low} or more, not {value}")
+        if value > self.most:
+            raise UsageError(f"{name} must be at most {self.most:,}, not {value:,}")
+
+
+@dataclass(frozen=True)
+class Real:
+    """A finite number in these limits; above: ``low`` itself is refused."""
+
+    low: float = -inf
+    high: float = inf
+    above: bool = False
+
+    def read(self, name: str, value: Any) -> float:
+        return float(value)
+
+    def require(self, name: str, value: float) -> None:
+        least = value > self.low if self.above else value >= self.low
+        if least and value <= self.high and abs(value) < inf:
+            return
+        if self.high < inf:
+            raise UsageError(f"{name} is in {'(' if self.above else '['}{self.low:g}, {self.high:g}], not {value:g}")
+        limit = "a finite number" if self.low == -inf else f"{self.low:g} or more"
+        raise UsageError(f"{name} must be {f'more than {self.low:g}' if self.above else limit}, not {value:g}")
+
+
+SHARE = Real(0, 1, above=True)
+"""A number above 0 and up to 1."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """One of these words."""
+
+    words: tuple[str, ...]
+
+    def read(self, name: str, value: Any) -> str:
+        return str(value)
+
+    def require(self, name: str, value: str) -> None:
+        if value not in self.words:
+            raise UsageError(f"{name} is {value!r:.60}", hint=", ".join(self.words))
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text, as it is or as ``parse`` reads it, which raises ``UsageError``."""
+
+    parse: Callable[[str], Any] = str
+
+    def read(self, name: str, value: Any) -> Any:
+        return self.parse(value) if isinstance(value, str) else value
+
+    def require(self, name: str, value: Any) -> None:
+        """Whatever it makes checks itself."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """True where it is given. both: ``--no-...`` says false, and neither word leaves it open."""
+
+    both: bool = False
+
+    def read(self, name: str, value: Any) -> bool:
+        return bool(value)
+
+    def require(self, name: str, value: bool) -> None:
+        """Both are fine."""
+
+
+Kind = Quantity | Whole | Real | Words | Text | Switch
+_METAVARS = {"seconds": "TIME", "bytes": "SIZE", "bytes/s": "RATE", "watts": "WATTS"}
+_SUFFIXES = {"seconds": "_s", "bytes": "_bytes", "bytes/s": "_bytes_per_s", "watts": "_w"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How a field is asked. name: of the option. also: synonyms. shown: help shows the default of the field; other
+    defaults stand in brackets at the end of ``help``. several: it may be given again. record: its key in JSON, where
+    that is not its name with the unit."""
+
+    name: str
+    kind: Kind
+    help: str
+    metavar: str | None = None
+    also: tuple[str, ...] = ()
+    shown: bool = False
+    several: bool = False
+    record: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name as a word of Python: of a keyword argument, and of the value in a command."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    def given(self, value: Any) -> bool:
+        """Whether a value was given: flags are ``False`` and repeated options empty where they were not."""
+        return value is not None and value != () and (value is not False or self.kind == Switch(both=True))
+
+    def read(self, value: Any) -> Any:
+        """The value that was given, in SI units."""
+        if self.several:
+            return tuple(self.kind.read(self.name, one) for one in value)
+        return self.kind.read(self.name, value)
+
+
+def ask(
+    name: str,
+    kind: Kind,
+    text: str,
+    metavar: str | None = None,
+    **more: Any,
+) -> dict[str, Option]:
+    """The metadata of a field that is asked by an option. text: its help. more: fields of :class:`Option`."""
+    if metavar is None and isinstance(kind, Quantity):
+        metavar = _METAVARS[kind.dimension]
+    return {"option": Option(name=name, kind=kind, help=text, metavar=metavar, **more)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A field that is a question of its own, of which all fields are asked here, or those named in ``only``."""
+
+    kind: type[Any]
+    only: tuple[str, ...] = ()
+
+
+def part(kind: type[Any], *only: str) -> dict[str, Part]:
+    """The metadata of a field that is a question: its options are those of the whole."""
+    return {"part": Part(kind, only)}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What options are about, for the errors that say so.
+
+    name: such as ``structured decoding``. absent: why an option of it says nothing alone. because: why nothing stands
+    in for a part that is not given. hint: words that ask for the whole.
+    """
+
+    name: str
+    absent: str
+    hint: str
+    because: str = ""
+
+
+class Question(Protocol):
+    """A dataclass whose fields are options. Its first one says whether it is asked for at all."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    topic: ClassVar[Topic]
+
+
+_Part = TypeVar("_Part", bound=Question)
+
+
+def declared(kind: type[Any]) -> dict[str, Option]:
+    """The fields of a dataclass that are options, in order."""
+    return {field.name: field.metadata["option"] for field in fields(kind) if "option" in field.metadata}
+
+
+def parts(kind: type[Any]) -> dict[str, Part]:
+    """The fields of a dataclass that are questions."""
+    return {field.name: field.metadata["part"] for field in fields(kind) if "part" in field.metadata}
+
+
+def option_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that ``values`` of options, by their keys, say something of."""
+    options = {name: one for name, one in declared(kind).items() if one.key in values}
+    found = {name: one.read(values[one.key]) for name, one in options.items() if one.given(values[one.key])}
+    for name, inner in parts(kind).items():
+        if hasattr(inner.kind, "topic"):
+            made = made_if_asked(inner.kind, values)
+            found |= {} if made is None else {name: made}
+        elif given := option_values(inner.kind, values):
+            found[name] = inner.kind(**given)
+    return found
+
+
+def _given_in(kind: type[Any], values: Mapping[str, Any]) -> list[Option]:
+    """The options of a question that are given."""
+    return [one for one in declared(kind).values() if one.given(values.get(one.key))]
+
+
+def made_of(kind: type[_Asked], values: Mapping[str, Any]) -> _Asked:
+    """The question that options ask; fields that are not given have their defaults."""
+    return kind(**option_values(kind, values))
+
+
+def made_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | None:
+    """The question that options ask, ``None`` where its first field is not given.
+
+    Raises ``UsageError`` for others of its options without the first, and for one that is missing.
+    """
+    options, given, topic = declared(kind), option_values(kind, values), kind.topic
+    if next(iter(options)) not in given:
+        shown = {one.name: one.default for one in fields(kind) if one.name in options and options[one.name].shown}
+        alone = [name for name in given if name not in shown or given[name] != shown[name]]
+        if alone:
+            said = options.get(alone[0]) or next(iter(_given_in(parts(kind)[alone[0]].kind, values)))
+            what = f"{said.name} is of {topic.name}, and {topic.absent}"
+            raise UsageError(what, hint=f"{topic.hint}, or leave it out")
+        return None
+    needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
+    if missing := [options[name].name for name in needed if name not in given]:
+        raise UsageError(f"{topic.name} needs {missing[0]}", because=topic.because, hint=topic.hint)
+    return kind(**given)
+
+
+def stated(question: Any) -> dict[str, Any]:
+    """A question as JSON has it; units are in the keys."""
+    found = {}
+    for name, one in declared(type(question)).items():
+        unit = _SUFFIXES[one.kind.dimension] if isinstance(one.kind, Quantity) else ""
+        found[one.record or one.key + unit] = getattr(question, name)
+    return found
+
+
+def require_limits(question: Any) -> None:
+    """Raise ``UsageError`` for a field of a question that is not of its kind's limits; ``None`` is none of them."""
+    for name, one in declared(type(question)).items():
+        value = getattr(question, name)
+        for each in value if one.several else (value,):
+            if each is not None:
+                one.kind.require(one.name, each)
