@@ -10,6 +10,7 @@ import pytest
 
 from inferplan.cli import cli
 from inferplan.errors import UsageError
+from tests.cases import for_each
 from tests.cli.conftest import Ran, Run
 
 ROOT = Path(__file__).parents[2] / "configs"
@@ -99,7 +100,7 @@ USAGE = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), USAGE, ids=lambda value: " ".join(value)[:60] if value else "-")
+@for_each(("arguments", "words"), USAGE, ids=lambda value: " ".join(value)[:60] if value else "-")
 def test_usage_is_exit_2(run: Run, arguments: list[str], words: list[str]) -> None:
     refused(run(*arguments), 2, *words)
 
@@ -113,7 +114,7 @@ INFEASIBLE = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), INFEASIBLE, ids=lambda value: " ".join(value)[:60])
+@for_each(("arguments", "words"), INFEASIBLE, ids=lambda value: " ".join(value)[:60])
 def test_infeasible_is_exit_3(run: Run, arguments: list[str], words: list[str]) -> None:
     refused(run(*arguments), 3, *words)
 
@@ -126,8 +127,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["absent.yaml", "absent.json", "binary.yaml", "folder.yaml"])
-@pytest.mark.parametrize("where", ["model", "gpu", "calibration", "show"])
+@for_each("name", ["absent.yaml", "absent.json", "binary.yaml", "folder.yaml"])
+@for_each("where", ["model", "gpu", "calibration", "show"])
 def test_unreadable_file_is_exit_4(run: Run, folder: Path, name: str, where: str) -> None:
     path = str(folder / name)
     arguments = {
@@ -139,7 +140,7 @@ def test_unreadable_file_is_exit_4(run: Run, folder: Path, name: str, where: str
     refused(run(*arguments), 4, "cannot read", name)
 
 
-@pytest.mark.parametrize("path", ["/nonexistent/report.json", "/dev/full"])
+@for_each("path", ["/nonexistent/report.json", "/dev/full"])
 def test_unwritable_output_is_exit_4(run: Run, path: str) -> None:
     refused(run(*E, "--format", "json", "-o", path), 4, "cannot write")
 
@@ -162,8 +163,8 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
-@pytest.mark.parametrize("where", ["model", "gpu", "calibration"])
+@for_each("text", TEXTS.values(), ids=TEXTS.keys())
+@for_each("where", ["model", "gpu", "calibration"])
 def test_text_that_is_no_spec(run: Run, tmp_path: Path, text: str, where: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(text, encoding="utf-8")
@@ -225,7 +226,7 @@ def test_every_error_of_a_model_file_at_once(run: Run, tmp_path: Path) -> None:
     refused(ran, 2, f"{path}:{line_of(path, 'd_model')}: d_model", f"{path}:{line_of(path, 'vocab')}: vocab")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("start", "new", "word"),
     [
         ("d_model:", f"d_model: {HUGE}", "more than anything here can count"),
@@ -239,7 +240,7 @@ def test_numbers_no_model_can_have(run: Run, tmp_path: Path, start: str, new: st
     refused(run("show", changed(tmp_path, "models", "llama-3.1-8b", (start, new))), 2, word)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("start", "new"),
     [
         ("bandwidth:", "bandwidth: 0 TB/s"),
@@ -261,7 +262,7 @@ def test_no_command_is_help_on_stderr(run: Run) -> None:
     assert ran.err.startswith("Usage: inferplan")
 
 
-@pytest.mark.parametrize("text", ["{bad", "[]", "{}", '{"model_type": "no-such-thing"}', '{"model_type": "llama"}'])
+@for_each("text", ["{bad", "[]", "{}", '{"model_type": "no-such-thing"}', '{"model_type": "llama"}'])
 def test_configs_that_are_none(run: Run, tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text, encoding="utf-8")

@@ -1,13 +1,17 @@
-"""Every line of ``bad_inputs.txt``: one clear error, the exit code of the design, and no file made or changed."""
+"""Every line of ``bad_inputs.txt``: one clear error, the exit code of the design, no file made or changed, and a hint
+that helps: what it names is not refused for the same reason again."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from inferplan.cli import COMMANDS
+from tests.cases import for_each
 from tests.cli.bad_input_files import placed
 from tests.cli.conftest import Run
 
@@ -48,7 +52,41 @@ def state(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.command[:70])
+MEANT = re.compile(r"did you mean ([^?]+)\?")
+NAMED = re.compile(r"no (?:model|GPU|engine|workload|number format) named '([^']+)'")
+COMMAND = re.compile(r"(?:hint: |see |, )inferplan ([a-z]+)(?: --help)?\b(?! \w)")
+OPTION = re.compile(r"(--[a-z][\w-]*)(?: ([^\s(]+))?(?: \(.*\))?")
+SLOW = ("calibrate", "day", "fleet", "measure", "plan", "report", "web")
+"""Commands whose answer takes seconds, or that measure."""
+
+
+def followed(words: list[str], error: str) -> Iterator[list[str]]:
+    """The command lines that a hint asks for."""
+    meant, named = MEANT.search(error), NAMED.search(error)
+    if meant and named:
+        for name in meant[1].split(", "):
+            yield [word.replace(named[1], name) for word in words]
+    hint = error.partition("hint: ")[2].strip()
+    if hint.startswith("--") and "..." not in hint:
+        for part in re.split(r", or |, ", hint):
+            option = OPTION.fullmatch(part)
+            if option and not (option[2] or "").isupper() and "=" not in part:
+                yield replaced(words, option[1], option[2])
+
+
+def replaced(words: list[str], option: str, value: str | None) -> list[str]:
+    """The command line with an option set."""
+    if option in words:
+        at = words.index(option)
+        return [*words[:at], option, *([value] if value else []), *words[at + 2 :]]
+    return [*words, option, *([value] if value else [])]
+
+
+tried: set[str] = set()
+"""Hints that were followed: none is followed anew for every line and every command that gets it."""
+
+
+@for_each("case", cases, ids=lambda case: case.command)
 def test_bad_input(case: Case, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if case.words[0] == "calibrate":
         pytest.importorskip("torch")
@@ -68,11 +106,15 @@ def test_bad_input(case: Case, run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert state(folder) == before
     if case.words[0] != "validate":  # whose report says why each row is refused
         assert ran.out == ""
+    assert set(COMMAND.findall(ran.err)) <= set(COMMANDS)
+    hint = ran.err.partition("hint: ")[2]
+    if case.words[0] not in SLOW and not case.words[0].startswith("-") and hint not in tried:
+        tried.add(hint)
+        for again in followed(words, ran.err):
+            assert lines[0] not in run(*again).err, again
 
 
 def test_the_table_is_long_and_tries_every_command() -> None:
-    from inferplan.cli import COMMANDS
-
     assert len(cases()) >= 330
     commands = [case.command for case in cases()]
     assert sorted(set(commands)) == sorted(commands)

@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-@pytest.mark.parametrize(("command", "kind"), [("models", "models"), ("gpus", "hardware")])
+@for_each(("command", "kind"), [("models", "models"), ("gpus", "hardware")])
 def test_lists_are_the_files(run: Run, command: str, kind: str) -> None:
     record = run(command, "--format", "json").json
     assert [entry["name"] for entry in record[command]] == sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
     assert all(entry["source"] for entry in record[command])
 
 
-@pytest.mark.parametrize("command", ["models", "gpus"])
+@for_each("command", ["models", "gpus"])
 def test_lists_as_rows(run: Run, command: str) -> None:
     count = len(run(command, "--format", "json").json[command])
     assert len(list(csv.DictReader(io.StringIO(run(command, "--format", "csv").out)))) == count
@@ -228,7 +229,7 @@ def test_gpus_are_filtered(run: Run) -> None:
         assert result.code in (2, 4) and said in result.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("condition", "said"),
     [
         ("licens=mit", "licens"),

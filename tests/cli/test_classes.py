@@ -9,6 +9,7 @@ import pytest
 
 from inferplan.catalog.classes import load_classes
 from inferplan.catalog.files import names
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 GOOD = """\
@@ -34,7 +35,7 @@ def write(folder: Path, text: str = GOOD) -> None:
     (folder / "mix.yaml").write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "said"),
     [
         ("weight: 2", "wieght: 2", "mix.yaml:8: classes.0.wieght: unknown field; did you mean weight?"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 L40S = ("cost", "llama-3.1-70b", "--gpu", "l40s", "--tp", "8", "--quant", "fp8")
@@ -45,7 +46,7 @@ def test_what_is_idle_is_shown_and_how_to_fill_it(run: Run) -> None:
     assert "--replicas 4 costs the same" in text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code", "said"),
     [
         (("--price", "h10=2"), 2, "did you mean --price h100-sxm"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 ASKED = ("day", "llama-3.1-8b", "--gpu", "l4", "--prompt", "512", "--output", "32", "--ttft", "2s", "--tpot", "120ms")
@@ -171,7 +172,7 @@ def test_shares_divide_a_profile_without_classes(run: Run, kinds: str, tmp_path:
     assert (refused.code, ":2: a class has a share of the requests or a rate" in refused.err) == (2, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "more", "said"),
     [
         ("0,chat,1\n0,coat,1\n", (), ":3: no class is named 'coat'; there are chat, batch"),

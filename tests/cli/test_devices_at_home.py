@@ -9,12 +9,13 @@ import pytest
 from inferplan.catalog.assemble import usual_engine
 from inferplan.catalog.files import find
 from inferplan.errors import UnknownNameError
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 EIGHT = ["llama-3.1-8b", "--quant", "q4_k_m"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "device"),
     [
         ("RTX 4090", "rtx-4090"),
@@ -36,7 +37,7 @@ def test_an_unknown_device_is_refused_all_the_same() -> None:
         find("hardware", "NVIDIA Voodoo 2")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "gpu", "engine"),
     [
         ("llama-3.1-8b", "m4-max", "llama.cpp"),

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 BERT = ("bert-base-uncased", "--gpu", "l4", "--prompt", "256")
 FOREIGN = ("output token", "TPOT", "ITL", "KV cache", "first token", "decode", " out\n")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         ("cost", *BERT),
@@ -73,7 +74,7 @@ def test_a_phase_that_an_operator_is_not_in_has_dashes(run: Run) -> None:
     assert core[-3:] == ["-", "-", "-"]
 
 
-@pytest.mark.parametrize("kind", ["tradeoff", "kv", "rate", "timeline"])
+@for_each("kind", ["tradeoff", "kv", "rate", "timeline"])
 def test_a_picture_of_generated_tokens_is_refused(run: Run, tmp_path: Path, kind: str) -> None:
     drawn = tmp_path / "drawn.svg"
     said = run("plot", kind, *BERT, "-o", str(drawn))

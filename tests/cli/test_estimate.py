@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 from tests.conftest import fitted
 
@@ -151,7 +152,7 @@ def test_tensor_parallelism_divides_memory(run: Run, record: dict[str, Any]) -> 
     assert four["prefill"]["wire_bytes"] > 0 == record["prefill"]["wire_bytes"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("quant", "weights", "kv"),
     [
         ("bf16", 2.0, 2.0),
@@ -182,7 +183,7 @@ def test_without_a_cache_each_token_pays_for_its_prefix(run: Run, record: dict[s
     assert bare["tpot_start_s"] > bare["ttft_s"]
 
 
-@pytest.mark.parametrize("style", ["json", "jsonl", "csv", "markdown", "table"])
+@for_each("style", ["json", "jsonl", "csv", "markdown", "table"])
 def test_every_format_parses(run: Run, tmp_path: Path, style: str) -> None:
     """On stdout and, the same, in a file named by its suffix."""
     ran = run(*README, "--format", style)
@@ -209,8 +210,8 @@ def test_every_table_says_what_it_rests_on(run: Run) -> None:
     assert "error:" in ran.out
 
 
-@pytest.mark.parametrize("name", ["LLAMA-3.1-8B", "meta-llama/Meta-Llama-3.1-8B", "Llama-3.1-8B-Instruct"])
-@pytest.mark.parametrize("suffix", ["", "-chat", "-base"])
+@for_each("name", ["LLAMA-3.1-8B", "meta-llama/Meta-Llama-3.1-8B", "Llama-3.1-8B-Instruct"])
+@for_each("suffix", ["", "-chat", "-base"])
 def test_names_of_a_model(run: Run, name: str, suffix: str) -> None:
     record = run("estimate", name + suffix, "--gpu", "H100", "--format", "json").json
     assert (record["model"], record["gpu"]) == ("llama-3.1-8b", "h100-sxm")
@@ -276,7 +277,7 @@ def test_an_unknown_server_is_said(run: Run) -> None:
 DRAFT = ["--draft-model", "llama-3.2-1b", "--draft-tokens", "4"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "moved"),
     [
         ([*DRAFT, "--acceptance", "0.7"], {"ttft_s": 1, "tpot_s": -1, "max_batch": -1, "output_tokens_per_s": 1}),
@@ -327,7 +328,7 @@ def test_a_batch_that_the_engine_rejects_is_said(run: Run) -> None:
     assert wider["rejected_because"] is None and wider["ttft_at_server_s"] > wider["ttft_s"]
 
 
-@pytest.mark.parametrize("command", ["estimate", "simulate --rate 1 --requests 10", "cost"])
+@for_each("command", ["estimate", "simulate --rate 1 --requests 10", "cost"])
 def test_a_dense_model_has_no_format_of_experts(run: Run, command: str) -> None:
     words, asked = command.split(), ("--gpu", "h100-sxm", "--quant", "fp8", "--tp", "2")
     dense, sparse = (run(words[0], model, *asked, *words[1:]).out for model in ("llama-3.1-8b", "mixtral-8x7b-v0.1"))
@@ -335,7 +336,7 @@ def test_a_dense_model_has_no_format_of_experts(run: Run, command: str) -> None:
     assert "mixtral-8x7b-v0.1 in weights fp8, activations fp8, experts fp8 on 2 x h100-sxm" in sparse
 
 
-@pytest.mark.parametrize("command", ["estimate", "simulate", "fit", "sweep", "cost", "compare", "explain ttft"])
+@for_each("command", ["estimate", "simulate", "fit", "sweep", "cost", "compare", "explain ttft"])
 def test_versions_of_engines(run: Run, command: str) -> None:
     """vLLM 0.18, 0.20 and 0.33 are on file: 0.25 is said to have the defaults of 0.20, 99 is refused."""
     words = [*command.split(), "llama-3.1-8b", "--gpu", "h100-sxm"]
@@ -349,7 +350,7 @@ def test_versions_of_engines(run: Run, command: str) -> None:
     assert "defaults of" not in run(*words, "--engine", "vllm@0.33.1").err
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         ("estimate", "llama-3.1-8b"),

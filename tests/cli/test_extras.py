@@ -14,6 +14,7 @@ import inferplan
 from inferplan.cli import cli
 from inferplan.errors import MissingExtraError
 from inferplan.extras import EXTRAS
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 CHAT = ["llama-3.1-8b", "--workload", "chat", "--rate", "5", "--gpu", "h100-sxm"]
@@ -45,7 +46,7 @@ def refused(command: list[str]) -> MissingExtraError:
     return error
 
 
-@pytest.mark.parametrize("command", DRAWING)
+@for_each("command", DRAWING)
 def test_without_matplotlib(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert refused(DRAWING[command]).render().splitlines() == [
@@ -54,7 +55,7 @@ def test_without_matplotlib(command: str, monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-@pytest.mark.parametrize("package", EXTRAS["web"])
+@for_each("package", EXTRAS["web"])
 def test_without_what_the_page_needs(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert refused(["web", "--no-browser"]).render().splitlines() == [
@@ -63,8 +64,8 @@ def test_without_what_the_page_needs(package: str, monkeypatch: pytest.MonkeyPat
     ]
 
 
-@pytest.mark.parametrize("package", EXTRAS["report"])
-@pytest.mark.parametrize("command", PAGE)
+@for_each("package", EXTRAS["report"])
+@for_each("command", PAGE)
 def test_without_what_a_page_needs(command: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert refused(PAGE[command]).render().splitlines() == [
@@ -73,7 +74,7 @@ def test_without_what_a_page_needs(command: str, package: str, monkeypatch: pyte
     ]
 
 
-@pytest.mark.parametrize("package", EXTRAS["parquet"])
+@for_each("package", EXTRAS["parquet"])
 def test_without_what_parquet_needs(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     assert refused(["sweep", *ON_H100, "-o", "grid.parquet"]).render().splitlines() == [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 BASE = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal", "--prompt", "512", "--output", "32")
@@ -72,7 +73,7 @@ def test_an_overload_does_not_recover(run: Run) -> None:
     assert json.loads(again.out)["failures"][0]["recovered_after_s"] is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "said"),
     [
         (("--fail", "20s"), "--restart 3min"),
@@ -143,7 +144,7 @@ def test_a_plan_that_survives_says_what_that_costs(run: Run) -> None:
     assert "0.519 replicas lost a year" in table  # 3 x 365.25/2111
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "said"),
     [
         (("--survive", "1"), "--restart 3min"),
@@ -172,7 +173,7 @@ def test_nobody_says_how_many_cards_are_in_a_host(run: Run) -> None:
     assert apart.code == 2 and "prompts and decodes apart" in apart.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("load", "said"),
     [
         ("--rate 100 --fail 0s --restart 10s", "no request was done before the failure at 0 s"),

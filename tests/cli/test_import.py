@@ -15,6 +15,7 @@ from inferplan.cli import cli
 from inferplan.errors import InferplanError
 from inferplan.models.huggingface.emit import to_yaml
 from inferplan.models.spec import ModelSpec
+from tests.cases import for_each
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
 CONFIG |= {"num_key_value_heads": 2, "intermediate_size": 96, "rope_theta": 1e6, "eos_token_id": 2}
@@ -77,7 +78,7 @@ def test_a_folder_with_a_quantisation_beside_it(config: Path, tmp_path: Path) ->
     assert data["name"] == "tiny-nvfp4"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "expected"),
     [
         ("not json", 2),
@@ -109,7 +110,7 @@ def load(name: str) -> ModelSpec:
     return catalog.load_model(name)
 
 
-@pytest.mark.parametrize("name", catalog.names("models"))
+@for_each("name", catalog.names("models"))
 def test_every_model_survives_its_own_yaml(name: str) -> None:
     assert ModelSpec.model_validate(yaml.safe_load(to_yaml(load(name)))) == load(name)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 IMAGES = ("--images", "2", "--image-size", "640x480")
@@ -83,7 +84,7 @@ def test_a_plan_with_images_needs_more(run: Run):
     assert images["plan"]["devices"] > text["plan"]["devices"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "says"),
     [
         (("--images", "1"), "--image-size"),

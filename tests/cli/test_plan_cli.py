@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from inferplan.cli import cli
 from inferplan.errors import InferplanError
+from tests.cases import for_each
 
 QUESTION = ["--rate", "20", "--prompt", "1024", "--output", "200", "--ttft", "800ms", "--tpot", "50ms"]
 SMALL = ["--gpu", "h100-sxm,l40s", "--most", "2", "--aggregated"]
@@ -89,7 +90,7 @@ def test_a_plan_says_what_to_buy_and_what_it_rests_on(planned: Path) -> None:
         assert word in text
 
 
-@pytest.mark.parametrize("target", ["vllm", "k8s"])
+@for_each("target", ["vllm", "k8s"])
 def test_a_plan_is_emitted(planned: Path, target: str) -> None:
     text = run("emit", target, str(planned))
     record = json.loads(planned.read_text())["plan"]
@@ -122,7 +123,7 @@ def rewritten(planned: Path, path: Path, **changes: Any) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("target", ["vllm", "k8s"])
+@for_each("target", ["vllm", "k8s"])
 def test_pools_of_a_plan_are_emitted(planned: Path, tmp_path: Path, target: str) -> None:
     text = run("emit", target, rewritten(planned, tmp_path / "apart.json", pools={"prefill": 2, "decode": 3}))
     slots = json.loads(planned.read_text())["plan"]["max_num_seqs"]
@@ -169,7 +170,7 @@ def test_a_pool_of_prompts_has_options_of_its_own(planned: Path, tmp_path: Path)
     assert f"--max-num-seqs {slots} " in first
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"prefill": {"gpu": "h100-sxm"}}, "plan.deployment.prefill.quant: Field required"),
@@ -229,9 +230,7 @@ def test_what_a_plan_says_is_not_said_again(planned: Path) -> None:
     run("emit", "k8s", str(planned), "--image", "org/vllm:1", "--cache-claim", "weights", "--gpus-per-node", "4")
 
 
-@pytest.mark.parametrize(
-    "text", ["{}", "[]", '"plan"', '{"plan": 3}', '{"plan": {"deployment": []}}', "{", "[" * 99_999]
-)
+@for_each("text", ["{}", "[]", '"plan"', '{"plan": 3}', '{"plan": {"deployment": []}}', "{", "[" * 99_999])
 def test_what_is_no_plan_is_said_so(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     error = refused("emit", "vllm", str(tmp_path / "x.json"))
@@ -239,7 +238,7 @@ def test_what_is_no_plan_is_said_so(tmp_path: Path, text: str) -> None:
     assert error.exit_code == 2
 
 
-@pytest.mark.parametrize("version", [1, 99])
+@for_each("version", [1, 99])
 def test_a_plan_of_another_version_is_refused(planned: Path, tmp_path: Path, version: int) -> None:
     (tmp_path / "x.json").write_text(json.dumps(json.loads(planned.read_text()) | {"schema_version": version}))
     error = refused("emit", "vllm", str(tmp_path / "x.json"))
@@ -309,7 +308,7 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
     assert error.hint.startswith("relax to --tpot")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "message"),
     [
         (["--rate", "5", "--prompt", "1k", "--output", "100"], "limit on latency"),
@@ -572,7 +571,7 @@ OFFLINE = ["--requests", "1k", "--deadline", "1h", "--prompt", "100", "--output"
 HOST = ["--cache-tier", "host:10GB:25GB/s"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         ([*QUESTION, "--cache-tier", "host:10GB:25GB/s"], "these share none"),

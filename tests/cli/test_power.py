@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 PLAN = "plan llama-3.1-8b --gpu h100-sxm --rate 10 --prompt 512 --output 64 --ttft 1s"
@@ -13,7 +14,7 @@ ESTIMATE = "estimate llama-3.1-8b --gpu h100-sxm"
 SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "said"),
     [
         (f"{PLAN} --provision mean", "--provision is of a power budget, and none is given"),

@@ -10,6 +10,7 @@ import pytest
 
 from inferplan import cli
 from inferplan.catalog.files import config_root
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 LLAMA = ("estimate", "llama-3.1-8b", "--gpu", "h100-sxm")
@@ -33,7 +34,7 @@ def run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch:
     return 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code", "said"),
     [
         ((*LLAMA, "--batch", "1.5"), 2, "not a count"),
@@ -84,7 +85,7 @@ def test_options(
     assert said in message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("name: 2020-13-45\n", "month"),
@@ -120,7 +121,7 @@ def test_models_that_derive_from_each_other(
     assert "b.yaml:2: derive.from: a model cannot derive from itself" in message
 
 
-@pytest.mark.parametrize("rate", ["bandwidth: 3.35 TB/s", "bf16: 989.4 TFLOP/s"])
+@for_each("rate", ["bandwidth: 3.35 TB/s", "bf16: 989.4 TFLOP/s"])
 def test_a_rate_of_zero_is_refused(
     rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +134,7 @@ def test_a_rate_of_zero_is_refused(
     assert (code, f"'0 {unit}' is no rate" in message) == (2, True), message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("was", "becomes", "said"),
     [
         ("relative: b200-hgx", "relative: b200", "relative 'b200', which is no device on file"),
@@ -158,7 +159,7 @@ def test_a_relative_is_a_device_on_file(
     assert (code, said in message) == (2, True), message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "said"),
     [
         ({"versions": []}, "versions: List should have at least 1 item"),
@@ -181,7 +182,7 @@ def test_an_engine_has_versions_that_last(
     assert (code, said in message) == (2, True), message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "code", "said"),
     [
         (("llama-3.1-70b", "--gpu", "m4-max"), 3, "weights alone are too large; no link on file joins 2 x m4-max"),
@@ -203,7 +204,7 @@ def test_fit_says_what_would_help(
     assert (found, said in message) == (code, True), message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "hint"),
     [
         (("--batch", "100000"), "--batch 332"),
@@ -227,7 +228,7 @@ def test_fit_tries_the_division_asked_for(capsys: pytest.CaptureFixture[str], mo
     assert {option["devices"] for option in options if option["fits"]} == {4}
 
 
-@pytest.mark.parametrize(("engine", "said"), [("vllm", True), ("sglang", False)])
+@for_each(("engine", "said"), [("vllm", True), ("sglang", False)])
 def test_fit_speaks_for_vllm_only_under_vllm(
     engine: str, said: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from inferplan.catalog.files import names
 from inferplan.catalog.sessions import load_sessions
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 GOOD = """\
@@ -32,7 +33,7 @@ sessions:
 SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --sessions mine.yaml"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "said"),
     [
         ("system: 100", "sytem: 100", "mine.yaml:5: sessions.0.sytem: unknown field; did you mean system?"),
@@ -59,7 +60,7 @@ def test_a_wrong_file_is_refused_where_it_is_wrong(
     assert answer.code == 2 and said in answer.err and not answer.out
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ("", "sessions need one kind of load"),
@@ -85,14 +86,14 @@ def test_what_does_not_go_together_is_refused(
     assert answer.code == 2 and said in answer.err and not answer.out
 
 
-@pytest.mark.parametrize("option", ["--session-rate 1/s", "--session-count 5", "--session-time 5min"])
+@for_each("option", ["--session-rate 1/s", "--session-count 5", "--session-time 5min"])
 def test_options_of_sessions_need_sessions(option: str, run: Run) -> None:
     answer = run(*f"simulate llama-3.1-8b --gpu h100-sxm --rate 1 {option}".split())
     assert answer.code == 2
     assert f"{option.split(maxsplit=1)[0]} is of sessions of agents, and there are none" in answer.err
 
 
-@pytest.mark.parametrize("load", ["--session-rate 30/min", "--concurrency 5 --burst"])
+@for_each("load", ["--session-rate 30/min", "--concurrency 5 --burst"])
 def test_the_answer(load: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text(GOOD, encoding="utf-8")
@@ -152,6 +153,6 @@ def test_a_rate_of_sessions_is_not_of_other_traces(run: Run, tmp_path: Path, mon
     assert answer.code == 2 and "--session-rate is of sessions of agents, and there are none" in answer.err
 
 
-@pytest.mark.parametrize("name", names("sessions"))
+@for_each("name", names("sessions"))
 def test_the_shipped_files_load_and_say_where_they_are_from(name: str) -> None:
     assert load_sessions(name).kinds

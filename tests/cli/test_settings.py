@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.cases import for_each
 
 
 def inferplan(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -54,7 +54,7 @@ def test_a_file_elsewhere_is_named_by_the_environment(tmp_path: Path) -> None:
     assert missing.returncode == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "words", "message"),
     [
         ("estimate:\n  bach: 4\n", ("estimate", "llama-3.1-8b", "--gpu", "h100"), "did you mean batch"),
@@ -73,7 +73,7 @@ def test_mistakes_are_named(text: str, words: tuple[str, ...], message: str, tmp
     assert not result.stdout
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@for_each("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(shell: str, tmp_path: Path) -> None:
     result = inferplan("completion", shell, cwd=tmp_path)
     assert result.returncode == 0

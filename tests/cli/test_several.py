@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 FIRST = (
@@ -57,7 +58,7 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
     assert "an owned GPU costs 0.50 an hour while it works" in shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("models", "says"),
     [
         ((FIRST, SECOND.replace("small", "smal")), "is asked after 'smal', which is no model before it in the file"),

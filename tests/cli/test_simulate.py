@@ -18,6 +18,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 BASE = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal")
@@ -43,7 +44,7 @@ def test_overload_exits_3_and_prints(run: Run) -> None:
     assert "overloaded" in ran.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arguments",
     [
         (),

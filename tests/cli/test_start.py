@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
+from tests.cases import for_each
 
 
 def output(code: str) -> str:
@@ -23,7 +23,7 @@ def test_an_estimate_loads_no_metadata_of_packages_and_no_closed_form() -> None:
     assert output(code).splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "use",
     [
         "import importlib.metadata\nprint(importlib.metadata.version('numpy'))",

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import LLAMA_3_1_8B
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 ESTIMATE = "estimate llama-3.1-8b --gpu h100-sxm"
@@ -47,14 +48,14 @@ def ran(folder: Path, command: str, limit: str = "") -> tuple[int, str, str]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
-@pytest.mark.parametrize("command", PRINTING)
+@for_each("command", PRINTING)
 def test_a_full_disk_behind_stdout_is_exit_4(tmp_path: Path, command: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_1_8B))
     code, _, err = ran(tmp_path, f"{command} > /dev/full")
     assert (code, err) == (4, "error: cannot write the output\nbecause: No space left on device\n")
 
 
-@pytest.mark.parametrize("command", [ESTIMATE, f"{ESTIMATE} --format json", "gpus", "--help"])
+@for_each("command", [ESTIMATE, f"{ESTIMATE} --format json", "gpus", "--help"])
 def test_a_closed_stdout_is_exit_4(tmp_path: Path, command: str) -> None:
     code, _, err = ran(tmp_path, f"{command} >&-")
     assert (code, err) == (4, "error: cannot write the output\nbecause: it is closed\n")
@@ -75,7 +76,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     assert len(found.stdout) == 100
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "name"),
     [
         (f"{ESTIMATE} -o own.json", "own.json"),
@@ -155,7 +156,7 @@ estimate llama-3.1-8b --gpu large.yaml
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("command", ABSURD, ids=lambda command: command[:70])
+@for_each("command", ABSURD, ids=lambda command: command[:70])
 def test_absurd_sizes_are_refused_before_memory_is_touched(tmp_path: Path, command: str) -> None:
     (tmp_path / "layers.yaml").write_text(
         "name: x\nsource: x\nd_model: 8\nvocab: 8\nlayers: [{repeat: 1000000000000, ffn: {kind: mlp, d_ff: 8}}]\n"

@@ -9,6 +9,7 @@ from inferplan.cli import COMMANDS, cli
 from inferplan.cli.synonyms import SYNONYMS
 from inferplan.errors import InfeasibleError
 from inferplan.planning.question import Question
+from tests.cases import for_each
 from tests.cli.conftest import Run
 
 FOREIGN = """
@@ -102,7 +103,7 @@ def test_arguments_and_typing_errors(run: Run) -> None:
     assert "--batch" in typed and "--help" in typed
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         "estimate llama-3.1-8b --gpu h100-sxm {} 8",

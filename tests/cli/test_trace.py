@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from inferplan.errors import InferplanError, InputFileError, MissingExtraError, SpecError
+from tests.cases import for_each
 from tests.cli.test_import import run
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
@@ -30,7 +31,7 @@ def refused(*arguments: str) -> InferplanError:
     return error.value
 
 
-@pytest.mark.parametrize("package", ["torch", "transformers"])
+@for_each("package", ["torch", "transformers"])
 def test_without_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if package == "transformers":
         pytest.importorskip("torch")  # which is asked for first
@@ -43,7 +44,7 @@ def test_without_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.Mon
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "expected"),
     [
         ("{", "not JSON"),
@@ -59,7 +60,7 @@ def test_what_is_no_config(fields: Any, expected: str, tmp_path: Path) -> None:
     assert expected in error.what
 
 
-@pytest.mark.parametrize("name", ["nothing.json", "folder", "model.gguf"])
+@for_each("name", ["nothing.json", "folder", "model.gguf"])
 def test_what_is_not_there(name: str, tmp_path: Path) -> None:
     assert isinstance(refused(str(tmp_path / name)), InputFileError)
 
@@ -72,7 +73,7 @@ def test_code_of_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     assert refused(written(tmp_path, SMALL)).because == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields", [{"hidden_size": 65}, {"hidden_size": "wide"}, {"num_attention_heads": 0}, {"num_hidden_layers": -1}]
 )
 def test_a_config_that_transformers_cannot_build(fields: dict[str, Any], tmp_path: Path) -> None:
