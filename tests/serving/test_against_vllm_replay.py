@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import own_names
+from tests.cases import for_each
 from tests.serving import vllm_replay
 from tests.serving.plain_time import EACH, HOST, plain, requests
 from tests.serving.replay_cases import CASES, SHARED, Case, agreement
@@ -141,7 +142,7 @@ def test_a_prompt_in_chunks_while_the_cache_runs_full(oracle: Any) -> None:
 
 
 @both
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@for_each("case", CASES, ids=lambda case: case.name)
 def test_every_request_agrees(case: Case, oracle: Any) -> None:
     if not case.available:
         pytest.skip(f"no {SHARED / 'traces' / case.trace}")

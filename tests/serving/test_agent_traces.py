@@ -18,6 +18,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic import traces
 from inferplan.traffic.agent_traces import begun, first_sessions
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests
+from tests.cases import for_each
 from tests.serving.plain_time import CLOSE, plain
 
 
@@ -118,7 +119,7 @@ def session(times: tuple[float, float], **more: Any) -> dict[str, Any]:
 RELATIVE, ABSOLUTE = session((0.5, 3.5)), session((4.5, 7.5))
 
 
-@pytest.mark.parametrize(("trace", "said"), [(RELATIVE, "from the sub-agent"), (ABSOLUTE, "of the session")])
+@for_each(("trace", "said"), [(RELATIVE, "from the sub-agent"), (ABSOLUTE, "of the session")])
 def test_weka_by_hand(trace: dict[str, Any], said: str, tmp_path: Path) -> None:
     """130 tokens and one more: 15.1 s. The sub-agent begins 1.5 s after that, as recorded: 70 tokens, 8.0 s, 24.6 s;
     its second call a second later finds a block of 64: 76 tokens, 8.6 s, 34.2 s. The second call of the agent comes
@@ -141,7 +142,7 @@ def test_weka_by_hand(trace: dict[str, Any], said: str, tmp_path: Path) -> None:
     assert [run.records.cached.get(call, 0) for call in range(5)] == replayed(requests, run) == [0, 0, 64, 128, 64]
 
 
-@pytest.mark.parametrize(("scope", "found"), [("local", 0), ("global", 128)])
+@for_each(("scope", "found"), [("local", 0), ("global", 128)])
 def test_equal_names_of_two_sessions_are_one_text_only_where_the_file_says_so(
     scope: str, found: int, tmp_path: Path
 ) -> None:
@@ -183,7 +184,7 @@ def _without(row: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key != name}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "said"),
     [
         ([BAILIAN[0], {**BAILIAN[1], "chat_id": 1}], "trace.jsonl:2: chat_id 1 is there already"),

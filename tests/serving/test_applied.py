@@ -18,6 +18,7 @@ from inferplan.serving.techniques.applied import ServedEstimate, Techniques, ref
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import Speculation, acceptance_of
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.plain_time import CLOSE, plain, seconds
 
 
@@ -61,7 +62,7 @@ def test_what_is_cached_is_not_computed() -> None:
     assert float(served(100, hit_rate=0.5).tpot) == pytest.approx(seconds(1), rel=CLOSE)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("batch", "prompt", "chunk", "steps"),
     [
         (1, 100, 30, (30, 30, 30, 10)),

@@ -15,6 +15,7 @@ from inferplan.estimate.phase import prompt_drain
 from inferplan.estimate.run import estimate
 from inferplan.reports.beams import beams_record
 from inferplan.serving.techniques.beams import BeamSearch
+from tests.cases import for_each
 from tests.command import exit_code
 
 Parents = list[list[int]]
@@ -67,7 +68,7 @@ def together(width: int, output: int) -> Parents:
     return [[0] * width] * output
 
 
-@pytest.mark.parametrize(("prompt", "output", "width"), [(40, 30, 4), (48, 17, 2), (33, 16, 3), (31, 2, 4), (5, 60, 2)])
+@for_each(("prompt", "output", "width"), [(40, 30, 4), (48, 17, 2), (33, 16, 3), (31, 2, 4), (5, 60, 2)])
 def test_pages_are_those_of_a_replay(prompt: int, output: int, width: int) -> None:
     found = search(width, prompt=float(prompt), output=float(output))
     least, most = found.bounds
@@ -116,7 +117,7 @@ def test_beams_inside_are_samples_of_a_prompt() -> None:
     assert found.bounds[1] * 131_072 == same.footprint.state_allocated
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         (("--beams", "1"), "1 must be 2 or more"),

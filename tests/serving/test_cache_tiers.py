@@ -25,6 +25,7 @@ from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic import traces
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.plain_time import CLOSE, KV_BYTES, LAYERS, plain, requests, seconds, served
 
 MOONCAKE = Path(__file__).parents[3] / "shared" / "traces" / "mooncake_conversation.jsonl"
@@ -121,7 +122,7 @@ def run(sent: Requests, tiers: Sequence[CacheTier], capacity: int = 200, **optio
     return simulate(made, sent.in_loop(ALONE), options=Options(tiers=tuple(tiers), **options))
 
 
-@pytest.mark.parametrize("sizes", [(3,), (0, 4), (2, 5), (4, 3, 6), (1, 0, 2), (5, 1, 30)])
+@for_each("sizes", [(3,), (0, 4), (2, 5), (4, 3, 6), (1, 0, 2), (5, 1, 30)])
 def test_hits_of_every_tier_are_those_of_a_replay(sizes: tuple[int, ...]) -> None:
     for seed in range(4):
         sent = chats(300, seed)
@@ -131,7 +132,7 @@ def test_hits_of_every_tier_are_those_of_a_replay(sizes: tuple[int, ...]) -> Non
 
 
 @pytest.mark.skipif(not MOONCAKE.exists(), reason="the traces are not here")
-@pytest.mark.parametrize(("host", "ssd"), [(100e9, 1e12), (400e9, 0.0)])
+@for_each(("host", "ssd"), [(100e9, 1e12), (400e9, 0.0)])
 def test_hits_of_a_real_trace_are_those_of_a_replay(host: float, ssd: float) -> None:
     """Mooncake's conversations, one request at a time; a token of Llama 3.1 8B is 131,072 bytes, a block 512 tokens."""
     sent = traces.read(MOONCAKE).head(4000)
@@ -160,7 +161,7 @@ def endless(sent: Requests) -> int:
     return found
 
 
-@pytest.mark.parametrize("sizes", [(1 << 40,), (2, 1 << 40)])
+@for_each("sizes", [(1 << 40,), (2, 1 << 40)])
 def test_a_tier_without_end_finds_all_that_came_before(sizes: tuple[int, ...]) -> None:
     sent = chats(400, 7)
     found = run(sent, [tier(size) for size in sizes])
@@ -194,8 +195,8 @@ def test_more_capacity_never_finds_less() -> None:
 N = LAYERS + 1
 
 
-@pytest.mark.parametrize("layers", [1, 2, 7])
-@pytest.mark.parametrize(("compute", "load"), [(3.0, 5.0), (5.0, 3.0), (2.0, 2.0)])
+@for_each("layers", [1, 2, 7])
+@for_each(("compute", "load"), [(3.0, 5.0), (5.0, 3.0), (2.0, 2.0)])
 def test_layers_load_beside_those_that_compute(layers: int, compute: float, load: float) -> None:
     """A layer is loaded after the one before it, and computed when it is there and the one before it is done."""
     loaded = done = 0.0
@@ -334,7 +335,7 @@ def test_what_tiers_are_worth_is_what_can_leave_with_and_without() -> None:
         assert low < found.capacity_rate / bare < high
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         ({"tiers": (tier(1), tier(1))}, "a name of its own"),

@@ -25,6 +25,7 @@ from inferplan.traffic.classes import require_whole
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic, TrafficClass
 from inferplan.units import Array
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 from tests.serving.plain_time import CLOSE, plain, seconds
 
@@ -68,7 +69,7 @@ def order(run: SimulationResult) -> list[int]:
 # --- two-class non-preemptive priority queue (Cobham, Operations Research 2, 1954, 70-76) -----------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shares", "shapes", "load"),
     [
         ((0.3, 0.7), ((20, 8), (20, 8)), 0.7),  # M/D/1: 10.7 s each
@@ -105,7 +106,7 @@ def test_the_number_on_the_page() -> None:
     assert waits_of_all == pytest.approx(residual / (1 - 0.7), rel=1e-3)
 
 
-@pytest.mark.parametrize("queue", ["priority", "fair"])
+@for_each("queue", ["priority", "fair"])
 def test_with_equal_service_an_order_gives_one_what_it_takes_from_another(queue: QueueOrder) -> None:
     """Kleinrock's conservation law: the load-weighted wait is that of first come, first served."""
     classes = [kind("a", 0.3, 20, 8, priority=0, weight=3), kind("b", 0.7, 20, 8, priority=1)]
@@ -163,7 +164,7 @@ def served_until(run: SimulationResult, time: float, tokens: Array) -> list[floa
     return [float(np.sum(tokens[done & (of == place)])) for place in (0, 1)]
 
 
-@pytest.mark.parametrize("shapes", [((20, 8), (20, 8)), ((30, 10), (10, 30))])
+@for_each("shapes", [((20, 8), (20, 8)), ((30, 10), (10, 30))])
 def test_backlogged_classes_are_served_by_their_weights(shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
     """Weights 2 to 1: service (a prompt token 1, an output token 2) is 2 to 1 while both have requests waiting."""
     classes = [kind("a", 0.5, *shapes[0], weight=2), kind("b", 0.5, *shapes[1])]
@@ -225,7 +226,7 @@ def test_the_lowest_priority_is_sent_back_when_the_cache_is_full() -> None:
     assert back == {"fcfs": [1], "priority": [0]}
 
 
-@pytest.mark.parametrize("parallel", [Parallelism(), Parallelism(pp=2)])
+@for_each("parallel", [Parallelism(), Parallelism(pp=2)])
 def test_who_goes_first_is_not_kept_by_a_head_that_does_not_fit(parallel: Parallelism) -> None:
     """A long prompt waits for room in the cache; a short one of higher priority comes and begins in the next steps."""
     classes = [kind("long", 0.5, 60, 40, priority=1), kind("short", 0.5, 5, 2, priority=0)]
@@ -246,7 +247,7 @@ def test_clients_that_give_up_leave_every_line() -> None:
     assert run.records.finish[3] == pytest.approx(30.2)
 
 
-@pytest.mark.parametrize("queue", ["priority", "fair"])
+@for_each("queue", ["priority", "fair"])
 def test_engines_in_processes_of_their_own_say_the_same(queue: QueueOrder) -> None:
     classes = [kind("a", 0.5, 40, 20, priority=1, weight=2), kind("b", 0.5, 20, 30)]
     served, load = plain(slots=4, parallel=Parallelism(replicas=2)), traffic(classes, 0.3, 300)
@@ -254,8 +255,8 @@ def test_engines_in_processes_of_their_own_say_the_same(queue: QueueOrder) -> No
     assert one.records.finish.tobytes() == two.records.finish.tobytes()
 
 
-@pytest.mark.parametrize("queue", ["priority", "fair"])
-@pytest.mark.parametrize("parallel", [Parallelism(pp=2), Parallelism(replicas=2)])
+@for_each("queue", ["priority", "fair"])
+@for_each("parallel", [Parallelism(pp=2), Parallelism(replicas=2)])
 def test_tokens_are_conserved(queue: QueueOrder, parallel: Parallelism) -> None:
     classes = [kind("a", 0.5, 300, 40, priority=1, weight=2), kind("b", 0.5, 80, 100)]
     run = simulate(plain(capacity=3000, parallel=parallel), traffic(classes, 0.5, 200), Flags(queue=queue))

@@ -22,6 +22,7 @@ from inferplan.serving.routing import Router, Routing
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 Homes = dict[tuple[int, int], int]
 """Scheduler by (size of its pool, request)."""
@@ -140,7 +141,7 @@ def test_answers_bring_the_next_requests_in_order_of_time() -> None:
         assert run.arrival[12:].tolist() == finish[: len(finish) - 12].tolist()
 
 
-@pytest.mark.parametrize("fleet", [Fleet(), Fleet(prefill=2, decode=3)])
+@for_each("fleet", [Fleet(), Fleet(prefill=2, decode=3)])
 def test_any_number_of_processes_gives_the_same_figures(fleet: Fleet) -> None:
     run = traffic(40.0, prefix=SharedPrefix(tokens=256, distinct=20))
     seen: list[int] = []
@@ -154,7 +155,7 @@ def test_any_number_of_processes_gives_the_same_figures(fleet: Fleet) -> None:
     assert seen[-1] == 400
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("routing", "arrivals", "turns", "because"),
     [
         ("least-loaded", OpenLoop(rate=4.0), 1, "least-loaded routing looks at all"),
@@ -202,8 +203,8 @@ def test_an_engine_shares_requests_out_over_its_own_ranks() -> None:
     assert [one.send(request, 0.0) for request in range(4)] == [0, 1, 1, 0]  # two are rank 1's even share
 
 
-@pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
-@pytest.mark.parametrize("loop", [OpenLoop(rate=6.0), ClosedLoop(concurrency=12)])
+@for_each("routing", ["round-robin", "least-loaded"])
+@for_each("loop", [OpenLoop(rate=6.0), ClosedLoop(concurrency=12)])
 def test_answers_of_a_prompt_are_of_one_replica(routing: Routing, loop: OpenLoop | ClosedLoop) -> None:
     """Three answers of 1024 tokens: two find all of the prompt but its last page, whatever the replicas are."""
     lengths = {"prompt": parse_lengths("1024"), "output": parse_lengths("32")}

@@ -28,6 +28,7 @@ from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.applied import Techniques, refusal, served_estimate
 from inferplan.serving.techniques.speculation import Speculation, expected_tokens, speculate
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 CHANCES = st.floats(min_value=0.0, max_value=1.0)
@@ -108,7 +109,7 @@ def test_which_measurement_is_taken() -> None:
     assert "lmsys" in drafting.basis
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "because"),
     [
         (("llama-3.1-8b", "eagle3", 3), "none is on file"),
@@ -158,7 +159,7 @@ def test_numbers_of_drafts_to_try() -> None:
     assert draftings_of(asked(), "deepseek-r1") == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "words"),
     [
         ({"draft_model": "free", "draft_tokens": 2, "acceptance": "0.8,0.6,0.4,0.2", "thinking": "on"}, "say the same"),

@@ -17,6 +17,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import OpenLoop, Requests, Traffic, parse_lengths
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 ONE_AT_A_TIME = Flags(max_num_seqs=1)
@@ -49,7 +50,7 @@ def present(result: SimulationResult, time: float) -> int:
     return int(np.sum(arrival <= time) - np.sum(finish <= time))
 
 
-@pytest.mark.parametrize("routing", ["least-loaded", "round-robin"])
+@for_each("routing", ["least-loaded", "round-robin"])
 def test_a_step_in_the_load_by_the_fluid_law(service: float, routing: Routing) -> None:
     """Load steps from a to b at t0, n replicas of capacity mu, m are ordered: (b - n mu) L wait when they are ready.
 
@@ -154,7 +155,7 @@ def test_from_none_the_first_request_waits_for_a_look_and_a_cold_start(service: 
     assert service < 15.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("replicas", "requests", "wanted"),
     [
         (4, 40, 4),  # on the target of 10
@@ -173,7 +174,7 @@ def test_the_rule_of_the_autoscaler(replicas: int, requests: int, wanted: int) -
     assert rule.scaler().wanted(15.0, replicas, requests) == wanted
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("interval", "seen"),
     [
         (5.0, {5: 6, 10: 6, 15: 6, 20: 12, 25: 12, 30: 12, 35: 24, 50: 48, 65: 96, 80: 96}),

@@ -23,6 +23,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, SharedPrefix, Slo, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 ONE_AT_A_TIME = Flags(max_num_seqs=1)
@@ -123,7 +124,7 @@ def replay(arrival: np.ndarray, service: float, replicas: int, at: list[float], 
     return done
 
 
-@pytest.mark.parametrize("seed", range(6))
+@for_each("seed", range(6))
 def test_every_finish_is_that_of_a_replay(service: float, seed: int) -> None:
     """Poisson arrivals, single servers, four failures at random moments: to the last digit, and who begins anew."""
     rng = np.random.default_rng(seed)
@@ -209,8 +210,8 @@ def test_with_replicas_to_spare_nobody_is_late_but_those_in_flight(service: floa
     assert finishes(result)[those] == pytest.approx(finishes(without)[those], rel=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["cut", "drain"])
-@pytest.mark.parametrize("kind", ["open", "least", "users", "sticky", "prefix-aware", "ranks"])
+@for_each("mode", ["cut", "drain"])
+@for_each("kind", ["open", "least", "users", "sticky", "prefix-aware", "ranks"])
 def test_every_request_finishes_once(kind: str, mode: FailureMode) -> None:
     """Ten failures in a busy run of every kind: all that was sent finishes; who began anew was there at a failure."""
     routing: dict[str, Routing] = {"least": "least-loaded", "sticky": "sticky", "prefix-aware": "prefix-aware"}

@@ -15,11 +15,12 @@ from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.conftest import fitted
 from tests.serving.conftest import deployment
 
 
-@pytest.mark.parametrize(("engine", "late"), [("vllm", 0), ("sglang", 1)])
+@for_each(("engine", "late"), [("vllm", 0), ("sglang", 1)])
 def test_a_breakdown_by_hand(engine: str, late: int) -> None:
     """Llama-3.1-8B on an H100, 1,024 tokens; constants of configs/engines/*.yaml.
 
@@ -58,7 +59,7 @@ SYSTEMS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "gpu", "degrees", "engine", "prompt"), SYSTEMS)
+@for_each(("model", "gpu", "degrees", "engine", "prompt"), SYSTEMS)
 def test_one_user_has_one_ttft(model: str, gpu: str, degrees: dict[str, int], engine: str, prompt: int) -> None:
     """``estimate`` alone and what the server adds, ``estimate --concurrency 1``, ``simulate`` with one user or few."""
     served = assemble(Request(model=model, gpu=gpu, engine=engine, parallel=Parallelism(**degrees)))
@@ -79,7 +80,7 @@ def test_one_user_has_one_ttft(model: str, gpu: str, degrees: dict[str, int], en
         assert float(static.tpot) == pytest.approx(tpot, rel=0.02)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@for_each("engine", ["vllm", "sglang"])
 def test_the_draft_computes_the_prompt_too(engine: str) -> None:
     """An 8B draft of a 70B model at 8,192 tokens: its own prefill comes on top, in each way to the number."""
     parallel = Parallelism(tp=4)

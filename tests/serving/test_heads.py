@@ -30,6 +30,7 @@ from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.work.ops import Matmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode
+from tests.cases import for_each
 
 LAYER: dict[str, Any] = {
     "mixer": {"kind": "attention", "heads": 32, "kv_heads": 8, "head_dim": 128},
@@ -125,8 +126,8 @@ def test_a_block_draft_keeps_features_and_runs_once(tmp_path: Path) -> None:
     assert context < whole
 
 
-@pytest.mark.parametrize("head", [EAGLE3, BLOCK], ids=["eagle3", "block"])
-@pytest.mark.parametrize(("engine", "pp"), [("vllm", 1), ("vllm", 2), ("trtllm", 1)])
+@for_each("head", [EAGLE3, BLOCK], ids=["eagle3", "block"])
+@for_each(("engine", "pp"), [("vllm", 1), ("vllm", 2), ("trtllm", 1)])
 def test_one_price_of_a_head(tmp_path: Path, head: dict[str, Any], engine: str, pp: int) -> None:
     """Rounds and the simulator's tables on every station: of a pipeline the head is beside the last stage.
 
@@ -179,7 +180,7 @@ def test_formats_of_drafts() -> None:
     assert stored.precision.experts.name == "bf16" and not stored.precision.exceptions
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "words"),
     [
         ({"name": "mtp"}, "a meaning of its own"),
@@ -204,7 +205,7 @@ def test_a_model_with_heads_writes_its_file(tmp_path: Path) -> None:
     assert load_model(str(path)).drafts == llama().drafts
 
 
-@pytest.mark.parametrize("quant", [None, "nvfp4"])
+@for_each("quant", [None, "nvfp4"])
 def test_a_head_is_the_same_beside_a_request_and_beside_a_deployment(quant: str | None) -> None:
     request = Request(model="deepseek-r1", gpu="b200-hgx", engine="trtllm", quant=quant)
     asked, found = draft_alone(request, "mtp"), head_beside(assemble(request), "mtp")

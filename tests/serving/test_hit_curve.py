@@ -16,6 +16,7 @@ from inferplan.serving.techniques.tiers import SHARES, CacheTier, TierPrice, cur
 from inferplan.traffic import traces
 from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
 from inferplan.traffic.reuse import hit_curve
+from tests.cases import for_each
 from tests.serving.plain_time import KV_BYTES, plain, requests
 from tests.serving.test_cache_tiers import BLOCK, MOONCAKE, chats, endless, replayed
 
@@ -60,7 +61,7 @@ def test_by_hand() -> None:
     assert late.distances.tolist() == [2, 3] and late.prompt_tokens == 83
 
 
-@pytest.mark.parametrize("seed", range(4))
+@for_each("seed", range(4))
 def test_every_size_is_that_of_a_replay(seed: int) -> None:
     """Texts that share their first block, and answers that nobody looks for, which take their room."""
     sent = chats(150, seed)

@@ -26,6 +26,7 @@ from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, 
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode
+from tests.cases import for_each
 
 LOADED = 32 * 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336)) * 2
 """Bytes of an adapter of rank 16 on all matrices of Llama 3.1 8B, in bf16."""
@@ -69,7 +70,7 @@ def replay(adapters: list[int], slots: int) -> int:
     return hits
 
 
-@pytest.mark.parametrize(("count", "skew", "slots"), [(100, 1.0, 8), (100, 0.0, 8), (1000, 1.5, 16), (5, 0.7, 4)])
+@for_each(("count", "skew", "slots"), [(100, 1.0, 8), (100, 0.0, 8), (1000, 1.5, 16), (5, 0.7, 4)])
 def test_hits_of_one_user_are_those_of_an_lru_replay(count: int, skew: float, slots: int) -> None:
     asked = traffic(Popularity(count=count, skew=skew), count=3000)
     drawn = asked.requests().adapters
@@ -108,7 +109,7 @@ def test_popularity_is_a_power_of_the_rank() -> None:
         assert np.mean(drawn == rank) == pytest.approx(chance, abs=5 * (chance / 200_000) ** 0.5)
 
 
-@pytest.mark.parametrize("users", [1, 16])
+@for_each("users", [1, 16])
 def test_each_is_loaded_once_where_there_is_room_for_all(users: int) -> None:
     found = record_of(run(served(8), traffic(Popularity(count=8, skew=0.5), users=users)))["adapters"]
     assert (found["loaded"], found["found"]) == (8, 392)
@@ -122,7 +123,7 @@ def test_each_is_loaded_once_where_there_is_room_for_all(users: int) -> None:
     assert record_of(run(served(8), open_loop, trim=True))["adapters"]["hit_rate"] == 1.0
 
 
-@pytest.mark.parametrize("tp", [1, 4])
+@for_each("tp", [1, 4])
 def test_a_miss_takes_its_bytes_over_the_link(tp: int) -> None:
     """Requests that never meet: the second adapter is loaded, its first token comes that much later."""
     columns = (4096 + 4096 // tp) + 2 * (4096 + 1024 // tp) + 2 * (4096 + 14336 // tp)
@@ -170,7 +171,7 @@ def test_every_admission_is_found_or_loaded_also_after_a_preemption() -> None:
     assert found["found"] + found["loaded"] == 400 + result.preemptions
 
 
-@pytest.mark.parametrize("batch", [1, 8])
+@for_each("batch", [1, 8])
 def test_steps_cost_what_the_estimate_says(batch: int) -> None:
     """As many users as slots, each with an adapter of its own, from the same moment on."""
     asked = named(list(range(batch)), [0.0] * batch, output=200, prompt=512)
@@ -215,7 +216,7 @@ def test_turns_and_samples_keep_their_adapter() -> None:
     assert all(len(set(group)) == 1 for group in samples.adapters.reshape(-1, 4).tolist())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "options", "said"),
     [
         ({"lora": LoraAsked()}, {}, "the deployment has none"),

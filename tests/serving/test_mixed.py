@@ -18,6 +18,7 @@ from inferplan.serving.records import Records
 from inferplan.serving.routing import Router
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Requests, Traffic
+from tests.cases import for_each
 
 FAST = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
 SLOW = assemble(Request(model="llama-3.1-8b", gpu="l4", ideal=True))
@@ -60,7 +61,7 @@ def test_others_that_are_alike_are_more_replicas() -> None:
     assert there.records.served_by is None
 
 
-@pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
+@for_each("routing", ["round-robin", "least-loaded"])
 def test_each_kind_serves_what_it_is_sent(routing: str) -> None:
     """Its requests alone, in a run of their own, take the same times."""
     fleet = Fleet(routing=routing, weight=5.0, others=(Beside(SLOW, FEW, 1, 1.0),))  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Lengths
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
+from tests.cases import for_each
 
 GPUS = sorted(set(names("calibration")) & set(names("hardware")))
 DIVISIONS = [
@@ -83,8 +84,8 @@ THERE = [
 """Part of a model on the host: model, engine, what lies there, division."""
 
 
-@pytest.mark.parametrize("ideal", [True, False])
-@pytest.mark.parametrize(("model", "engine", "asked", "division"), THERE)
+@for_each("ideal", [True, False])
+@for_each(("model", "engine", "asked", "division"), THERE)
 def test_layers_and_weights_on_the_host_have_one_price(
     model: str, engine: str, asked: dict[str, Any], division: dict[str, int], ideal: bool
 ) -> None:
@@ -94,7 +95,7 @@ def test_layers_and_weights_on_the_host_have_one_price(
     assert not disagreements(assemble(replace(request, offload=offload)))
 
 
-@pytest.mark.parametrize("gpu", GPUS)
+@for_each("gpu", GPUS)
 def test_every_path_gives_the_same_price(gpu: str) -> None:
     every = deployments(gpu)
     assert len(every) > 150
@@ -155,8 +156,8 @@ def disagreements(deployment: Deployment) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("model", ["t5-large", "bart-large", "bert-base-uncased", "modernbert-base"])
-@pytest.mark.parametrize("tokens", [128.0, 512.0])
+@for_each("model", ["t5-large", "bart-large", "bert-base-uncased", "modernbert-base"])
+@for_each("tokens", [128.0, 512.0])
 def test_a_prompt_that_an_encoder_reads_whole(model: str, tokens: float) -> None:
     """Short enough for a captured graph: no floor of eager launches hides the time of the kernels."""
     deployment = assemble(Request(model=model, gpu="h100-sxm"))
@@ -178,8 +179,8 @@ def test_a_price_that_is_no_number_names_its_operator() -> None:
         step_times(deployment, Reach(sequences=8, tokens=1100, context=1600))
 
 
-@pytest.mark.parametrize(("model", "other"), [("llama-3.1-70b", {"tp": 2}), ("mixtral-8x7b", {"dp": 2, "ep": 2})])
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@for_each(("model", "other"), [("llama-3.1-70b", {"tp": 2}), ("mixtral-8x7b", {"dp": 2, "ep": 2})])
+@for_each("engine", ["vllm", "sglang"])
 def test_a_grid_among_others_is_the_grid_alone(model: str, other: dict[str, int], engine: str) -> None:
     alike = [
         assemble(Request(model=model, gpu="h100-sxm", engine=engine, parallel=Parallelism(pp=pp, **other)))
@@ -193,8 +194,8 @@ def test_a_grid_among_others_is_the_grid_alone(model: str, other: dict[str, int]
             np.testing.assert_allclose(getattr(grid, name), getattr(alone, name), rtol=1e-12)
 
 
-@pytest.mark.parametrize("draft", [PLAIN, Speculation(length=3, acceptance=0.6)], ids=["plain", "drafts"])
-@pytest.mark.parametrize(
+@for_each("draft", [PLAIN, Speculation(length=3, acceptance=0.6)], ids=["plain", "drafts"])
+@for_each(
     ("model", "division"),
     [("llama-3.1-70b", {"tp": 2, "pp": 4}), ("mixtral-8x7b", {"dp": 2, "ep": 2, "pp": 2}), ("gemma-2-9b", {"pp": 3})],
 )

@@ -31,6 +31,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.step_times import NO_PROMPTS, Chunk
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 from tests.serving.pipeline_replay import Engine, Piece, Served, replay
 from tests.serving.plain_time import BATCHING
@@ -229,8 +230,8 @@ def test_cycles_repeat_once_they_are_alike() -> None:
 SEEDS = range(150)
 
 
-@pytest.mark.parametrize("stages, ranks", [(2, 1), (4, 1), (1, 2), (1, 4), (2, 2)])
-@pytest.mark.parametrize("policy", ["vllm", "trtllm"])
+@for_each("stages, ranks", [(2, 1), (4, 1), (1, 2), (1, 4), (2, 2)])
+@for_each("policy", ["vllm", "trtllm"])
 def test_every_request_agrees_with_the_replay(stages: int, ranks: int, policy: Policy) -> None:
     preempted = 0
     for seed in SEEDS:
@@ -289,8 +290,8 @@ def test_every_request_agrees_with_the_replay(stages: int, ranks: int, policy: P
     assert (preempted > 20) == (policy == "vllm")
 
 
-@pytest.mark.parametrize("policy", ["vllm", "sglang", "trtllm", "static"])
-@pytest.mark.parametrize(("overlapped", "late"), [(False, False), (True, False), (True, True)])
+@for_each("policy", ["vllm", "sglang", "trtllm", "static"])
+@for_each(("overlapped", "late"), [(False, False), (True, False), (True, True)])
 def test_one_rank_on_one_stage_is_a_plain_replica(policy: Policy, overlapped: bool, late: bool) -> None:
     """Two event loops, one engine: request by request, and in what they meter.
 
@@ -370,7 +371,7 @@ def test_a_neighbour_never_lowers_a_time_to_first_token(
     assert times[neighbours] >= times[0] * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "none"])
+@for_each("engine", ["vllm", "sglang", "trtllm", "none"])
 def test_one_request_alone_takes_its_passes(engine: str) -> None:
     served = deployment(engine=engine, parallel=Parallelism(pp=2))
     run = simulate(served, Requests(prompt=np.array([1024]), output=np.array([256]), arrival=np.array([0.0])))
@@ -486,7 +487,7 @@ def test_fleets_of_pipelines_and_of_lockstep_ranks() -> None:
             assert loop.counts["finished"] == 200
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "gpu", "degrees", "loop"),
     [
         ("gpt-oss-20b", "b200-hgx", {"dp": 2, "ep": 2, "replicas": 2}, (3, 20)),

@@ -16,6 +16,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 
@@ -77,8 +78,8 @@ def hold_to_the_general_one(name: str, overlapped: bool, late: bool = False) -> 
     assert _figures(simulate(served, traffic, flags, options)) == general
 
 
-@pytest.mark.parametrize(("overlapped", "late"), [(True, True), (True, False), (False, False)])
-@pytest.mark.parametrize("name", CASES)
+@for_each(("overlapped", "late"), [(True, True), (True, False), (False, False)])
+@for_each("name", CASES)
 def test_the_plain_replica_is_the_general_one(name: str, overlapped: bool, late: bool) -> None:
     hold_to_the_general_one(name, overlapped, late)
 

@@ -26,6 +26,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.plain_time import CLOSE, plain, requests, seconds, served
 from tests.serving.test_pipeline import Even
 
@@ -46,7 +47,7 @@ LATENT = 61 * 576 * 2
 """Bytes of a token of DeepSeek-V3: layers, latent and rotary channels, bf16."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "sender", "receiver", "sent", "received"),
     [
         ("llama-3.1-8b", {"tp": 4}, {"tp": 4}, LLAMA / 4, LLAMA / 4),
@@ -102,7 +103,7 @@ def test_the_slower_link_sets_the_time() -> None:
         assert Transfer.between(sender, receiver).seconds(100.0) == pytest.approx(100 * LLAMA / 2 / 5e9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sender", "link", "message"),
     [
         (on("llama-3.2-3b"), None, "cannot compute prompts for"),
@@ -148,7 +149,7 @@ def apart_as(deployment: Deployment, **facts: object) -> Deployment:
     return replace(deployment, engine=deployment.engine.model_copy(update={"apart": apart}))
 
 
-@pytest.mark.parametrize(("answers", "seen"), [("prompts", 6.0), ("cache", 8.0), ("decodes", 9.1)])
+@for_each(("answers", "seen"), [("prompts", 6.0), ("cache", 8.0), ("decodes", 9.1)])
 def test_the_first_token_comes_from_the_pool_that_the_engine_answers_with(answers: str, seen: float) -> None:
     """A prompt of 50 is done at 6 s, its 200 bytes take 2 s, a decode step 1.1 s."""
     deployment = apart_as(slow_link(plain()), first_token=answers)
@@ -203,7 +204,7 @@ def test_flags_alone_make_a_pool() -> None:
     assert (first, last) == (near(seconds(20, 20, 10)), near(seconds(20, 20, 10) + 2.0 + 3 * 1.1))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("bandwidth", "sending", "there"),
     [
         # 20, 40 and 50 tokens of 4 bytes are computed at 3, 6 and 8 s
@@ -272,7 +273,7 @@ def load(rate: float, count: int = 200) -> Traffic:
     return Traffic(arrivals=OpenLoop(rate=rate), requests_count=count, **LENGTHS)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "served_by",
     [
         on(),
@@ -281,7 +282,7 @@ def load(rate: float, count: int = 200) -> Traffic:
         on("gemma-2-9b"),
     ],
 )
-@pytest.mark.parametrize("jobs", [1, 2])
+@for_each("jobs", [1, 2])
 def test_two_pools_of_the_same_deployment_are_the_pools_of_one(served_by: Deployment, jobs: int) -> None:
     flags = Flags(max_num_batched_tokens=4096)
     users = Traffic(arrivals=ClosedLoop(concurrency=12), requests_count=120, **LENGTHS)
@@ -315,7 +316,7 @@ def test_tokens_are_conserved() -> None:
     assert not sum(meter.decode_tokens for meter in front) and not sum(meter.prompt_tokens for meter in back)
 
 
-@pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
+@for_each("routing", ["round-robin", "least-loaded"])
 def test_more_replicas_for_prompts_never_raise_ttft(routing: str) -> None:
     """But for the step of decodes that the answer comes out of: when in it the cache arrives is uniform, so the mean
     over n requests moves by step / sqrt(12 n), and the difference of two means by sqrt(2) times that; three of these.

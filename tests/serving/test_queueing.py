@@ -23,11 +23,12 @@ from inferplan.serving.techniques.queueing import (
     ttft_tensor_parallel,
 )
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Traffic
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
-@pytest.mark.parametrize(("prompt", "output"), [(2048, 1), (512, 64)])
+@for_each("load", [0.3, 0.6, 0.8])
+@for_each(("prompt", "output"), [(2048, 1), (512, 64)])
 def test_one_slot_and_poisson_arrivals_are_m_d_1(load: float, prompt: int, output: int) -> None:
     served = deployment()
     fixed = {"prompt": Lengths(mean=prompt), "output": Lengths(mean=output)}
@@ -92,7 +93,7 @@ def exact_wait(load: float, share: float) -> float:
     return low
 
 
-@pytest.mark.parametrize("load", [0.2, 0.5, 0.8, 0.9, 0.95])
+@for_each("load", [0.2, 0.5, 0.8, 0.9, 0.95])
 def test_the_tail_is_close_to_the_exact_distribution_and_above_it(load: float) -> None:
     exact = exact_wait(load, 0.05)
     assert exact <= float(tail_wait(1.0, load, 0.05)) <= exact + 1 / 3
@@ -108,7 +109,7 @@ def test_waits_by_hand() -> None:
     assert both == pytest.approx([0.25 * log(16), 0.2 * log(10)])
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@for_each("engine", ["vllm", "sglang", "trtllm"])
 def test_littles_law_holds_on_every_run(engine: str) -> None:
     served = deployment(engine=engine)
     for arrivals in (ClosedLoop(concurrency=16), OpenLoop(rate=8.0)):

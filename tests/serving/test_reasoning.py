@@ -26,6 +26,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.command import exit_code
 from tests.serving.plain_time import CLOSE, plain, requests, seconds
 
@@ -53,7 +54,7 @@ def density(kind: str, mean: float, spread: float, x: Any) -> Any:
     return x ** (shape - 1) * np.exp(-x / scale) / (gamma_function(shape) * scale**shape)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "mean", "spread", "budget"),
     [
         ("lognormal", 4000.0, 0.8, 1000),
@@ -88,7 +89,7 @@ def test_four_thoughts_by_hand() -> None:
     assert set((whole - before).tolist()) == {100}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("thought", "budget", "share", "mean"),
     [
         (Lengths(mean=40.0), 40, 0.0, 41.0),
@@ -160,7 +161,7 @@ def test_a_prompt_beside_a_thought() -> None:
     assert answered((0.0, 10, 3, 9), (0.5, 40, 2, 9)) == near(2.0 + 5.1 + 2 * 1.2, 2.0 + 5.1 + 2 * 1.2)
 
 
-@pytest.mark.parametrize(("before", "after"), [(11, 0), (12, 1), (20, 9), (5, None)])
+@for_each(("before", "after"), [(11, 0), (12, 1), (20, 9), (5, None)])
 def test_a_thought_that_is_sent_back_goes_on(before: int, after: int | None) -> None:
     """Room for 100: both write 11 tokens, then B is sent back until A has written its 31.
 
@@ -178,8 +179,8 @@ def test_a_thought_sent_back_twice_is_answered_once() -> None:
     assert found == near(9.0 + 10 * 1.2 + 20 * 1.1, 43.0 + seconds(51) + 3 * 1.1)
 
 
-@pytest.mark.parametrize("parallel", [Parallelism(), Parallelism(pp=2), Parallelism(replicas=2)])
-@pytest.mark.parametrize("policy", ["vllm", "sglang", "static"])
+@for_each("parallel", [Parallelism(), Parallelism(pp=2), Parallelism(replicas=2)])
+@for_each("policy", ["vllm", "sglang", "static"])
 def test_thoughts_change_no_other_time(parallel: Parallelism, policy: str) -> None:
     """Requests that are told apart into thought and answer run as those of the same lengths do; each answer begins
     where a request would end that has no more tokens than its thought and one.
@@ -330,7 +331,7 @@ def test_a_row_is_the_plan_of_its_budget_alone(
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     "lengths",
     [
         lambda: thinking(Lengths(mean=10.0), 0),
@@ -356,7 +357,7 @@ def test_conversations_do_not_think() -> None:
 SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         ((*SIMULATE, "--thinking-budget", "4k"), "--thinking-budget is of thoughts, and nobody thinks"),

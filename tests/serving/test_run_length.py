@@ -20,6 +20,7 @@ from inferplan.serving.run_length import capacity_rate, simulate_steady
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 from tests.serving.test_queueing import exact_wait
 
@@ -68,10 +69,8 @@ def exponentials(rng: np.random.Generator, count: int, likeness: float) -> np.nd
     return values
 
 
-@pytest.mark.parametrize("likeness", [0.0, 0.8])
-@pytest.mark.parametrize(
-    ("percentile", "fewest", "more"), [(50, 200, 1000), (90, 500, 3000), (95, 1000, 4000), (99, 5000, 12_000)]
-)
+@for_each("likeness", [0.0, 0.8])
+@for_each(("percentile", "fewest", "more"), [(50, 200, 1000), (90, 500, 3000), (95, 1000, 4000), (99, 5000, 12_000)])
 def test_intervals_of_every_percentile_cover_it(percentile: float, fewest: int, more: int, likeness: float) -> None:
     """Percentile p of an exponential is -ln(1 - p/100). 89 of 100 intervals hold it from the fewest values on that have
     one (nominally 95; 200 runs put 3 standard errors of that at 5 points); with fewer there is none.
@@ -116,7 +115,7 @@ def test_halves_that_drift_do_not_agree() -> None:
     assert not halves_agree(noise * np.linspace(1.0, 1.5, 4000), 95.0, 0.03)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.5])
+@for_each("load", [0.3, 0.5])
 def test_a_steady_run_meets_the_exact_queue(load: float) -> None:
     """One slot is M/D/1: p95 of TTFT is the exact wait and one prompt, within the tolerance and a bit for chance."""
     served = deployment()

@@ -17,6 +17,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.traffic.requests import ClosedLoop, Slo
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.plain_time import CLOSE, plain, requests, seconds, served
 
 
@@ -77,7 +78,7 @@ def test_reserving_the_whole_never_preempts() -> None:
     assert last == near(alone, 2 * alone)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("serving", "steps"),
     [({}, 0), ({"overlapped": True}, 0), ({"overlapped": True, "seen_late": True}, 1), ({"seen_late": True}, 0)],
 )

@@ -27,6 +27,7 @@ from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, 
 from inferplan.traffic.session_columns import Sessions
 from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic, Subagents
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 from tests.serving.plain_time import CLOSE, plain, seconds
 
@@ -252,7 +253,7 @@ def test_a_user_who_gives_up_frees_the_cache() -> None:
     assert (counts["arrived"], counts["finished"], counts["cancelled"], counts["waiting"]) == (3, 2, 1, 0)
 
 
-@pytest.mark.parametrize("wait", ["queue", "prompt", "seen too late"])
+@for_each("wait", ["queue", "prompt", "seen too late"])
 def test_a_call_is_aborted_wherever_it_is(wait: str) -> None:
     """In the queue behind another (given up at 3 s), in the middle of its prompt (pieces of 40 tokens, 5 s each; given
     up at 6 s), and when its last step is under way, whose answer nobody reads (given up at 4.5 s of 5 s). What comes
@@ -312,7 +313,7 @@ def test_a_closed_loop_of_sessions_has_the_response_time_law() -> None:
 ARRIVALS = [OpenLoop(rate=0.05), ClosedLoop(concurrency=6)]
 
 
-@pytest.mark.parametrize("arrivals", ARRIVALS)
+@for_each("arrivals", ARRIVALS)
 def test_sticky_routing_keeps_a_session_and_its_subagents_together(arrivals: OpenLoop | ClosedLoop) -> None:
     """With texts that sessions do not share, a call finds all that its own session has written before."""
     agents = replace(AGENT, system=0), replace(BELOW, system=0)
@@ -379,7 +380,7 @@ def test_a_refused_call_ends_its_session() -> None:
     assert int(np.sum(np.isnan(np.asarray(run.records.arrival)))) == 1
 
 
-@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "refused"])
+@for_each("given_up", [True, False], ids=["given up", "refused"])
 def test_rates_count_to_the_last_answer_where_not_all_calls_are_sent(given_up: bool) -> None:
     """Two sessions begin at 0 and fill the system, a quarter of eight calls. Of the second no other call is sent. The
     first has 3.0 s (refused: 2.0 s), a gap of 1 s, 2.0 s, another gap and 2.0 s: rates begin with its second call, and
@@ -406,7 +407,7 @@ def test_the_limit_on_sessions_counts_those_given_up_after_it_as_late() -> None:
     assert figures(run).at_percentile(95, 5.0) == pytest.approx(2.0, rel=CLOSE)  # nobody knows
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("served", "fleet", "said"),
     [
         (plain(), Fleet(prefill=1, decode=1), "pools"),

@@ -20,6 +20,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 ENGINES = ("vllm", "sglang", "trtllm", "none")
@@ -34,7 +35,7 @@ def closed(users: int, prompt: float, output: float, spread: float = 1.0, **more
     )
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@for_each("engine", ENGINES)
 def test_one_request_alone_takes_what_the_estimate_says(engine: str) -> None:
     served = deployment(engine=engine)
     run = simulate(served, closed(1, 1024, 256, requests_count=1))

@@ -13,6 +13,7 @@ from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.records import Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.scheduler import Scheduler
+from tests.cases import for_each
 from tests.serving.test_pipeline import Even, Times, rules
 
 Sent = list[tuple[float, int, int]]
@@ -35,7 +36,7 @@ def served(requests: Sent, times: Times, made: Rules, slices: list[float]) -> tu
     return records, scheduler
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@for_each("stages", [1, 2])
 def test_the_cache_is_metered_step_by_step(stages: int) -> None:
     """One request of 100 + 301 tokens in a cache of 1,000, every step (a pass of both stages) a second: 100 tokens in
     the first step, then 101, 102, ... 400.
@@ -64,8 +65,8 @@ def test_a_timeline_shows_how_the_cache_fills() -> None:
     assert [entry[0] for entry in timeline[1:]] == pytest.approx(ends[:-1])
 
 
-@pytest.mark.parametrize("policy", ["vllm", "sglang", "trtllm", "static"])
-@pytest.mark.parametrize(("overlapped", "late"), [(False, False), (True, False), (True, True)])
+@for_each("policy", ["vllm", "sglang", "trtllm", "static"])
+@for_each(("overlapped", "late"), [(False, False), (True, False), (True, True)])
 def test_any_slices_of_time_are_one_run(policy: Policy, overlapped: bool, late: bool) -> None:
     """Arrivals that are sent ahead, or when they come, are seen in the same step."""
     for seed in range(80):

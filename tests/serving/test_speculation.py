@@ -23,10 +23,11 @@ from inferplan.serving.techniques.speculation import (
 )
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from tests.benchmarks.compare_speculation import ROWS, Published, predicted
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("acceptance", "length", "cost", "printed"),
     [(0.2, 3, 0.0, 1.248), (0.75, 8, 0.015, 3.303), (0.8, 8, 0.015, 3.865), (0.87, 8, 0.015, 4.907)],
 )
@@ -75,7 +76,7 @@ def test_it_gains_at_batch_1_and_loses_at_load() -> None:
     assert losing is not None and 8 < losing <= 512
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.source)
+@for_each("row", ROWS, ids=lambda row: row.source)
 def test_published_speed_ups(row: Published) -> None:
     """Measured ones of DeepSeek-V3 and R1; what drafts add to a step is nearer than the step itself."""
     _, found, added = predicted(row)

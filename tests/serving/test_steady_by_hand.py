@@ -17,6 +17,7 @@ from inferplan.serving.steady import UserLoad, admissible, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.work.parallel import Parallelism
 from tests.builders import chip, dense, deploy
+from tests.cases import for_each
 from tests.serving.plain_time import CLOSE, EACH, HOST, plain, seconds
 
 HEADS, WIDTH, FF, PEAK = 32, 512, 64, 1e12
@@ -34,7 +35,7 @@ def prompt_seconds(tokens: int) -> float:
     return (2 * matrices * tokens + 4 * HEADS * 128 * tokens * (tokens + 1) / 2) / PEAK
 
 
-@pytest.mark.parametrize("prompt", [512, 2000, 2048, 2049, 16384])
+@for_each("prompt", [512, 2000, 2048, 2049, 16384])
 def test_a_long_prompt_alone_attends_to_all_of_its_chunks(prompt: int) -> None:
     """In chunks of 512 each token still sees every token before it, in the closed form and in the simulator.
 
@@ -77,7 +78,7 @@ def test_the_front_end_and_the_floor_are_part_of_the_first_token() -> None:
     assert float(rounds.own.total) == pytest.approx(6.5 * 2**0.25, rel=1e-3)
 
 
-@pytest.mark.parametrize(("users", "seen_late", "steps"), [(1, 0, 0), (2, 0, 1.2), (1, 1, 1.1), (2, 1, 2 * 1.2)])
+@for_each(("users", "seen_late", "steps"), [(1, 0, 0), (2, 0, 1.2), (1, 1, 1.1), (2, 1, 2 * 1.2)])
 def test_overlapped_scheduling_is_a_step_late_and_another_until_it_is_seen(
     users: int, seen_late: int, steps: float
 ) -> None:

@@ -10,6 +10,7 @@ from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.steady import UserLoad, admissible, steady_state
 from inferplan.work.parallel import Parallelism
 from tests.benchmarks.compare_steady_state import compare, grid
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 
@@ -77,7 +78,7 @@ def test_a_window_that_no_request_fills_is_cache_like_any_other() -> None:
     assert float(admissible(longer, 6000.0, 2000.0)) == (pool - 1904 * 131072) // (4096 * 131072)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "degrees", "lengths"),
     [
         ("qwen-72b", {"tp": 8, "dp": 4}, (4000.0, 64.0)),  # half steps towards the batch went round in a ring here

@@ -9,6 +9,7 @@ from inferplan.estimate.phase import Batches, price_batches, run_step
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step, decode
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 REACH = Reach(sequences=128, tokens=8192, context=33000)
@@ -21,8 +22,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("ideal", [True, False])
-@pytest.mark.parametrize(("model", "parallel"), CASES)
+@for_each("ideal", [True, False])
+@for_each(("model", "parallel"), CASES)
 def test_steps_cost_what_the_roofline_says(model: str, parallel: Parallelism, ideal: bool) -> None:
     served = deployment(model, "h200-sxm", ideal, parallel=parallel)
     prices = step_times(served, REACH)
@@ -44,8 +45,8 @@ def test_steps_cost_what_the_roofline_says(model: str, parallel: Parallelism, id
         assert prices.mixed(batch, context, chunk) == pytest.approx(both, rel=5e-3)
 
 
-@pytest.mark.parametrize("share", [1 / 8, 0.5, 0.8, 0.95])
-@pytest.mark.parametrize("new", [600.0, 4096.0])
+@for_each("share", [1 / 8, 0.5, 0.8, 0.95])
+@for_each("new", [600.0, 4096.0])
 def test_ranks_that_hold_different_batches(new: float, share: float) -> None:
     """8 decodes beside a prompt on the fullest of 8 ranks, the mean one with a share of it. Just below an even share
     the tables leave out what a rank's own rows cost it while it waits for who receives most: 1 % of a step."""
@@ -62,7 +63,7 @@ def test_ranks_that_hold_different_batches(new: float, share: float) -> None:
     assert sum(stations) == pytest.approx(float(wanted), rel=1e-2)
 
 
-@pytest.mark.parametrize("new", [12.0, 300.0])
+@for_each("new", [12.0, 300.0])
 def test_prompts_alone_launch_what_they_share_with_decodes(new: float) -> None:
     """Llama-3.1-8B on an H100 under vLLM, short prompts after long prefixes: alone, beside decodes, and whole."""
     served = deployment(ideal=False)
@@ -80,7 +81,7 @@ def test_prompts_alone_launch_what_they_share_with_decodes(new: float) -> None:
             assert prices.whole_prompts(40, 900.0, 2, int(2 * new), chunk.pairs) == pytest.approx(both, rel=2e-3)
 
 
-@pytest.mark.parametrize("stages", [2, 3])
+@for_each("stages", [2, 3])
 def test_a_batch_passes_every_station_of_a_pipeline(stages: int) -> None:
     """Host and stages as the roofline prices them for one batch; a batch alone takes their sum."""
     served = deployment("llama-3.1-70b", ideal=False, quant="fp8", parallel=Parallelism(pp=stages))

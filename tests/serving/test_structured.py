@@ -20,6 +20,7 @@ from inferplan.estimate.structured import MaskedSteps, Structured, StructuredEst
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
+from tests.cases import for_each
 from tests.command import exit_code
 
 VOCABULARY, LINK = 128_256, 64e9
@@ -64,7 +65,7 @@ def test_a_mask_has_a_word_for_the_last_tokens_too() -> None:
         assert MaskedSteps(deployment=small, structured=asked()).mask_bytes == size
 
 
-@pytest.mark.parametrize("cores", [1, 2, 6, 32, 400])
+@for_each("cores", [1, 2, 6, 32, 400])
 def test_masks_are_filled_by_the_threads_that_are_free(cores: int) -> None:
     """One after another up to 128; beyond, pieces of 16 on half the cores, 8 threads at most."""
     of, filling = Structured(share=1.0, mask_time=50e-6, cores=cores), mask_filling(load_engine("vllm"))
@@ -129,7 +130,7 @@ def test_what_is_asked_for_has_units_in_its_keys() -> None:
     }
 
 
-@pytest.mark.parametrize("mask_time", [50e-6, 20e-3])
+@for_each("mask_time", [50e-6, 20e-3])
 def test_a_lone_request_is_the_same_in_simulation(mask_time: float) -> None:
     """Its masks are hidden, or longer than every step: 20 ms, its copy and its kernel."""
     structured = asked(mask_time=mask_time)
@@ -158,7 +159,7 @@ HERE = ("llama-3.1-8b", "--gpu", "h100-sxm")
 MASKS = ("--structured-share", "0.5", "--mask-time", "50us", "--host-cores", "8", "--mask-bandwidth", "63GB/s")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         (("estimate", *HERE, "--mask-time", "40us"), "--mask-time is of structured decoding"),

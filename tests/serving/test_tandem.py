@@ -15,6 +15,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.tandem import Asked, answers, ask, simulate_tandem
 from inferplan.traffic.requests import Lengths, Requests, Slo
 from inferplan.traffic.stages import Draw, Stage, draws, rate_of, reach, require_tree, scaled
+from tests.cases import for_each
 
 PROMPT, OUTPUT = Lengths(mean=256), Lengths(mean=32)
 ONE = EngineFlags(max_sequences=1)
@@ -42,7 +43,7 @@ def lindley(arrival: np.ndarray, seconds: float) -> np.ndarray:
     return finish
 
 
-@pytest.mark.parametrize("first, second", [(SMALL, LARGE), (LARGE, SMALL)])
+@for_each("first, second", [(SMALL, LARGE), (LARGE, SMALL)])
 def test_a_tandem_of_single_servers_is_the_recursion_of_lindley(first, second) -> None:
     """Everybody goes on: the departures of the first are the arrivals at the second, to the last digit."""
     seconds = service(first), service(second)
@@ -183,7 +184,7 @@ def test_what_is_refused_is_lost_further_on() -> None:
     assert not seen.steady or seen.at("e2el", 99.9) == np.inf
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "says"),
     [
         ({"rate": 3.0}, "either a rate or a model"),

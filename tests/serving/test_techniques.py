@@ -24,10 +24,11 @@ from inferplan.serving.techniques.prefix_caching import prefix_gain
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.work.step import prefill
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 512, 8192, 10000])
+@for_each("chunk", [1, 7, 512, 8192, 10000])
 def test_chunks_conserve_work(chunk: int) -> None:
     assert sum(new for new, _ in chunks(8192, chunk)) == 8192
     assert pairs(8192, chunk) == 8192 * 8193 / 2
@@ -78,7 +79,7 @@ def test_the_simulator_pads_static_batches_by_as_much() -> None:
     assert sum(prompt for *_, prompt, _, _ in timeline) == lost.prompt_tokens
 
 
-@pytest.mark.parametrize("longest", [4096, 8192])
+@for_each("longest", [4096, 8192])
 def test_the_simulator_reserves_contiguous_caches_as_counted(longest: int) -> None:
     served = deployment(gpu="l40s")
     traffic = Traffic(

@@ -11,6 +11,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.simulator import prepare, simulate
 from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, SharedPrefix, Traffic, parse_lengths
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 TRIMMED = Options(trim=True)
@@ -38,7 +39,7 @@ def test_many_users_with_exponential_think_times_are_m_d_1() -> None:
     assert 4 * error < 0.5 * float(waits.mean())  # so that a factor of two would be seen
 
 
-@pytest.mark.parametrize("think", ["10s", "exponential:10s"])
+@for_each("think", ["10s", "exponential:10s"])
 def test_a_closed_loop_with_think_times_is_the_open_loop_of_its_rate(think: str) -> None:
     """R = N/X - Z (Denning and Buzen, 1978), and percentiles of an open loop at N/(R + Z), within both 95 % intervals.
 

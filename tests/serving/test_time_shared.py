@@ -17,6 +17,7 @@ from inferplan.serving.time_shared import Swap, simulate_shared
 from inferplan.traffic.requests import Lengths, Requests, Slo
 from inferplan.traffic.stages import Stage, require_tree
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 
 def model(name: str = "llama-3.2-1b", share: float = 0.3, **more):
@@ -155,7 +156,7 @@ def polled(arrivals: list[np.ndarray], swap: Swap) -> list[list[float]]:
     return done
 
 
-@pytest.mark.parametrize("keep_alive", [0.0, 0.5, 3.0])
+@for_each("keep_alive", [0.0, 0.5, 3.0])
 def test_turns_against_a_replay(keep_alive: float) -> None:
     """Some 200 requests of each at random, at half the load beside switches that take 3 services."""
     rng = np.random.default_rng(8)

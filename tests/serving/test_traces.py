@@ -9,6 +9,7 @@ import pytest
 
 from inferplan.errors import InputFileError
 from inferplan.traffic import traces
+from tests.cases import for_each
 
 
 def test_azure_conversation(shared: Path) -> None:
@@ -48,7 +49,7 @@ def test_plain_csv_is_sorted_and_counted_from_zero(tmp_path: Path) -> None:
     assert list(trace.prompt) == [200, 100]
 
 
-@pytest.mark.parametrize("end", ["", "\n", ",extra\n"])
+@for_each("end", ["", "\n", ",extra\n"])
 def test_azure_rows_by_hand(tmp_path: Path, end: str) -> None:
     """As published, and with a blank line or a further column, which takes the way by single rows."""
     path = tmp_path / "azure.csv"
@@ -68,7 +69,7 @@ def test_a_bin_is_spread_until_the_next() -> None:
     assert list(traces.spread(np.array([0.0, 0.0, 0.0, 3.0, 3.0]))) == [0.0, 1.0, 2.0, 3.0, 4.5]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line", "reason"),
     [
         ("arrival_s,prompt,output\n0,10,10\n-1,10,10\n", 3, "negative time"),
@@ -99,7 +100,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> Non
     assert list(traces.read(path).arrival) == [0.0, 2.0]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe\x00"])
+@for_each("content", [b"", b"\n\n", b"\xff\xfe\x00"])
 def test_empty_and_binary_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)

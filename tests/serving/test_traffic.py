@@ -22,11 +22,10 @@ from inferplan.traffic.requests import (
     arrivals_of,
     parse_lengths,
 )
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
-    "text", ["1000", "uniform:1000:0.8", "normal:1000:0.2", "lognormal:1000:0.9", "gamma:1000:0.5"]
-)
+@for_each("text", ["1000", "uniform:1000:0.8", "normal:1000:0.2", "lognormal:1000:0.9", "gamma:1000:0.5"])
 def test_lengths_have_their_mean_and_spread(text: str) -> None:
     lengths = parse_lengths(text)
     draws = lengths.sample(np.random.default_rng(0), 200_000)
@@ -43,9 +42,7 @@ def test_empirical_lengths_are_those_given() -> None:
     assert set(lengths.sample(np.random.default_rng(0), 1000)) == {3, 5, 7}
 
 
-@pytest.mark.parametrize(
-    ("kind", "burstiness", "variation"), [("poisson", 1.0, 1.0), ("gamma", 0.25, 2.0), ("constant", 1.0, 0.0)]
-)
+@for_each(("kind", "burstiness", "variation"), [("poisson", 1.0, 1.0), ("gamma", 0.25, 2.0), ("constant", 1.0, 0.0)])
 def test_arrivals_have_their_rate_and_variation(kind: str, burstiness: float, variation: float) -> None:
     arrivals = OpenLoop(rate=5.0, kind=kind, burstiness=burstiness)  # type: ignore[arg-type]
     gaps = np.diff(arrivals.sample(np.random.default_rng(0), 100_000))
@@ -133,8 +130,8 @@ def test_think_times() -> None:
         traffic.requests()
 
 
-@pytest.mark.parametrize("kind, spread", [("normal", 0.3), ("lognormal", 1.3), ("gamma", 1.3), ("gamma", 0.2)])
-@pytest.mark.parametrize("most", [1000, 1500, 12000])
+@for_each("kind, spread", [("normal", 0.3), ("lognormal", 1.3), ("gamma", 1.3), ("gamma", 0.2)])
+@for_each("most", [1000, 1500, 12000])
 def test_lengths_that_are_cut(kind: LengthKind, spread: float, most: int) -> None:
     """Nothing is longer, and mean and variance are those of the cut draws."""
     lengths = Lengths(kind=kind, mean=1000, spread=spread, most=most)
@@ -177,7 +174,7 @@ def test_workloads_carry_what_their_sources_say() -> None:
     assert seconds.var() / seconds.mean() == pytest.approx(13.2, rel=0.1)  # of the trace: 13.2
 
 
-@pytest.mark.parametrize("text", ["", "-5", "0", "many", "lognormal:1000", "uniform:1000:2"])
+@for_each("text", ["", "-5", "0", "many", "lognormal:1000", "uniform:1000:2"])
 def test_bad_lengths_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_lengths(text)
@@ -189,7 +186,7 @@ def test_bad_loads_are_refused() -> None:
             broken()
 
 
-@pytest.mark.parametrize("name", names("workloads"))
+@for_each("name", names("workloads"))
 def test_workload_files_load(name: str) -> None:
     workload = load_workload(name)
     assert workload.name == name and workload.source

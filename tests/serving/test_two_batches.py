@@ -16,6 +16,7 @@ from inferplan.serving.rounds import launch_floors
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import prefill
+from tests.cases import for_each
 from tests.conftest import fitted
 
 WIDE = Parallelism(dp=8, ep=8)
@@ -47,7 +48,7 @@ def parts(phase: Phase) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize(("engine", "ideal"), [("sglang", False), ("vllm", False), ("sglang", True)])
+@for_each(("engine", "ideal"), [("sglang", False), ("vllm", False), ("sglang", True)])
 def test_half_batches_change_places(engine: str, ideal: bool) -> None:
     """SGLang's operations_strategy.py: routed experts of decodes beside nothing. vLLM's docs/design/dbo.md and an ideal
     device: attention and experts of one half beside dispatch and combine of the other."""
@@ -90,7 +91,7 @@ def test_weights_are_read_by_both_halves_and_work_is_conserved() -> None:
     assert float(twice.wire) == pytest.approx(float(once.wire))
 
 
-@pytest.mark.parametrize(("engine", "least"), [("vllm", 32.0), ("sglang", 2.0)])
+@for_each(("engine", "least"), [("vllm", 32.0), ("sglang", 2.0)])
 def test_small_steps_are_not_cut(engine: str, least: float) -> None:
     """vLLM cuts decodes of 32 tokens and more (``dbo_decode_token_threshold``), SGLang whatever has two."""
     tokens = np.array([1.0, least - 1.0, least])
@@ -99,7 +100,7 @@ def test_small_steps_are_not_cut(engine: str, least: float) -> None:
     assert np.asarray(cut.time)[2] != pytest.approx(np.asarray(plain.time)[2], rel=1e-3)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@for_each("engine", ["vllm", "sglang"])
 def test_the_simulator_has_the_same_price(engine: str) -> None:
     made = deployment(engine)
     times = step_times(made, Reach(sequences=256, tokens=8192, context=8192))
@@ -114,7 +115,7 @@ def test_the_simulator_has_the_same_price(engine: str) -> None:
         assert sum(unfloored) == pytest.approx(float(prompt_drain(made, 8.0, prompt).time), rel=5e-3)
 
 
-@pytest.mark.parametrize(("overlap", "launches"), [(False, 1.0), (True, 2.0)])
+@for_each(("overlap", "launches"), [(False, 1.0), (True, 2.0)])
 def test_kernels_of_halves_are_launched_twice(overlap: bool, launches: float) -> None:
     """27 layers of latent attention and experts: three times a layer's launches of SGLang's (docs/serving.md)."""
     made, step = deployment(overlap=overlap), prefill(1.0, 2000.0, 0.0)

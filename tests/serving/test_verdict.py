@@ -22,6 +22,7 @@ from inferplan.serving.verdict import Flow, capacity_band, flow_of, load_of_capa
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 
@@ -180,7 +181,7 @@ def open_loop(rate: float, prompt: str, output: str) -> Traffic:
     return Traffic(arrivals=OpenLoop(rate=rate), prompt=parse_lengths(prompt), output=parse_lengths(output))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "tp", "replicas", "quant", "rate", "lengths", "leaving"),
     [
         ("llama-3.1-70b", 4, 8, "fp8", 100.0, ("1024", "512"), 75.8),
@@ -221,7 +222,7 @@ def test_capacity_is_what_an_overload_lets_through() -> None:
     assert capacity_rate(one, open_loop(1.0, "10M", "8")) is None  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("lengths", [("1024", "512"), ("1024", "256"), ("512", "256")])
+@for_each("lengths", [("1024", "512"), ("1024", "256"), ("512", "256")])
 def test_capacity_does_not_depend_on_where_a_wave_is_cut(
     lengths: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
