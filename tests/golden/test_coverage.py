@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.golden.registry import Golden
 from tests.golden.test_cs336 import CS336
 from tests.golden.test_kipply import KIP
@@ -19,7 +20,7 @@ COUNTS = {"SEED": 30, "CS336": 33, "SB": 92, "KIP": 27}
 ERRATA = Path(__file__).parents[2] / "docs" / "errata.md"
 
 
-@pytest.mark.parametrize("golden", SOURCES, ids=lambda golden: golden.prefix)
+@for_each("golden", SOURCES, ids=lambda golden: golden.prefix)
 def test_every_row_is_here(golden: Golden) -> None:
     assert len(golden.ids) == len(golden.rows) + len(golden.left_out) == COUNTS[golden.prefix]
     assert all(reason for reason in golden.left_out.values())

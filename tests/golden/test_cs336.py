@@ -22,6 +22,7 @@ from inferplan.work.formats import FORMATS
 from inferplan.work.ops import Attention, Mask, Matmul
 from inferplan.work.step import Segment, Step, prefill
 from tests.builders import chip, dense, deploy
+from tests.cases import for_each
 from tests.golden.registry import Golden, Row
 
 CS336 = Golden("CS336", "Stanford CS336 lecture 10")
@@ -237,7 +238,7 @@ CS336.row(
 CS336.leave_out("033", "an acceptance rule of sampling; it takes no time of its own")
 
 
-@pytest.mark.parametrize("row", CS336.rows, ids=lambda row: row.id)
+@for_each("row", CS336.rows, ids=lambda row: row.id)
 def test_lecture_value(row: Row) -> None:
     assert not row.failure()
 

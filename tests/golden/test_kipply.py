@@ -22,6 +22,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import FORMATS
 from inferplan.work.ops import Matmul
 from tests.builders import chip, dense, deploy, of_size
+from tests.cases import for_each
 from tests.golden.registry import Golden, Row
 
 KIP = Golden("KIP", "kipply, Transformer Inference Arithmetic")
@@ -201,7 +202,7 @@ KIP.row(
 )
 
 
-@pytest.mark.parametrize("row", KIP.rows, ids=lambda row: row.id)
+@for_each("row", KIP.rows, ids=lambda row: row.id)
 def test_kipply_value(row: Row) -> None:
     assert not row.failure()
 

@@ -25,6 +25,7 @@ from inferplan.work.formats import FORMATS, Format, Precision, uniform
 from inferplan.work.ops import Collective, Elementwise, GroupedMatmul, Matmul
 from inferplan.work.parallel import Parallelism
 from tests.builders import Q4, all_in, chip, dense, deploy, of_size
+from tests.cases import for_each
 from tests.golden.registry import Golden, Row
 
 SB = Golden("SB", "jax-ml/scaling-book")
@@ -485,14 +486,12 @@ SB.row(
 )
 
 
-@pytest.mark.parametrize("row", SB.rows, ids=lambda row: row.id)
+@for_each("row", SB.rows, ids=lambda row: row.id)
 def test_book_value(row: Row) -> None:
     assert not row.failure()
 
 
-@pytest.mark.parametrize(
-    ("weight", "inputs", "tokens"), [(INT8, BF16, 120.12), (INT8, INT8, 240.24)], ids=["w8a16", "w8a8"]
-)
+@for_each(("weight", "inputs", "tokens"), [(INT8, BF16, 120.12), (INT8, INT8, 240.24)], ids=["w8a16", "w8a8"])
 def test_critical_batch_of_int8(weight: Format, inputs: Format, tokens: float) -> None:
     """SB-001: int8 weights halve the critical batch; int8 arithmetic doubles it again."""
     assert critical_batch(weight, inputs) == pytest.approx(tokens, rel=1e-4)
@@ -508,7 +507,7 @@ def test_parameters_of_13b_by_part() -> None:
     assert sums == {"ffn": 8_493_465_600, "attn": 4_194_304_000, "vocab": 327_680_000}
 
 
-@pytest.mark.parametrize("batch", [1, 8, 16, 32, 64, 240])
+@for_each("batch", [1, 8, 16, 32, 64, 240])
 def test_catalogue_13b_is_near_the_table(batch: int) -> None:
     """The real model, 26.03 GB and 6.711 GB of KV, is within 0.3 % of the table that rounds to 26 and 6.7 GB."""
     printed = {b: ms for b, ms, _ in _MHA}[batch]

@@ -21,6 +21,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import FORMATS
 from inferplan.work.ops import Attention, Mask, Matmul
 from tests.builders import chip, deploy, of_size
+from tests.cases import for_each
 from tests.golden.registry import Golden, Row
 
 SEED = Golden("SEED", "introductions to LLM inference")
@@ -235,7 +236,7 @@ SEED.row(
 )
 
 
-@pytest.mark.parametrize("row", SEED.rows, ids=lambda row: row.id)
+@for_each("row", SEED.rows, ids=lambda row: row.id)
 def test_seed_value(row: Row) -> None:
     assert not row.failure()
 
@@ -259,7 +260,7 @@ def test_one_token_has_no_decode_step() -> None:
     assert np.isnan(estimate.tpot)
 
 
-@pytest.mark.parametrize(("name", "ratio"), [("mistral-7b-v0.1", 3.5), ("llama-3.1-8b", 3.5)])
+@for_each(("name", "ratio"), [("mistral-7b-v0.1", 3.5), ("llama-3.1-8b", 3.5)])
 def test_gated_feed_forwards_are_not_four_wide(name: str, ratio: float) -> None:
     """SEED-011."""
     assert feed_forward_ratio(name) == ratio

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from inferplan.models.layers import LayerContext, parse_layer
 from inferplan.work.formats import uniform
 from inferplan.work.ops import Attention, Collective, Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
+from tests.cases import for_each
 
 MLA = {"kind": "mla", "heads": 16, "q_lora": 64, "kv_lora": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 GQA = {"kind": "attention", "heads": 32, "kv_heads": 8, "head_dim": 128}
@@ -20,7 +19,7 @@ def operators(layer: dict[str, object], new: float, past: float, cp: int, batch:
     return {op.name: op for op in parse_layer(layer).ops(context)}
 
 
-@pytest.mark.parametrize("cp", [2, 4])
+@for_each("cp", [2, 4])
 def test_a_chunk_of_latent_attention_gathers_every_latent_so_far(cp: int) -> None:
     """Each rank has 1/cp of the latents of all 4096 + 1024 positions and gets the rest: 512 + 64 bf16 each."""
     gather = operators(MLA, 1024.0, 4096.0, cp)["attn.gather_kv"]
@@ -28,7 +27,7 @@ def test_a_chunk_of_latent_attention_gathers_every_latent_so_far(cp: int) -> Non
     assert gather.work().wire == (cp - 1) / cp * 5120 * 576 * 2
 
 
-@pytest.mark.parametrize("cp", [2, 4])
+@for_each("cp", [2, 4])
 def test_a_chunk_of_grouped_queries_gathers_every_key_and_value_so_far(cp: int) -> None:
     """8 KV heads of 128 + 128 for 5120 positions."""
     assert operators(GQA, 1024.0, 4096.0, cp)["attn.gather_kv"].work().wire == (cp - 1) / cp * 5120 * 8 * 256 * 2
@@ -40,7 +39,7 @@ def test_a_decode_merges_one_output_and_one_sum_a_head() -> None:
     assert merge.work().wire == 2 * 3 / 4 * 3 * 16 * 513 * 2
 
 
-@pytest.mark.parametrize("layer", [MLA, GQA])
+@for_each("layer", [MLA, GQA])
 def test_ranks_share_a_prompts_queries_and_a_decodes_keys(layer: dict[str, object]) -> None:
     for new, past in ((1024.0, 4096.0), (1.0, 4096.0)):
         alone, shared = (operators(layer, new, past, cp)["attn.core"] for cp in (1, 4))

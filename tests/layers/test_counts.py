@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from inferplan.models.layers import kinds
 from inferplan.models.spec import ModelSpec
+from tests.cases import for_each
 
 Layer = dict[str, Any]
 
@@ -328,14 +327,14 @@ def build(name: str) -> ModelSpec:
     return ModelSpec.model_validate({"name": name, "source": "test", **fields})
 
 
-@pytest.mark.parametrize("name", ROWS)
+@for_each("name", ROWS)
 def test_counts_are_exact(name):
     model = build(name)
     counts = (model.parameters["total"], model.parameters["active"])
     assert (*counts, model.kv_elements_per_token, model.state_elements_per_sequence) == ROWS[name][1]
 
 
-@pytest.mark.parametrize("name", ROWS)
+@for_each("name", ROWS)
 def test_a_model_survives_its_own_mapping(name):
     model = build(name)
     assert ModelSpec.model_validate(model.to_dict()) == model
@@ -346,7 +345,7 @@ def test_every_kind_is_counted_against_a_public_model():
     assert used | set(COVERED_ELSEWHERE) == set(kinds())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "layers", "own_tables", "correction_bias", "checkpoint"),
     [
         ("zai-org/GLM-5", [{"mixer": GLM5, "ffn": DEEPSEEK_EXPERTS}], False, 256, 9952920576),

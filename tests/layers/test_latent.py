@@ -15,6 +15,7 @@ from inferplan.work.formats import uniform
 from inferplan.work.ops import Attention, IndexSelect, Matmul, Op, TopK
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
+from tests.cases import for_each
 
 V3 = {"heads": 128, "q_lora": 1536, "kv_lora": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
 V32 = V3 | {"indexer": {"heads": 64, "head_dim": 128, "top_k": 2048, "format": "fp8-token-head"}}
@@ -56,7 +57,7 @@ def test_the_form_changes_where_both_take_the_same_arithmetic() -> None:
     assert forms(V3, segment(1.0, 4096.0)) == [True]
 
 
-@pytest.mark.parametrize("ideal", [True, False])
+@for_each("ideal", [True, False])
 def test_one_more_token_never_jumps(ideal: bool) -> None:
     deployment = deploy("deepseek-v3", ideal=ideal, parallel=Parallelism(tp=16))
     times = np.array([seconds(deployment, segment(float(new), 8192.0, 32.0)) for new in range(1, 400)])
@@ -152,7 +153,7 @@ def test_sparse_attention_is_faster_at_long_context_where_ranks_share_no_indexer
     assert faster(None, 131072.0, 8.0) < 4.0 and faster(1.0, 131072.0, 256.0) < 4.0
 
 
-@pytest.mark.parametrize("engine", ["none", "vllm", "sglang"])
+@for_each("engine", ["none", "vllm", "sglang"])
 def test_a_compressed_cache_keeps_windows_and_entries(engine: str) -> None:
     """DeepSeek-V4-Flash at 8,448 tokens: 128 keys of 1,024 B in 43 layers; an entry of 1,024 B and an index key of 132
     for each 4 tokens in 21 of them, an entry for each 128 in 20; what waits for its entry in fp32."""

@@ -15,6 +15,7 @@ from inferplan.work.formats import uniform
 from inferplan.work.ops import Attention, Collective, GroupedMatmul, IndexSelect, Matmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
+from tests.cases import for_each
 
 WIDTH = 64
 MAMBA2 = {"kind": "mamba2", "heads": 8, "head_dim": 16, "state": 8, "groups": 2}
@@ -111,8 +112,8 @@ def test_every_kind_is_here():
     assert {layer["kind"] for layer in LAYERS} == set(kinds()) - {"traced", "untimed"}
 
 
-@pytest.mark.parametrize("layer", LAYERS[:-1], ids=IDS[:-1])
-@pytest.mark.parametrize("new", [1.0, 64.0])
+@for_each("layer", LAYERS[:-1], ids=IDS[:-1])
+@for_each("new", [1.0, 64.0])
 def test_matmuls_read_the_matrices_that_are_counted(layer, new):
     """AltUp apart, whose router runs twice a layer. Biases ride on a matmul and are read with it."""
     part = parse_layer(layer)
@@ -132,7 +133,7 @@ def test_matmuls_read_the_matrices_that_are_counted(layer, new):
     assert read == counted
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+@for_each("layer", LAYERS, ids=IDS)
 def test_a_matmul_is_named_after_a_tensor(layer):
     """So that an exception of a checkpoint (a tensor kept wide) reaches the operator that reads it."""
     part = parse_layer(layer)
@@ -142,7 +143,7 @@ def test_a_matmul_is_named_after_a_tensor(layer):
     assert {tensor_of(name) for name in matmuls - absorbed} <= names
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+@for_each("layer", LAYERS, ids=IDS)
 def test_ranks_hold_the_whole_between_them(layer):
     part, two = parse_layer(layer), Parallelism(tp=2)
     part.check(two)
@@ -151,7 +152,7 @@ def test_ranks_hold_the_whole_between_them(layer):
         assert weight.per_rank(two) * copies == weight.elements
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+@for_each("layer", LAYERS, ids=IDS)
 def test_ranks_share_the_flop_of_the_tensors_they_divide(layer):
     """Two ranks do at least the work of one, and at most twice it (where every tensor is copied)."""
     part = parse_layer(layer)
@@ -160,7 +161,7 @@ def test_ranks_share_the_flop_of_the_tensors_they_divide(layer):
     assert one <= two <= 2 * one
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+@for_each("layer", LAYERS, ids=IDS)
 def test_a_grid_prices_as_its_points(layer):
     part, sizes = parse_layer(layer), np.array([32.0, 64.0, 100.0])
     grid = [op.work() for op in part.ops(context(sizes, batch=sizes))]
@@ -171,13 +172,13 @@ def test_a_grid_prices_as_its_points(layer):
             assert np.broadcast_to(whole.bytes, 3)[index] == pytest.approx(one.bytes)
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+@for_each("layer", LAYERS, ids=IDS)
 def test_live_width_shrinks_with_ranks(layer):
     part = parse_layer(layer)
     assert 0 < part.live_width(WIDTH, Parallelism(tp=2)) <= part.live_width(WIDTH, Parallelism())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "layer",
     [
         layer

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from inferplan.units import Array
 from inferplan.work.routing import Routing, at_most, busiest, in_order, popularity, reached
+from tests.cases import for_each
 
 
 def drawn(experts: int, top_k: int, tokens: int, draws: int, skew: float = 0.0) -> Array:
@@ -27,11 +28,11 @@ def drawn(experts: int, top_k: int, tokens: int, draws: int, skew: float = 0.0) 
     return counts
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tokens", "draws", "within"),
     [(1, 3000, 0.06), (8, 1500, 0.03), (64, 800, 0.02), (1024, 60, 0.02)],
 )
-@pytest.mark.parametrize("ranks", [8, 32])
+@for_each("ranks", [8, 32])
 def test_busiest_rank_of_uniform_routing_is_that_of_draws(tokens: int, draws: int, within: float, ranks: int) -> None:
     """256 experts, 8 of them a token (DeepSeek-V3), over 8 and 32 ranks."""
     shards = drawn(256, 8, tokens, draws).reshape(draws, ranks, -1)
@@ -40,7 +41,7 @@ def test_busiest_rank_of_uniform_routing_is_that_of_draws(tokens: int, draws: in
     assert found.touched(float(tokens)) == pytest.approx((shards > 0).sum(axis=2).max(axis=1).mean(), rel=within)
 
 
-@pytest.mark.parametrize(("experts", "top_k", "ranks"), [(128, 4, 8), (256, 8, 16)])
+@for_each(("experts", "top_k", "ranks"), [(128, 4, 8), (256, 8, 16)])
 def test_busiest_rank_of_skewed_routing_is_that_of_draws(experts: int, top_k: int, ranks: int) -> None:
     shards = drawn(experts, top_k, 256, 300, skew=0.8).reshape(300, ranks, -1)
     found = busiest(experts, top_k, ranks, skew=0.8)
@@ -126,7 +127,7 @@ def test_copies_never_make_the_busiest_rank_busier(router: tuple[int, int, int],
     assert np.all(busiest(experts, top_k, ranks, copies * ranks, skew).rows(tokens) <= plain * 1.005)
 
 
-@pytest.mark.parametrize("skew", [0.0, 0.5, 1.0, 3.0])
+@for_each("skew", [0.0, 0.5, 1.0, 3.0])
 def test_popularity_adds_up_and_no_expert_is_more_than_certain(skew: float) -> None:
     for experts, top_k in ((8, 2), (256, 8), (16, 16), (128, 1)):
         chances = np.array(popularity(experts, top_k, skew))

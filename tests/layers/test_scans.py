@@ -15,6 +15,7 @@ from inferplan.work.formats import uniform
 from inferplan.work.ops import Scan
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
+from tests.cases import for_each
 
 _SPEC = util.spec_from_file_location("counting", Path(__file__).parents[1] / "oracle" / "counting.py")
 assert _SPEC is not None and _SPEC.loader is not None
@@ -45,7 +46,7 @@ def flop(layer: dict[str, Any], new: float) -> float:
     return float(scan(layer, new).work().flop)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("layer", "one_token"),
     [
         (MAMBA1, lambda: counting.mamba1_step(64, 8)),
@@ -90,7 +91,7 @@ def test_mamba2_prefill_is_the_four_steps_of_the_block_decomposition():
     assert flop(MAMBA2, chunks * 32.0) == chunks * (matmuls(run) + heads * 2 * state * width)
 
 
-@pytest.mark.parametrize(("layer", "value"), [(DELTA, 12), (KIMI, 8)], ids=["gated_delta_net", "kimi_delta"])
+@for_each(("layer", "value"), [(DELTA, 12), (KIMI, 8)], ids=["gated_delta_net", "kimi_delta"])
 def test_delta_prefill_is_the_chunked_rule(layer: dict[str, Any], value: int):
     heads, key, chunk = 4, 8, 32
 
@@ -141,9 +142,7 @@ def test_mlstm_prefill_is_its_chunks():
     assert flop(MLSTM, 3.0 * chunk) == 3 * heads * matmuls(run)
 
 
-@pytest.mark.parametrize(
-    "layer", [MAMBA1, MAMBA2, DELTA, KIMI, LIGHTNING, MLSTM, RWKV, GRIFFIN], ids=lambda x: x["kind"]
-)
+@for_each("layer", [MAMBA1, MAMBA2, DELTA, KIMI, LIGHTNING, MLSTM, RWKV, GRIFFIN], ids=lambda x: x["kind"])
 def test_state_is_read_and_written_once_and_divides_over_ranks(layer: dict[str, Any]):
     whole, half = scan(layer, 1.0), scan(layer, 1.0, tp=2)
     assert half.state * 2 == whole.state
@@ -152,9 +151,7 @@ def test_state_is_read_and_written_once_and_divides_over_ranks(layer: dict[str, 
     assert whole.state_format.bits == 32
 
 
-@pytest.mark.parametrize(
-    "layer", [MAMBA1, MAMBA2, DELTA, KIMI, LIGHTNING, MLSTM, RWKV, GRIFFIN], ids=lambda x: x["kind"]
-)
+@for_each("layer", [MAMBA1, MAMBA2, DELTA, KIMI, LIGHTNING, MLSTM, RWKV, GRIFFIN], ids=lambda x: x["kind"])
 def test_arrays_price_as_their_elements(layer: dict[str, Any]):
     sizes = np.array([17.0, 64.0, 4096.0])
     grid = scan(layer, sizes).work()

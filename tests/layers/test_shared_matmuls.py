@@ -9,11 +9,12 @@ from inferplan.catalog.files import names
 from inferplan.estimate.graph import build
 from inferplan.work.ops import GroupedMatmul, Matmul
 from inferplan.work.step import Segment, Step
+from tests.cases import for_each
 
 FIRST, SECOND = Segment(batch=3.0, new=1.0, past=100.0), Segment(batch=5.0, new=1.0, past=7.0)
 
 
-@pytest.mark.parametrize("model", names("models"))
+@for_each("model", names("models"))
 def test_two_segments_launch_the_matmuls_of_one(model: str) -> None:
     deployment = assemble(Request(model=model, gpu="b200-hgx", ideal=True))
 

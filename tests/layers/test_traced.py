@@ -22,6 +22,7 @@ from inferplan.work.ops import Attention, GroupedMatmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step, decode
 from tests.builders import chip, deploy
+from tests.cases import for_each
 
 LAYER: dict[str, Any] = {
     "kind": "traced",
@@ -136,7 +137,7 @@ def test_a_model_survives_its_own_file() -> None:
     assert ModelSpec.model_validate(yaml.safe_load(to_yaml(model))) == model
 
 
-@pytest.mark.parametrize("division", [{"tp": 2}, {"dp": 2}, {"cp": 2}, {"tp": 2, "pp": 3}])
+@for_each("division", [{"tp": 2}, {"dp": 2}, {"cp": 2}, {"tp": 2, "pp": 3}])
 def test_what_would_divide_a_layer_is_refused(division: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="divided by pipeline stages alone"):
         deploy(ModelSpec.model_validate(MODEL), chip(1e12, 1e15, link=1e9), parallel=Parallelism(**division))
@@ -155,7 +156,7 @@ def test_a_layer_without_operators_has_no_time() -> None:
     assert error.value.because == "why"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "wrong"),
     [("rows", {"bx": 1}), ("rows", {"pp": 1}), ("runs", "magic"), ("mask", "spiral"), ("experts", 0)],
 )

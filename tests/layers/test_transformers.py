@@ -17,6 +17,7 @@ from inferplan.work.formats import uniform
 from inferplan.work.ops import Attention, Conv, GroupedMatmul, IndexSelect, Matmul, Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
+from tests.cases import for_each
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -265,14 +266,14 @@ def expanded(case: Case) -> Case:
     return Case(case.family, case.config, [case.layers[0] | {"mixer": dense}])
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@for_each("case", CASES, ids=IDS)
 def test_parameters_are_those_of_transformers(case: Case):
     with torch.device("meta"):
         built = theirs(case)
     assert spec(case).parameters["total"] == sum(p.numel() for p in built.parameters())
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@for_each("case", CASES, ids=IDS)
 def test_flop_are_those_of_transformers_forward(case: Case):
     built = theirs(case)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -311,7 +312,7 @@ def each(states: Any) -> list[Any]:
 STATEFUL = [case for case in CASES if case.family in ("Mamba", "Mamba2", "FalconH1", "NemotronH")]
 
 
-@pytest.mark.parametrize("case", STATEFUL, ids=[case.family for case in STATEFUL])
+@for_each("case", STATEFUL, ids=[case.family for case in STATEFUL])
 def test_state_is_what_the_cache_of_transformers_holds(case: Case):
     assert spec(case).state_elements_per_sequence == cache_elements(case)
 

@@ -33,6 +33,7 @@ from inferplan.validation.importers import read_file
 from inferplan.validation.rows import Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 HEAD = "model,gpu,engine,weights,isl,osl,concurrency,tp,requests,max_num_batched_tokens,ttft_ms,tpot_ms"
 CELLS = "llama-3.1-8b,h100-sxm,vllm,bf16,256,32,2,1,4,2048,40,8"
@@ -160,7 +161,7 @@ def test_the_file_says_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     assert yaml.safe_load(anchor_yaml(anchor)) == yaml.safe_load(target.read_text())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         ["estimate", *BARE],
@@ -266,7 +267,7 @@ def test_what_a_file_says_is_not_overruled(tmp_path: Path) -> None:
     assert "the file says tp 1, not 2" in row_of("here", FACTS, {"tp": "2"}).notes
 
 
-@pytest.mark.parametrize(
+@for_each(
     "flags",
     [["--engine", "sglang@0.5.6"], ["--engine", "sglang", "--backend", "attention=@0.5.6"]],
     ids=["release", "backend"],
@@ -358,7 +359,7 @@ def test_measured_runs_are_not_asked_for_again(tmp_path: Path) -> None:
     assert first in [run.load for run in suggest([request()], loads, 4).runs]
 
 
-@pytest.mark.parametrize("engine", ["vllm", "trtllm"])
+@for_each("engine", ["vllm", "trtllm"])
 def test_results_of_the_suggested_command_say_what_was_run(engine: str, tmp_path: Path) -> None:
     asked = request(engine=engine, parallel=Parallelism(tp=2), quant="bf16")
     (run,) = suggest([asked], Loads((4,), (512,), (64,)), 1).runs
@@ -419,7 +420,7 @@ def test_the_command_prints_table_and_json() -> None:
     assert run_cli(*asked, "--division", "two")[0] == 2
 
 
-@pytest.mark.parametrize("command", ["simulate", "estimate", "explain ttft", "plan"])
+@for_each("command", ["simulate", "estimate", "explain ttft", "plan"])
 def test_runs_without_drafts_say_nothing_of_steps_that_verify_them(command: str, tmp_path: Path) -> None:
     name, *number = command.split()
     deployment, own = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm")), tmp_path / "own.yaml"

@@ -11,6 +11,7 @@ import pytest
 from inferplan.errors import InputFileError
 from inferplan.validation.importers import read_file
 from inferplan.validation.rows import Row
+from tests.cases import for_each
 
 SUPPLIED = {"gpu": "h100-sxm", "tp": "2", "precision": "fp8", "engine": "vllm", "model": "llama-3.1-70b"}
 VLLM = {
@@ -249,7 +250,7 @@ def test_llama_bench_prefill(tmp_path: Path) -> None:
     assert row.measured.tpot is None
 
 
-@pytest.mark.parametrize("label", ["time to output token", "Time per Output Token"])
+@for_each("label", ["time to output token", "Time per Output Token"])
 def test_mlperf_is_in_nanoseconds_under_both_labels(tmp_path: Path, label: str) -> None:
     text = MLPERF.replace("time to output token", label)
     row = read(tmp_path, text, {**SUPPLIED, "isl": "300", "osl": "300"})[0]
@@ -278,14 +279,14 @@ def test_plain_rows_keep_their_cells_and_their_order(tmp_path: Path) -> None:
     assert rows[0].run.ep == 1
 
 
-@pytest.mark.parametrize("ep", ["", "0", "0.0", "1"])
+@for_each("ep", ["", "0", "0.0", "1"])
 def test_an_empty_or_zero_ep_is_one(tmp_path: Path, ep: str) -> None:
     run = read(tmp_path, table(f"h100-sxm,llama-3.1-8b,vllm,bf16,1024,256,16,1,{ep},50,8,"), {})[0].run
     assert run is not None
     assert run.ep == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "reason"),
     [
         ("h100-sxm,llama-3.1-8b,vllm,bf16,,256,16,1,,50,8,", "isl is empty"),
@@ -310,7 +311,7 @@ def test_flags_fill_what_is_empty_and_nothing_else(tmp_path: Path) -> None:
     assert [(row.run.gpu, row.run.tp) for row in rows if row.run] == [("h200-sxm", 2), ("h100-sxm", 4)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "words"),
     [
         ("", "is empty"),

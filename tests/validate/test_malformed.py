@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from inferplan.errors import InputFileError
 from inferplan.validation.importers import read_file
+from tests.cases import for_each
 from tests.cli.bad_input_files import BENCHMARKS
 
 OTHERS: list[Any] = [None, True, 3, -3, 10**30, "x", "", [], [1], {}, {"mean": "x"}, float("inf"), float("nan")]
@@ -28,7 +27,7 @@ def broken(value: Any) -> Iterator[Any]:
                 yield [*value[:key], part, *value[key + 1 :]]
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@for_each("name", BENCHMARKS)
 def test_a_broken_value_is_one_error_or_a_row(name: str, tmp_path: Path) -> None:
     path, refused, rows = tmp_path / name, 0, 0
     for record in broken(BENCHMARKS[name]):

@@ -26,6 +26,7 @@ from inferplan.validation.predict import impossible, predict
 from inferplan.validation.rows import Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import score
+from tests.cases import for_each
 
 PLAIN: dict[str, str] = {
     "model": "llama-3.1-8b",
@@ -55,7 +56,7 @@ def formats(**changes: str) -> tuple[str, str, str, str]:
     return precision.weights.name, precision.experts.name, precision.activations.name, precision.kv.name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "expected"),
     [
         ({}, ("bf16", "bf16", "bf16", "bf16")),
@@ -85,9 +86,7 @@ def test_expert_slices_and_groups_make_the_attention_group() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("version", "words"), [("0.16.0", "defaults of 0.18"), ("nightly-dev-2026", "not on file"), ("0.20.1", "")]
-)
+@for_each(("version", "words"), [("0.16.0", "defaults of 0.18"), ("nightly-dev-2026", "not on file"), ("0.20.1", "")])
 def test_an_unknown_version_takes_the_nearest_and_says_so(version: str, words: str) -> None:
     run = row(engine_version=version).run
     assert run is not None
@@ -202,7 +201,7 @@ def test_bands_join_in_squares_of_logarithms() -> None:
     assert high > 1.1
 
 
-@pytest.mark.parametrize(("gpu", "known"), [("h100-sxm", True), ("h20", False), ("tpu-v5e", False), ("mi210", False)])
+@for_each(("gpu", "known"), [("h100-sxm", True), ("h20", False), ("tpu-v5e", False), ("mi210", False)])
 def test_a_band_is_known_where_something_was_held_out(gpu: str, known: bool) -> None:
     """Kernels of H20 have errors that carrying constants had between its relatives, but none of its systems was held
     out."""
@@ -327,7 +326,7 @@ MARLIN = {
 }
 
 
-@pytest.mark.parametrize("model", list(MARLIN))
+@for_each("model", list(MARLIN))
 def test_experts_of_four_bits_run_the_kernels_of_their_run(model: str) -> None:
     """InferenceX, vLLM on H200, 64 users of 8,192 and 1,024 tokens: Marlin whatever the group of int4's scales is, for
     mxfp4 because the run script says so. By bf16's kernel and mxfp4's usual one first tokens are 30 and 43 % early.

@@ -24,6 +24,7 @@ from inferplan.validation.score import Scored, score, statistics
 from inferplan.work.ops import Collective, Exchange
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
+from tests.cases import for_each
 
 NODE = {
     "model": "DeepSeek-R1",
@@ -123,7 +124,7 @@ def test_drafts_are_the_models_own_head_accepted_as_was_measured() -> None:
     assert (drafts.width, drafts.draft is not None) == (4, True)
 
 
-@pytest.mark.parametrize(("spread", "drafted"), [("0", 3), ("1", 1)])
+@for_each(("spread", "drafted"), [("0", 3), ("1", 1)])
 def test_drafts_that_are_not_stated_are_those_of_the_scripts(spread: str, drafted: int) -> None:
     told = row(NODE, dp_attention=spread, speculation="mtp")
     assert told.run is not None and told.run.draft_tokens == drafted
@@ -138,9 +139,7 @@ def test_what_the_run_script_sets_stands_in_for_the_table() -> None:
     assert other.run is not None and other.run.kv == "fp8"
 
 
-@pytest.mark.parametrize(
-    ("weights", "ranks", "in_order"), [("fp8-block", 32, True), ("fp8-block", 48, False), ("nvfp4", 48, True)]
-)
+@for_each(("weights", "ranks", "in_order"), [("fp8-block", 32, True), ("fp8-block", 48, False), ("nvfp4", 48, True)])
 def test_recipes_without_a_balancer_keep_copies_in_order(weights: str, ranks: int, in_order: bool) -> None:
     """--init-expert-location was given for 48 ranks of decodes in fp8 alone, --enable-eplb never."""
     told = row(
@@ -198,7 +197,7 @@ def test_sums_of_buffers_of_all_tokens_take_two_all_reduces() -> None:
         assert wires == [share * 400 * 14336.0] * 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("isl", "workers", "spread", "users", "places", "prompts"),
     [
         ("1024", "9", "0", "11", 1, (8192, 8)),  # c1_ctx1_gen9_tep8_batch1

@@ -8,6 +8,7 @@ import pytest
 
 from inferplan.errors import InputFileError
 from inferplan.validation.startup_logs import compare, is_startup_log, parse, read_log
+from tests.cases import for_each
 
 VLLM = """INFO Initializing a V1 LLM engine (v0.19.1) with config: model='meta-llama/Llama-3.1-8B-Instruct', \
 dtype=torch.bfloat16, max_seq_len=131072, tensor_parallel_size=1, pipeline_parallel_size=1, quantization=None, \
@@ -44,7 +45,7 @@ def test_sglang_lines() -> None:
     assert found.logged == {"weights": pytest.approx(15.06 * 2**30), "kv_tokens": 411552}
 
 
-@pytest.mark.parametrize("text", [VLLM, SGLANG])
+@for_each("text", [VLLM, SGLANG])
 def test_predicted_memory_is_within_a_few_percent(tmp_path: Path, text: str) -> None:
     path = tmp_path / "server.log"
     path.write_text(text)
