@@ -32,6 +32,7 @@ FEATURES: dict[str, Feature] = {
     # what a load has
     "classes": Feature("classes of traffic", "--classes", "classes.md"),
     "queue": Feature("an order of the queue by class", "--queue", "classes.md"),
+    "fair-queue": Feature("a fair order of the queue", "--queue fair", "classes.md"),
     "adapters": Feature("LoRA adapters", "--lora-rank", "lora.md"),
     "thoughts": Feature("thoughts before answers", "--thinking-tokens", "reasoning.md"),
     "turns": Feature("conversations", "--turns", "serving.md"),
@@ -109,30 +110,24 @@ _OPEN = "--rate, or requests with times of their own"
 _ROUTED = "--routing round-robin or least-loaded"
 _SHARING = "requests that share text: --trace with hashes, --turns, --shared-prefix"
 
-_ADAPTER_STEPS = "the times of steps with a number of adapters are known of one engine that decodes plainly"
 _AHEAD = "arrivals have to be known ahead"
 _ANCHOR_STAYS = "the measured runs are of replicas that are there all the time"
-_CLASS_PROMPTS = "the file of the classes gives the lengths of their prompts, which share nothing"
-_ENERGY = "the joules are those of the mean steps of one pool of engines"
+_CLASS_PROMPTS = "the file of the classes gives the lengths of their prompts, which are text"
 _FROM_HOST = "what of them is read from the host's memory is not known"
 _GIVEN_RATE = "a given rate (a --workload may bring one) does not say where the hits lie"
 _HOST = "what the host computes is known for one device and a decoder of text"
-_LOST_CALLS = "what becomes of a session whose calls are lost with a replica is not modelled"
-_MASKED_RANKS = "masks of one batch are filled beside another, which is not priced"
-_MID_STEP = "how such an engine aborts a call in the middle of a step is not known"
+_MID_STEP = "a place of such a batch stays taken until all of it is done"
 _MIG = "instances have no NVLink between them, and nobody has published what they exchange otherwise"
-_ONE_GRAMMAR = "all answers of a prompt follow one grammar, and masks are drawn for each answer"
-_ONE_MASK = "a mask belongs to a step that writes one token of each sequence, by its own chance"
+_PASSED_OVER = "what a class is due whose requests are passed over for want of a slot, nobody says"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
-_TEMPLATES = "chat templates leave thoughts out of later prompts, which then differ from what was cached"
+_WHICH_POOL = "nobody publishes what engines do with caches on their way from a pool that loses a replica, or to it"
 _WHOLE_RUN = "failures are at times of the whole run"
 
 _TABLE: list[tuple[str, str, str, str, str]] = [
     # what no load can have
-    ("classes", "shared-text turns samples media", "load", _CLASS_PROMPTS, _LEAVE),
-    ("thoughts", "turns", "load", _TEMPLATES, _LEAVE),
+    ("classes", "media", "load", _CLASS_PROMPTS, _LEAVE),
     # what no deployment can have
     ("mig", "several-devices", "deployment", _MIG, "--tp 1, a larger profile, or the whole GPU"),
     ("encoder-decoder", "pipelines attention-dp context-parallel", "deployment", _STAGES, "--tp, or --replicas"),
@@ -142,16 +137,8 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("host-layers", "anchor", "deployment", "the measured runs are of devices that keep every layer", _LEAVE),
     ("power-cap", "anchor", "deployment", "the measured runs are of devices without this cap", _LEAVE),
     ("power-cap", "two-batches", "deployment", "kernels of both halves run at once, and draw together", _LEAVE),
-    # structured decoding
-    ("structured", "drafts thoughts", "simulate", _ONE_MASK, _LEAVE),
-    ("structured", "samples", "simulate", _ONE_GRAMMAR, _LEAVE),
-    ("structured", "adapters", "simulate", "a step is priced with masks or with adapters, not with both", _LEAVE),
-    ("structured", "pools", "simulate", "masks are priced in the steps of one pool of engines", _LEAVE),
-    ("structured", "pipelines attention-dp", "simulate", _MASKED_RANKS, "--tp"),
     # adapters
-    ("adapters", "drafts pools", "simulate", _ADAPTER_STEPS, _LEAVE),
-    ("adapters", "pipelines coupled-ranks", "simulate", _ADAPTER_STEPS, "--tp"),
-    ("adapters", "queue", "simulate", "which request comes next is chosen by its adapter, too", "--queue fcfs"),
+    ("adapters", "fair-queue", "simulate", _PASSED_OVER, "--queue fcfs or priority"),
     ("adapters", "jobs", "simulate", "the slots of adapters are followed in one process", "leave --jobs out"),
     # models that read a prompt in one pass
     ("encoder", "thoughts structured drafts kv-offload tiers pools", "simulate", _ONE_PASS, _DECODER),
@@ -159,9 +146,10 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     # sessions of agents
     ("sessions", "media", "simulate", "the calls of a session are text", _LEAVE),
     ("sessions", "warmup", "simulate", "a warm-up counts requests, and sessions are not cut", "leave --warmup out"),
-    ("sessions", "failures", "simulate", _LOST_CALLS, "leave --fail out"),
+    ("sessions", "classes", "simulate", "each says of every request who sends it, how long it is and when", _LEAVE),
+    ("sessions", "samples", "simulate", "which of several answers an agent goes on with is not said", _LEAVE),
     ("sessions", "elastic unlike", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay, all alike"),
-    ("patience", "pools static-batches pipelines coupled-ranks", "simulate", _MID_STEP, _NO_CANCEL),
+    ("patience", "static-batches", "simulate", _MID_STEP, _NO_CANCEL),
     # what keeps a cache
     (
         "tiers",
@@ -174,7 +162,8 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("shared-tiers", "jobs", "simulate", "a shared tier connects the replicas", "leave --jobs out"),
     # replicas
     ("pools", "replicas", "simulate", "pools have numbers of their own", "leave --replicas out"),
-    ("pools", "failures elastic unlike", "simulate", _ONE_POOL, _ALIKE),
+    ("pools", "failures", "simulate", _WHICH_POOL, _ALIKE),
+    ("pools", "elastic unlike", "simulate", _ONE_POOL, _ALIKE),
     ("pools", "anchor", "simulate", "the measured runs are of engines that compute prompts and decode", _LEAVE),
     ("unlike", "failures elastic", "simulate", _ONE_POOL, _ALIKE),
     ("unlike", "sticky prefix-aware", "simulate", _ONE_POOL, _ROUTED),
@@ -183,7 +172,6 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("elastic", "users turns", "simulate", _AHEAD, _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
     ("failures", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
-    ("energy", "drafts structured tiers kv-offload pools failures", "simulate", _ENERGY, "leave --energy out"),
     ("energy", "encoder-decoder host-layers", "simulate day", "what they draw is not known", "leave --energy out"),
     ("hit-curve", "failures", "simulate", "a lost cache has no stack distances", _LEAVE),
     ("failures", "warmup", "simulate", _WHOLE_RUN, "leave --warmup out"),

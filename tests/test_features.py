@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
@@ -22,7 +23,8 @@ from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cluster import Beside, Fleet
 from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
-from inferplan.serving.simulator import Options, simulate
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.serving.techniques.tiers import CacheTier
@@ -79,6 +81,8 @@ class Run:
         else:
             kinds, arrivals = (self.sessions,), self.load["arrivals"]
             traffic = SessionTraffic(kinds=kinds, arrivals=arrivals, sessions_count=3).requests()
+            told = {"samples": self.load.get("samples", 1), "classes": self.load.get("classes", ())}
+            traffic = replace(traffic, **told, of=np.zeros(len(traffic), dtype=np.int64) if told["classes"] else None)
         return deployment, traffic, self.flags, Options(**{**self.options, "fleet": Fleet(**self.fleet)})
 
 
@@ -158,6 +162,7 @@ FAILING = Failures(at=(Failure(at=0.1),))
 FEATURE: dict[str, Callable[[Run], None]] = {
     "classes": of_load(classes=tuple(TrafficClass(name=n, share=0.5, prompt=SHORT, output=FEW) for n in ("a", "b"))),
     "queue": with_queue,
+    "fair-queue": with_queue,
     "adapters": with_adapters,
     "thoughts": of_load(output=ReasoningLengths(thought=FEW, answer=FEW)),
     "turns": with_prefix(turns=2),

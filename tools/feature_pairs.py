@@ -70,7 +70,7 @@ def asked(command: str, features: tuple[str, ...]) -> list[str]:
             *([] if "pools" in features else ["--aggregated"]),
         ]
         rest += [f"--{degree} 1" for degree, name in _DEGREES.items() if name not in features]
-    shared = "--turns 2" if "tiers" in features and not loads else ""
+    shared = "--turns 2" if "tiers" in features and "sessions" not in features else ""  # text that prompts share
     text = " ".join([*(loads or [_LOAD]), shared, *options, *rest])
     return [command, *MODEL, *text.split(), "--format", "json"]
 

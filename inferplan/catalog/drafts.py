@@ -14,6 +14,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.prediction import MTP, DraftModels, draft_models, head_models
 from inferplan.models.spec import DraftHead, ModelSpec
+from inferplan.work.adapters import LoraAsked
 from inferplan.work.formats import Precision, find_format, held_by
 from inferplan.work.parallel import Parallelism
 
@@ -98,7 +99,7 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     skew = request.expert_skew if models.whole.has_experts else None
     alone = replace(request, anchor=None, prune=None, generation=(), parallel=Parallelism(), flags=flags)
-    alone = replace(alone, expert_skew=skew)
+    alone = replace(alone, expert_skew=skew, lora=LoraAsked())  # engines change the served model alone by adapters
     if reads_states and name != MTP:
         served = precision_of(replace(request, prune=None), model, load_hardware(request.gpu))
         whole = assemble(replace(alone, quant=None, roles=()), model_loader=lambda _: models.whole)

@@ -30,17 +30,21 @@ QUEUE: tuple[tuple[str, ...], dict[str, Any]] = (
 classes_option = click.option(*CLASSES[0], **CLASSES[1])
 queue_option = click.option(*QUEUE[0], **QUEUE[1])
 
-_OF_CLASSES = (
-    *("workload", "trace", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "samples"),
-    *("ttft", "tpot", "e2e", "slo", "percentile", "deadline"),
-    *("cached_prefix", "thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
-    *("sessions", "session_rate", "session_time", "session_count", "cache_tiers"),
+_SAID = (
+    *("workload", "trace", "prompt", "output_tokens", "ttft", "tpot", "e2e", "slo", "percentile", "deadline"),
+    *("answer_ttft", "sessions", "session_rate", "session_time", "session_count"),
 )
-"""What classes say for themselves, or know nothing of."""
+"""What classes say for themselves."""
+_UNPLANNED = (
+    *("shared_prefix", "distinct_prefixes", "turns", "samples", "cached_prefix"),
+    *("thinking_tokens", "thinking_budget", "thinking_end", "cache_tiers"),
+)
+"""What requests of classes may share or think, where they are simulated one by one."""
 
 
-def asked_classes(values: dict[str, Any], rated: bool = False) -> Mix:
+def asked_classes(values: dict[str, Any], rated: bool = False, alone: bool = True) -> Mix:
     """The classes that are asked for; none where ``--classes`` is not given. rated: their rates are said elsewhere.
+    alone: nothing is known of what their requests share, and of thoughts.
 
     Raises ``UsageError`` for options that the file speaks for, and for an order of the queue without classes.
     """
@@ -50,14 +54,15 @@ def asked_classes(values: dict[str, Any], rated: bool = False) -> Mix:
                 f"--queue {values['queue']} needs several classes of traffic", hint="--classes FILE, or leave it out"
             )
         return Mix((), None)
-    given = [name for name in _OF_CLASSES if values.get(name) not in (None, 0, ())]
+    said = (*_SAID, *_UNPLANNED) if alone else _SAID
+    given = [name for name in said if values.get(name) not in (None, 0, ())]
     if values.get("length_ratio_min", 1.0) != 1.0:
         given.append("length_ratio_min")
     if given:
         option = given[0].replace("output_tokens", "output").replace("cache_tiers", "cache_tier").replace("_", "-")
         raise UsageError(
             f"--{option} and --classes exclude each other",
-            because="each class has lengths and limits of its own, and its requests share nothing",
+            because="each class has lengths and limits of its own" + (", and its requests share nothing" * alone),
             hint="the file of the classes says it, or leave one of them out",
         )
     mix = load_classes(values["classes"], rated)

@@ -10,6 +10,7 @@ from inferplan.fields import made_if_asked
 from inferplan.traffic.reasoning import ThoughtsAsked
 
 if TYPE_CHECKING:
+    from inferplan.traffic.reasoning import ReasoningLengths
     from inferplan.traffic.requests import Lengths
 
 
@@ -17,6 +18,14 @@ def thinking(answer: Lengths, values: Mapping[str, Any], ratio_min: float = 1.0)
     """What is written for a request whose ``answer`` is as long: it, or a thought and it where one is asked for."""
     asked = made_if_asked(ThoughtsAsked, values)
     return answer if asked is None else asked.before(answer, ratio_min)
+
+
+def thoughts_of(values: Mapping[str, Any]) -> ReasoningLengths | None:
+    """The thoughts before answers whose lengths are said elsewhere; ``None`` where nobody thinks."""
+    from inferplan.traffic.requests import Lengths
+
+    asked = made_if_asked(ThoughtsAsked, values)
+    return None if asked is None else asked.before(Lengths())
 
 
 def refuse_thinking(values: Mapping[str, Any], beside: str, because: str) -> None:

@@ -12,18 +12,16 @@ from inferplan.traffic.requests import ArrivalKind, ClosedLoop, OpenLoop, Reques
 if TYPE_CHECKING:
     from inferplan.traffic.sessions import SessionTraffic
 
-_NOT_OF_SESSIONS = (
-    *("requests_count", "warmup", "loras", "client_timeout", "prefix_hit_rate"),
-    *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
-)
+_NOT_OF_SESSIONS = ("requests_count", "warmup", "client_timeout", "prefix_hit_rate")
 """Options that are not modelled with sessions, whatever brings them."""
-_SAID = (
+_THOUGHTS = ("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft")
+_SIMULATED = (
     *("workload", "trace", "rate", "prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns"),
     *("think_time", "samples", "classes", *_NOT_OF_SESSIONS),
-    *("requests", "deadline", "cached_prefix", "users"),
-    *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
 )
-"""Options that describe requests, which sessions bring, or that are not modelled with them."""
+_SAID = (*_SIMULATED, "loras", "requests", "deadline", "cached_prefix", "users", *_THOUGHTS)
+"""Options that describe requests, which sessions bring, or that are not modelled with them: in a simulation, and in a
+plan."""
 _INSTEAD = {
     "rate": "--session-rate 0.2/s",
     "requests_count": "--session-count 200",
@@ -72,9 +70,10 @@ def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> Sess
             require_sessions(values)
         return None
     from inferplan.catalog.sessions import load_sessions
+    from inferplan.cli.reasoning_options import thoughts_of
     from inferplan.traffic.sessions import SessionTraffic
 
-    refuse_beside(values)
+    refuse_beside(values, _SIMULATED)
     if (values["session_rate"] is None) == (closed is None):
         raise UsageError(
             "sessions need one kind of load", hint="--session-rate 0.2/s, or --concurrency 20 for so many at a time"
@@ -90,6 +89,7 @@ def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> Sess
         sessions_count=values["session_count"],
         seed=values["seed"],
         name=found.name,
+        thoughts=thoughts_of(values),
     )
 
 
@@ -101,7 +101,7 @@ def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: Closed
     from inferplan.traffic.agent_traces import begun, first_sessions
 
     spread = ("arrivals", "burstiness") if values["session_rate"] is None else ()
-    given = [name for name in (*_NOT_OF_SESSIONS, *spread) if values.get(name)]
+    given = [name for name in (*_NOT_OF_SESSIONS, *_THOUGHTS, *spread) if values.get(name)]
     if given:
         raise UsageError(
             f"--{_SPELLED.get(given[0], given[0]).replace('_', '-')} and a trace of agents exclude each other",

@@ -335,7 +335,8 @@ def simulate_command(
     figures = those(energy=energy is not None, hit_curve=values["hit_curve"])
     options = replace(options, timeline=bool(timeline or plot_file), figures=frozenset(figures))
     if energy is not None:
-        _ = deployment.hardware.tdp  # an error without one, before the run
+        for pool in (deployment, options.fleet.prefill_deployment):
+            _ = None if pool is None else pool.hardware.tdp  # an error without one, before the run
     own = values["workload"] is None and values["classes"] is None and values["sessions"] is None
     if own and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
@@ -362,16 +363,27 @@ def _report(
     if options.fleet.failures is not None:
         from inferplan.reports.failures import failure_report
 
-        return failure_report(result)
+        return _with_energy(failure_report(result), run, result, energy)
     prompts = options.fleet.prefill_deployment or deployment
     report = simulation_report(result, _hit_curve(result, prompts, traffic, options) if values["hit_curve"] else ())
-    if energy is not None:
-        from inferplan.reports.energy import with_run_energy
-
-        report = with_run_energy(report, deployment, result, energy)
+    report = _with_energy(report, run, result, energy)
     plain = not options.fleet.prefill and result.records.sessions is None
     note = _idle(with_flags(deployment, flags), options, result.records.prompt) if plain else ""
     return replace(report, notes=[*report.notes, note]) if note else report
+
+
+def _with_energy(
+    report: Report,
+    run: tuple[Deployment, Flags, Options],
+    result: SimulationResult,
+    energy: EnergyAsked | None,
+) -> Report:
+    """The report with the joules of the run, where they are asked for."""
+    if energy is None:
+        return report
+    from inferplan.reports.energy import with_run_energy
+
+    return with_run_energy(report, (run[0], run[2]), result, energy)
 
 
 def _require_thoughts(values: dict[str, Any]) -> None:
@@ -453,7 +465,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     """The load that the options describe."""
     from inferplan.traffic import traces
 
-    classes = asked_classes(values)
+    classes = asked_classes(values, alone=False)
     if classes.rate is not None:
         values = {**values, "rate": classes.rate}
     given = [name for name in ("trace", "rate", "concurrency") if values[name] is not None]

@@ -23,9 +23,10 @@ def structured_report(result: Estimate, structured: Structured | None, compiling
             hint="--structured-share 0.3 --mask-time 40us --host-cores 32 as well, or leave it out",
         )
     from inferplan.estimate.batch import Estimate
-    from inferplan.estimate.structured import MaskedSteps, StructuredEstimate
+    from inferplan.estimate.structured import MaskedSteps, StructuredEstimate, require_one_engine
     from inferplan.reports.structured import masked_report
 
+    require_one_engine(result.deployment)
     MaskedSteps(deployment=result.deployment, structured=structured)  # which says for what it is known
     if type(result) is not Estimate or not result.load.kv_cache:
         raise UsageError(

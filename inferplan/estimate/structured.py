@@ -6,6 +6,11 @@ launches the forward pass, fills the masks meanwhile and samples when both are d
 
     step = host + max(forward, masks) + copy + apply          masks behind the forward pass
     step = host + forward + masks + copy + apply              masks before it
+
+A sequence has a mask for each token that a step may write: with ``k`` drafted tokens ``1 + k``, all filled one after
+another, for the grammar steps through the drafts (``v1/structured_output/__init__.py``, ``grammar_bitmask``: threads
+are for ``max_num_spec_tokens == 0``). A sequence that thinks has a mask that lets everything pass, which nobody fills,
+but which is copied and applied as the others are (``should_fill_bitmask``, unless ``enable_in_reasoning``).
 """
 
 from __future__ import annotations
@@ -32,6 +37,8 @@ from inferplan.work.ops import Elementwise
 
 _WORD = 32
 """Tokens of a word of a mask, which is an int32."""
+_MOST_KNOWN = 4096
+"""Kinds of steps whose masks are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +92,9 @@ class Structured:
         """As it is asked for; units are in the keys."""
         return stated(self)
 
-    def fill(self, masks: int, filling: MaskFilling) -> float:
-        """Seconds until an engine has filled so many masks."""
-        return filling.seconds(masks, self.mask_time, self.cores)
+    def fill(self, masks: int, filling: MaskFilling, serial: bool = False) -> float:
+        """Seconds until an engine has filled so many masks. serial: one after another however many there are."""
+        return masks * self.mask_time if serial else filling.seconds(masks, self.mask_time, self.cores)
 
 
 def mask_filling(engine: Engine) -> MaskFilling:
@@ -99,6 +106,29 @@ def mask_filling(engine: Engine) -> MaskFilling:
             hint="--engine vllm, or leave --structured-share out",
         )
     return engine.masks
+
+
+def require_one_engine(deployment: Deployment) -> None:
+    """Raise ``UsageError`` for a division whose masks only a simulation knows: in a closed form all ranks and batches
+    in flight are alike."""
+    if deployment.parallel.pp > 1 or deployment.parallel.dp > 1:
+        raise UsageError(
+            "structured decoding with several pipeline stages or attention ranks is modelled in a simulation alone",
+            because="masks of one batch are then filled beside another",
+            hint="inferplan simulate, --tp, or leave --structured-share out",
+        )
+
+
+class MaskRows(NamedTuple):
+    """The sequences of a step that get a token. decodes: with a mask for each token that they may write. prompts: with
+    one, for their first. thinking, first_thoughts: the same of those whose mask lets everything pass, so that nobody
+    fills it.
+    """
+
+    decodes: int
+    prompts: int = 0
+    thinking: int = 0
+    first_thoughts: int = 0
 
 
 class _OfBatch(NamedTuple):
@@ -115,24 +145,27 @@ class _OfBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedSteps:
-    """What masks add to the steps of a deployment.
+    """What masks add to the steps of a deployment, of one attention rank. width: tokens that a step may write for each
+    sequence, drafts and one. together: answers of each prompt, which share its grammar and decode side by side.
 
     Of a batch of B sequences a binomial number is structured, for the two kinds of requests are alike but for their
-    masks: what is added is its mean over them. Raises ``UsageError`` where the engine's way is not known.
+    masks: what is added is its mean over them; of answers of the same prompt all are or none. Raises ``UsageError``
+    where the engine's way is not known.
     """
 
     deployment: Deployment
     structured: Structured
+    width: int = 1
+    together: int = 1
 
     def __post_init__(self) -> None:
-        parallel = self.deployment.parallel
         require_decoder(self.deployment.model, "structured decoding", "leave --structured-share out")
         mask_filling(self.deployment.engine)
-        if parallel.pp > 1 or parallel.dp > 1:
+        if self.deployment.parallel.pp > 1 and not self.structured.overlapped:
             raise UsageError(
-                "structured decoding with several pipeline stages or attention ranks is not modelled",
-                because="masks of one batch are then filled beside another",
-                hint="--tp, or leave --structured-share out",
+                "masks before the forward pass of a pipeline are not known of any engine",
+                because="the engine that is known launches the pass first, and fills masks while it runs",
+                hint="leave --no-mask-overlap out",
             )
 
     @property
@@ -151,15 +184,18 @@ class MaskedSteps:
             )
         return masks * self.mask_bytes / (hardware.to_host.bandwidth if given is None else given)
 
+    def operator(self, masks: Num) -> Elementwise:
+        """What the device does with so many masks: it reads their bits and the logits, and writes these."""
+        base, vocab = self.deployment.precision.base, self.deployment.model.vocab
+        return Elementwise(name="mask", ranks=1, tokens=masks, width=vocab, base=base, reads=1 + 1 / (8 * base.width))
+
     def applied(self, masks: Num) -> Num:
         """Seconds in which the device reads and writes the logits of so many sequences."""
-        deployment = self.deployment
-        base, vocab = deployment.precision.base, deployment.model.vocab
-        op = Elementwise(name="mask", ranks=1, tokens=masks, width=vocab, base=base, reads=1 + 1 / (8 * base.width))
-        return price(op, *deployment.runs_on(op)).total
+        op = self.operator(masks)
+        return price(op, *self.deployment.runs_on(op)).total
 
     @cached_property
-    def _known(self) -> dict[int, _OfBatch]:
+    def _known(self) -> dict[MaskRows, _OfBatch]:
         return {}
 
     @cached_property
@@ -173,24 +209,52 @@ class MaskedSteps:
             self._behind[size] = np.concatenate([[0.0], np.asarray(self.copied(masks) + self.applied(masks))])
         return self._behind[size]
 
-    def _of(self, batch: int) -> _OfBatch:
-        if batch not in self._known:
-            share, size = self.structured.share, 1 << batch.bit_length()
-            fills = _fills(self.structured, mask_filling(self.deployment.engine), size)
-            fill, after = fills[: batch + 1], self._after(size)[: batch + 1]
-            chance = np.arange(batch + 1) == batch if share == 1 else binomial(batch, share)
+    def _of(self, rows: MaskRows) -> _OfBatch:
+        if rows not in self._known:
+            chance, everybody = (
+                self._chances(rows.decodes, rows.prompts),
+                self._chances(rows.decodes + rows.thinking, rows.prompts + rows.first_thoughts),
+            )
+            most, size = len(chance), 1 << (len(everybody) - 1).bit_length()
+            fill = _fills(self.structured, mask_filling(self.deployment.engine), size, self.width > 1)[:most]
             order = np.argsort(fill, kind="stable")  # more masks may take less time: beyond some, threads share them
             chances = chance[order].astype(np.float64)
-            self._known[batch] = _OfBatch(
-                fill[order], _and_later(chances), _and_later(chances * fill[order]), float(np.sum(chance * after))
-            )
-        return self._known[batch]
+            after = float(np.sum(everybody * self._after(size)[: len(everybody)]))
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            self._known[rows] = _OfBatch(fill[order], _and_later(chances), _and_later(chances * fill[order]), after)
+        return self._known[rows]
 
-    def beyond(self, batch: int, forward: Num) -> Num:
+    def _chances(self, decodes: int, prompts: int) -> npt.NDArray[np.float64]:
+        """The chance of 0, 1, ... masks of so many sequences."""
+        share, most = self.structured.share, self.width * decodes + prompts
+        if share == 1:
+            return np.equal(np.arange(most + 1), most).astype(np.float64)
+        if self.width == self.together == 1:
+            return binomial(most, share)
+        return np.convolve(self._grouped(decodes, self.width), self._grouped(prompts, 1))
+
+    def _grouped(self, sequences: int, each: int) -> npt.NDArray[np.float64]:
+        """The same of sequences with ``each`` masks, of which those of a prompt go together."""
+        share, (groups, rest) = self.structured.share, divmod(sequences, self.together)
+        chances = np.zeros(groups * self.together * each + 1)
+        chances[:: self.together * each] = binomial(groups, share)
+        if not rest:
+            return chances
+        last = np.zeros(rest * each + 1)
+        last[0], last[-1] = 1.0 - share, share
+        return np.convolve(chances, last)
+
+    def filled(self, rows: MaskRows) -> float:
+        """Mean seconds in which the masks of a step are filled."""
+        return float(self._of(rows).seconds[0])
+
+    def beyond(self, batch: int | MaskRows, forward: Num) -> Num:
         """Mean seconds that masks add to a step of ``batch`` rows whose kernels take ``forward`` seconds."""
-        if not batch:
+        rows = batch if isinstance(batch, MaskRows) else MaskRows(batch)
+        if not any(rows):
             return 0.0
-        of = self._of(batch)
+        of = self._of(rows)
         if not self.structured.overlapped:
             before: Num = forward * 0.0 + (float(of.seconds[0]) + of.after)
             return before
@@ -205,9 +269,9 @@ def _and_later(values: Array) -> Array:
 
 
 @lru_cache(maxsize=32)
-def _fills(structured: Structured, filling: MaskFilling, most: int) -> Array:
+def _fills(structured: Structured, filling: MaskFilling, most: int, serial: bool) -> Array:
     """Seconds to fill 0 to ``most`` masks."""
-    return np.array([structured.fill(count, filling) for count in range(most + 1)])
+    return np.array([structured.fill(count, filling, serial) for count in range(most + 1)])
 
 
 def binomial(count: int, share: float) -> npt.NDArray[np.float64]:

@@ -117,6 +117,17 @@ class Demand:
                 f"{of} {self.rate / self.samples:g} requests/s is less than can be planned for",
                 hint=f"at least {_LEAST:g} requests/s",
             )
+        shares = self.prefix.tokens > 0 or self.prefix.turns > 1 or self.samples > 1
+        if self.classes and shares:
+            raise UsageError(
+                "classes of traffic share no text in a plan", hint="leave one of them out, or inferplan simulate"
+            )
+        if isinstance(self.output, ReasoningLengths) and self.prefix.turns > 1:
+            raise UsageError(
+                "conversations of a model that thinks are not planned",
+                because="chat templates leave thoughts out of later prompts, which then differ from what was cached",
+                hint="leave --turns or --thinking-tokens out, or inferplan simulate",
+            )
         if self.classes and self.media is not None:
             raise UsageError("classes of traffic know no images, video or sound", hint="leave one of them out")
         if self.lora_bandwidth is not None and not self.lora_bandwidth > 0:

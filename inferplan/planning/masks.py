@@ -11,7 +11,7 @@ from inferplan.catalog.assemble import load_engine
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, host_seconds
-from inferplan.estimate.structured import MaskedSteps, Structured, mask_filling
+from inferplan.estimate.structured import MaskedSteps, Structured, mask_filling, require_one_engine
 from inferplan.planning.demand import Demand
 from inferplan.serving.rounds import LoadedRounds
 from inferplan.traffic.reasoning import ReasoningLengths
@@ -43,7 +43,11 @@ def masks_of(deployments: Sequence[Deployment], structured: Structured | None) -
 
     Raises ``UsageError`` for a division that is not modelled.
     """
-    return [None if structured is None else MaskedSteps(deployment=one, structured=structured) for one in deployments]
+    if structured is None:
+        return [None] * len(deployments)
+    for one in deployments:
+        require_one_engine(one)
+    return [MaskedSteps(deployment=one, structured=structured) for one in deployments]
 
 
 def with_masks(rounds: LoadedRounds, masked: MaskedSteps | None, batch: Array, coming: Array) -> LoadedRounds:

@@ -13,6 +13,7 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.table import Report, Table
 from inferplan.units import format_quantity, format_time
@@ -118,9 +119,11 @@ def run_record(found: RunEnergy, asked: EnergyAsked, result: SimulationResult) -
     }
 
 
-def with_run_energy(report: Report, deployment: Deployment, result: SimulationResult, asked: EnergyAsked) -> Report:
-    """The report of a run with its joules. Raises ``UsageError`` for a run that made no steps."""
-    found = run_energy(deployment, result)
+def with_run_energy(
+    report: Report, run: tuple[Deployment, Options], result: SimulationResult, asked: EnergyAsked
+) -> Report:
+    """The report of a run with its joules. run: what was simulated. Raises ``UsageError`` without steps."""
+    found = run_energy(run[0], result, run[1])
     if found is None:
         raise UsageError("a run without steps takes no energy", hint="a load that the deployment can serve")
     record = run_record(found, asked, result)

@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.estimate.structured import MaskedSteps
-from inferplan.serving.adapter_slots import AdapterPool, AdapterSlots, AdapterTimes
-from inferplan.serving.masked_times import MaskedTimes
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.plain_replica import PlainReplica
 from inferplan.serving.records import Excerpt, Meter, Metering, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.routing import Router
 from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.step_price import Lane, Modifiers, modified
 from inferplan.serving.step_times import StepTimes
 
 Event = tuple[float, int, int]
@@ -58,17 +56,13 @@ def _serve_elsewhere(cluster: Apart, incoming: Incoming, engines: list[int]) -> 
     return Served(cluster.records.excerpt(requests), meters, cluster.events, cluster.done - done)
 
 
-def _engine(group: list[Scheduler], times: StepTimes, beside: AdapterPool | MaskedSteps | None) -> Replica | Pipeline:
+def _engine(group: list[Scheduler], times: StepTimes, modifiers: Modifiers) -> Replica | Pipeline:
     """What keeps the time of schedulers that step together."""
     first = group[0]
     if len(group) > 1 or len(first.lanes) > 1:
-        return Pipeline(times, group)
-    if beside is None:
-        return PlainReplica(times, first)
-    if isinstance(beside, MaskedSteps):
-        return Replica(MaskedTimes(times, beside), first)
-    slots = first.admitted.adapters = AdapterSlots(beside, first.meter)
-    return Replica(AdapterTimes(beside, slots), first)
+        prices = [[modified(times, modifiers, Lane(one, lane)) for lane in range(len(one.lanes))] for one in group]
+        return Pipeline(times, group, prices)
+    return Replica(modified(times, modifiers, Lane(first)), first) if modifiers else PlainReplica(times, first)
 
 
 class Apart:
@@ -97,11 +91,9 @@ class Apart:
         """What happens whatever is sent: nothing, of replicas that are there all the time."""
         return []
 
-    def keep_time(
-        self, schedulers: list[Scheduler], prices: tuple[StepTimes, AdapterPool | MaskedSteps | None], together: int
-    ) -> None:
+    def keep_time(self, schedulers: list[Scheduler], prices: tuple[StepTimes, Modifiers], together: int) -> None:
         """Make the engines of these schedulers, of which so many in a row step together. prices: the times of their
-        steps, and the LoRA adapters by which these differ."""
+        steps, and what changes those."""
         for first in range(0, len(schedulers), together):
             group = schedulers[first : first + together]
             self.engine_of.update(dict.fromkeys(group, len(self.engines)))
@@ -191,7 +183,8 @@ class Apart:
         steps, engine = scheduler.rules.handoff, self.engines[self.engine_of[scheduler]]
         if steps:
             together = engine.ranks.schedulers if isinstance(engine, Pipeline) else [scheduler]
-            lane = max((one.decodes for one in together), key=lambda lane: lane.size)
+            fullest = max(together, key=lambda one: one.decodes.size)
+            lane = fullest.decodes
             context = lane.context / lane.size if lane.size else float(self.records.prompt[request])
-            time += steps * engine.times.decode(max(lane.size, 1), context)
+            time += steps * engine.price_of(fullest).decode(max(lane.size, 1), context)
         scheduler.receive(request, time)

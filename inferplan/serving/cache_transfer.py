@@ -10,7 +10,7 @@ does the same). All ranks send at once, and the slower side sets the time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from math import ceil
 from typing import NamedTuple
 
@@ -124,12 +124,12 @@ class Transfer:
 
     def sent(self, tokens: Num) -> Num:
         """Bytes that the busiest rank of the sender sends of ``tokens``."""
-        most: Num = np.maximum.reduce([np.asarray(self._sent_by(stage, tokens)) for stage in self._stages[0]])
+        most: Num = reduce(np.maximum, (self._sent_by(stage, tokens) for stage in self._stages[0]))
         return most if self.draft is None else most + self.draft.sent(tokens)
 
     def received(self, tokens: Num) -> Num:
         """Bytes that the busiest rank of the receiver keeps of ``tokens``, and therefore fetches."""
-        most: Num = np.maximum.reduce([np.asarray(stage.state(tokens)) for stage in self._stages[1]])
+        most: Num = reduce(np.maximum, (stage.state(tokens) for stage in self._stages[1]))
         return most if self.draft is None else most + self.draft.received(tokens)
 
     @cached_property

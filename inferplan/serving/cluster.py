@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.structured import MaskedSteps
 from inferplan.features import those
 from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
@@ -25,12 +24,13 @@ from inferplan.serving.failures import Failures
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.records import Meter, Metering, Records
+from inferplan.serving.records import CANCELLED, Meter, Metering, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Router, Routing
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
+from inferplan.serving.step_price import Modifiers
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 
@@ -139,7 +139,7 @@ class Fleet:
 
 class Kind(NamedTuple):
     """What the engines of a pool are: a deployment, the times of its steps, its rules, how each gets its cache, what
-    drafts beside it, LoRA adapters, and whether their caches share a tier."""
+    drafts beside it, LoRA adapters, whether their caches share a tier, and what changes the price of a step."""
 
     deployment: Deployment
     times: StepTimes
@@ -148,8 +148,7 @@ class Kind(NamedTuple):
     draft: Deployment | None = None
     adapters: AdapterPool | None = None
     shares: bool = False
-    masked: MaskedSteps | None = None
-    """What masks of structured decoding add to its steps."""
+    modifiers: Modifiers = ()
 
     def way_to(self, decodes: Kind, link: str | None) -> Transfer:
         """How caches move from here to ``decodes``."""
@@ -175,8 +174,27 @@ def _connected(jobs: int, fleet: Fleet, senders: Senders) -> UsageError:
     )
 
 
+class Process(Protocol):
+    """What happens on the clock of a cluster beside its engines: users of sessions, replicas that come and go. It says
+    which kinds of event it takes (:attr:`Cluster.handlers`), and puts new ones on the heap as they follow.
+    """
+
+    @property
+    def connects(self) -> bool:
+        """Whether what one engine does changes what another is sent."""
+
+    def start(self) -> None:
+        """The engines are made."""
+
+    def planned(self) -> list[Event]:
+        """What happens whatever is sent."""
+
+    def ended(self, request: int, time: float, rank: int) -> None:
+        """A client sees the end of a request at ``time``; ``rank``: the scheduler of the front that had it, or -1."""
+
+
 class Cluster(Apart):
-    """The engines of a run and the events between them."""
+    """The engines of a run and the events between them: one heap, one clock."""
 
     def __init__(
         self,
@@ -197,16 +215,46 @@ class Cluster(Apart):
         """Those of the schedulers of the front, where pools are apart."""
         self.kinds: tuple[Kind, ...] = ()
         """What the engines of the front and of the back are."""
+        self.made_of: Kind
+        """What a replica of the run is; replicas that come later are too."""
+        self.now = 0.0
+        """When what happened last did, beside the engines."""
+        self.waiting: list[int] = []
+        """Requests that have found no replica."""
+        self.processes: list[Process] = []
+        self.handlers: dict[int, Callable[[Event], int | None]] = {
+            SENT: self.sends,
+            _CACHED: self._cached,
+            ANSWERED: self._answered,
+            _BEGIN: self._marks,
+            END: self._marks,
+        }
+        """What is done about each kind of event: gives the index of the engine that it reaches, if there is one."""
+        self.member: list[int] = []
+        """Of which deployment each engine of the front is, where they are not alike: see ``served_by`` of records."""
 
-    def build(self, kind: Kind, prompts: Kind | None = None) -> None:
+    def add(self, process: Process, handlers: dict[int, Callable[[Event], int | None]]) -> None:
+        """Something else happens on this clock. handlers: by kind of event."""
+        self.processes.append(process)
+        self.handlers.update(handlers)
+
+    def build(self, kind: Kind, prompts: Kind | None = None, others: Sequence[Kind] = ()) -> None:
         """Make the engines: those of ``prompts`` compute prompts where pools are apart, ``None``: as the others.
+        others: of the fleet's ``others``, in the same pool.
 
-        Raises what :meth:`Transfer.between` does.
+        Raises what :meth:`Transfer.between` does, and ``UsageError`` for what a process or a weight does not go with.
         """
-        fleet = self.fleet
+        self._build(kind, prompts, others)
+        for process in self.processes:
+            process.start()
+
+    def _build(self, kind: Kind, prompts: Kind | None, others: Sequence[Kind]) -> None:
+        fleet, self.made_of = self.fleet, kind
         self.shares = kind.shares
         self.kinds = tuple(one._replace(cache=_nothing) for one in (prompts or kind, kind))  # for other processes too
-        if not fleet.disaggregated:
+        if others:
+            self.front = self._mixed((kind, *others))
+        elif not fleet.disaggregated:
             self.front = self._pool(kind, fleet.engines(kind.deployment))
         else:
             prompts = prompts or kind
@@ -229,12 +277,33 @@ class Cluster(Apart):
         shared = coupled_ranks(kind.deployment) if kind.rules.scheduler.ranks == "tokens" else 1
         return Router(self.fleet.routing, self.made(kind, ranks), self.records, shared)
 
+    def _mixed(self, kinds: Sequence[Kind]) -> Router:
+        """One pool of replicas that are not alike: those of the run, and the fleet's ``others``. Each gets turns by its
+        weight.
+
+        Raises ``UsageError`` for an engine that chooses among the ranks of a replica itself.
+        """
+        own = Beside(kinds[0].deployment, Flags(), kinds[0].deployment.parallel.replicas, self.fleet.weight)
+        pool, weights = list[Scheduler](), list[float]()
+        for member, (one, beside) in enumerate(zip(kinds, (own, *self.fleet.others))):
+            if one.rules.scheduler.ranks == "tokens" and coupled_ranks(one.deployment) > 1:
+                raise UsageError(
+                    "replicas that are not alike are fed by weight, which knows nothing of ranks",
+                    hint="replicas without attention data parallelism",
+                )
+            ranks = one.deployment.parallel.dp
+            count = beside.replicas * ranks
+            pool += self.made(one, count)
+            weights += [beside.weight / ranks] * count
+            self.member += [member] * count
+        return Router(self.fleet.routing, pool, self.records, weights=weights)
+
     def made(self, kind: Kind, ranks: int) -> list[Scheduler]:
         """The schedulers of so many attention ranks; the engines that keep their time are made too."""
         stages, width = kind.deployment.parallel.pp, kind.times.width
         made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]
         there = len(self.engines)
-        self.keep_time(made, (kind.times, kind.adapters or kind.masked), coupled_ranks(kind.deployment))
+        self.keep_time(made, (kind.times, kind.modifiers), coupled_ranks(kind.deployment))
         for engine in self.engines[there:]:
             engine.reactive = self.senders.reacts
         return made
@@ -242,7 +311,13 @@ class Cluster(Apart):
     @property
     def _one_way(self) -> bool:
         """Nothing that an engine does changes what another is sent or finds, but for caches from front to back."""
-        return not (self.senders.reacts or self.shares) and self.front.blind and self.back.blind
+        if self.senders.reacts or self.shares or any(process.connects for process in self.processes):
+            return False
+        return self.front.blind and self.back.blind
+
+    def planned(self) -> list[Event]:
+        """What happens whatever is sent."""
+        return [event for process in self.processes for event in process.planned()]
 
     def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
         """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
@@ -271,6 +346,9 @@ class Cluster(Apart):
         self.metering.close(self.meters)
         if self.senders.following:
             self.records.in_order()
+        if self.member:
+            went, count = self.front.went, len(self.records.prompt)
+            self.records.served_by = [self.member[went[request]] if request in went else -1 for request in range(count)]
         return self.meters
 
     def _run_open(self, jobs: int) -> None:
@@ -370,21 +448,40 @@ class Cluster(Apart):
             heapq.heappush(self.events, arrival)
 
     def _deliver(self, event: Event) -> int | None:
-        """A request, or its cache, reaches the engine that the router chooses: gives its index, if there is one."""
-        time, request, what = event
-        if what == _CACHED:
-            scheduler = self.back.pool[self.back.send(request, time)]
-            self.receive(scheduler, request, time)
-            return self.engine_of[scheduler]
-        following = self.senders.next(request) if what == ANSWERED else (request, 0.0)
-        if what in (_BEGIN, END) or following is None:
-            if what != ANSWERED or self.closed is not None:
-                self._mark(time, what == _BEGIN)
+        """Something happens: gives the index of the engine that it reaches, if there is one."""
+        self.now = event[0]
+        return self.handlers[event[2]](event)
+
+    def _cached(self, event: Event) -> int | None:
+        """The cache of a request arrives where it decodes."""
+        time, request, _ = event
+        if self.records.status[request] == CANCELLED:  # its user has given up meanwhile
+            return None
+        scheduler = self.back.pool[self.back.send(request, time)]
+        self.receive(scheduler, request, time)
+        return self.engine_of[scheduler]
+
+    def _marks(self, event: Event) -> None:
+        """The meters begin to count, or stop."""
+        self._mark(event[0], event[2] == _BEGIN)
+
+    def _answered(self, event: Event) -> int | None:
+        """A user has an answer, and sends what follows it, if there is anything."""
+        time, request, _ = event
+        following = self.senders.next(request)
+        if following is None:
+            if self.closed is not None:
+                self._mark(time, False)
             return None
         request, later = following
         if later:
             heapq.heappush(self.events, (time + later, request, SENT))
             return None
+        return self.sends((time, request, SENT))
+
+    def sends(self, event: Event) -> int | None:
+        """A client sends a request: it reaches the engine that the router chooses."""
+        time, request, _ = event
         if self.senders.reacts and self.sent == self.metering.fill > 0:
             self._mark(time, True)
         self.sent += 1
@@ -395,7 +492,10 @@ class Cluster(Apart):
         return self.submit(request, time)
 
     def submit(self, request: int, time: float) -> int | None:
-        """A request reaches the engine that the router chooses: gives its index."""
+        """A request reaches the engine that the router chooses, or waits for one: gives its index."""
+        if not self.front.taking:
+            self.waiting.append(request)
+            return None
         scheduler = self.front.pool[self.front.send(request, time)]
         scheduler.submit(request, time)
         return self.engine_of[scheduler]
@@ -413,6 +513,7 @@ class Cluster(Apart):
 
     def notify(self, request: int, time: float, finished: bool) -> None:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
+        rank = self.front.home.get(request, -1)
         home = (self.back if request in self.back.home else self.front).leave(request, time)
         if not finished:
             assert self.links is not None
@@ -425,3 +526,5 @@ class Cluster(Apart):
             heapq.heappush(self.events, (self.senders.after(request, time), request, ANSWERED))
             if self.running is not None:
                 self.running.pause = True
+        for process in self.processes:
+            process.ended(request, time, rank)

@@ -36,6 +36,8 @@ class DecodeBatch:
         self.requests: dict[int, Decoding] = {}
         self.ends: list[tuple[int, int]] = []
         """Heap of (last step, request); of a thought (step that makes the first token of the answer, ``~request``)."""
+        self.thinking = 0
+        """Requests that have yet to make the first token of their answer."""
         self.answering: list[int] = []
         """Requests that have made the first token of their answer, until somebody is told."""
         self.joined: dict[int, float] = {}
@@ -55,6 +57,7 @@ class DecodeBatch:
         self.requests[request] = (self.steps, context, output)
         heapq.heappush(self.ends, (last, request))
         if until_answer:
+            self.thinking += 1
             heapq.heappush(self.ends, (self.steps + ceil(until_answer / each), ~request))
         if self.interleaved:
             self.joined[request] = time
@@ -119,6 +122,7 @@ class DecodeBatch:
         while heap and heap[0][0] <= steps:
             _, request = heapq.heappop(heap)
             if request < 0:
+                self.thinking -= 1
                 self.answering.append(~request)
                 continue
             entry, context, output = requests.pop(request)
@@ -135,7 +139,9 @@ class DecodeBatch:
     def remove(self, request: int) -> tuple[float, float]:
         """Take out a preempted request: the tokens in its cache, and the output tokens that it has still to write."""
         entry, context, output = self.requests.pop(request)
+        ends = len(self.ends)
         self.ends = [end for end in self.ends if end[1] not in (request, ~request)]
+        self.thinking -= ends - len(self.ends) - 1
         heapq.heapify(self.ends)
         self.joined.pop(request, None)
         written = (self.steps - entry) * self.tokens_per_step

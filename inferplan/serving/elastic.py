@@ -1,4 +1,4 @@
-"""A cluster whose replicas come and go while it runs.
+"""Replicas that come and go on the clock of a cluster.
 
 A replica that is ordered takes requests after a cold start; one that leaves takes no more, and is gone when those that
 it has are done. Requests that find no replica wait at the router, in order, until one is ready. Replicas on their way
@@ -19,11 +19,10 @@ import numpy as np
 
 from inferplan.serving.apart import Event
 from inferplan.serving.autoscaling import Life, Scaling
-from inferplan.serving.cluster import ANSWERED, SENT, Cluster, Fleet, Kind
-from inferplan.serving.failures import Failure, Outage
-from inferplan.serving.records import FINISHED, NAN, WAITING, Records
+from inferplan.serving.cluster import ANSWERED, SENT, Cluster
+from inferplan.serving.failures import Outage
+from inferplan.serving.records import FINISHED, NAN, WAITING
 from inferplan.serving.replica import Replica
-from inferplan.traffic.requests import ClosedLoop
 
 _LOOK, _READY, _HELD, _NOTICE, _CUT, _FAIL, _DRAINED = range(SENT + 10, SENT + 17)
 """What may happen beside the events of a cluster: somebody looks whether there are enough replicas; a replica is ready;
@@ -44,28 +43,28 @@ class _Gone(Replica):
         return inf
 
 
-class Elastic(Cluster):
-    """A cluster under a :class:`inferplan.serving.autoscaling.Scaling`."""
+def _told(handler: Callable[[int, float], object]) -> Callable[[Event], None]:
+    """The handler of an event that reaches no engine: of whom, and when."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        records: Records,
-        closed: ClosedLoop | None,
-        progress: Callable[[int], None] | None = None,
-    ) -> None:
-        super().__init__(fleet, records, closed, progress)
+    def handle(event: Event) -> None:
+        handler(event[1], event[0])
+
+    return handle
+
+
+class ElasticReplicas:
+    """The replicas of a cluster under a :class:`inferplan.serving.autoscaling.Scaling`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        fleet = self.fleet = cluster.fleet
         assert fleet.scaling is not None
+        self.cluster, self.records = cluster, cluster.records
         self.scaling: Scaling = fleet.scaling
         self.scaler = self.scaling.scaler()
-        self.waiting: list[int] = []
-        """Requests that have found no replica."""
         self._lives: list[Life] = []
         self.fates = np.random.default_rng(0 if fleet.losses is None else fleet.losses.seed)
         self._coming: deque[int] = deque()
         """Replicas on their way, in order."""
-        self.now = 0.0
-        """When what happened last did, beside the engines."""
         self.outages: list[Outage] = []
         self._places: list[int] = []
         """Where each replica stands; one that is ordered for another takes its place."""
@@ -74,16 +73,25 @@ class Elastic(Cluster):
         self._seen: deque[tuple[float, int, int]] = deque()
         """When clients saw the end of the last requests, these, and the ranks that had them: an engine finishes a step
         that it has begun, and may be lost within it."""
+        self.connects = fleet.changes or fleet.failures is not None
+        handlers: dict[int, Callable[[int, float], object]] = {
+            _LOOK: self._look,
+            _READY: self._open,
+            _NOTICE: self._notice,
+            _CUT: self._cut,
+            _FAIL: self._fail,
+            _DRAINED: self._restart,
+        }
+        cluster.add(self, {what: _told(handler) for what, handler in handlers.items()})
+        cluster.handlers[_HELD] = self._held
 
-    def build(self, kind: Kind, prompts: Kind | None = None) -> None:
-        """Make the engines that are there when the run begins."""
-        super().build(kind, prompts)
-        self._kind = kind
+    def start(self) -> None:
+        """The engines are there that the run begins with."""
+        self._kind = self.cluster.made_of
         self._lives = [Life(0.0, 0.0)] * self.scaling.first
         self._places = list(range(self.scaling.first))
-        self.moves = self.fleet.changes or self.fleet.failures is not None
-        if self.moves:
-            self.front.blind = False
+        if self.connects:
+            self.cluster.front.blind = False
 
     @property
     def lives(self) -> list[Life]:
@@ -100,62 +108,37 @@ class Elastic(Cluster):
 
     def _last_step(self, replica: int) -> float:
         """When the last step of a replica was over, of those that it has run."""
-        return max(self.engines[self.engine_of[self.front.pool[rank]]].clock for rank in self._ranks(replica))
-
-    @property
-    def _one_way(self) -> bool:
-        return not self.moves and super()._one_way
+        cluster = self.cluster
+        return max(cluster.engines[cluster.engine_of[cluster.front.pool[rank]]].clock for rank in self._ranks(replica))
 
     def planned(self) -> list[Event]:
         """Looks, and replicas that will be lost."""
-        if not self.moves:
+        if not self.connects:
             return []
-        self.last = inf if self.senders.reacts else max(self.records.arrival)
+        self.last = inf if self.cluster.senders.reacts else max(self.records.arrival)
         planned = [(look, -1, _LOOK) for look in (self.scaler.next_look(0.0),) if look < inf]
         planned += [event for replica in range(len(self._lives)) for event in self._doom(replica, 0.0)]
         failures = () if self.fleet.failures is None else self.fleet.failures.at
         return planned + [(failure.at, place, _FAIL) for place, failure in enumerate(failures)]
 
-    def _deliver(self, event: Event) -> int | None:
-        time, request, what = event
-        self.now = time
-        if what == _LOOK:
-            self._look(time)
-        elif what == _READY:
-            self._open(time)
-        elif what == _NOTICE:
-            self._notice(request, time)
-        elif what == _CUT:
-            self._cut(request, time)
-        elif what == _FAIL:
-            assert self.fleet.failures is not None
-            self._fail(self.fleet.failures.at[request], time)
-        elif what == _DRAINED:
-            self._restart(request, time)
-        else:
-            return self.submit(request, time) if what == _HELD else super()._deliver(event)
-        return None
+    def _held(self, event: Event) -> int | None:
+        """A request that waited at the router, or lost its replica, goes to one, unless its user has given up."""
+        time, request, _ = event
+        return self.cluster.submit(request, time) if self.records.status[request] == WAITING else None
 
-    def submit(self, request: int, time: float) -> int | None:
-        """A request reaches a replica, or waits for one."""
-        if not self.front.taking:
-            self.waiting.append(request)
-            return None
-        return super().submit(request, time)
-
-    def _look(self, time: float) -> None:
+    def _look(self, _: int, time: float) -> None:
         """Order the replicas that are lacking, or let some leave; look again while somebody may still come. Those that
         are drained to restart count as on their way."""
         there, back = [index for index, life in enumerate(self._lives) if life.left == inf], len(self._draining)
-        requests = self.front.held(time) + len(self.waiting)
+        requests = self.cluster.front.held(time) + len(self.cluster.waiting)
         wanted = max(self.scaler.wanted(time, len(there) + back, requests) - back, 0)
         if wanted > len(there):
             self._order(self._free(wanted - len(there)), time)
         for index in there[wanted:]:
             self._leave(index, time)
         following = self.scaler.next_look(time)
-        if following < inf and (following <= self.scaling.until or time < self.last or self.waiting):
-            heapq.heappush(self.events, (following, -1, _LOOK))
+        if following < inf and (following <= self.scaling.until or time < self.last or self.cluster.waiting):
+            heapq.heappush(self.cluster.events, (following, -1, _LOOK))
 
     def _free(self, count: int) -> list[int]:
         """The first places at which no replica stands."""
@@ -172,25 +155,25 @@ class Elastic(Cluster):
             self._places.append(place)
             self._lives.append(Life(time, ready))
             for doom in self._doom(len(self._lives) - 1, time):
-                heapq.heappush(self.events, doom)
-            made = self.made(self._kind, self._kind.deployment.parallel.dp)
-            if self.front.pool and self.front.pool[0].meter.timeline is not None:
+                heapq.heappush(self.cluster.events, doom)
+            made = self.cluster.made(self._kind, self._kind.deployment.parallel.dp)
+            if self.cluster.front.pool and self.cluster.front.pool[0].meter.timeline is not None:
                 for scheduler in made:
                     scheduler.meter.timeline = []
-            self.front.add(made)
-        heapq.heappush(self.events, (ready, -1, _READY))
+            self.cluster.front.add(made)
+        heapq.heappush(self.cluster.events, (ready, -1, _READY))
         return ready
 
-    def _open(self, time: float) -> None:
+    def _open(self, _: int, time: float) -> None:
         """Replicas that are ready take requests, those first that waited for them."""
         while self._coming and self._lives[self._coming[0]].ready <= time:
             replica = self._coming.popleft()
             if self._lives[replica].left == inf:
-                self.front.open(self._ranks(replica))
-        if self.front.taking:
-            for request in self.waiting:
-                heapq.heappush(self.events, (time, request, _HELD))
-            self.waiting.clear()
+                self.cluster.front.open(self._ranks(replica))
+        if self.cluster.front.taking:
+            for request in self.cluster.waiting:
+                heapq.heappush(self.cluster.events, (time, request, _HELD))
+            self.cluster.waiting.clear()
 
     def _doom(self, replica: int, time: float) -> list[Event]:
         """A replica that begins its life at ``time`` will be taken away, if that is while requests still come."""
@@ -206,11 +189,12 @@ class Elastic(Cluster):
             self._leave(replica, time)
             self._lives[replica] = self._lives[replica]._replace(taken=True)
             self._order([self._places[replica]], time)
-        heapq.heappush(self.events, (time + self.fleet.losses.notice, replica, _CUT))
+        heapq.heappush(self.cluster.events, (time + self.fleet.losses.notice, replica, _CUT))
 
-    def _fail(self, failure: Failure, time: float) -> None:
+    def _fail(self, place: int, time: float) -> None:
         """Some of the replicas that take requests are lost, or drained to be."""
         assert self.fleet.failures is not None
+        failure = self.fleet.failures.at[place]
         there = [index for index, life in enumerate(self._lives) if life.left == inf and life.ready <= time]
         lost = there[: failure.replicas]
         if failure.node and there:
@@ -227,9 +211,10 @@ class Elastic(Cluster):
         for replica in lost:
             ranks = self._ranks(replica)
             left = [seen for seen, _, rank in self._seen if rank in ranks]
-            self._draining[replica] = sum(rank in ranks for rank in self.front.home.values()), len(self.outages) - 1
-            if not self._draining[replica][0]:
-                heapq.heappush(self.events, (max([time, *left]), replica, _DRAINED))
+            has = sum(rank in ranks for rank in self.cluster.front.home.values())
+            self._draining[replica] = has, len(self.outages) - 1
+            if not has:
+                heapq.heappush(self.cluster.events, (max([time, *left]), replica, _DRAINED))
 
     def _restart(self, replica: int, time: float) -> None:
         """A replica that was drained has nothing left to do."""
@@ -237,37 +222,35 @@ class Elastic(Cluster):
         back = self._order([self._places[replica]], time)
         self.outages[place] = self.outages[place]._replace(back=max(self.outages[place].back, back))
 
-    def notify(self, request: int, time: float, finished: bool) -> None:
-        """As of any cluster; and the replica that had the request may be drained now."""
-        rank = self.front.home.get(request, -1)
-        super().notify(request, time, finished)
+    def ended(self, request: int, time: float, rank: int) -> None:
+        """A request is done: the replica that had it may be drained now."""
         if self.fleet.failures is None:
             return
         self._seen.append((time, request, rank))
-        while self._seen and self._seen[0][0] <= self.now:
+        while self._seen and self._seen[0][0] <= self.cluster.now:
             self._seen.popleft()
         replica = rank // self._kind.deployment.parallel.dp
         if replica in self._draining:
             left, place = self._draining[replica]
             self._draining[replica] = left - 1, place
             if left == 1:
-                heapq.heappush(self.events, (time, replica, _DRAINED))
+                heapq.heappush(self.cluster.events, (time, replica, _DRAINED))
 
     def _cut(self, replica: int, time: float) -> int:
         """A replica is taken away: what it has begins anew elsewhere, nothing of it seen. Gives how many do."""
         ranks, records = self._ranks(replica), self.records
         ahead = [(seen, request) for seen, request, rank in self._seen if rank in ranks and seen > time]
         unmade = [request for seen, request in ahead if self._unmake(request, seen)]
-        lost = [request for request, rank in self.front.home.items() if rank in ranks]
+        lost = [request for request, rank in self.cluster.front.home.items() if rank in ranks]
         for request in lost:
-            self.front.leave(request, time)
+            self.cluster.front.leave(request, time)
         for request in lost + unmade:
             records.begin_anew(request)
-            heapq.heappush(self.events, (time, request, _HELD))
+            heapq.heappush(self.cluster.events, (time, request, _HELD))
         lost += unmade
         self._lives[replica] = self._lives[replica]._replace(resent=len(lost))
-        for engine in {self.engine_of[self.front.pool[rank]] for rank in ranks}:
-            self.engines[engine] = _Gone(time if lost else self.engines[engine].clock)
+        for engine in {self.cluster.engine_of[self.cluster.front.pool[rank]] for rank in ranks}:
+            self.cluster.engines[engine] = _Gone(time if lost else self.cluster.engines[engine].clock)
         return len(lost)
 
     def _unmake(self, request: int, seen: float) -> bool:
@@ -275,15 +258,15 @@ class Elastic(Cluster):
         records = self.records
         if records.status[request] != FINISHED:
             return False
-        if self.senders.reacts:
-            self.events.remove((self.senders.after(request, seen), request, ANSWERED))
-            heapq.heapify(self.events)
+        if self.cluster.senders.reacts:
+            self.cluster.events.remove((self.cluster.senders.after(request, seen), request, ANSWERED))
+            heapq.heapify(self.cluster.events)
         records.status[request], records.finish[request] = WAITING, NAN
-        self.done -= 1
+        self.cluster.done -= 1
         return True
 
     def _leave(self, replica: int, time: float) -> None:
         life = self._lives[replica]
         self._lives[replica] = life._replace(left=time)
         if life.ready <= time:
-            self.front.close(self._ranks(replica))
+            self.cluster.front.close(self._ranks(replica))

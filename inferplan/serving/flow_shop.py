@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ceil, inf
+from typing import NamedTuple
 
 from inferplan.estimate.phase import send
 
 _ALIKE = 1e-9
 """Share of a cycle by which the lanes' periods may differ when the cycle is taken to repeat."""
+
+
+class Passage(NamedTuple):
+    """One batch. stations: its seconds on each. behind: for how long the host is busy with it once it has sent it on,
+    so that the next batch is composed later."""
+
+    stations: Sequence[float]
+    behind: float = 0.0
 
 
 class FlowShop:
@@ -20,24 +29,24 @@ class FlowShop:
     def __init__(self, stations: int) -> None:
         self.free = [-inf] * stations
 
-    def send(self, start: float, seconds: Sequence[float]) -> float:
+    def send(self, start: float, batch: Passage) -> float:
         """A batch that is ready at ``start`` passes all stations: when it leaves the last."""
-        return send(self.free, start, seconds)
+        return _send(self.free, start, batch)
 
     def cycles(
-        self, back: Sequence[float], seconds: Sequence[Sequence[float]], count: int, bound: float
+        self, back: Sequence[float], batches: Sequence[Passage], count: int, bound: float
     ) -> Iterator[tuple[int, list[float]]]:
         """Send the batches of all lanes round again, ``count`` times at most, each as soon as it is back.
 
-        ``back``: when each lane's batch is back, in the order they were sent; ``seconds``: each lane on each station.
+        ``back``: when each lane's batch is back, in the order they were sent; ``batches``: of each lane.
         No batch is sent at or after ``bound``. Gives (number of cycles, when each lane is back at their end): cycle by
         cycle until one takes every lane and every station equally far, then all the others at once.
         """
         while count > 0:
             free, left, start = self.free.copy(), [], 0.0
-            for ready, each in zip(back, seconds):
+            for ready, each in zip(back, batches):
                 start = max(ready, free[0])
-                left.append(send(free, start, each))
+                left.append(_send(free, start, each))
             if start >= bound:
                 return
             period = left[0] - back[0]
@@ -52,3 +61,9 @@ class FlowShop:
                 self.free = [time + repeats * period for time in free]
                 back, count = [time + repeats * period for time in left], count - repeats
                 yield repeats, back
+
+
+def _send(free: list[float], start: float, batch: Passage) -> float:
+    back = send(free, start, batch.stations)
+    free[0] += batch.behind
+    return back

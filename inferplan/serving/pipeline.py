@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from math import ceil, inf
 
 from inferplan.serving.decode_batch import steps_within
-from inferplan.serving.flow_shop import FlowShop
+from inferplan.serving.flow_shop import FlowShop, Passage
 from inferplan.serving.ranks import Batch, Load, Ranks
 from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.step_price import StepPrice
 from inferplan.serving.step_times import StepTimes
 
 _RECHECK = 32
@@ -27,12 +28,15 @@ _RECHECK = 32
 class Pipeline:
     """The ranks of one replica, and the stages that their batches pass.
 
-    ``schedulers``: one for each attention rank, all with as many lanes as there are stages. ``reactive`` is there for
-    the cluster; a notification never comes later than the event that causes it here.
+    ``schedulers``: one for each attention rank, all with as many lanes as there are stages. ``prices``: of each lane of
+    each rank, where something changes those of ``times``. ``reactive`` is there for the cluster; a notification never
+    comes later than the event that causes it here.
     """
 
-    def __init__(self, times: StepTimes, schedulers: Sequence[Scheduler]) -> None:
-        self.times, self.ranks = times, Ranks(times, schedulers)
+    def __init__(
+        self, times: StepTimes, schedulers: Sequence[Scheduler], prices: Sequence[Sequence[StepPrice]] = ()
+    ) -> None:
+        self.times, self.ranks = times, Ranks(times, schedulers, prices)
         self.rules = schedulers[0].rules
         self.lanes = len(schedulers[0].lanes)
         self.overlapped = self.rules.overlapped and self.lanes == 1
@@ -54,6 +58,10 @@ class Pipeline:
         """Nothing more could be sent: every lane is in flight, or there was nothing to schedule."""
         self.unchanged = 0
         """Batches sent since the requests of a lane or the queue last changed."""
+
+    def price_of(self, scheduler: Scheduler) -> StepPrice:
+        """The price of the steps of the lane whose turn it is."""
+        return self.ranks.price_of(scheduler)
 
     def restart(self, now: float) -> None:
         """All is quiet: the clocks go on from ``now`` with empty meters."""
@@ -124,7 +132,7 @@ class Pipeline:
         if not any(load.decodes or load.prompts for load in loads):
             return False
         self.idle.popleft()
-        back = self.shop.send(now, self.ranks.seconds(lane, loads))
+        back = self.shop.send(now, self.ranks.passage(lane, loads))
         self.previous, self.clock = now, self.shop.free[0]
         self.unchanged += 1
         self.ranks.book(loads, back)
@@ -160,7 +168,7 @@ class Pipeline:
             count = min(count, ceil((bound - first) / max(ranks.decode_pass(batch) for batch in self.flying)))
         seconds = self._cycle_seconds(count)
         if len(back) < self.lanes:  # a free lane takes what arrives before the host is done with the batch just sent
-            bound -= max(lane[0] for lane in seconds)
+            bound -= max(lane.stations[0] + lane.behind for lane in seconds)
             if first >= bound:
                 return False
         ranks.meter(first, self.flying)
@@ -176,15 +184,15 @@ class Pipeline:
             for batch, time in zip(self.flying, back)
         )
         self.clock = self.shop.free[0]
-        self.previous = self.clock - seconds[-1][0]
+        self.previous = self.clock - seconds[-1].stations[0] - seconds[-1].behind
         ranks.meter_run(self.previous, self.flying, done * len(self.flying))
         return True
 
-    def _cycle_seconds(self, count: int) -> list[list[float]]:
-        """Seconds of each lane's batch on each station, in the middle of ``count`` cycles."""
+    def _cycle_seconds(self, count: int) -> list[Passage]:
+        """The passage of each lane's batch, in the middle of ``count`` cycles."""
         later = (count - 1) * self.rules.tokens_per_step / 2
         return [
-            self.ranks.seconds(batch.lane, [Load(load.decodes, None) for load in batch.loads], later)
+            self.ranks.passage(batch.lane, [Load(load.decodes, None) for load in batch.loads], later)
             for batch in self.flying
         ]
 
@@ -193,7 +201,8 @@ class Pipeline:
         rules, count, bound = self.rules, 1 << 60, until
         lanes = len(self.flying)
         for scheduler in self.ranks.schedulers:  # mostly one of many ranks has a piece of a prompt
-            if scheduler.partial is not None:
+            adapters = scheduler.admitted.adapters
+            if scheduler.partial is not None or (adapters is not None and adapters.crowded):
                 return 0, bound
         for rank, scheduler in enumerate(self.ranks.schedulers):
             queue, running = scheduler.queue, len(scheduler.admitted.running)
@@ -210,6 +219,8 @@ class Pipeline:
             for batch in self.flying:
                 load, lane = batch.loads[rank], scheduler.lanes[batch.lane]
                 if load.prompts is not None and (load.prompts.completed or not scheduler.mixed):
+                    return 0, bound
+                if lane.size < load.decodes:  # somebody has given up
                     return 0, bound
                 if lane.size:
                     count = min(count, lane.steps_left())

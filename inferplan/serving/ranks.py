@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
+from operator import add
 from typing import NamedTuple
 
 from inferplan.serving.clients import ANSWER
+from inferplan.serving.flow_shop import Passage
 from inferplan.serving.scheduler import Scheduler
+from inferplan.serving.step_price import StepPrice
 from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes
 
 
@@ -44,15 +47,21 @@ def _in_flight(rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
 class Ranks:
     """The schedulers of a replica's attention ranks, and what they meter together."""
 
-    def __init__(self, times: StepTimes, schedulers: Sequence[Scheduler]) -> None:
+    def __init__(
+        self, times: StepTimes, schedulers: Sequence[Scheduler], prices: Sequence[Sequence[StepPrice]] = ()
+    ) -> None:
         self.times, self.schedulers, self.rules = times, list(schedulers), schedulers[0].rules
+        self.prices = [list(lanes) for lanes in prices] or [[times] * len(one.lanes) for one in schedulers]
+        """Of each lane of each rank."""
         self.metered = 0.0
         """Up to when the meters have counted, in seconds."""
         self.sent = 0
         """Batches sent since then."""
         self.unbalanced = 0
         """Batches composed since every rank had a prompt, or none was waited for any longer."""
-        tables = isinstance(times, StepTimes) and not (times.drafts or any(times.cut_from))
+        self.plain = all(price is times for lanes in self.prices for price in lanes)
+        """Nothing changes the prices of the tables."""
+        tables = self.plain and isinstance(times, StepTimes) and not (times.drafts or any(times.cut_from))
         self.alike = tables and len(schedulers) > 1
         """Ranks that only decode are priced together."""
         for scheduler in schedulers:
@@ -90,19 +99,23 @@ class Ranks:
     def first_end(self, batch: Batch) -> float:
         """A time before which no request of a batch's lane is done; infinity when it has none."""
         bound = inf
-        for scheduler, load in zip(self.schedulers, batch.loads):
+        for scheduler, load, prices in zip(self.schedulers, batch.loads, self.prices):
             lane = scheduler.lanes[batch.lane]
             if load.prompts is not None:
                 bound = min(bound, batch.back)
             elif lane.requests:
-                step = 0.999 * self.times.decode(lane.size, lane.context / lane.size)
+                step = 0.999 * prices[batch.lane].decode(lane.size, lane.context / lane.size)
                 bound = min(bound, batch.back + lane.steps_left() * step)
         return bound
 
     def decode_pass(self, batch: Batch) -> float:
         """Seconds of a decode step of a batch's lane through all stages, at its present contexts."""
-        lanes = [scheduler.lanes[batch.lane] for scheduler in self.schedulers]
-        return max(self.times.decode(lane.size, lane.context / lane.size) for lane in lanes if lane.size)
+        lanes = [(one.lanes[batch.lane], prices[batch.lane]) for one, prices in zip(self.schedulers, self.prices)]
+        return max(price.decode(lane.size, lane.context / lane.size) for lane, price in lanes if lane.size)
+
+    def price_of(self, scheduler: Scheduler) -> StepPrice:
+        """The price of the lane of a rank whose turn it is."""
+        return self.prices[self.schedulers.index(scheduler)][scheduler.lanes.index(scheduler.decodes)]
 
     def wake(self, start: float) -> None:
         """All ranks were idle until ``start``, when a request can be seen."""
@@ -137,7 +150,8 @@ class Ranks:
         loads, changed = [], False
         apart, capacity = self.rules.batching.pieces_apart, self.rules.capacity
         for scheduler in self.schedulers:
-            queue, scheduler.decodes = scheduler.queue, scheduler.lanes[lane]
+            queue = scheduler.queue
+            scheduler.turn(lane)
             if queue.inbox and queue.inbox[0][0] <= seen:
                 known = len(queue.waiting)
                 queue.look(seen, scheduler.decodes.size > 0)
@@ -157,7 +171,21 @@ class Ranks:
                 scheduler.make_room(now)
             changed = changed or len(admitted.running) != running
             loads.append(Load(decodes.size, None))
+        for scheduler, load in zip(self.schedulers, loads):
+            if scheduler.admitted.adapters is not None and (load.decodes or load.prompts is not None):
+                scheduler.admitted.adapters.fetch()
         return loads, changed
+
+    def passage(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> Passage:
+        """A lane's batch on its way: its :meth:`seconds`, and for how long hosts are busy behind it."""
+        seconds = self.seconds(lane, loads, later)
+        if self.plain:
+            return Passage(seconds)
+        behind = [
+            prices[lane].behind(decodes, NO_PROMPTS if prompts is None else prompts)
+            for prices, (decodes, prompts) in zip(self.prices, loads)
+        ]
+        return Passage(seconds, max(behind))
 
     def _held_back(self) -> bool:
         """Whether prompts wait until every rank has one, for so many steps at most and only while all ranks decode.
@@ -185,13 +213,16 @@ class Ranks:
             rows += times.width * sum([decodes for decodes, prompts in loads if prompts is None])
             mean = rows / len(loads)
         alone: list[tuple[int, float]] = []
-        for scheduler, (decodes, prompts) in zip(self.schedulers, loads):
+        for scheduler, prices, (decodes, prompts) in zip(self.schedulers, self.prices, loads):
             if prompts is None and decodes and self.alike and not scheduler.admitted.loading:
                 alone.append((decodes, scheduler.lanes[lane].context / decodes + later))
             elif decodes or prompts is not None:
                 context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
-                stations = times.stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
+                stations = prices[lane].stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
                 stations[1] = scheduler.admitted.with_loads(stations[1])
+                if scheduler.admitted.adapters is not None and scheduler.admitted.adapters.copies:
+                    copied = scheduler.admitted.adapters.copied()
+                    stations[1:] = map(add, stations[1:], copied)
                 ranks.append(stations)
         if alone and mean is not None:
             ranks.append(times.slowest(alone, mean))
@@ -240,10 +271,12 @@ class Ranks:
             if late and scheduler.clients.unseen:
                 scheduler.clients.show(batch.back)
             running = len(scheduler.admitted.running)
-            if load.decodes and scheduler.decodes.ends[0][0] <= scheduler.decodes.steps:
+            ends, there = scheduler.decodes.ends, scheduler.admitted.running
+            if load.decodes and ends and ends[0][0] <= scheduler.decodes.steps:
                 scheduler.finish_decodes()
-            if load.prompts is not None:
-                scheduler.finish_prompts(load.prompts.completed, batch.back)
+            if load.prompts is not None:  # of those that nobody has given up meanwhile
+                completed = [request for request in load.prompts.completed if request in there]
+                scheduler.finish_prompts(completed, batch.back)
             changed = changed or load.prompts is not None or len(scheduler.admitted.running) < running
             if not late and scheduler.clients.unseen:
                 scheduler.clients.show(batch.back)
@@ -257,7 +290,7 @@ class Ranks:
             if requests:
                 records = scheduler.records
                 context = sum(records.prompt[request] + records.output[request] for request in requests)
-                duration = max(duration, self.times.decode(len(requests), context / len(requests)))
+                duration = max(duration, self.price_of(scheduler).decode(len(requests), context / len(requests)))
         return duration
 
     def show(self, time: float) -> None:

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.traffic.block_names import names_at
 from inferplan.traffic.requests import TrafficClass
 from inferplan.traffic.session_columns import Sessions
-from inferplan.traffic.sessions import Streams
 
 NAN = float("nan")
 WAITING, FINISHED, REJECTED, TIMED_OUT, CANCELLED = 0, 1, 2, 3, 4
@@ -174,10 +174,7 @@ class Records:
         for name in _COUNTS:
             setattr(self, name, {int(place[request]): count for request, count in getattr(self, name).items()})
         if self.hashes is not None:
-            hashes = self.hashes
-            self.hashes = (
-                hashes.at(order.tolist()) if isinstance(hashes, Streams) else [hashes[request] for request in order]
-            )
+            self.hashes = names_at(self.hashes, order.tolist())
         if self.think is not None:
             self.think = _packed("d", np.asarray(self.think)[order])
         if self.of is not None:
@@ -257,6 +254,8 @@ class Meter:
     """Admissions of requests whose LoRA adapter was in device memory."""
     adapters_loaded: int = 0
     """Those whose adapter had to be copied there."""
+    adapters_reloaded: int = 0
+    """Adapters that were copied again, because another batch in flight took their slot."""
     blocked_by: dict[str, int] = field(default_factory=dict)
     """Plans in which the first waiting request had to wait, by reason."""
     waited: dict[str, float] = field(default_factory=dict)

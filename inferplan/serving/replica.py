@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from inferplan.serving.adapter_slots import AdapterTimes
 from inferplan.serving.clients import ANSWER, FIRST
 from inferplan.serving.decode_batch import steps_within
-from inferplan.serving.masked_times import MaskedTimes
 from inferplan.serving.scheduler import Scheduler
-from inferplan.serving.step_times import Chunk, StepTimes
+from inferplan.serving.step_price import StepPrice
+from inferplan.serving.step_times import Chunk
 
 _RECHECK = 32
 """Decode steps after which an admission that depends on how far others have written is tried again: by the share of
@@ -27,7 +26,7 @@ class Replica:
     ``reactive``: a notification may bring a new request at once, so no run of steps passes one.
     """
 
-    def __init__(self, times: StepTimes | AdapterTimes | MaskedTimes, scheduler: Scheduler) -> None:
+    def __init__(self, times: StepPrice, scheduler: Scheduler) -> None:
         self.times, self.scheduler, self.rules = times, scheduler, scheduler.rules
         self.reactive = self.pause = False
         self.clock = 0.0
@@ -35,6 +34,10 @@ class Replica:
         """Start of the last step: what had arrived by then is known to an overlapped scheduler."""
         self.price = 0.0
         """Seconds of the last step that only decoded."""
+
+    def price_of(self, scheduler: Scheduler) -> StepPrice:
+        """The price of the steps of a scheduler."""
+        return self.times
 
     def restart(self, now: float) -> None:
         """All is quiet: the clocks go on from ``now`` with empty meters."""

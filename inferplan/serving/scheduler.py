@@ -63,6 +63,12 @@ class Scheduler:
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
 
+    def turn(self, lane: int) -> None:
+        """The next batch of a lane is composed."""
+        self.decodes = self.lanes[lane]
+        if self.admitted.adapters is not None:
+            self.admitted.adapters.turn(lane)
+
     def submit(self, request: int, time: float) -> None:
         """A request reaches the front end at ``time``; it is refused when it can never run."""
         prompt = self.records.prompt[request]
@@ -143,6 +149,8 @@ class Scheduler:
         request = self.partial
         assert request is not None
         self.clients.goes_on(request, self.computed, now)
+        if self.admitted.adapters is not None:
+            self.admitted.adapters.move(request)
         whole = self.progress.compute(request)
         new = min(whole - self.computed, budget)
         step = self.decodes.taken(1) if self.grows else 0.0

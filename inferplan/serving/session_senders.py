@@ -51,6 +51,10 @@ class SessionSenders(Senders):
         self.waiting.setdefault(before, []).append(call)
         self.missing[call] += 1
 
+    def after(self, request: int, time: float) -> float:
+        """An answer is seen when it is there; what follows has gaps of its own."""
+        return time
+
     def calls(self, session: int) -> range:
         """All calls of a session."""
         return range(self.bounds[session], self.bounds[session + 1])

@@ -19,17 +19,19 @@ from inferplan.estimate.structured import MaskedSteps
 from inferplan.estimate.support import DRAFTS, POOLS
 from inferplan.features import require_together, those
 from inferplan.models.spec import require_readable, require_tokens
+from inferplan.serving.adapter_times import AdapterModifier
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
 from inferplan.serving.cluster import Cluster, Kind
-from inferplan.serving.elastic import Elastic
+from inferplan.serving.elastic import ElasticReplicas
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
-from inferplan.serving.mixed import Mixed
+from inferplan.serving.masked_times import MaskModifier
 from inferplan.serving.options import Options
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.session_cluster import SessionCluster
+from inferplan.serving.session_process import SessionProcess
+from inferplan.serving.step_price import StepModifier
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
@@ -51,7 +53,12 @@ MOST_ENGINES = 10_000
 
 def features_of_run(deployment: Deployment, traffic: Traffic | Requests, flags: Flags, options: Options) -> set[str]:
     """What a run has beyond plain requests on one replica, as :mod:`inferplan.features` names it."""
-    found = deployment.features | traffic.features | options.features | those(queue=flags.queue != "fcfs")
+    found = (
+        deployment.features
+        | traffic.features
+        | options.features
+        | those(queue=flags.queue != "fcfs", fair_queue=flags.queue == "fair")
+    )
     return found.union(*(other.deployment.features for other in options.fleet.others))
 
 
@@ -87,6 +94,7 @@ class Prepared:
     closed: ClosedLoop | None
     kind: Kind
     cluster: Cluster
+    elastic: ElasticReplicas | None
     fill: int
     drain: int
     typical: float
@@ -112,8 +120,8 @@ class Prepared:
             capacity=rules.capacity if rules.growing else 0.0,
             prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
             slots=rules.slots,
-            lives=cluster.lives if isinstance(cluster, Elastic) else (),
-            outages=cluster.outages if isinstance(cluster, Elastic) else (),
+            lives=() if self.elastic is None else self.elastic.lives,
+            outages=() if self.elastic is None else self.elastic.outages,
             conditions=_conditions(cluster, self.flags, traffic, options),
         )
         return _anchored(found, deployment, None if closed is None else closed.concurrency)
@@ -141,14 +149,13 @@ def prepare(
         closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
-    of = Mixed if options.fleet.others else Cluster if options.fleet.scaling is None else Elastic
-    cluster = (of if requests.sessions is None else SessionCluster)(options.fleet, records, closed, options.progress)
+    cluster = Cluster(options.fleet, records, closed, options.progress)
+    if requests.sessions is not None:
+        SessionProcess(cluster)
+    elastic = None if options.fleet.scaling is None else ElasticReplicas(cluster)
     beside = ((with_flags(one.deployment, one.flags), one.flags) for one in options.fleet.others)
     others = [_kind(served, requests, options) for served in beside]
-    if isinstance(cluster, Mixed):
-        cluster.mix(kind, others)
-    else:
-        cluster.build(kind, None if apart is None else _kind(apart, requests, options))
+    cluster.build(kind, None if apart is None else _kind(apart, requests, options), others)
     for meter in cluster.meters:
         meter.timeline = [] if options.timeline else None
     return Prepared(
@@ -160,6 +167,7 @@ def prepare(
         closed=closed,
         kind=kind,
         cluster=cluster,
+        elastic=elastic,
         fill=_fill(requests, closed, options),
         drain=0 if closed is None else closed.concurrency * requests.turns,
         typical=float(np.mean(requests.prompt)),
@@ -253,6 +261,12 @@ def _drawn(
         raise UsageError(f"--queue {order} needs classes of traffic", hint="--classes FILE, or leave it out")
     if options.fleet.routing == "sticky" and requests.follows is None:
         raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
+    if options.structured is not None and options.speculation.branches > 1:
+        raise UsageError(
+            "masks of a tree of drafts are not known",
+            because="the engine that is known steps a grammar through one chain of drafted tokens",
+            hint="--draft-branches 1, or leave --structured-share out",
+        )
     if options.warmup >= len(requests):
         raise UsageError(
             f"--warmup {options.warmup} leaves nothing of {len(requests)} requests to count", hint="more --requests"
@@ -314,9 +328,16 @@ def _kind(
     times = times or times_for(deployment, rules, requests, speculation)
     cache = _caches((deployment, speculation.draft), requests, rules, options)
     shares = any(tier.shared for tier in options.tiers)
-    asked = options.structured
-    masked = None if asked is None else MaskedSteps(deployment=deployment, structured=asked)
-    return Kind(deployment, times, rules, cache, speculation.draft, adapters, shares, masked)
+    modifiers: list[StepModifier] = [] if adapters is None else [AdapterModifier(adapters)]
+    if options.structured is not None:
+        masks = MaskedSteps(
+            deployment=deployment,
+            structured=options.structured,
+            width=speculation.width,
+            together=requests.samples,
+        )
+        modifiers.append(MaskModifier(masks))
+    return Kind(deployment, times, rules, cache, speculation.draft, adapters, shares, tuple(modifiers))
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
@@ -391,6 +412,7 @@ def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:
     return step_times(deployment, reach)
 
 
+@lru_cache(maxsize=4)
 def draft_times(speculation: Speculation, reach: Reach) -> list[tuple[StepTimes, int]]:
     """Times of the passes of a round of drafts, and how many there are of each."""
     found = []

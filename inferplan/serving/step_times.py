@@ -269,6 +269,21 @@ class StepTimes:
     """The lines of all stages at each line of the contexts, by batch; ``None`` for stages cut or with experts apart."""
     segment: tuple[float, float, int] = (inf, -inf, 0)
     """From which context to which the last one asked for is on which line."""
+    undrafted: StepTimes | None = field(default=None, repr=False)
+    """The same without drafts, once somebody asks."""
+
+    @property
+    def verification(self) -> StepTimes:
+        """The same steps without the passes of drafts; itself where there are none."""
+        if not self.drafts:
+            return self
+        if self.undrafted is None:
+            self.undrafted = replace(self, drafts=[], cache={})
+        return self.undrafted
+
+    def behind(self, batch: int, chunk: Chunk = NO_PROMPTS) -> float:
+        """Seconds for which the host is busy with a batch after it has sent it on: none."""
+        return 0.0
 
     def decode(self, batch: int, context: float) -> float:
         """A batch of ``batch`` decodes whose mean context is ``context`` tokens, through all stages."""

@@ -61,10 +61,18 @@ class ReasoningLengths(Lengths):
         The thoughts and answers of a seed are the same under every budget, which only cuts them.
         """
         thought, answer = self.thought.sample(rng, count), self.answer.sample(rng, count)
-        before = thought + MARKER
-        if self.budget is not None:
-            before = np.where(thought > self.budget, self.budget + self.end, before)
+        before = self._before(thought)
         return before + answer, before
+
+    def thoughts(self, rng: np.random.Generator, count: int) -> Ints:
+        """Of ``count`` requests the tokens before the first of an answer, whatever its length is."""
+        return self._before(self.thought.sample(rng, count))
+
+    def _before(self, thought: Ints) -> Ints:
+        """The tokens before the first of an answer behind thoughts that nobody stops."""
+        if self.budget is None:
+            return thought + MARKER
+        return np.where(thought > self.budget, self.budget + self.end, thought + MARKER)
 
     def sample(self, rng: np.random.Generator, count: int) -> Ints:
         """``count`` whole outputs."""

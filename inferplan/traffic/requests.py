@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from inferplan.errors import UsageError
 from inferplan.features import require_together, those
 from inferplan.fields import Quantity, Real, Text, Whole, ask
+from inferplan.traffic.block_names import OfAdapters
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, parse_think_time, turns_of
 from inferplan.traffic.popularity import Popularity
@@ -64,6 +65,10 @@ class Lengths:
     def sample_parts(self, rng: np.random.Generator, count: int) -> tuple[Ints, Ints | None]:
         """``count`` lengths, and of each the tokens before the first of an answer; ``None`` where all are answers."""
         return self.sample(rng, count), None
+
+    def thoughts(self, rng: np.random.Generator, count: int) -> Ints | None:
+        """Of ``count`` requests the tokens before the first of an answer; ``None`` where all are answers."""
+        return None
 
     def sample(self, rng: np.random.Generator, count: int) -> Ints:
         """``count`` lengths."""
@@ -449,8 +454,8 @@ class Requests:
         adapters = popularity.draw(len(self), seed, self.follows, samples)
         hashes = self.hashes
         if hashes is not None:
-            pairs, count = zip(hashes, adapters.tolist()), popularity.count
-            hashes = [tuple(name * count + adapter for name in names) for names, adapter in pairs]
+            hashes = OfAdapters(hashes, adapters.tolist(), popularity.count)
+            hashes = hashes if self.sessions is not None else list(hashes)
         return replace(self, adapters=adapters, hashes=hashes)
 
     def in_loop(self, loop: ClosedLoop) -> Requests:
@@ -458,14 +463,27 @@ class Requests:
         return replace(self, arrival=None, loop=loop)
 
 
+class _Drawn(NamedTuple):
+    """Columns of the requests of a load as they are drawn: tokens; those of the output before an answer; places of
+    classes; sets of media."""
+
+    prompt: Ints
+    output: Ints
+    before: Ints | None = None
+    of: Ints | None = None
+    media: Ints | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
     """A load generator: arrivals, lengths, what prompts share, how many requests, the seed.
 
     samples: completions of each prompt; each is a request of its own with the same prompt, sent at the same time.
-    classes: kinds of traffic of which each request is one, by their shares; they have the lengths, and ``prompt`` and
-    ``output`` are not used. Raises ``UsageError`` for classes beside what prompts share, and beside media; and for
-    conversations of a model that thinks, whose thoughts its later prompts do not repeat.
+    classes: kinds of traffic of which each request is one, by their shares; they have the lengths of prompts and
+    answers, and of ``prompt`` and ``output`` only thoughts are used, which are before the answers of all classes. All
+    turns of a conversation are of the class of the first. Later prompts do not repeat thoughts, as chat templates leave
+    them out: of the answers before them nothing is found in a cache, for it was computed behind thoughts. Raises
+    ``UsageError`` for classes beside media.
     """
 
     arrivals: ClosedLoop | OpenLoop
@@ -521,27 +539,37 @@ class Traffic:
     def _made(self, block: int) -> Requests:
         rng = np.random.default_rng(self.seed)
         count = self.count
-        of = before = None
-        if self.classes:
-            shares = np.array([[one.share for one in self.classes]])
-            of, prompt, output = drawn_of(self.classes, self.seed, shares, np.zeros(count, dtype=np.int64))
-        else:
-            prompt, (output, before) = self.prompt.sample(rng, count), self.output.sample_parts(rng, count)
-        sets = None
+        drawn = self._lengths(rng, count)
         if self.media is not None:
             sets = self.media.sets.sample(np.random.default_rng((self.seed, 1)), count)
-            prompt = prompt + sets * self.media.tokens
+            drawn = drawn._replace(prompt=drawn.prompt + sets * self.media.tokens, media=sets)
         arrival = None
         if isinstance(self.arrivals, OpenLoop):
             arrival = self._open_arrivals(rng, count)
         if self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1:
-            made = self._shared(rng, block, (prompt, output, arrival), sets)
-            if before is not None:  # which exclude turns, so that requests stay in the order they are drawn in
-                made = replace(made, before=np.repeat(before, self.samples))
-            return made
-        given: dict[str, Any] = {"think": self._think(rng, count), "media": sets, "classes": self.classes, "of": of}
-        given["before"] = before
-        return Requests(prompt=prompt, output=output, arrival=arrival, **given)
+            return self._shared(rng, block, drawn, arrival)
+        given = {**drawn._asdict(), "think": self._think(rng, count), "classes": self.classes}
+        return Requests(arrival=arrival, **given)
+
+    def _lengths(self, rng: np.random.Generator, count: int) -> _Drawn:
+        """Prompts and outputs, with the classes and thoughts of their requests."""
+        if not self.classes:
+            prompt, (output, before) = self.prompt.sample(rng, count), self.output.sample_parts(rng, count)
+            return _Drawn(prompt, output, before)
+        shares, first = np.array([[one.share for one in self.classes]]), None
+        if self.prefix.turns > 1:
+            conversation, _, _ = turns_of(count, self.prefix.turns, self._users)
+            first = np.unique(conversation, return_index=True)[1][conversation]
+        steps = np.zeros(count, dtype=np.int64)
+        of, prompt, output = drawn_of(self.classes, self.seed, shares, steps, first)
+        before = self.output.thoughts(np.random.default_rng((self.seed, 6)), count)
+        return _Drawn(prompt, output if before is None else output + before, before, of)
+
+    @property
+    def _users(self) -> int | None:
+        """Conversations side by side in a closed loop, each of all samples of its prompts; ``None`` for an open one."""
+        closed = isinstance(self.arrivals, ClosedLoop)
+        return -(-self.arrivals.concurrency // self.samples) if closed else None  # type: ignore[union-attr]
 
     def _think(self, rng: np.random.Generator, count: int) -> Floats | None:
         """Seconds from an answer to each request; absent where nobody waits."""
@@ -561,26 +589,26 @@ class Traffic:
         starts = replace(arrivals, rate=arrivals.rate / turns).sample(rng, -(-count // turns))
         return np.repeat(starts, turns)[:count]
 
-    def _shared(
-        self, rng: np.random.Generator, block: int, drawn: tuple[Ints, Ints, Floats | None], sets: Ints | None
-    ) -> Requests:
+    def _shared(self, rng: np.random.Generator, block: int, drawn: _Drawn, begin: Floats | None) -> Requests:
         """Name the blocks of every prompt and its output, and lengthen later turns by what was said before.
 
         With several samples each is a conversation of its own, with the same lengths as the others.
         """
-        prompt, output, begin = drawn
+        prompt, output, thought = drawn.prompt, drawn.output, drawn.before
         prefix, count, samples = self.prefix, len(prompt), self.samples
-        users = None if begin is not None else -(-self.arrivals.concurrency // samples)  # type: ignore[union-attr]
-        conversation, turn, before = turns_of(count, prefix.turns, users)
+        said = output if thought is None else output - thought
+        conversation, turn, before = turns_of(count, prefix.turns, self._users)
         order = np.arange(count) if begin is None else np.argsort(begin + turn * prefix.think.mean, kind="stable")
         lengths, texts, first = prompt + prefix.tokens, np.zeros(count, dtype=np.int64), np.arange(count)
         for index, last in enumerate(before):
             if last >= 0:
-                lengths[index] = lengths[last] + output[last] + prompt[index]
+                lengths[index] = lengths[last] + said[last] + prompt[index]
                 texts[index], first[index] = texts[last], first[last]
             elif prefix.tokens:
                 texts[index] = rng.integers(prefix.distinct)
         place = np.argsort(order)
+        # the last token of an answer is never computed; of a later turn nobody finds an answer behind its thought
+        named = lengths + output - 1 if thought is None or prefix.turns == 1 else lengths
         hashes = [
             block_names(
                 int(texts[index]),
@@ -590,7 +618,7 @@ class Traffic:
                     int(conversation[index]) * samples,
                     int(lengths[first[index]]),
                 ),
-                int(lengths[index] + output[index]) - 1,  # the last token of an answer is never computed
+                int(named[index]),
                 block,
             )
             for index in order
@@ -599,6 +627,7 @@ class Traffic:
         each = np.repeat(order, samples)
         follows = np.where(before[each] >= 0, place[before[each]] * samples + np.tile(np.arange(samples), count), -1)
         arrival = None if begin is None else np.where(follows >= 0, np.nan, begin[each])
+        sets = drawn.media
         return Requests(
             prompt=lengths[each],
             output=output[each],
@@ -608,17 +637,22 @@ class Traffic:
             follows=follows if prefix.turns > 1 else None,
             think=self._think(rng, len(each)),
             media=None if sets is None else np.where(np.tile(np.arange(samples), count) == 0, sets[each], 0),
+            classes=self.classes,
+            of=None if drawn.of is None else drawn.of[each],
+            before=None if thought is None else thought[each],
             samples=samples,
         )
 
 
-def drawn_of(classes: Sequence[TrafficClass], seed: int, shares: Floats, step: Ints) -> tuple[Ints, Ints, Ints]:
+def drawn_of(
+    classes: Sequence[TrafficClass], seed: int, shares: Floats, step: Ints, first: Ints | None = None
+) -> tuple[Ints, Ints, Ints]:
     """The class of each request, by its place, and their prompts and outputs in tokens.
 
     shares: of each class at each step of a load, ``(steps, classes)``, as numbers in proportion; step: that in which
-    each request comes. Each is drawn by the shares of its step, whatever the others are: of Poisson arrivals each class
-    then gets Poisson arrivals of its own. The stream of random numbers is their own, so that arrivals are those of a
-    load without classes.
+    each request comes; first: the request that each has the class of. Each is drawn by the shares of its step, whatever
+    the others are: of Poisson arrivals each class then gets Poisson arrivals of its own. The stream of random numbers
+    is their own, so that arrivals are those of a load without classes.
     """
     rng, count = np.random.default_rng((seed, 2)), len(step)
     bounds = np.cumsum(shares / np.maximum(np.sum(shares, axis=1, keepdims=True), 1e-300), axis=1)
@@ -626,6 +660,7 @@ def drawn_of(classes: Sequence[TrafficClass], seed: int, shares: Floats, step: I
     chance, of = rng.random(count), np.zeros(count, dtype=np.int64)
     for place in range(len(classes) - 1):
         of += bounds[step, place] <= chance
+    of = of if first is None else of[first]
     prompt, output = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for place, one in enumerate(classes):
         mine = of == place

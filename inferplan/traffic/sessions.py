@@ -8,16 +8,16 @@ reads the last answer of each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from inferplan.errors import UsageError
-from inferplan.traffic.conversations import NAME_ROOM, Floats, Ints, ThinkTime
+from inferplan.traffic.block_names import Streams
+from inferplan.traffic.conversations import Floats, Ints, ThinkTime
+from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Requests
 from inferplan.traffic.session_columns import Bools, Sessions
 
@@ -89,42 +89,9 @@ class SessionKind:
     gives_up: float = 1.0
 
 
-@lru_cache(maxsize=256)
-def _names(text: int, common: int, stream: int, full: int) -> tuple[int, ...]:
-    head, own = -(text * NAME_ROOM) - 1, (stream + 1) * NAME_ROOM
-    common = min(common, full)
-    return (*range(head, head - common, -1), *range(own + common, own + full))
-
-
-class Streams(Sequence[Sequence[int]]):
-    """Names of the full blocks of each request, made when somebody asks: those of all requests would fill the memory.
-
-    text, common: by request, the text at its head that other streams have too, and the full blocks of it; stream: whose
-    own text comes after that; full: all its full blocks.
-    """
-
-    def __init__(self, text: Sequence[int], common: Sequence[int], stream: Sequence[int], full: Sequence[int]) -> None:
-        self._rows = list(zip(text, common, stream, full))
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Sequence[int]: ...
-    @overload
-    def __getitem__(self, index: slice) -> Streams: ...
-    def __getitem__(self, index: int | slice) -> Sequence[int] | Streams:
-        return self.at(range(len(self))[index]) if isinstance(index, slice) else _names(*self._rows[index])
-
-    def at(self, order: Sequence[int]) -> Streams:
-        """Those of some requests."""
-        made = Streams((), (), (), ())
-        made._rows = [self._rows[index] for index in order]
-        return made
-
-
 class _Calls(NamedTuple):
-    """Calls of several streams, each stream's in order, one stream after another."""
+    """Calls of several streams, each stream's in order, one stream after another. thought: tokens of each before its
+    answer (``output``)."""
 
     stream: Ints
     turn: Ints
@@ -133,13 +100,24 @@ class _Calls(NamedTuple):
     output: Ints
     gap: Floats
     by_user: Bools
+    thought: Ints
 
-    def prompts(self, system: int) -> Ints:
-        """All that each stream has so far and the new text."""
+    def prompts(self, system: int) -> tuple[Ints, Ints, Ints]:
+        """Of each call all that its stream has so far and the new text; how much of it has no thought before it; and
+        in which stretch it is, between one message of a user and the next.
+
+        Thoughts stay in the context until the user writes again, and are left out from then on, as in the chat template
+        of Qwen3 (``last_query_index``: ``reasoning_content`` of messages behind the last query alone).
+        """
         grown = np.cumsum(self.new + self.output)
         starts = np.flatnonzero(self.turn == 0)
         before = (grown - self.new - self.output)[starts]
-        return system + grown - self.output - before[self.stream]
+        clean = system + grown - self.output - before[self.stream]
+        asks = (self.turn == 0) | self.by_user
+        stretch = np.cumsum(asks) - 1
+        first = np.flatnonzero(asks)[stretch]
+        thought = np.cumsum(self.thought) - self.thought
+        return clean + thought - thought[first], clean[first], stretch
 
 
 def _calls(agent: Agent, rng: np.random.Generator, streams: int) -> _Calls:
@@ -155,7 +133,8 @@ def _calls(agent: Agent, rng: np.random.Generator, streams: int) -> _Calls:
         if reply is not None:
             new[mine] = reply.prompt.sample(rng, int(np.sum(mine)))
             gap[mine] = reply.time.sample(rng, int(np.sum(mine)))
-    return _Calls(stream, turn, turn == turns[stream] - 1, new, agent.output.sample(rng, total), gap, by_user)
+    none = np.zeros(total, dtype=np.int64)
+    return _Calls(stream, turn, turn == turns[stream] - 1, new, agent.output.sample(rng, total), gap, by_user, none)
 
 
 def _require_room(requests: int) -> None:
@@ -167,7 +146,10 @@ def _require_room(requests: int) -> None:
         )
 
 
-_COLUMNS = ("session", "turn", "below", "stream", "within", "prompt", "output", "gap", "by_user", "text", "system")
+_COLUMNS = (
+    *("session", "turn", "below", "stream", "within", "prompt", "output", "gap", "by_user", "text", "system"),
+    *("thought", "clean", "stretch"),
+)
 
 
 class _Drawn(NamedTuple):
@@ -179,21 +161,24 @@ class _Drawn(NamedTuple):
     streams: int
 
 
-def _drawn(kind: SessionKind, place: int, sessions: Ints, seed: int) -> _Drawn:
+def _drawn(
+    kind: SessionKind, place: int, sessions: Ints, seed: int, thoughts: ReasoningLengths | None = None
+) -> _Drawn:
     """All requests of the ``sessions`` of a kind; ``place`` is that of the kind."""
-    rng = np.random.default_rng((seed, 4, place))
-    main = _calls(kind.agent, rng, len(sessions))
+    rng, own_rng = np.random.default_rng((seed, 4, place)), np.random.default_rng((seed, 6, place))
+    main = _thinking(_calls(kind.agent, rng, len(sessions)), thoughts, own_rng)
     count, follows = len(main.stream), np.where(main.turn > 0, np.arange(len(main.stream)) - 1, -1)
     parent = _started(kind, main, rng)
     if kind.subagents is None or not len(parent):
         return _Drawn(_columns(kind.agent, main, (sessions, 0, 2 * place)), follows, _PAIRS, len(sessions))
-    below = _calls(kind.subagents.agent, rng, len(parent))
+    below = _thinking(_calls(kind.subagents.agent, rng, len(parent)), thoughts, own_rng)
     resumed, last = parent + 1, np.flatnonzero(below.last)  # who waits for each sub-agent, and for which of its calls
     main.new[resumed], main.gap[resumed], main.by_user[resumed] = 0, 0.0, False
     np.add.at(main.new, resumed, below.output[last])
     own = _columns(kind.agent, main, (sessions, 0, 2 * place))
     others = _columns(kind.subagents.agent, below, (sessions[main.stream[parent]], 1, 2 * place + 1))
     others["turn"], others["stream"] = main.turn[parent][below.stream], below.stream + len(sessions)
+    others["stretch"] = others["stretch"] + own["stretch"][-1] + 1
     whom = np.where(below.turn > 0, count + np.arange(len(below.turn)) - 1, parent[below.stream])
     return _Drawn(
         {name: np.concatenate([own[name], others[name]]) for name in _COLUMNS},
@@ -201,6 +186,11 @@ def _drawn(kind: SessionKind, place: int, sessions: Ints, seed: int) -> _Drawn:
         np.stack([resumed, count + last], axis=1),
         len(sessions) + len(parent),
     )
+
+
+def _thinking(calls: _Calls, thoughts: ReasoningLengths | None, rng: np.random.Generator) -> _Calls:
+    """The calls with a thought before each answer, where anybody thinks."""
+    return calls if thoughts is None else calls._replace(thought=thoughts.thoughts(rng, len(calls.turn)))
 
 
 _PAIRS: Ints = np.zeros((0, 2), dtype=np.int64)
@@ -223,14 +213,18 @@ def _started(kind: SessionKind, main: _Calls, rng: np.random.Generator) -> Ints:
 def _columns(agent: Agent, calls: _Calls, where: tuple[Ints, int, int]) -> dict[str, npt.NDArray[Any]]:
     """``where``: the session of each stream, whether it is below another, the text of its system prompt."""
     session, below, text = where
+    prompt, clean, stretch = calls.prompts(agent.system)
     same = {name: np.full(len(calls.turn), value) for name, value in (("below", below), ("text", text))}
     return {
         "session": session[calls.stream],
         "turn": calls.turn.copy(),
         "stream": calls.stream,
         "within": calls.turn,
-        "prompt": calls.prompts(agent.system),
-        "output": calls.output,
+        "prompt": prompt,
+        "output": calls.output + calls.thought,
+        "thought": calls.thought,
+        "clean": clean,
+        "stretch": stretch,
         "gap": calls.gap,
         "by_user": calls.by_user,
         "system": np.full(len(calls.turn), agent.system),
@@ -242,8 +236,8 @@ def _columns(agent: Agent, calls: _Calls, where: tuple[Ints, int, int]) -> dict[
 class SessionTraffic:
     """A load of sessions: kinds by their shares, arrivals of sessions (not of requests), how many, and the seed.
 
-    A closed loop has so many sessions at a time: as one ends, the next begins. Raises ``UsageError`` for no kinds and
-    for fewer than one session.
+    A closed loop has so many sessions at a time: as one ends, the next begins. thoughts: before the answer of each
+    call, whose lengths are those of the agents. Raises ``UsageError`` for no kinds and for fewer than one session.
     """
 
     kinds: tuple[SessionKind, ...]
@@ -251,6 +245,7 @@ class SessionTraffic:
     sessions_count: int | None = None
     seed: int = 0
     name: str = ""
+    thoughts: ReasoningLengths | None = None
 
     def __post_init__(self) -> None:
         if not self.kinds:
@@ -274,16 +269,18 @@ class SessionTraffic:
         shares = np.array([kind.share for kind in self.kinds])
         kind = rng.choice(len(self.kinds), count, p=shares / np.sum(shares)).astype(np.int64)
         patience = np.full(count, np.inf)
-        parts, streams = [], 0
+        parts, streams, stretches = [], 0, 0
         for place, one in enumerate(self.kinds):
             mine = np.flatnonzero(kind == place)
             if one.patience is not None:
                 waits, leaves = one.patience.sample(rng, len(mine)), rng.random(len(mine)) < one.gives_up
                 patience[mine] = np.where(leaves, waits, np.inf)
-            part = _drawn(one, place, mine, self.seed)
+            part = _drawn(one, place, mine, self.seed, self.thoughts)
             part.columns["stream"] = part.columns["stream"] + streams
+            part.columns["stretch"] = part.columns["stretch"] + stretches
             parts.append(part)
             streams += part.streams
+            stretches = int(np.max(part.columns["stretch"], initial=stretches - 1)) + 1
         column = {name: np.concatenate([part.columns[name] for part in parts]) for name in _COLUMNS}
         _require_room(len(column["prompt"]))
         order = np.lexsort([column[name] for name in ("within", "stream", "below", "turn", "session")])
@@ -297,7 +294,8 @@ class SessionTraffic:
             prompt=column["prompt"],
             output=column["output"],
             arrival=self._starts(column["session"], before < 0),
-            hashes=_blocks(column, block),
+            hashes=_blocks(column, block, None if self.thoughts is None else streams),
+            before=None if self.thoughts is None else column["thought"],
             hash_block=block,
             follows=np.where(before >= 0, place_of[before], -1),
             think=column["gap"],
@@ -327,11 +325,15 @@ class SessionTraffic:
             "kinds": [asdict(kind) for kind in self.kinds],
             "name": self.name,
             "seed": self.seed,
+            **({} if self.thoughts is None else {"thoughts": self.thoughts.describe()}),
         }
 
 
-def _blocks(column: dict[str, npt.NDArray[Any]], block: int) -> Streams:
-    """The blocks of prompt and output; the last token of an answer is never computed."""
+def _blocks(column: dict[str, npt.NDArray[Any]], block: int, streams: int | None) -> Streams:
+    """The blocks of prompt and output; the last token of an answer is never computed. streams: how many there are,
+    where calls think: what is behind a thought is text of its stretch alone."""
     full = (column["prompt"] + column["output"] - 1) // block
-    common = column["system"] // block
-    return Streams(column["text"].tolist(), common.tolist(), column["stream"].tolist(), full.tolist())
+    common, behind = column["system"] // block, None
+    if streams is not None:
+        behind = (column["clean"] // block).tolist(), (column["stretch"] + streams).tolist()
+    return Streams(column["text"].tolist(), common.tolist(), column["stream"].tolist(), full.tolist(), behind)

@@ -21,7 +21,6 @@ SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
         (f"{PLAN} --pue 1.2", "--pue is of a power budget"),
         (f"{PLAN} --power-budget 8", "has no unit"),
         (f"{PLAN} --power-cap ,", "names no watts"),
-        (f"{PLAN} --power-budget 8kW --provision mean", "--provision mean with pools apart is not known here"),
         (f"{ESTIMATE} --power-cap 500", "--power-cap: '500' has no unit"),
         (f"{ESTIMATE} --power-cap 0W", "--power-cap must be more than 0"),
         (f"{ESTIMATE} --power-cap 900W", "above what h100-sxm draws"),
@@ -31,7 +30,6 @@ SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
         (f"{ESTIMATE.replace('h100-sxm', 'tpu-v6e')} --memory 30GB --ideal --energy", "the power of tpu-v6e"),
         (f"{ESTIMATE} --energy --no-kv-cache", "the energy of a batch without a KV cache is not known here"),
         (f"{ESTIMATE} --energy --prefix-hit-rate 0.5", "the energy of a batch with drafts"),
-        (f"{SIMULATE} --energy --prefill-replicas 1 --decode-replicas 1", "with pools apart is not known here"),
         (
             "estimate gpt-oss-20b --gpu h100-sxm --dp 2 --ep 2 --engine sglang --two-batch-overlap --power-cap 500W",
             "draw",

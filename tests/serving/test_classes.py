@@ -22,7 +22,7 @@ from inferplan.serving.result import SimulationResult, parts
 from inferplan.serving.simulator import simulate
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.classes import require_whole
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic, TrafficClass
+from inferplan.traffic.requests import ClosedLoop, Lengths, Media, OpenLoop, Requests, Slo, Traffic, TrafficClass
 from inferplan.units import Array
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
@@ -334,9 +334,9 @@ def test_an_order_needs_classes() -> None:
         simulate(plain(), load, Flags(queue="fair"))
 
 
-def test_classes_share_no_text() -> None:
-    with pytest.raises(UsageError, match=r"classes of traffic .* and text that prompts begin with"):
-        replace(traffic([kind("a", 1.0, 5, 5)], 1.0, 10), prefix=SharedPrefix(tokens=16))
+def test_classes_know_no_media() -> None:
+    with pytest.raises(UsageError, match=r"classes of traffic .* and images"):
+        replace(traffic([kind("a", 1.0, 5, 5)], 1.0, 10), media=Media(tokens=16))
 
 
 def test_shares_make_a_whole() -> None:

@@ -16,7 +16,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import run_step
 from inferplan.estimate.run import estimate
-from inferplan.serving.adapter_slots import around
+from inferplan.serving.adapter_times import around
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult, record_of
@@ -221,7 +221,6 @@ def test_turns_and_samples_keep_their_adapter() -> None:
     [
         ({"lora": LoraAsked()}, {}, "the deployment has none"),
         ({"lora": LoraAsked(rank=16, slots=4, active=2)}, {}, "--active-loras is counted"),
-        ({"parallel": Parallelism(pp=2)}, {}, "--pp"),
         ({}, {"jobs": 2}, "--jobs"),
     ],
 )

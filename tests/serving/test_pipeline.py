@@ -20,7 +20,7 @@ from inferplan.estimate.run import estimate
 from inferplan.serving.admission import Rules
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
-from inferplan.serving.flow_shop import FlowShop
+from inferplan.serving.flow_shop import FlowShop, Passage
 from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.records import Records
@@ -205,23 +205,23 @@ def test_experts_take_the_rows_of_all_ranks() -> None:
 def test_cycles_repeat_once_they_are_alike() -> None:
     # two lanes, stations 0 / 3 / 1: every lane is back after max(pass 4, station 3 + 3) = 6 s
     shop = FlowShop(3)
-    back = [shop.send(0.0, (0.0, 3.0, 1.0)), shop.send(0.0, (0.0, 3.0, 1.0))]
+    back = [shop.send(0.0, Passage((0.0, 3.0, 1.0))), shop.send(0.0, Passage((0.0, 3.0, 1.0)))]
     assert back == [4.0, 7.0]
-    found = list(shop.cycles(back, [(0.0, 3.0, 1.0)] * 2, 100, inf))
+    found = list(shop.cycles(back, [Passage((0.0, 3.0, 1.0))] * 2, 100, inf))
     assert sum(count for count, _ in found) == 100 and len(found) < 6
     # stage 1 has worked without a pause since 0: 202 batches of 3 s, and the last passes stage 2 as well
     assert found[-1][1] == pytest.approx([201 * 3 + 1, 202 * 3 + 1])
     # lane 2 comes at 20: the first cycle takes lane 1 from 4 to 27 and lane 2 from 24 to 30, those after it 6 s each;
     # stage 1 works without a pause from 20 on: 201 batches of 3 s
     shop = FlowShop(3)
-    back = [shop.send(0.0, (0.0, 3.0, 1.0)), shop.send(20.0, (0.0, 3.0, 1.0))]
-    found = list(shop.cycles(back, [(0.0, 3.0, 1.0)] * 2, 100, inf))
+    back = [shop.send(0.0, Passage((0.0, 3.0, 1.0))), shop.send(20.0, Passage((0.0, 3.0, 1.0)))]
+    found = list(shop.cycles(back, [Passage((0.0, 3.0, 1.0))] * 2, 100, inf))
     assert found[0] == (1, [27.0, 30.0])
     assert found[-1][1] == pytest.approx([20 + 200 * 3 + 1, 20 + 201 * 3 + 1])
     # none is sent at or after the bound
     shop = FlowShop(2)
-    back = [shop.send(0.0, (0.0, 2.0))]
-    assert [sum(count for count, _ in shop.cycles(back, [(0.0, 2.0)], 100, bound)) for bound in (7.0,)] == [3]
+    back = [shop.send(0.0, Passage((0.0, 2.0)))]
+    assert [sum(count for count, _ in shop.cycles(back, [Passage((0.0, 2.0))], 100, bound)) for bound in (7.0,)] == [3]
     assert shop.free == [6.0, 8.0]
 
 

@@ -24,7 +24,7 @@ from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.reasoning import ReasoningLengths
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Slo, Traffic
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 from tests.command import exit_code
@@ -344,16 +344,6 @@ def test_a_budget_is_a_count_and_an_end_needs_one(lengths: Any) -> None:
         lengths()
 
 
-def test_conversations_do_not_think() -> None:
-    with pytest.raises(UsageError, match=r"thoughts before answers .* and conversations"):
-        Traffic(
-            arrivals=OpenLoop(rate=1.0),
-            prompt=Lengths(mean=10.0),
-            output=thinking(Lengths(mean=10.0)),
-            prefix=SharedPrefix(turns=2),
-        )
-
-
 SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
 
 
@@ -363,10 +353,6 @@ SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
         ((*SIMULATE, "--thinking-budget", "4k"), "--thinking-budget is of thoughts, and nobody thinks"),
         ((*SIMULATE, "--thinking-end", "4"), "--thinking-end is of thoughts, and nobody thinks"),
         ((*SIMULATE, "--answer-ttft", "4s"), "nobody thinks"),
-        (
-            (*SIMULATE[:4], "--sessions", "coding-agent", "--session-rate", "1/min", "--thinking-tokens", "4k"),
-            "--thinking-tokens and --sessions",
-        ),
         (("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-budget", "4k"), "is of thoughts, and nobody thinks"),
         (
             ("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-tokens", "4k", "--concurrency", "8"),

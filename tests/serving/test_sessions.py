@@ -16,7 +16,6 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cluster import Fleet
-from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.options import Options
 from inferplan.serving.records import CANCELLED, FINISHED
 from inferplan.serving.result import SimulationResult
@@ -410,9 +409,7 @@ def test_the_limit_on_sessions_counts_those_given_up_after_it_as_late() -> None:
 @for_each(
     ("served", "fleet", "said"),
     [
-        (plain(), Fleet(prefill=1, decode=1), "pools"),
         (plain(policy="static"), Fleet(), "static batches"),
-        (plain(parallel=Parallelism(pp=2)), Fleet(), "pipeline stages"),
     ],
 )
 def test_giving_up_is_refused_where_it_is_not_modelled(served: Deployment, fleet: Fleet, said: str) -> None:
@@ -420,11 +417,10 @@ def test_giving_up_is_refused_where_it_is_not_modelled(served: Deployment, fleet
         simulate(served, given([(10, 5, -1, 0.0)], patience=[3.0]), None, Options(fleet=fleet))
 
 
-def test_sessions_on_replicas_that_fail_are_refused_by_that_name() -> None:
-    lost = Fleet(scaling=Schedule(changes=((0.0, 1),), cold_start=9.0), failures=Failures(at=(Failure(at=1.0),)))
-    with pytest.raises(UsageError, match="replicas that fail") as refused:
-        simulate(plain(), given([(10, 5, -1, 0.0)]), None, Options(fleet=lost))
-    assert refused.value.hint == "leave --fail out"
+def test_sessions_on_replicas_that_are_ordered_are_refused() -> None:
+    ordered = Fleet(scaling=Schedule(changes=((0.0, 1), (5.0, 2)), cold_start=9.0))
+    with pytest.raises(UsageError, match="replicas that come and go"):
+        simulate(plain(), given([(10, 5, -1, 0.0)]), None, Options(fleet=ordered))
 
 
 def test_warmups_of_requests_are_refused() -> None:

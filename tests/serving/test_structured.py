@@ -170,9 +170,8 @@ MASKS = ("--structured-share", "0.5", "--mask-time", "50us", "--host-cores", "8"
         (("estimate", *HERE, *MASKS, "--no-kv-cache"), "as it is asked for is not modelled"),
         (("estimate", "bge-m3", *HERE[1:], *MASKS), "no structured decoding"),
         (("simulate", "t5-small", *HERE[1:], "--rate", "1", "--output", "9", *MASKS), "a model with an encoder"),
-        (("simulate", *HERE, "--rate", "1", "--pp", "2", *MASKS), "pipeline stages (--pp)"),
-        (("simulate", *HERE, "--rate", "1", *MASKS, "--thinking-tokens", "200"), "thoughts before answers"),
-        (("simulate", *HERE, "--rate", "1", *MASKS, "--energy"), "the energy of a run"),
+        (("estimate", *HERE, *MASKS, "--pp", "2"), "several pipeline stages"),
+        (("simulate", *HERE, "--rate", "1", "--pp", "2", *MASKS, "--no-mask-overlap"), "before the forward pass"),
         (("estimate", *HERE, *MASKS, "--energy"), "--structured-share with --energy"),
     ],
 )

@@ -18,6 +18,7 @@ from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import Requests
+from inferplan.work.parallel import split_layers
 
 
 def require_adapters(deployment: Deployment, requests: Requests) -> None:
@@ -34,7 +35,7 @@ def require_adapters(deployment: Deployment, requests: Requests) -> None:
 
 
 def require_served(deployment: Deployment) -> None:
-    """Raise ``UsageError`` for a division that is not simulated with adapters."""
+    """Raise ``UsageError`` for a division that is not planned with adapters."""
     beside = {
         "--pp": deployment.parallel.pp > 1,
         "--dp of ranks that share experts": coupled_ranks(deployment) > 1,
@@ -44,9 +45,20 @@ def require_served(deployment: Deployment) -> None:
 
 
 def adapter_bytes(deployment: Deployment) -> float:
-    """Bytes that one device gets of one adapter."""
-    lora, model = deployment.lora, deployment.model
-    return 0.0 if lora is None else loaded_bytes(lora, model, model.sequence, deployment.parallel)
+    """Bytes that one device gets of one adapter, of the pipeline stage that gets most."""
+    return max(stage_bytes(deployment))
+
+
+def stage_bytes(deployment: Deployment) -> tuple[float, ...]:
+    """Bytes that one device of each pipeline stage gets of one adapter: the part of the layers that it has."""
+    lora, model, parallel = deployment.lora, deployment.model, deployment.parallel
+    if lora is None:
+        return (0.0,) * parallel.pp
+    found, start = [], 0
+    for layers in split_layers(len(model.sequence), parallel.pp):
+        found.append(loaded_bytes(lora, model, model.sequence[start : start + layers], parallel))
+        start += layers
+    return tuple(found)
 
 
 def host_bandwidth(hardware: HardwareSpec, given: float | None) -> float:
@@ -84,5 +96,5 @@ def adapter_pool(
             made[count] = times(replace(deployment, lora=replace(lora, active=float(count), in_step=True)))
         return made[count]
 
-    seconds = adapter_bytes(deployment) / host_bandwidth(deployment.hardware, bandwidth)
-    return AdapterPool(of=requests.adapters.tolist(), slots=lora.slots, seconds=seconds, times=of)
+    stages = tuple(size / host_bandwidth(deployment.hardware, bandwidth) for size in stage_bytes(deployment))
+    return AdapterPool(of=requests.adapters.tolist(), slots=lora.slots, stages=stages, times=of)
