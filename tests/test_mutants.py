@@ -13,7 +13,7 @@ import pytest
 from tools.mutants import source
 from tools.mutants.judge import Chosen, forks
 from tools.mutants.operators import changes
-from tools.mutants.record import judges
+from tools.mutants.record import MOST_TESTS, _spread, judges
 from tools.mutants.source import loaded, mutants_of, plant
 
 
@@ -54,7 +54,7 @@ UNCHANGED = [
     "return a + 'of' + b",
     "return f'{a + 1}'",
     "log.info(a, b + 1)",
-    "return 1e-9",
+    "return a + 1e-9",
     "return round(a, digits=3)",
     "assert a < b",
     "return isinstance(a, b)",
@@ -162,6 +162,11 @@ def test_tests_of_files_about_the_module_judge_first() -> None:
     none = {"digest": "", "tests": [["v::a", 0.4]], "lines": {"m:f": {"1": [0]}}}
     found = judges(mutant, {"u": wide, "t": record, "v": none})
     assert found == [(0.3, "t::c"), (0.2, "t::b"), (0.4, "u::a")]
+
+
+def test_tests_of_a_line_are_held_from_the_narrowest_to_widest() -> None:
+    assert _spread([3, 5, 8]) == [3, 5, 8]
+    assert _spread(list(range(4 * MOST_TESTS))) == list(range(0, 4 * MOST_TESTS, 4))
 
 
 def test_only_chosen_tests_run_in_their_order() -> None:

@@ -9,7 +9,7 @@ from inferplan.estimate.graph import build
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
-from inferplan.work.parallel import Parallelism, divisors
+from inferplan.work.parallel import Parallelism, divisors, split_layers
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
 
@@ -75,3 +75,9 @@ def test_index_keys_are_state_that_is_read() -> None:
     (stage,) = build(deployment, decode(4.0, 9999.0))
     read = sum(op.resident() * op.count for op in stage.ops if op.name == "attn.index.select")
     assert read == 61 * 4 * 10000 * (128 + 4)
+
+
+def test_layers_that_do_not_divide_are_those_of_vllm() -> None:
+    """vLLM, tests/distributed/test_pipeline_partition.py, test_uneven_auto_partition: its own table."""
+    table = {(2, 2): [1, 1], (3, 2): [2, 1], (3, 3): [1, 1, 1], (4, 3): [1, 2, 1], (5, 3): [2, 2, 1]}
+    assert {asked: split_layers(*asked) for asked in table} == table

@@ -21,7 +21,7 @@ from tools.mutants.judge import Judged, forks, verdict
 from tools.mutants.record import judges, records
 from tools.mutants.source import ROOT, Mutant, load_everything, loaded, modules, mutants_of, plant
 
-LOWEST_RATE = 0.7
+LOWEST_RATE = 0.5
 """Of the drawn mutants that some test runs, the share that must die."""
 LOWEST_RATE_AGAIN = 0.95
 """Of the drawn mutants that died before, in a function and by a test that are still there, the share that must die."""

@@ -117,7 +117,7 @@ def _logic(node: ast.AST) -> _Found:
 
 def _arithmetic(node: ast.AST) -> _Found:
     """Operators, terms of sums and products, numbers."""
-    if isinstance(node, ast.BinOp) and not _is_text(node.left) and not _is_text(node.right):
+    if isinstance(node, ast.BinOp) and not any(_is_text(one) or _is_tolerance(one) for one in (node.left, node.right)):
         if type(node.op) in EXCHANGED:
             yield "exchanged", node, ast.BinOp(left=node.left, op=EXCHANGED[type(node.op)](), right=node.right)
             yield "term", node, node.left
@@ -129,11 +129,10 @@ def _arithmetic(node: ast.AST) -> _Found:
         yield "exchanged", node, ast.AugAssign(target=node.target, op=EXCHANGED[type(node.op)](), value=node.value)
         yield "term", node, ast.Pass()
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        value = float(node.value)  # type: ignore[arg-type]
         if isinstance(node.value, int):
             yield "constant", node, ast.Constant(value=node.value + 1)
-        elif value == 0.0 or abs(value) >= TOLERANCE:
-            yield "constant", node, ast.Constant(value=2 * value or 1.0)
+        elif not _is_tolerance(node):
+            yield "constant", node, ast.Constant(value=2 * node.value or 1.0)  # type: ignore[operator]
     for operand in _operands(node):
         if isinstance(operand, ast.Name) and operand.id.isupper():  # a constant of the module
             yield "constant", operand, ast.BinOp(left=operand, op=ast.Mult(), right=ast.Constant(value=2))
@@ -182,6 +181,10 @@ def _is_number(node: ast.expr) -> bool:
     return (
         isinstance(node, (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.BinOp)) and name_of(node) not in TYPES
     )
+
+
+def _is_tolerance(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, float) and 0 < abs(node.value) < TOLERANCE
 
 
 def _is_text(node: ast.expr) -> bool:

@@ -1,6 +1,6 @@
 """Which tests run which lines, recorded once a test file: the tests that may judge a mutant follow from it.
 
-A file's record holds, for each line of each function of ours, its narrowest tests: those that run the fewest lines.
+A file's record holds, for each line of each function of ours, tests that run it, from those of few lines to the widest.
 It is made anew when the test file changes. Lines count from the first of their function: edits elsewhere do not age it.
 """
 
@@ -24,9 +24,9 @@ from tools.mutants.judge import Chosen, forks, run_tests
 from tools.mutants.source import PACKAGES, ROOT, Mutant, first_line, functions, modules, path_of
 
 KEPT = ROOT / "build" / "mutants"
-NARROWEST = 8
-"""Tests held for a line, of each test file."""
-CLOSEST = 5
+MOST_TESTS = 16
+"""Held for a line, of each test file."""
+CLOSEST = 6
 """Test files whose tests of a line all judge it."""
 CALLS = 100
 """Calls of one function that are traced in one test: a loop of a million runs the same lines."""
@@ -34,37 +34,45 @@ SLOWEST = 2.0
 """CPU seconds, traced: a slower test is no judge."""
 CPU_SECONDS = 40
 """For one test file; what ran until then is held."""
-NOT_JUDGES = ("tests/oracle/", "tests/web/test_page.py", "tests/test_docs", "tests/test_readme", "tests/test_notebook")
-"""Tests of files of models, pages and documents: slow, and of no formula."""
+NOT_JUDGES = (
+    "tests/test_docs",
+    "tests/test_readme",
+    "tests/test_notebook",
+    "tests/web/test_page.py",
+    "tests/oracle/test_tr",
+)
+"""Tests of documents, of pages in a browser and of whole models in transformers: slow, and of no formula."""
 
 Record = dict[str, Any]
 """digest: of the test file. tests: (name, traced seconds). lines: ``module:function`` -> line -> indices of tests."""
 
 
-class Recorder(Chosen):
-    """Notes the lines of ours that each passing test runs, and writes the record after each."""
+Lines = set[tuple[str, int]]
 
-    def __init__(self, out: Path) -> None:
+
+class Recorder(Chosen):
+    """Notes the lines of ours that each passing test runs, and its CPU seconds."""
+
+    def __init__(self) -> None:
         super().__init__(None)
-        self.out = out
         self.ours = tuple(str(ROOT / package) + "/" for package in PACKAGES)
-        self.lines: set[tuple[str, int]] = set()
+        self.lines: Lines = set()
         self.calls: Counter[CodeType] = Counter()
+        self.rows: list[tuple[str, float, Lines]] = []
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self.lines, self.calls = set(), Counter()
+        self.lines, self.calls, start = set(), Counter(), process_time()
         signal.signal(signal.SIGPROF, lambda number, frame: pytest.fail("too slow to judge"))
         signal.setitimer(signal.ITIMER_PROF, SLOWEST)
-        start = process_time()
         sys.settrace(self._call)
         yield
         sys.settrace(None)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         if item.nodeid in self.passed:
-            with self.out.open("a") as file:
-                json.dump([item.nodeid, round(process_time() - start, 3), sorted(self.lines)], file)
-                file.write("\n")
+            self.rows.append((item.nodeid, round(process_time() - start, 3), self.lines))
+        if process_time() > CPU_SECONDS:
+            item.session.shouldstop = "the time for one file is over"
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
         code = frame.f_code
@@ -98,44 +106,36 @@ def records(jobs: int, only: tuple[str, ...] = ()) -> dict[str, Record]:
     wanted = [name for name in test_files() if name.startswith(only or "tests/")]
     found = {name: json.loads(_kept(name).read_text()) for name in wanted if _kept(name).exists()}
     old = [name for name in wanted if name not in found or found[name]["digest"] != _digest(name)]
-    for count, (name, judged) in enumerate(forks(old, _recorded, jobs, CPU_SECONDS), 1):
-        raw = _kept(name).with_suffix(".raw")
-        found[name] = _record(name, raw)
-        raw.unlink(missing_ok=True)
-        _kept(name).write_text(json.dumps(found[name], separators=(",", ":")))
-        says = f"{len(found[name]['tests'])} tests, {judged.seconds:.0f} s{'' if judged.word else ', cut off'}"
+    for count, (name, judged) in enumerate(forks(old, _recorded, jobs, 2 * CPU_SECONDS), 1):
+        _kept(name).write_text(judged.word or json.dumps({"digest": _digest(name), "tests": [], "lines": {}}))
+        found[name] = json.loads(_kept(name).read_text())
+        says = f"{len(found[name]['tests'])} tests, {judged.seconds:.0f} s"
         print(f"recorded {count}/{len(old)} {name}: {says}", file=sys.stderr, flush=True)
     return found
 
 
 def _recorded(name: str) -> str:
-    raw = _kept(name).with_suffix(".raw")
-    raw.unlink(missing_ok=True)
-    run_tests([name], Recorder(raw), "-m", "not slow and not network", "--maxfail=1000")
-    return "recorded"
-
-
-def _record(name: str, raw: Path) -> Record:
-    """The lines of every function with the narrowest of its tests."""
-    rows = [json.loads(line) for line in raw.read_text().splitlines() if line.endswith("]")] if raw.exists() else []
-    rows.sort(key=lambda row: (len(row[2]), row[1]))
-    at: dict[tuple[str, int], list[int]] = {}
+    """A test file's record as JSON: the lines of every function with the tests that run them."""
+    recorder = Recorder()
+    run_tests([name], recorder, "-m", "not slow and not network", "--maxfail=1000")
+    rows = sorted(recorder.rows, key=lambda row: (len(row[2]), row[1]))
+    at: dict[str, dict[int, list[int]]] = {}
     for index, (_, _, lines) in enumerate(rows):
         for path, line in lines:
-            held = at.setdefault((path, line), [])
-            if len(held) < NARROWEST:
-                held.append(index)
-    found: dict[str, dict[str, list[int]]] = {}
-    paths = {path for path, _ in at}
+            at.setdefault(path, {}).setdefault(line, []).append(index)
+    found: dict[str, dict[int, list[int]]] = {}
     for module in modules():
-        path = path_of(module)
-        if str(path) in paths:
-            for function, node in functions(ast.parse(path.read_text(encoding="utf-8"))):
-                first = first_line(node)
-                for line in range(first, (node.end_lineno or first) + 1):
-                    if (str(path), line) in at:
-                        found.setdefault(f"{module}:{function}", {})[str(line - first)] = at[str(path), line]
-    return {"digest": _digest(name), "tests": [row[:2] for row in rows], "lines": found}
+        if ran := at.get(str(path_of(module))):
+            for function, node in functions(ast.parse(path_of(module).read_text(encoding="utf-8"))):
+                first, last = first_line(node), node.end_lineno or node.lineno
+                if own := {line - first: _spread(tests) for line, tests in ran.items() if first <= line <= last}:
+                    found[f"{module}:{function}"] = own
+    return json.dumps({"digest": _digest(name), "tests": [row[:2] for row in rows], "lines": found})
+
+
+def _spread(tests: list[int]) -> list[int]:
+    """Some of a line's tests, from the narrowest (often a refusal) to the widest."""
+    return [tests[index * len(tests) // MOST_TESTS] for index in range(MOST_TESTS)] if tests[MOST_TESTS:] else tests
 
 
 def judges(mutant: Mutant, found: dict[str, Record]) -> list[tuple[float, str]]:
