@@ -11,18 +11,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
 from inferplan.catalog.bills import Offer, Tariff
-from inferplan.errors import InferplanError
-from inferplan.units import Array
-
-_SECONDS = 30.0
-"""The solver is stopped then; a dozen patterns take milliseconds."""
-_ROUNDING = 1e-9
-"""A smaller gap is that of the last digits."""
-_INFEASIBLE = 2
-"""``scipy.optimize.milp``: no point keeps all constraints."""
+from inferplan.planning.programme import Programme, Row
 
 
 class Size(NamedTuple):
@@ -121,45 +111,19 @@ def pack(
     columns = patterns(sizes, offers) if offers else []
     rented = len(columns)
     if owned[0]:
-        own = Offer(gpu="", gpus=None, per_hour=owned[1], currency="", term="owned", source="--own")
-        columns += patterns(sizes, [own])
+        offer = Offer(gpu="", gpus=None, per_hour=owned[1], currency="", term="owned", source="--own")
+        columns += patterns(sizes, [offer])
     if not columns:
         return None
-    gpus = np.array([float(column.gpus) for column in columns])
-    holds = np.array([column.holds for column in columns], dtype=float).T
-    limits: _Limits = [(holds, np.array([float(demand[size]) for size in sizes]), np.full(len(sizes), inf))]
-    for most, mine in ((stock, np.arange(len(columns)) < rented), (float(owned[0]), np.arange(len(columns)) >= rented)):
+    gpus, own = [float(column.gpus) for column in columns], [place >= rented for place in range(len(columns))]
+    rows = [
+        Row([float(c.holds[place]) for c in columns], least=float(demand[size])) for place, size in enumerate(sizes)
+    ]
+    for most, mine in ((stock, False), (float(owned[0]), True)):
         if most < inf:
-            limits.append(((gpus * mine)[None, :], np.array([-inf]), np.array([most])))
-    prices = np.array([column.price for column in columns])
-    solved = _minimum(prices, limits)
-    if solved is None:
+            rows.append(Row([count * (place == mine) for count, place in zip(gpus, own)], most=most))
+    found = Programme(rows).cheapest([column.price for column in columns], gpus)
+    if found is None:
         return None
-    bill = float(prices @ np.round(solved[0]))
-    limits.append((prices[None, :], np.array([-inf]), np.array([bill + _ROUNDING * max(bill, 1.0)])))
-    fewest = _minimum(gpus, limits) or solved  # of equals; a solver out of time has found the first ones
-    used = tuple((column, round(count)) for column, count in zip(columns, fewest[0]) if round(count))
-    return Packing(sizes=sizes, used=used, gap=solved[1])
-
-
-_Limits = list[tuple[Array, Array, Array]]
-"""Rows, the least of each, and the most."""
-
-
-def _minimum(weights: Array, limits: _Limits) -> tuple[list[float], float] | None:
-    """Where ``weights`` times the point is least, and the share that it may be off by."""
-    from scipy.optimize import Bounds, LinearConstraint, milp  # some 100 ms of every start, needed here alone
-
-    found = milp(
-        weights,
-        integrality=np.ones(len(weights), dtype=np.int64),
-        bounds=Bounds(0.0, inf),
-        constraints=[LinearConstraint(rows, least, most) for rows, least, most in limits],
-        options={"mip_rel_gap": 0.0, "time_limit": _SECONDS},
-    )
-    if found.x is None:
-        if found.status == _INFEASIBLE:
-            return None
-        raise InferplanError("the integer programme was not solved", because=str(found.message))
-    gap = float(found.mip_gap or 0.0)
-    return [float(value) for value in found.x], gap if gap > _ROUNDING else 0.0
+    used = tuple((column, count) for column, count in zip(columns, found.counts) if count)
+    return Packing(sizes=sizes, used=used, gap=found.gap)
