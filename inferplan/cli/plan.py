@@ -44,7 +44,7 @@ from inferplan.cli.options import (
 from inferplan.cli.power_options import caps_of
 from inferplan.cli.price_options import price_options
 from inferplan.cli.reasoning_options import refuse_thinking, thinking
-from inferplan.cli.session_options import asked_sessions, require_sessions, sessions_of_trace
+from inferplan.cli.session_options import asked_sessions, refuse_beside, require_sessions, sessions_of_trace
 from inferplan.cli.shared_text_options import TEXT_NAMES, require_used, shared_text
 from inferplan.cli.tier_options import SIZES_FORM, sizes_of
 from inferplan.devices.engine import EngineFlags
@@ -432,11 +432,11 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
 
 def _require_plain(values: dict[str, Any]) -> None:
     """Raise ``UsageError`` for what a plan for sessions of agents does not know."""
-    given = [name for name in ("cache_tiers", "routing", "survive") if values.get(name)]
-    if given:
+    refuse_beside(values, ("requests", "deadline", "cached_prefix", "users", "answer_ttft"))
+    if values.get("routing"):
         raise UsageError(
-            f"a plan for sessions of agents knows no --{given[0].removesuffix('s').replace('_', '-')}",
-            because="all calls of a session go to one replica, which keeps what it finds on the device",
+            "a plan for sessions of agents knows no --routing",
+            because="all calls of a session go to one replica",
             hint="inferplan simulate --sessions, or leave it out",
         )
 
@@ -492,16 +492,29 @@ def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
         raise UsageError("--think-time and --classes exclude each other", hint="leave one of them out")
     if not any(one.slo.limits for one in mix.classes):
         raise UsageError("a plan needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
-    prompt, output = mixed(mix.classes)
+    if values["cached_prefix"]:
+        raise UsageError(
+            "--cached-prefix and --classes exclude each other",
+            because="what a prefix cache finds of what their requests share is simulated",
+            hint="leave --cached-prefix out, or what prompts share: --shared-prefix 1000, --turns 4",
+        )
+    own, output = mixed(mix.classes)
+    prefix, samples, generated = shared_text(values, None), values["samples"] or 1, thinking(output, values)
+    prompt, cached = sharing(own, generated, prefix, samples)
     kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"])
+    rate = values["rate"] if mix.rate is None else mix.rate
     return Demand(
         prompt=prompt,
-        output=output,
+        output=generated,
+        cached=cached,
+        own=None if prompt is own else own,
+        samples=samples,
+        prefix=prefix,
         arrivals=kind,
         burstiness=burstiness,
-        rate=values["rate"] if mix.rate is None else mix.rate,
+        rate=None if rate is None else rate * samples,
         users=values["users"],
-        requests=values["requests"],
+        requests=None if values["requests"] is None else values["requests"] * samples,
         classes=mix.classes,
         queue=values["queue"],
     )

@@ -17,7 +17,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime
 from inferplan.planning.demand import Demand
 from inferplan.serving.rounds import LoadedRounds
-from inferplan.serving.techniques.lora import adapter_bytes, host_bandwidth, require_served
+from inferplan.serving.techniques.lora import adapter_bytes, host_bandwidth
 from inferplan.traffic.popularity import Popularity
 from inferplan.units import Array, Num
 from inferplan.work.adapters import Adapters, LoraAsked
@@ -72,21 +72,20 @@ def named(deployments: Sequence[Deployment], demand: Demand) -> list[Deployment]
 def loads_of(deployment: Deployment, demand: Demand) -> Loads:
     """The loads of one engine's requests.
 
-    Raises ``UsageError`` for a deployment that is not simulated with adapters, ``MissingFactError`` where nobody says
-    how fast they come.
+    Raises ``MissingFactError`` where nobody says how fast they come.
     """
     if deployment.lora is None or demand.adapters is None:
         return Loads()
-    require_served(deployment)
     seconds = adapter_bytes(deployment) / host_bandwidth(deployment.hardware, demand.lora_bandwidth)
     return Loads(missed=demand.adapters.missed(deployment.lora.slots), seconds=seconds)
 
 
 def with_loads(rounds: LoadedRounds, loads: Loads, coming: Array) -> LoadedRounds:
-    """The rounds, of which those that hold prompts are longer by the loads of the ``coming`` prompts of every round."""
+    """The rounds, of which those that hold prompts are longer by the loads of the ``coming`` prompts of every round, of
+    all ranks that step together: one after another, which is the most that they take."""
     if not loads.mean:
         return rounds
-    waiting: tuple[Num, ...] = (0.0, loads.mean * coming / rounds.held.share)
+    waiting: tuple[Num, ...] = (loads.mean * coming / rounds.held.share, *(0.0 for _ in rounds.own.fullest[1:]))
     return rounds._replace(own=rounds.own.plus(StepTime(fullest=waiting, mean=waiting)))
 
 

@@ -37,5 +37,6 @@ def require_shared_text(demand: Demand) -> None:
     """Raise ``UsageError`` where cache tiers would find nothing, or nothing says what they find."""
     if demand.offline:
         raise UsageError("an offline job is not simulated, so nothing says what cache tiers find", hint="--rate")
-    if demand.own is None and (demand.trace is None or demand.trace.hashes is None):
+    known = demand.own is not None or demand.sessions is not None
+    if not known and (demand.trace is None or demand.trace.hashes is None):
         raise nothing_shared(" beside a given hit rate" if demand.cached else "")

@@ -150,14 +150,10 @@ class Survives(Constraint):
         return None if found is None else replace(run, option=found[0], survival=found[1])
 
 
-def within_latency(slo: Slo) -> list[WithinLatency]:
-    """The limits on latency that the closed form sees."""
-    return [WithinLatency(name, limit) for name, limit in slo.limits.items()]
-
-
 def constraints_of(slo: Slo, sizing: Sizing) -> list[Constraint]:
     """What a plan keeps, in the order in which points are counted: each under the first that it misses."""
-    found: list[Constraint] = [FitsCache(), WithinSlots(), RoomForPrompts(), *within_latency(slo)]
+    found: list[Constraint] = [FitsCache(), WithinSlots(), RoomForPrompts()]
+    found += [WithinLatency(name, limit) for name, limit in slo.limits.items()]
     found += [] if sizing.power is None else [WithinPower(sizing.power)]
     found += [] if sizing.survive is None else [Survives()]
     return found

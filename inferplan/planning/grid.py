@@ -183,19 +183,19 @@ def load_grids(
     decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2, prompt)
     steps = (demand.output.average - 1.0) / speculation.tokens
     new, cached = prompt - demand.cached, float(demand.cached)
-    load, masked = PromptLoad(batch / steps, new, cached), masks_of(deployments, demand.structured)
+    load, masked = PromptLoad(batch / steps, new, cached), masks_of(deployments, demand.structured, speculation)
     every = loaded_together(named(deployments, demand), decodes, load, axes.budget[None, :], speculation)
     prompts = PromptsAlone(deployments, axes.budget, new, cached, demand.output.average)
     return [
         _grid(
-            (deployment, with_masks(loaded, masks, batch, batch / steps), prompts),
+            (deployment, with_masks(loaded, masks, batch, batch / steps, speculation.width), prompts),
             demand,
             percentile,
             axes,
             speculation,
         )
         for deployment, rounds, masks in zip(deployments, every, masked)
-        for loaded in (with_loads(rounds, loads_of(deployment, demand), batch / steps),)
+        for loaded in (with_loads(rounds, loads_of(deployment, demand), batch / steps * coupled_ranks(deployment)),)
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +12,10 @@ from inferplan.catalog.assemble import load_engine
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, host_seconds
-from inferplan.estimate.structured import MaskedSteps, Structured, mask_filling, require_one_engine
+from inferplan.estimate.structured import MaskedSteps, Structured, mask_filling
 from inferplan.planning.demand import Demand
 from inferplan.serving.rounds import LoadedRounds
-from inferplan.traffic.reasoning import ReasoningLengths
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Array, Num
 
 if TYPE_CHECKING:
@@ -22,56 +23,59 @@ if TYPE_CHECKING:
 
 
 def require_plannable(space: Space, demand: Demand) -> None:
-    """Raise ``UsageError`` for structured decoding under another engine, or beside what it is not planned with."""
+    """Raise ``UsageError`` for structured decoding under another engine, or beside weights on the host."""
     if demand.structured is None:
         return
     for engine in space.engines:
         mask_filling(load_engine(engine))
-    beside = [("drafts", bool(space.drafting)), ("LoRA adapters", demand.adapters is not None)]
-    beside += [("thoughts", isinstance(demand.output, ReasoningLengths)), ("several samples", demand.samples > 1)]
-    beside += [("pools apart", space.disaggregate), ("weights on the host", bool(space.placed))]
-    if found := [name for name, there in beside if there]:
+    if space.placed:
         raise UsageError(
-            f"structured decoding with {' and '.join(found)} is not planned",
-            because="a mask belongs to a step that writes one token of each sequence of one pool, by its own chance",
-            hint="--aggregated" if found == ["pools apart"] else "leave one of them out",
+            "structured decoding with weights on the host is not planned",
+            because="what the host's processor does beside masks is not known",
+            hint="leave one of them out",
         )
 
 
-def masks_of(deployments: Sequence[Deployment], structured: Structured | None) -> list[MaskedSteps | None]:
+def masks_of(
+    deployments: Sequence[Deployment], structured: Structured | None, speculation: Speculation = PLAIN
+) -> list[MaskedSteps | None]:
     """What masks add to the steps of each deployment; ``None`` where no request has any.
 
-    Raises ``UsageError`` for a division that is not modelled.
+    The grammar steps through drafts, so that masks of a verification are filled one after another (docs/structured.md).
     """
     if structured is None:
         return [None] * len(deployments)
-    for one in deployments:
-        require_one_engine(one)
-    return [MaskedSteps(deployment=one, structured=structured) for one in deployments]
+    filled = structured if speculation.width == 1 else replace(structured, cores=1)
+    return [MaskedSteps(deployment=one, structured=filled) for one in deployments]
 
 
-def with_masks(rounds: LoadedRounds, masked: MaskedSteps | None, batch: Array, coming: Array) -> LoadedRounds:
+def with_masks(
+    rounds: LoadedRounds, masked: MaskedSteps | None, batch: Array, coming: Array, width: int = 1
+) -> LoadedRounds:
     """The rounds with what masks add to them, as :class:`inferplan.serving.masked_times.MaskedTimes` adds it to steps.
 
-    batch: sequences that decode. coming: prompts of every round, which all end in those that hold prompts and have a
-    mask there for their first token.
+    batch: sequences of a rank that decode, each with a mask for ``width`` tokens. coming: prompts of every round, which
+    all end in those that hold prompts and have a mask there for their first token. On the safe side, thoughts have
+    masks that are filled, and a batch in flight that holds prompts ends all of a round.
     """
     if masked is None:
         return rounds
+    each = batch / rounds.decode.microbatches
     ending = coming / np.asarray(rounds.held.share)
-    decode = _added(masked, batch, rounds.decode, batch)
-    own = _added(masked, batch + ending, rounds.own, batch + rounds.held.number)
+    decode = _added(masked, each * width, rounds.decode, each)
+    own = _added(masked, each * width + ending, rounds.own, each + rounds.held.number)
     return rounds._replace(decode=decode, own=own)
 
 
 def _added(masked: MaskedSteps, rows: Num, time: StepTime, sequences: Num) -> StepTime:
-    """The time of a round with ``rows`` that get a token; of a mean between two numbers the mean of both."""
-    forward = np.asarray(time.total - host_seconds(masked.deployment, sequences))
+    """The time of a round with ``rows`` in each batch that get a token; of a mean between two numbers the mean of both.
+    The last stage samples, and waits for masks."""
+    forward = np.asarray(time.passage - host_seconds(masked.deployment, sequences))
     forward, rows = np.broadcast_arrays(forward, rows)
     low = np.floor(rows)
     more = rows - low
     added = (1.0 - more) * _beyond(masked, low, forward) + more * _beyond(masked, low + 1.0, forward)
-    stations: tuple[Num, ...] = (0.0, added)
+    stations: tuple[Num, ...] = (*(0.0 for _ in time.fullest[1:]), added)
     return time.plus(StepTime(fullest=stations, mean=stations))
 
 

@@ -101,13 +101,11 @@ class Question:
         """Raise ``UsageError`` where what a plan shall survive is not simulated."""
         beside = [("an offline job", self.demand.offline), ("a trace", self.demand.trace is not None)]
         beside += [("pools apart", self.space.disaggregate), ("--spare", self.sizing.spare > 0)]
-        beside += [("a budget of power", self.sizing.power is not None)]
-        beside += [("sessions of agents", self.demand.sessions is not None)]
         if found := [name for name, there in beside if there]:
             raise UsageError(
                 f"--survive and {found[0]} are not planned together",
                 because="replicas of one pool are cut under a steady load, and as many bought as that takes",
-                hint="--rate or --users, in one pool (--aggregated), without --spare and --power-budget",
+                hint="--rate or --users, in one pool (--aggregated), without --spare",
             )
 
     def _require_tiers(self) -> None:
@@ -117,8 +115,6 @@ class Question:
         require_shared_text(self.demand)
         if self.budgets:
             raise UsageError("cache tiers are planned for one budget of thought", hint="one --thinking-budget")
-        if self.sizing.survive is not None:
-            raise UsageError("cache tiers are not simulated where replicas are lost", hint="no --survive")
         for chain in self.chains:
             require_tiers(chain)
         if self.space.disaggregate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -19,7 +19,7 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
-from inferplan.planning.constraints import Constraint, constraints_of, within_latency
+from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.demand import Demand, ruling
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, longest_whole, stages_of
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
@@ -65,12 +65,13 @@ def loosened(slo: Slo) -> Slo:
     return replace(slo, **{name: limit * _LATENCY_ERROR[name] for name, limit in slo.limits.items()})
 
 
-def _within(grid: LoadGrid, slo: Slo) -> BoolArray:
-    """Which points of a grid keep every limit on latency."""
-    within = np.ones(grid.rate.shape, dtype=bool)
-    for limit in within_latency(slo):
-        within &= limit.points(grid)
-    return within
+def keeping(grid: LoadGrid, constraints: Iterable[Constraint]) -> BoolArray:
+    """Which points of a grid keep every constraint in closed form."""
+    kept = np.ones(grid.rate.shape, dtype=bool)
+    for one in constraints:
+        if (points := one.points(grid)) is not None:
+            kept &= points
+    return kept
 
 
 def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: PriceBook) -> SearchResult:
@@ -140,7 +141,7 @@ def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
 def _may_be_apart(deployment: Deployment, demand: Demand) -> bool:
     """Whether pools for prompts and for decodes are planned for a deployment under a demand."""
     model = deployment.model
-    plain = model.encoder is None and not model.encodes and deployment.lora is None and not reads_host(deployment)
+    plain = model.encoder is None and not model.encodes and not reads_host(deployment)
     return plain and not demand.offline and demand.users is None and not demand.of_sessions
 
 
@@ -317,7 +318,7 @@ def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing)
     grid = priced.grid
     ruled = ruling(slo, demand.classes)
     loose = ruled if demand.offline else loosened(ruled)  # a job is not simulated, so that nothing would find it out
-    kept, maybe = grid.possible & _within(grid, slo), grid.possible & _within(grid, loose)
+    kept, maybe = (keeping(grid, constraints_of(limits, sizing)) for limits in (slo, loose))
     if not maybe.any():
         return None
     billed = bill(demand, sizing, priced)

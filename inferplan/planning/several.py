@@ -21,6 +21,7 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.fleet import Kind
 from inferplan.planning.packing import Packing, Size, pack
+from inferplan.planning.sizing import narrowed
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cold_start import weights_of
@@ -388,10 +389,7 @@ def _fewest(runs: _Runs, place: int, counts: Sequence[int]) -> int:
         if tried >= most:
             raise _never(runs, place, tried)
         below, tried = tried, min(_more(runs, place, counts, tried), most)
-    while tried - below > 1:
-        middle = (below + tried) // 2
-        below, tried = (below, middle) if kept(middle) else (middle, tried)
-    return tried
+    return narrowed(kept, below, tried)
 
 
 def _more(runs: _Runs, place: int, counts: Sequence[int], tried: int) -> int:
@@ -474,11 +472,7 @@ def _floor(runs: _Runs, roots: Sequence[int], place: int, bounds: tuple[int, Seq
     step = 1
     while below + step < most and not _kept_with(runs, roots, plenty, (place, below + step)):
         below, step = below + step, step * 2
-    most = min(below + step, most)
-    while most - below > 1:
-        middle = (below + most) // 2
-        below, most = (below, middle) if _kept_with(runs, roots, plenty, (place, middle)) else (middle, most)
-    return most
+    return narrowed(lambda count: _kept_with(runs, roots, plenty, (place, count)), below, min(below + step, most))
 
 
 def _kept_with(runs: _Runs, roots: Sequence[int], plenty: Sequence[int], one: tuple[int, int]) -> bool:

@@ -33,7 +33,6 @@ from inferplan.estimate.anchoring import anchored, system_of
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.planning.adapters import with_slots
-from inferplan.serving.techniques.lora import require_served
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.work.parallel import Parallelism
 
@@ -83,8 +82,6 @@ class Space:
             refuse_capped_anchor()
         if self.slots and not self.base.lora.any:
             raise UsageError("no adapters were asked for", hint="--lora-rank 16, or --lora-folder DIR")
-        if self.base.lora.any and self.drafting:
-            raise UsageError("adapters beside drafts are not simulated", hint="leave one of them out")
         if self.placed:
             self._require_placed()
         if self.base.lora.any:
@@ -230,8 +227,6 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
                     try:
                         own = known.engine if flags is asked.flags else load_engine(engine, flags)
                         made = replace(whole, parallel=parallel, engine=own)
-                        if made.lora is not None:
-                            require_served(made)
                         one = replace(asked, parallel=parallel, flags=_own_backends(flags, made))
                     except InferplanError as error:
                         rejections.add("impossible", 1, error.what)

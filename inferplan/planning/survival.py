@@ -17,13 +17,11 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
-from inferplan.planning.verify import Kept, Survival, in_run_time, slots_of
+from inferplan.planning.verify import Kept, Survival, calls_for, flags_of, in_run_time, options_of
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, Failures
-from inferplan.serving.flags import Flags
-from inferplan.serving.options import Options
 from inferplan.serving.outages import Outages, anew_late, at_percentile_of
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import MOST_REQUESTS, Requests, Slo, Traffic
@@ -102,21 +100,12 @@ def _lose(option: Option, question: Question, what: tuple[int, float], seed: int
     start = max(_FILL * lasting, _CYCLES * cycle if demand.think else 0.0)
     deployment = option.deployment
     deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
-    sequences = ceil(slots_of(option, question) / deployment.parallel.dp)
-    flags = Flags(max_num_seqs=sequences, max_num_batched_tokens=option.budget, queue=demand.queue)
     fleet = Fleet(
-        routing="sticky" if demand.prefix.turns > 1 else "round-robin",
+        routing="sticky" if demand.prefix.turns > 1 or demand.of_sessions else "round-robin",
         scaling=Schedule(changes=((0.0, option.replicas),), cold_start=down),
         failures=Failures(at=(Failure(at=start, replicas=lost),)),
     )
-    options = Options(
-        slo=question.slo,
-        fleet=fleet,
-        hit_rate=demand.hit_rate,
-        speculation=option.speculation,
-        lora_bandwidth=demand.lora_bandwidth,
-        structured=demand.structured,
-    )
+    flags, options = flags_of(option, question), options_of(option, question, fleet)
     whole = start + down + _TAIL * lasting
     rate = (demand.requests_per_second or 0.0) * (step if demand.users is None else 1.0)
     load = float(demand.users) if demand.users is not None else rate
@@ -128,7 +117,11 @@ def _lose(option: Option, question: Question, what: tuple[int, float], seed: int
             hint="a shorter --restart, or a lower --rate with as many times fewer replicas",
         )
     while True:
-        traffic: Traffic | Requests = demand.traffic(load, count, 0.0 if demand.users is None else lasting, seed)
+        traffic: Traffic | Requests
+        if demand.sessions is not None:
+            traffic = calls_for(demand, option, load, count, seed)
+        else:
+            traffic = demand.traffic(load, count, 0.0 if demand.users is None else lasting, seed)
         seen = Outages(simulate(deployment, traffic, flags, options))
         if seen.end >= start + down:
             return _judged(seen, start, start + down)

@@ -248,18 +248,29 @@ def traffic_of(
         count *= demand.prefix.turns  # of conversations, every user's later turns too
         return demand.traffic(users, count, lasting)
     if demand.trace is not None and demand.trace.sessions is not None:
-        return in_time_of(every(demand.trace, share, factor), option.slow.step)
+        return _named(in_time_of(every(demand.trace, share, factor), option.slow.step), demand)
     if demand.trace is not None and demand.trace.arrival is not None:
-        trace = demand.trace if demand.adapters is None else demand.trace.naming(demand.adapters, seed=0)
-        return _thinned(trace, share, factor)
+        return _thinned(_named(demand.trace, demand), share, factor)
     rate = (demand.requests_per_second or 0.0) * factor / share
     if demand.sessions is not None:
-        return in_time_of(sessions_of(demand.sessions, rate, fewest, option.e2el), option.slow.step)
+        return calls_for(demand, option, rate, fewest)
     held = rate * lasting
     lives = _GLANCE_LIVES if fewest < _LOOK else _LIVES
     lives = _FEWEST_LIVES if option.pools else lives  # all replicas are simulated: percentiles are of more
     count = max(int(min(lives * held, _MOST)), fewest, round(_FEWEST_LIVES * held))
     return demand.one_of(share).traffic(rate, count)
+
+
+def calls_for(demand: Demand, option: Option, rate: float, fewest: int, seed: int = 0) -> Requests:
+    """At least so many calls of the sessions of a demand, ``rate`` a second, in the time of a run."""
+    assert demand.sessions is not None
+    traffic = demand.sessions if seed == 0 else replace(demand.sessions, seed=demand.sessions.seed + seed)
+    return _named(in_time_of(sessions_of(traffic, rate, fewest, option.e2el), option.slow.step), demand)
+
+
+def _named(requests: Requests, demand: Demand) -> Requests:
+    """The requests with the adapters that they name, if any."""
+    return requests if demand.adapters is None else requests.naming(demand.adapters, seed=0)
 
 
 def side_by_side(option: Option, demand: Demand) -> int:
@@ -376,18 +387,8 @@ def _run(
     if demand.sessions is not None and precision is not None:
         fewest = min(max(fewest, precision.fewest // 2), _MOST // 2)  # such calls take longer to simulate
     traffic = traffic_of(demand, option, factor * slower, fewest, whole)
-    sequences = ceil(slots / deployment.parallel.dp)
-    flags = Flags(max_num_seqs=sequences, max_num_batched_tokens=option.budget, queue=demand.queue)
-    options = Options(
-        slo=slo,
-        fleet=_fleet(option, flags, question),
-        hit_rate=demand.hit_rate,
-        tiers=_in_the_time_of_the_run(option),
-        speculation=option.speculation,
-        trim=demand.trace is None,
-        lora_bandwidth=demand.lora_bandwidth,
-        structured=demand.structured,
-    )
+    flags = flags_of(option, question)
+    options = replace(options_of(option, question, _fleet(option, flags, question)), trim=demand.trace is None)
     try:
         if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):
             count = traffic.requests_count or 0
@@ -408,6 +409,26 @@ def _run(
     told = precision is None or demand.trace is not None or result.verdict == "overloaded" or _enough(result, slo)
     verdict = result.verdict if told else TOO_SHORT
     return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=verdict, classes=classes)
+
+
+def flags_of(option: Option, question: Question) -> Flags:
+    """The flags of a run of an option, of one attention rank."""
+    sequences = ceil(slots_of(option, question) / option.deployment.parallel.dp)
+    return Flags(max_num_seqs=sequences, max_num_batched_tokens=option.budget, queue=question.demand.queue)
+
+
+def options_of(option: Option, question: Question, fleet: Fleet) -> Options:
+    """What a run of an option is asked, in its own time."""
+    demand = question.demand
+    return Options(
+        slo=question.slo,
+        fleet=fleet,
+        hit_rate=demand.hit_rate,
+        tiers=_in_the_time_of_the_run(option),
+        speculation=option.speculation,
+        lora_bandwidth=demand.lora_bandwidth,
+        structured=demand.structured,
+    )
 
 
 def _achieved(result: SimulationResult, percentile: float, option: Option) -> dict[str, float]:

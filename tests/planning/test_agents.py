@@ -9,7 +9,6 @@ import pytest
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
-from inferplan.errors import UsageError
 from inferplan.planning.agents import (
     demand_of_agents,
     demand_of_sessions,
@@ -21,12 +20,10 @@ from inferplan.planning.agents import (
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
-from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space
 from inferplan.reports.plan import plan_report
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
-from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
@@ -209,16 +206,3 @@ def test_the_plan_is_the_smallest_fleet_that_keeps_the_limit_on_sessions() -> No
 def test_what_a_plan_of_sessions_does_not_know_is_refused(options: str, said: str, run: Run) -> None:
     answer = run(*f"plan llama-3.1-8b --gpu h100-sxm {options}".split())
     assert answer.code == 2 and said in answer.err
-
-
-def test_a_fleet_for_sessions_that_loses_replicas_is_not_planned() -> None:
-    """Their gaps and sub-agents would be left out where replicas are lost."""
-    survive = Survive(start=ColdStart(rest=60.0))
-    with pytest.raises(UsageError, match="--survive and sessions of agents"):
-        Question(
-            space=Space(base=Request(model="llama-3.1-8b", gpu=""), gpus=("h100-sxm",), disaggregate=False),
-            demand=demand_of_sessions(LOAD),
-            slo=Slo(ttft=1.0),
-            sizing=Sizing(survive=survive),
-            prices=price_book(stated=["h100-sxm=1"]),
-        )

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
 from inferplan.cli import cli
 from inferplan.errors import InfeasibleError, InferplanError, SpecError, UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
-from inferplan.planning.adapters import slot_wait
+from inferplan.planning.adapters import Loads, slot_wait, with_loads
 from inferplan.planning.demand import Demand, demand_of_trace
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan, row
@@ -31,12 +30,13 @@ from inferplan.reports.plan_record import deployment_record
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.result import adapters_found
-from inferplan.serving.rounds import Decodes, Round
+from inferplan.serving.rounds import Decodes, PromptLoad, Round, loaded_rounds
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import Lengths, Requests, Slo
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
+from tests.serving.plain_time import plain
 from tests.serving.test_lora import LOADED, replay
 
 RATE = 25e9
@@ -267,6 +267,17 @@ def test_a_trace_names_adapters_as_simulate_does() -> None:
     assert half.adapters.tolist() == drawn[::2].tolist()
 
 
+def test_a_load_holds_up_every_stage() -> None:
+    """Half of the prompts miss, 2 s each, 0.3 of them a round: 0.3 s a round, in those that hold prompts."""
+    served = plain(parallel=Parallelism(pp=2))
+    rounds = loaded_rounds(served, Decodes(np.array([4.0]), 60.0), PromptLoad(np.array([0.3]), 50.0, 0.0), 256.0)
+    late = with_loads(rounds, Loads(missed=0.5, seconds=2.0), np.array([0.3]))
+    more = 0.3 / np.asarray(rounds.held.share)
+    assert late.own.passage - rounds.own.passage == pytest.approx(more)
+    assert late.own.interval - rounds.own.interval == pytest.approx(more)
+    assert late.decode is rounds.decode
+
+
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
@@ -288,14 +299,10 @@ def test_half_a_question_is_refused(lora: LoraAsked, asked: Demand, said: str) -
 
 def test_what_is_not_simulated_is_refused_or_ruled_out_with_the_reason() -> None:
     base = request(gpu="")
-    with pytest.raises(UsageError, match="adapters beside drafts"):
-        Space(base=base, gpus=("l40s",), drafting=(Drafting(model=None, length=2, acceptance=0.6),))
     with pytest.raises(UsageError, match="adapters in sglang are not known"):
         Space(base=base, gpus=("l40s",), engines=("vllm", "sglang"))
     with pytest.raises(UsageError, match="no adapters were asked for"):
         Space(base=Request(model="llama-3.1-8b", gpu=""), gpus=("l40s",), slots=(8,))
-    with pytest.raises(InfeasibleError, match="beside --pp are not simulated"):
-        plan(question((4,), ASKED, pp=(2,), most=2))
     nowhere = question((4,), demand(THREE, lora_bandwidth=None), gpus=("h100-sxm",))
     with pytest.raises(InfeasibleError, match="how fast adapters come to h100-sxm from its host is not on file"):
         plan(nowhere)

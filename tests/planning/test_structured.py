@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import price_book
 from inferplan.cli import cli
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
@@ -28,8 +27,8 @@ from inferplan.planning.space import Space
 from inferplan.planning.verify import verify
 from inferplan.reports.plan_figures import launch_line
 from inferplan.reports.plan_record import plan_record
+from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import Lengths, Slo
-from inferplan.work.parallel import Parallelism
 from tests.serving.test_structured import after, asked
 
 
@@ -78,6 +77,15 @@ def test_a_step_with_prompts_has_a_mask_for_each_that_ends() -> None:
     grid = point(ideal, demand(structured), 95.0, 8, 2048)
     assert float(grid.step_mixed[0, 0]) == pytest.approx(by_hand, rel=1e-6)
     assert float(grid.step_decode[0]) == pytest.approx(8 * 20e-3 + after(8), rel=1e-9)
+
+
+def test_masks_of_drafts_are_filled_one_after_another() -> None:
+    """A verification of three tokens of each of eight sequences: 24 masks of 20 ms, longer than any step, on one thread
+    however many cores there are; of 200 sequences 600, of which threads would share those beyond 128."""
+    ideal, drafts = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)), Speculation(length=2)
+    for batch in (8, 200):
+        grid = point(ideal, demand(asked(mask_time=20e-3)), 95.0, batch, 2048, drafts)
+        assert float(grid.step_decode[0]) == pytest.approx(3 * batch * 20e-3 + after(3 * batch), rel=1e-9)
 
 
 def test_the_host_scheduler_hides_no_mask() -> None:
@@ -134,19 +142,12 @@ def test_beside_what_it_is_not_planned() -> None:
     of = demand(asked())
     for space, said in (
         ({"engines": ("vllm", "sglang")}, "under sglang is not known"),
-        ({"disaggregate": True}, "pools apart"),
-        ({"drafting": (Drafting(model=None, length=2, acceptance=0.6),)}, "drafts"),
+        ({"placed": (OffloadAsked(host="epyc-9654", cpu_offload_gb=10.0),)}, "weights on the host"),
     ):
         with pytest.raises(UsageError, match=said):
             question(of, **space)
-    with pytest.raises(UsageError, match="several samples"):
-        question(replace(of, samples=2))
     with pytest.raises(UsageError, match=r"mean with .*structured decoding"):
         question(of, Sizing(power=PowerBudget(watts=1e6, provision="mean")))
-    with pytest.raises(InfeasibleError, match="several pipeline stages or attention ranks"):
-        plan(question(of, pp=(2,), most=2))
-    with pytest.raises(UsageError, match="several pipeline stages"):
-        point(replace(deployment(), parallel=Parallelism(pp=2)), of, 95.0, 1, 2048)
     with pytest.raises(InfeasibleError, match="how fast masks come to h100-sxm"):
         plan(question(demand(Structured(share=1.0, mask_time=1e-6, cores=1))))
 
@@ -157,7 +158,6 @@ def test_beside_what_it_is_not_planned() -> None:
         ("plan --ttft 1s --mask-time 40us", "--mask-time is of structured decoding"),
         ("plan --ttft 1s --structured-share 1", "needs --mask-time"),
         ("plan --ttft 1s --structured-share 1 --mask-time 40us --host-cores 8 --engine sglang", "under sglang"),
-        ("plan --ttft 1s --structured-share 1 --mask-time 40us --host-cores 8 --samples 2", "several samples"),
         ("simulate --structured-share 1 --mask-time 40us --host-cores 8 --samples 2", "with --samples"),
     ],
 )
