@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 
 def require_plannable(space: Space, demand: Demand) -> None:
-    """Raise ``UsageError`` for structured decoding under another engine, or beside weights on the host."""
+    """Raise ``UsageError`` for structured decoding under another engine, or beside what it is not planned with."""
     if demand.structured is None:
         return
     for engine in space.engines:
         mask_filling(load_engine(engine))
-    if space.placed:
+    beside = [("weights on the host", bool(space.placed)), ("pools apart", space.disaggregate)]
+    if found := [name for name, there in beside if there]:
         raise UsageError(
-            "structured decoding with weights on the host is not planned",
-            because="what the host's processor does beside masks is not known",
-            hint="leave one of them out",
+            f"structured decoding with {' and '.join(found)} is not planned",
+            because="masks are part of the steps of one pool, on a host that computes nothing else",
+            hint="--aggregated" if found == ["pools apart"] else "leave one of them out",
         )
 
 

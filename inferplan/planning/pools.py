@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import Footprint
-from inferplan.planning.adapters import loads_of
 from inferplan.planning.demand import Demand, ruling, tail
 from inferplan.planning.grid import LoadGrid, longest_whole, single
 from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing
@@ -114,7 +113,7 @@ def _pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, si
     grid, rate, same = decodes.grid, demand.requests_per_second, prompts is decodes
     if rate is None or decodes.tariff is None or prompts.tariff is None:
         return None
-    before = _seconds_beside_prefill(prompts.grid, grid, demand, tail(slo.percentile))
+    before = _seconds_beside_prefill(prompts.grid, grid, demand)
     decode = decode_pool(grid, demand, slo, sizing)
     if before is None or decode is None:
         return None
@@ -188,7 +187,7 @@ class Halves:
         decode = decode_pool(grid, demand, slo, sizing) if decodes else None
         if decode is not None:
             self.decodes[key].append(Half(priced, decode.needed * each, grain))
-        before = _seconds_beside_prefill(grid, grid, demand, tail(slo.percentile)) if prompts else None
+        before = _seconds_beside_prefill(grid, grid, demand) if prompts else None
         if before is not None:
             prefill = prefill_pool(grid, demand, _limit_on_ttft(slo, demand, 0.0), before, sizing)
             if prefill is not None:
@@ -220,12 +219,10 @@ def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Dec
     """The largest batch that cache, slots and TPOT allow, and the replicas that then carry the demand's rate.
 
     A request takes ``n = (output - 1)/(tokens a step)`` steps, so a rank of batch ``B`` finishes ``B/(n*t_decode(B))``
-    requests a second. A step waits for the adapters of requests whose cache comes.
+    requests a second.
     """
     dp, batch = grid.deployment.parallel.dp, grid.axes.batch
-    steps = (demand.output.average - 1.0) / grid.speculation.tokens
-    step = grid.step_decode + loads_of(grid.deployment, demand).mean * batch / steps  # adapters of those that come
-    tpot = step / grid.speculation.tokens
+    tpot = grid.step_decode / grid.speculation.tokens
     column = _decode_budget(grid)
     room = column < len(grid.axes.budget)
     allowed = room & (_decode_cache_use(grid, np.where(room, column, 0)) <= 1) & (batch * dp <= grid.slots)
@@ -234,7 +231,8 @@ def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Dec
     if not allowed.any():
         return None
     largest = int(np.flatnonzero(allowed)[-1])
-    capacity = batch * dp / (steps * step)
+    steps = (demand.output.average - 1.0) / grid.speculation.tokens
+    capacity = batch * dp / (steps * grid.step_decode)
     replicas = np.asarray(sizing.replicas(demand.requests_per_second or 0.0, capacity))
     return DecodePool(
         replicas=int(replicas[largest]),
@@ -305,10 +303,9 @@ def _limit_on_ttft(slo: Slo, demand: Demand, tpot: float) -> TtftLimit:
     return TtftLimit(seconds=float(left), share=tail(slo.percentile))
 
 
-def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand, share: float) -> Num | None:
+def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand) -> Num | None:
     """Seconds of TTFT in front of the engine and between the pools, by the token budget of a step that computes
-    prompts; ``None`` where no link joins the pools, or one cannot read the other's cache. With those of the adapter
-    that a request beyond all but a ``share`` waits for, and of the mask of its first token.
+    prompts; ``None`` where no link joins the pools, or one cannot read the other's cache.
 
     Of a cache that leaves in pieces or layers, the last of them is left when the prompt is done.
     """
@@ -323,8 +320,7 @@ def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand
         moved = moved * np.minimum(prompts.axes.budget / prompt, 1.0)
     if sending == "layers":
         moved = moved / len(deployment.model.sequence)
-    loads, mask = loads_of(deployment, demand), 0.0 if demand.structured is None else demand.structured.fill(1)
-    return moved + front_end(deployment, prompt).seconds + loads.mean + loads.beyond_mean(share) + mask
+    return moved + front_end(deployment, prompt).seconds
 
 
 def _decode_budget(grid: LoadGrid) -> npt.NDArray[np.intp]:

@@ -63,6 +63,12 @@ class Question:
             raise UsageError(
                 "no run is long enough to know the slowest of all requests", hint="a --percentile below 100, such as 99"
             )
+        if self.budgets and not isinstance(self.demand.output, ReasoningLengths):
+            raise UsageError(
+                "several budgets of thought are not compared for calls of sessions",
+                because="these are drawn with their thoughts",
+                hint="one --thinking-budget",
+            )
         require_both(self.space.base.lora, self.demand)
         require_plannable(self.space, self.demand)
         described = self.space.prefill_redundant or self.space.prefill_two_batches is not None

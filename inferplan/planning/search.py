@@ -141,7 +141,7 @@ def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
 def _may_be_apart(deployment: Deployment, demand: Demand) -> bool:
     """Whether pools for prompts and for decodes are planned for a deployment under a demand."""
     model = deployment.model
-    plain = model.encoder is None and not model.encodes and not reads_host(deployment)
+    plain = model.encoder is None and not model.encodes and deployment.lora is None and not reads_host(deployment)
     return plain and not demand.offline and demand.users is None and not demand.of_sessions
 
 

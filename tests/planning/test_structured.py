@@ -142,6 +142,7 @@ def test_beside_what_it_is_not_planned() -> None:
     of = demand(asked())
     for space, said in (
         ({"engines": ("vllm", "sglang")}, "under sglang is not known"),
+        ({"disaggregate": True}, "pools apart"),
         ({"placed": (OffloadAsked(host="epyc-9654", cpu_offload_gb=10.0),)}, "weights on the host"),
     ):
         with pytest.raises(UsageError, match=said):
