@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.planning.agents import session_seconds
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
 from inferplan.planning.verify import Kept, Survival, calls_for, flags_of, in_run_time, options_of
@@ -30,7 +31,7 @@ from inferplan.units import Array
 _FILL, _TAIL = 5.0, 2.0
 """Times of one request for which a fleet runs before the failure, and goes on behind the restart."""
 _CYCLES = 2.0
-"""Cycles of users who think, of which the first is as even as they begin, before the failure."""
+"""Cycles of users who think, or times of a session, of which the first is as even as they begin, before the failure."""
 _JUDGED, _FAILURES, _PLENTY = 4_000, 4, 10_000
 """Requests and failures that are looked at, at least; so many requests are enough of one failure."""
 _GLANCE, _CLEARLY_MISSED = 600, 1.25
@@ -96,8 +97,10 @@ def _lose(option: Option, question: Question, what: tuple[int, float], seed: int
     lost, restart = what
     demand, step = in_run_time(question.demand, option), option.slow.step
     lasting, down = option.e2el / step, restart / step  # in the time of the run
-    cycle = demand.prefix.turns * (lasting + demand.think)
-    start = max(_FILL * lasting, _CYCLES * cycle if demand.think else 0.0)
+    cycle = demand.prefix.turns * (lasting + demand.think) if demand.think else 0.0
+    if demand.sessions is not None:
+        cycle = session_seconds(demand.sessions, float(f"{lasting:.2g}"))
+    start = max(_FILL * lasting, _CYCLES * cycle)
     deployment = option.deployment
     deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
     fleet = Fleet(

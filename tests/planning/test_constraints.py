@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,11 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
 from inferplan.planning.option import Sizing
 from inferplan.planning.power import PowerBudget
+from inferplan.planning.question import Question
 from inferplan.planning.search import keeping
+from inferplan.planning.sizing import Sizer
 from inferplan.planning.space import Space
+from inferplan.planning.verify import Verified
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.units import BoolArray
 
@@ -80,3 +84,38 @@ def test_a_new_constraint_is_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     (priced,) = found.grids
     assert found.rejections.counts["batch"] == 2 * (len(priced.grid.axes.batch) - 8)
     assert 1 <= found.options[0].batch <= 8
+
+
+class TwiceAsMany(Constraint):
+    """Asks for a size of twice the cost."""
+
+    grows = True
+
+    def grown(self, run: Verified, question: Question) -> Verified | None:
+        return replace(run, option=priced(2 * (run.option.cost or 0.0)))
+
+
+class AtMost(Constraint):
+    """A run is held to a cost."""
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def kept(self, run: Verified) -> bool:
+        return (run.option.cost or 0.0) <= self.most
+
+
+def priced(cost: float) -> Any:
+    return SimpleNamespace(cost=cost)
+
+
+@pytest.mark.parametrize(("most", "below", "there"), [(6.0, 9.0, True), (5.0, 9.0, False), (6.0, 6.0, False)])
+def test_a_size_that_grew_is_held_to_everything_else(most: float, below: float, there: bool) -> None:
+    """Three dollars become six: one constraint bounds it, and so does what others cost."""
+    long: Any = SimpleNamespace(long=lambda option, question: Verified(option=option, slots=1, achieved={}))
+    anything: Any = SimpleNamespace()
+    sizer = Sizer(option=anything, question=anything, simulations=long)
+    sizer.constraints = [TwiceAsMany(), AtMost(most)]
+    found = sizer.grown(Verified(option=priced(3.0), slots=1, achieved={}), below)
+    assert (found is not None) == there
+    assert found is None or found.option.cost == 6.0
