@@ -42,12 +42,23 @@ FEATURES: dict[str, Feature] = {
     "patience": Feature("users who give up on sessions", "cancel: of a kind of session", "agents.md"),
     "structured": Feature("structured decoding", "--structured-share", "structured.md"),
     "media": Feature("images, video or sound", "--images", "media.md"),
+    "budgets": Feature("several budgets of thought", "--thinking-budget", "reasoning.md"),
+    "think-time": Feature("think times", "--think-time", "serving.md"),
+    "trace": Feature("a trace", "--trace", "planning.md"),
+    "job": Feature("an offline job", "--deadline", "planning.md"),
+    "recompute": Feature("steps without a KV cache", "--no-kv-cache", "concepts/no-kv-cache.md"),
+    "all-logits": Feature("logits of prompt tokens", "--all-logits", "formulas/memory.md"),
     "users": Feature("a closed loop", "--concurrency", "serving.md"),
     # what a replica is
     "encoder": Feature("a model with an encoder", "", "encoder-decoders.md"),
+    "encodes": Feature("a model that generates nothing", "", "encoders.md"),
+    "diffusion": Feature("a diffusion model", "", "diffusion.md"),
+    "state": Feature("layers that keep a state of constant size", "", "formulas/memory.md"),
     "encoder-decoder": Feature("an encoder-decoder", "", "encoder-decoders.md"),
     "drafts": Feature("drafts", "--draft", "techniques/speculation.md"),
-    "hit-rate": Feature("a given hit rate", "--prefix-hit-rate", "techniques/prefix_caching.md"),
+    "hit-rate": Feature("a given hit rate", "--prefix-hit-rate, --cached-prefix", "techniques/prefix_caching.md"),
+    "chunk": Feature("prompts in chunks", "--chunk", "techniques/chunked_prefill.md"),
+    "beams": Feature("beam search", "--beams", "beams.md"),
     "kv-offload": Feature("KV offload", "--kv-offload", "techniques/offload.md"),
     "tiers": Feature("cache tiers", "--cache-tier", "tiers.md"),
     "shared-tiers": Feature("a cache tier that replicas share", "--cache-tier NAME:SIZE:BANDWIDTH:shared", "tiers.md"),
@@ -66,14 +77,22 @@ FEATURES: dict[str, Feature] = {
     "anchor": Feature("an anchor", "--anchor", "anchors.md"),
     # what replicas there are, and how requests find one
     "replicas": Feature("a number of replicas", "--replicas", "serving.md"),
-    "pools": Feature("pools of their own for prompts and decodes", "--prefill-replicas", "serving.md"),
-    "failures": Feature("replicas that fail", "--fail", "failures.md"),
+    "pools": Feature("pools of their own for prompts and decodes", "--prefill-replicas; no --aggregated", "serving.md"),
+    "prompt-pool": Feature("a description of the pool for prompts", "--prefill-...", "planning.md"),
+    "failures": Feature("replicas that fail", "--fail, --survive", "failures.md"),
+    "spare": Feature("spare replicas", "--spare", "planning.md"),
+    "power-budget": Feature("a power budget", "--power-budget", "power.md"),
+    "mean-power": Feature("a budget of the mean power", "--provision mean", "power.md"),
+    "routing": Feature("a choice of routing", "--routing", "planning.md"),
     "elastic": Feature("replicas that come and go", "inferplan day", "day.md"),
     "unlike": Feature("replicas that are not alike", "inferplan fleet", "fleet.md"),
     "prefix-aware": Feature("routing by what a replica's cache has", "--routing prefix-aware", "serving.md"),
     "sticky": Feature("sticky routing", "--routing sticky", "serving.md"),
-    # how a run is read
-    "energy": Feature("the energy of a run", "--energy", "cost.md"),
+    # how an answer is read
+    "ideal": Feature("ideal devices", "--ideal", "calibration.md"),
+    "confidence": Feature("a confidence beyond the prediction itself", "--confidence", "planning.md"),
+    "page": Feature("a page", "--report", "planning.md"),
+    "energy": Feature("energy", "--energy", "cost.md"),
     "hit-curve": Feature("what caches of any size would find", "--hit-curve", "tiers.md"),
     "warmup": Feature("requests sent ahead", "--warmup", "serving.md"),
     "trim": Feature("figures without the filling of the system", "trim=True", "serving.md"),
@@ -82,7 +101,7 @@ FEATURES: dict[str, Feature] = {
 """By name, in the order of the page."""
 OBJECTS = ("load", "deployment")
 """Pairs that no load or no deployment can have, whatever is asked of it."""
-QUESTIONS = (*OBJECTS, "simulate", "day")
+QUESTIONS = (*OBJECTS, "estimate", "simulate", "plan", "fleet", "day")
 """Where a pair is refused: in an object, or in a question named as its command."""
 
 
@@ -105,8 +124,12 @@ _LEAVE = "leave one of them out"
 _DECODER = "leave it out, or a model without an encoder"
 _LEAVE_OFFLOAD = "leave --gpu-layers and --cpu-moe-layers out"
 _ALIKE = "the replicas of one pool, all alike: --replicas 4"
+_AS_TIER = "--cache-tier host:100GB:50GB/s in its place"
+_BATCH = "a larger --batch: answers that share nothing"
 _NO_CANCEL = "leave cancel: out of the kinds of session"
 _OPEN = "--rate, or requests with times of their own"
+_LENGTHS = "--prompt and --output, or another --workload"
+_ONE_SET = "one pool of replicas; in plan --aggregated"
 _ROUTED = "--routing round-robin or least-loaded"
 _SHARING = "requests that share text: --trace with hashes, --turns, --shared-prefix"
 
@@ -116,12 +139,22 @@ _CLASS_PROMPTS = "the file of the classes gives the lengths of their prompts, wh
 _FROM_HOST = "what of them is read from the host's memory is not known"
 _GIVEN_RATE = "a given rate (a --workload may bring one) does not say where the hits lie"
 _HOST = "what the host computes is known for one device and a decoder of text"
+_IN_ORDER = "the wait for a slot is known of requests in the order in which they came"
+_MASKED_HOST = "masks are priced in the steps of a device that keeps all weights"
+_ONE_REPLICA = "all calls of a session go to one replica, which keeps what it finds on the device"
+_TEXT_ALONE = "what prompts share of text beside media is not planned"
 _MID_STEP = "a place of such a batch stays taken until all of it is done"
 _MIG = "instances have no NVLink between them, and nobody has published what they exchange otherwise"
+_MASKED_RANKS = "masks of one batch are filled beside another, which a run shows and a static batch does not"
+_MEAN_POWER = "what devices draw comes from the simulation of one pool"
 _PASSED_OVER = "what a class is due whose requests are passed over for want of a slot, nobody says"
+_PLAIN_BATCH = "it is known of a plain batch"
+_STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
+_PLAIN = "requests are text that shares nothing"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
+_TEMPLATES = "chat templates leave thoughts out of later prompts, which then differ from what was cached"
 _WHICH_POOL = "nobody publishes what engines do with caches on their way from a pool that loses a replica, or to it"
 _WHOLE_RUN = "failures are at times of the whole run"
 
@@ -131,36 +164,91 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     # what no deployment can have
     ("mig", "several-devices", "deployment", _MIG, "--tp 1, a larger profile, or the whole GPU"),
     ("encoder-decoder", "pipelines attention-dp context-parallel", "deployment", _STAGES, "--tp, or --replicas"),
-    ("streamed", "adapters encoder-decoder", "deployment", _FROM_HOST, _LEAVE),
+    ("streamed", "adapters", "deployment plan", _FROM_HOST, _LEAVE),
+    ("streamed", "encoder-decoder", "deployment", _FROM_HOST, _LEAVE),
     ("spread-dense", "adapters", "deployment", "how adapters of such layers are divided is not known", _LEAVE),
     ("host-layers", "several-devices encoder media adapters", "deployment", _HOST, _LEAVE_OFFLOAD),
-    ("host-layers", "anchor", "deployment", "the measured runs are of devices that keep every layer", _LEAVE),
-    ("power-cap", "anchor", "deployment", "the measured runs are of devices without this cap", _LEAVE),
+    ("host-layers", "anchor", "deployment plan", "the measured runs are of devices that keep every layer", _LEAVE),
+    ("power-cap", "anchor", "deployment plan", "the measured runs are of devices without this cap", _LEAVE),
     ("power-cap", "two-batches", "deployment", "kernels of both halves run at once, and draw together", _LEAVE),
+    # structured decoding
+    ("structured", "pools", "plan", "masks are planned in the steps of one pool of engines", _ONE_SET),
+    ("structured", "drafts hit-rate chunk kv-offload recompute", "estimate", _PLAIN_BATCH, _LEAVE),
+    ("structured", "users energy thoughts samples diffusion", "estimate", "masks are priced in a plain batch", _LEAVE),
+    ("structured", "pipelines attention-dp", "estimate", _MASKED_RANKS, "inferplan simulate, or --tp"),
+    # static batches
+    ("samples", "diffusion recompute", "estimate", "without a KV cache of tokens samples share nothing", _BATCH),
+    ("samples", "state", "estimate", "such a state lies in no page and changes with every token", _BATCH),
+    ("samples", "anchor", "estimate", "the measured runs are of one answer a prompt", _LEAVE),
+    ("samples", "drafts hit-rate chunk kv-offload users", "estimate", _PLAIN_BATCH, "inferplan simulate"),
+    ("thoughts", "diffusion", "estimate", "it denoises blocks: no token of a thought comes before another", _LEAVE),
+    ("thoughts", "recompute", "estimate", "it is priced with a KV cache", "leave --no-kv-cache out"),
+    ("thoughts", "anchor", "estimate", "the measured runs are of whole outputs", _LEAVE),
+    ("thoughts", "drafts hit-rate chunk kv-offload users", "estimate", _PLAIN_BATCH, "inferplan simulate"),
+    ("diffusion", "drafts hit-rate chunk kv-offload users", "estimate", "it denoises blocks", _LEAVE),
+    ("diffusion", "pipelines", "estimate", "a block is not cut into stages here", "--tp"),
+    ("recompute", "drafts hit-rate chunk kv-offload", "estimate", "these need a KV cache", "leave --no-kv-cache out"),
+    ("beams", "drafts hit-rate chunk kv-offload users thoughts samples", "estimate", _PLAIN_BATCH, "leave --beams out"),
+    ("beams", "energy structured adapters recompute all-logits", "estimate", _PLAIN_BATCH, "leave --beams out"),
+    ("beams", "diffusion state", "estimate", "what beams share of it is not known", "leave --beams out"),
+    ("energy", "drafts hit-rate chunk kv-offload", "estimate", _PLAIN_BATCH, "leave --energy out"),
+    ("energy", "diffusion recompute host-layers media", "estimate", "their draw is not known", "leave --energy out"),
     # adapters
     ("adapters", "fair-queue", "simulate", _PASSED_OVER, "--queue fcfs or priority"),
+    ("adapters", "queue", "plan", _IN_ORDER, "--queue fcfs"),
     ("adapters", "jobs", "simulate", "the slots of adapters are followed in one process", "leave --jobs out"),
     # models that read a prompt in one pass
     ("encoder", "thoughts structured drafts kv-offload tiers pools", "simulate", _ONE_PASS, _DECODER),
     ("encoder", "hit-rate", "simulate", _ONE_PASS, "leave --prefix-hit-rate out, or another --workload"),
+    ("encoder", "samples thoughts recompute all-logits structured beams", "estimate", _ONE_PASS, _DECODER),
+    ("encoder", "drafts hit-rate chunk kv-offload", "estimate", _ONE_PASS, _DECODER),
+    ("encodes", "users", "estimate", "a steady state is of requests that decode", "inferplan simulate"),
+    ("encoder", "thoughts structured drafts hit-rate", "plan", _ONE_PASS, _DECODER),
+    ("encodes", "adapters", "plan", "adapters are planned for models that generate", _LEAVE),
     # sessions of agents
+    ("sessions", "routing", "plan", _ONE_REPLICA, "inferplan simulate --sessions"),
+    ("thoughts", "turns", "plan", _TEMPLATES, "leave one of them out, or inferplan simulate"),
+    ("media", "sessions shared-text turns samples", "plan", _TEXT_ALONE, _LENGTHS),
     ("sessions", "media", "simulate", "the calls of a session are text", _LEAVE),
     ("sessions", "warmup", "simulate", "a warm-up counts requests, and sessions are not cut", "leave --warmup out"),
     ("sessions", "classes", "simulate", "each says of every request who sends it, how long it is and when", _LEAVE),
     ("sessions", "samples", "simulate", "which of several answers an agent goes on with is not said", _LEAVE),
+    ("sessions", "budgets", "plan", "calls of sessions are drawn with their thoughts", "one --thinking-budget"),
     ("sessions", "elastic unlike", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay, all alike"),
     ("patience", "static-batches", "simulate", _MID_STEP, _NO_CANCEL),
     # what keeps a cache
-    (
-        "tiers",
-        "kv-offload",
-        "simulate",
-        "KV offload is a cache tier too",
-        "--cache-tier host:100GB:50GB/s in its place",
-    ),
+    ("tiers", "kv-offload", "simulate", "KV offload is a cache tier too", _AS_TIER),
     ("tiers", "hit-rate", "simulate", _GIVEN_RATE, _SHARING),
     ("shared-tiers", "jobs", "simulate", "a shared tier connects the replicas", "leave --jobs out"),
+    ("tiers", "budgets", "plan", "a plan with tiers is of one budget of thought", "one --thinking-budget"),
+    ("tiers", "job", "plan", "a job is not simulated, so nothing says what tiers find", "--rate"),
+    ("tiers", "pools", "plan", "tiers are planned beside replicas that compute prompts and decode", "--aggregated"),
+    # power
+    ("mean-power", "pools", "plan", _MEAN_POWER, "--provision tdp, or --aggregated"),
+    ("mean-power", "drafts job structured", "plan", _MEAN_POWER, "--provision tdp"),
+    # anchors and hosts
+    ("anchor", "drafts", "estimate simulate plan", "the measured runs are of steps without drafts", _LEAVE),
+    ("anchor", "streamed", "plan", "the measured runs are of devices that keep every layer", _LEAVE),
+    ("drafts", "host-layers streamed", "plan", "drafts beside weights on the host are not planned", _LEAVE),
+    ("structured", "host-layers streamed", "plan", _MASKED_HOST, _LEAVE),
+    # what a plan is held to
+    ("failures", "job trace", "plan", _STEADY, "--rate or --users"),
+    ("failures", "pools", "plan", _STEADY, "--aggregated"),
+    ("failures", "spare", "plan", _STEADY, "leave --spare out"),
+    ("failures", "routing", "plan", "replicas that fail have a router of their own", "leave --routing out"),
+    ("routing", "job", "plan", "a job is not simulated, so routing changes nothing of it", "leave --routing out"),
+    ("routing", "pools", "plan", "routing is planned for replicas that compute prompts and decode", "--aggregated"),
+    ("prompt-pool", "job users", "plan", "pools apart are planned for a rate of requests", "--rate, or leave them out"),
+    ("classes", "think-time", "plan", "users of classes are planned without", "leave --think-time out"),
+    ("job", "think-time", "plan", "nobody waits for the answers of a job", "leave --think-time out"),
+    ("confidence", "ideal", "plan", "ideal devices have no known error", "leave --confidence out"),
+    ("page", "tiers classes sessions", "plan", "such a page is not drawn yet", "inferplan plan without --report"),
+    ("page", "budgets", "plan", "a page is of one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
+    ("unlike", "shared-text turns samples media", "fleet", _PLAIN, _LENGTHS),
+    ("elastic", "shared-text turns samples media", "day", _PLAIN, _LENGTHS),
+    ("elastic", "sessions", "day", _AHEAD, "a trace of requests, or inferplan simulate --sessions"),
+    ("elastic", "replicas", "day", "the policies say how many there are", "--min-replicas and --max-replicas"),
     ("pools", "replicas", "simulate", "pools have numbers of their own", "leave --replicas out"),
     ("pools", "failures", "simulate", _WHICH_POOL, _ALIKE),
     ("pools", "elastic unlike", "simulate", _ONE_POOL, _ALIKE),
@@ -171,8 +259,8 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("elastic", "sticky prefix-aware", "simulate", _ONE_POOL, _ROUTED),
     ("elastic", "users turns", "simulate", _AHEAD, _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
-    ("failures", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
-    ("energy", "encoder-decoder host-layers", "simulate day", "what they draw is not known", "leave --energy out"),
+    ("failures", "anchor", "simulate plan", _ANCHOR_STAYS, _LEAVE),
+    ("energy", "encoder-decoder host-layers", "simulate day", "their draw is not known", "leave --energy out"),
     ("hit-curve", "failures", "simulate", "a lost cache has no stack distances", _LEAVE),
     ("failures", "warmup", "simulate", _WHOLE_RUN, "leave --warmup out"),
     ("failures", "trim", "simulate", _WHOLE_RUN, "trim=False"),

@@ -10,17 +10,33 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.offload import OffloadAsked
+from inferplan.catalog.price_lists import price_book
+from inferplan.cli import cli
 from inferplan.devices.engine import EngineFlags
-from inferplan.errors import UsageError
+from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.run import estimate
 from inferplan.estimate.structured import Structured
 from inferplan.features import FEATURES, OBJECTS, QUESTIONS, REFUSALS, Refusal
 from inferplan.models.media import MediaAsked
+from inferplan.planning.day import simulate_day
+from inferplan.planning.demand import Demand
+from inferplan.planning.fleet import plan_fleet
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import plan
+from inferplan.planning.power import PowerBudget
+from inferplan.planning.question import Question
+from inferplan.planning.redundancy import Survive
+from inferplan.planning.space import Space
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cluster import Beside, Fleet
+from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
@@ -32,7 +48,7 @@ from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths
-from inferplan.traffic.requests import ClosedLoop, Lengths, Media, OpenLoop, Requests, SharedPrefix, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, Media, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
@@ -46,6 +62,10 @@ AGENT = Agent(turns=Lengths(mean=2.0), first=SHORT, output=FEW, tool=Reply(promp
 @cache
 def assembled(**request: Any) -> Deployment:
     return assemble(Request(**{"gpu": "h100-sxm", **request}))
+
+
+def sessions_of(kind: SessionKind, arrivals: ClosedLoop | OpenLoop = OpenLoop(rate=20.0)) -> SessionTraffic:  # noqa: B008
+    return SessionTraffic(kinds=(kind,), arrivals=arrivals, sessions_count=3)
 
 
 class Run:
@@ -79,8 +99,7 @@ class Run:
         if self.sessions is None:
             traffic: Traffic | Requests = Traffic(**self.load)
         else:
-            kinds, arrivals = (self.sessions,), self.load["arrivals"]
-            traffic = SessionTraffic(kinds=kinds, arrivals=arrivals, sessions_count=3).requests()
+            traffic = sessions_of(self.sessions, self.load["arrivals"]).requests()
             told = {"samples": self.load.get("samples", 1), "classes": self.load.get("classes", ())}
             traffic = replace(traffic, **told, of=np.zeros(len(traffic), dtype=np.int64) if told["classes"] else None)
         return deployment, traffic, self.flags, Options(**{**self.options, "fleet": Fleet(**self.fleet)})
@@ -144,13 +163,12 @@ def with_anchor(run: Run) -> None:
 
 
 def with_host_layers(run: Run) -> None:
-    asked = OffloadAsked(gpu_layers=4, host="epyc-9654", host_memory="384GB", host_link="50GB/s")
-    run.parts["offload"] = assembled(model=DENSE, quant="q4_k_m", engine="llama.cpp", offload=asked).offload
+    made = assembled(model=DENSE, quant="q4_k_m", engine="llama.cpp", offload=ON_HOST)
+    run.parts["offload"] = made.offload
 
 
 def with_streamed(run: Run) -> None:
-    asked = OffloadAsked(cpu_offload_gb=1, host="epyc-9654", host_memory="384GB", host_link="50GB/s")
-    run.parts["streamed"] = assembled(model=DENSE, offload=asked).streamed
+    run.parts["streamed"] = assembled(model=DENSE, offload=STREAMED).streamed
 
 
 def with_two_batches(run: Run) -> None:
@@ -158,9 +176,14 @@ def with_two_batches(run: Run) -> None:
     run.request["flags"] = EngineFlags(two_batch_overlap=True)
 
 
+ON_HOST = OffloadAsked(gpu_layers=4, host="epyc-9654", host_memory="384GB", host_link="50GB/s")
+STREAMED = OffloadAsked(cpu_offload_gb=1, host="epyc-9654", host_memory="384GB", host_link="50GB/s")
+STRUCTURED = Structured(share=0.5, mask_time=4e-5, cores=32, bandwidth=63e9)
+HOST = CacheTier(name="host", capacity=1e9, bandwidth=1e10)
+CLASSES = tuple(TrafficClass(name=name, share=0.5, prompt=SHORT, output=FEW) for name in ("a", "b"))
 FAILING = Failures(at=(Failure(at=0.1),))
 FEATURE: dict[str, Callable[[Run], None]] = {
-    "classes": of_load(classes=tuple(TrafficClass(name=n, share=0.5, prompt=SHORT, output=FEW) for n in ("a", "b"))),
+    "classes": of_load(classes=CLASSES),
     "queue": with_queue,
     "fair-queue": with_queue,
     "adapters": with_adapters,
@@ -170,7 +193,7 @@ FEATURE: dict[str, Callable[[Run], None]] = {
     "samples": of_load(samples=2),
     "sessions": with_sessions,
     "patience": with_patience,
-    "structured": of_options(structured=Structured(share=0.5, mask_time=4e-5, cores=32, bandwidth=63e9)),
+    "structured": of_options(structured=STRUCTURED),
     "media": with_media,
     "users": of_load(arrivals=ClosedLoop(concurrency=2)),
     "encoder": of_request(model="t5-small"),
@@ -186,7 +209,7 @@ FEATURE: dict[str, Callable[[Run], None]] = {
     "drafts": of_options(speculation=Speculation(length=2, acceptance=0.6)),
     "hit-rate": of_options(hit_rate=0.5),
     "kv-offload": of_options(host=HostTier(capacity=1e9, bandwidth=1e10)),
-    "tiers": of_options(tiers=(CacheTier(name="host", capacity=1e9, bandwidth=1e10),)),
+    "tiers": of_options(tiers=(HOST,)),
     "shared-tiers": of_options(tiers=(CacheTier(name="store", capacity=1e9, bandwidth=1e10, shared=True),)),
     "pipelines": divided(pp=2),
     "attention-dp": divided(dp=2),
@@ -228,18 +251,206 @@ def test_every_feature_has_its_page() -> None:
     assert not [feature for feature in FEATURES.values() if not (DOCS / feature.page).is_file()]
 
 
-@pytest.mark.parametrize("question", [*OBJECTS, "simulate"])
-def test_every_refusal_of_a_run_is_raised(question: str) -> None:
-    missing = []
-    for row in REFUSALS:
-        if question not in row.questions:
-            continue
-        try:
-            simulate(*of_pair(row).asked())
-        except UsageError as error:
-            if error.render() == row.error(question).render():
-                continue
-            missing.append((row.one, row.other, error.what))
+def rows(*questions: str) -> list[tuple[Refusal, str]]:
+    return [(row, question) for row in REFUSALS for question in row.questions if question in questions]
+
+
+def unlike(row: Refusal, question: str, ask: Callable[[], object]) -> str:
+    """What is wrong with the answer to a pair that the table refuses; empty where it is refused as it says."""
+    try:
+        ask()
+    except InferplanError as error:
+        # a plan has no candidate left where every one is refused, and says why
+        return "" if row.error(question).what in error.render() else f"{row.one} + {row.other}: {error.what}"
+    return f"{row.one} + {row.other} is answered in {question}"
+
+
+def test_every_refusal_of_a_run_is_raised() -> None:
+    found = [unlike(row, q, lambda row=row: simulate(*of_pair(row).asked())) for row, q in rows(*OBJECTS, "simulate")]
+    assert not [wrong for wrong in found if wrong]
+
+
+HOST_MEMORY = "--host epyc-9654 --host-memory 384GB --host-link 50GB/s"
+BATCH = {
+    "structured": "--structured-share 0.5 --mask-time 40us --host-cores 32 --mask-bandwidth 63GB/s",
+    "drafts": "--draft free --draft-tokens 2 --acceptance 0.6",
+    "hit-rate": "--prefix-hit-rate 0.5",
+    "kv-offload": "--prefix-hit-rate 0.5 --kv-offload 10GB --offload-bandwidth 50GB/s",
+    "chunk": "--chunk 64",
+    "recompute": "--no-kv-cache",
+    "all-logits": "--all-logits",
+    "users": "--concurrency 4",
+    "thoughts": "--thinking-tokens 50",
+    "samples": "--samples 2",
+    "energy": "--energy",
+    "beams": "--beams 4",
+    "adapters": "--lora-rank 16",
+    "pipelines": "--pp 2",
+    "attention-dp": "--dp 2",
+    "media": "--images 1 --image-size 64x64",
+    "host-layers": f"--gpu-layers 4 --engine llama.cpp --quant q4_k_m {HOST_MEMORY}",
+}
+"""The options of features of a batch."""
+MODEL = {
+    "encoder": "t5-small",
+    "encodes": "bge-m3",
+    "diffusion": "llada-8b",
+    "state": "mamba2-2.7b",
+    "media": "qwen2.5-vl-3b",
+}
+
+
+def estimated(row: Refusal) -> None:
+    """A batch that has both features, asked for on the command line, where all of them meet."""
+    pair = (row.one, row.other)
+    model = next((MODEL[name] for name in pair if name in MODEL), DENSE)
+    words = " ".join(BATCH.get(name, "") for name in pair)
+    result = CliRunner().invoke(cli, ["estimate", model, "--gpu", "h100-sxm", *words.split()])
+    if isinstance(result.exception, InferplanError):
+        raise result.exception
+
+
+def test_every_refusal_of_a_batch_is_raised() -> None:
+    asked = [(row, q) for row, q in rows("estimate") if "anchor" not in (row.one, row.other)]
+    found = [unlike(row, q, lambda row=row: estimated(row)) for row, q in asked]
+    found = [wrong for wrong in found if wrong and "a given hit rate" not in wrong]  # KV offload is of what is found
+    assert not found
+
+
+def test_measured_runs_are_of_one_answer_that_nobody_thought_about() -> None:
+    run = Run()
+    run.anchored = True
+    deployment = run.asked()[0]
+    for load in (StaticLoad(samples=2.0), StaticLoad(before=8.0)):
+        with pytest.raises(UsageError, match="an anchor"):
+            estimate(deployment, load)
+
+
+class Planned:
+    """What ``plan`` is asked, changed feature by feature."""
+
+    def __init__(self) -> None:
+        self.base: dict[str, Any] = {"model": DENSE, "gpu": ""}
+        self.space: dict[str, Any] = {
+            "gpus": ("h100-sxm",),
+            "tp": (1,),
+            "pp": (1,),
+            "dp": (1,),
+            "most": 1,
+            "budgets": (2048,),
+            "disaggregate": False,
+        }
+        self.demand: dict[str, Any] = {"prompt": SHORT, "output": Lengths(mean=16.0), "rate": 4.0}
+        self.sizing: dict[str, Any] = {}
+        self.question: dict[str, Any] = {"slo": Slo(ttft=5.0, tpot=0.1, percentile=95.0)}
+
+    def users(self) -> None:
+        self.demand.update(rate=None, users=10)
+
+    def job(self) -> None:
+        self.demand.update(rate=None, requests=100, deadline=100.0)
+
+    def prefix(self, **more: Any) -> None:
+        self.demand.update(prefix=replace(self.demand.get("prefix", SharedPrefix()), **more), own=SHORT)
+
+    def think(self) -> None:
+        if "deadline" in self.demand:
+            self.prefix(turns=2)
         else:
-            missing.append((row.one, row.other, "answered"))
-    assert not missing
+            self.users()
+        self.prefix(think=ThinkTime(mean=5.0))
+
+    def adapters(self) -> None:
+        self.base["lora"] = LoraAsked(rank=16, slots=2, modules=("q", "v"))
+        self.demand.update(adapters=Popularity(count=4, skew=1.0), lora_bandwidth=63e9)
+
+    def asked(self) -> Question:
+        space = Space(base=Request(**self.base), **self.space)
+        demand, sizing = Demand(**self.demand), Sizing(**self.sizing)
+        return Question(space=space, demand=demand, sizing=sizing, prices=price_book(), **self.question)
+
+
+TRACE = Requests(prompt=np.array([64, 64]), output=np.array([16, 16]), arrival=np.array([0.0, 0.2]))
+PLANNED: dict[str, Callable[[Planned], None]] = {
+    "classes": lambda of: of.demand.update(classes=CLASSES),
+    "queue": lambda of: of.demand.update(queue="fair"),
+    "adapters": Planned.adapters,
+    "thoughts": lambda of: of.demand.update(output=ReasoningLengths(thought=FEW, answer=FEW)),
+    "budgets": lambda of: of.question.update(budgets=(100, 200)),
+    "turns": lambda of: of.prefix(turns=2),
+    "shared-text": lambda of: of.prefix(tokens=32),
+    "samples": lambda of: of.demand.update(samples=2, own=SHORT),
+    "think-time": Planned.think,
+    "sessions": lambda of: of.demand.update(sessions=sessions_of(SessionKind(name="one", share=1.0, agent=AGENT))),
+    "structured": lambda of: of.demand.update(structured=STRUCTURED),
+    "media": lambda of: of.demand.update(media=Media(tokens=32)),
+    "users": Planned.users,
+    "trace": lambda of: of.demand.update(trace=TRACE),
+    "job": Planned.job,
+    "hit-rate": lambda of: of.demand.update(cached=16),
+    "encoder": lambda of: of.base.update(model="t5-small"),
+    "encodes": lambda of: (of.base.update(model="bge-m3"), of.demand.update(output=Lengths(mean=1.0))),
+    "drafts": lambda of: of.space.update(drafting=(Drafting(model=None, length=2, acceptance=0.6),)),
+    "tiers": lambda of: of.question.update(chains=((HOST,),)),
+    "pipelines": lambda of: of.space.update(pp=(2,), most=2),
+    "attention-dp": lambda of: (of.base.update(model=EXPERTS), of.space.update(dp=(2,), ep=(2,), most=2)),
+    "coupled-ranks": lambda of: (of.base.update(model=EXPERTS), of.space.update(dp=(2,), ep=(2,), most=2)),
+    "host-layers": lambda of: of.space.update(engines=("vllm", "llama.cpp"), placed=(ON_HOST,)),
+    "streamed": lambda of: of.space.update(placed=(STREAMED,)),
+    "anchor": lambda of: of.space.update(anchor="own.yaml"),
+    "power-cap": lambda of: of.space.update(caps=(500.0,)),
+    "pools": lambda of: of.space.update(disaggregate=True),
+    "prompt-pool": lambda of: of.space.update(disaggregate=True, prefill_two_batches=False),
+    "failures": lambda of: of.sizing.update(survive=Survive(start=ColdStart(rest=60.0))),
+    "spare": lambda of: of.sizing.update(spare=1),
+    "power-budget": lambda of: of.sizing.update(power=PowerBudget(watts=1e6)),
+    "mean-power": lambda of: of.sizing.update(power=PowerBudget(watts=1e6, provision="mean")),
+    "routing": lambda of: of.question.update(routing="least-loaded"),
+    "confidence": lambda of: of.sizing.update(confidence=0.9),
+    "ideal": lambda of: of.base.update(ideal=True),
+}
+
+
+def planned(row: Refusal, ask: Callable[[Question], object]) -> None:
+    """A question that has both features; a job comes before what its users think."""
+    of = Planned()
+    for name in sorted((row.one, row.other), key=lambda name: name != "job"):
+        PLANNED.get(name, lambda of: None)(of)
+    ask(of.asked())
+
+
+def test_every_refusal_of_a_plan_is_raised() -> None:
+    asked = [(row, q) for row, q in rows("plan") if row.one != "page"]
+    found = [unlike(row, q, lambda row=row: planned(row, plan)) for row, q in asked]
+    assert not [wrong for wrong in found if wrong]
+
+
+def test_a_page_is_of_a_plain_plan() -> None:
+    for row, question in rows("plan"):
+        if row.one == "page":
+            words = {"tiers": "--cache-tier host:1GB:25GB/s --turns 4", "classes": "--classes chat-and-batch"}
+            words |= {"sessions": "--sessions coding-agent --session-rate 1/s"}
+            words |= {"budgets": "--thinking-tokens 100 --thinking-budget 50,100"}
+            load = "--rate 4" if row.other != "sessions" else ""
+            load += " --prompt 64 --output 16" if row.other in ("tiers", "budgets") else ""
+            load += "" if row.other == "classes" else " --ttft 1s"
+            line = f"report {DENSE} --gpu h100-sxm {load} {words[row.other]} -o plan.md"
+            result = CliRunner().invoke(cli, line.split())
+            assert isinstance(result.exception, UsageError), line
+            assert result.exception.render() == row.error(question).render()
+
+
+def test_every_refusal_of_a_fleet_and_of_a_day_is_raised() -> None:
+    missing: Any = None  # the table is read before anything else
+    deployment = assembled(model=DENSE)
+    several = assembled(model=DENSE, parallel=Parallelism(replicas=2))
+    found = [
+        unlike(row, q, lambda row=row: planned(row, lambda of: plan_fleet(of, missing))) for row, q in rows("fleet")
+    ]
+    for row, q in rows("day"):
+        if row.one == "energy":
+            continue
+        on = several if row.other == "replicas" else deployment
+        ask = lambda of, on=on: simulate_day(missing, on, of, missing)  # noqa: E731
+        found.append(unlike(row, q, lambda row=row, ask=ask: planned(row, ask)))
+    assert not [wrong for wrong in found if wrong]

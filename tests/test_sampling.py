@@ -212,9 +212,9 @@ def test_samples_take_at_least_one_request_and_at_most_as_many(
 @pytest.mark.parametrize(
     ("request_of", "more", "words"),
     [
-        ({"model": "mamba2-2.7b"}, {}, "do not share their prompt"),
-        ({"model": "bert-base-uncased"}, {"output": 1.0}, "no samples that share a prompt"),
-        ({"model": "llada-8b", "gpu": "h200"}, {}, "denoises blocks"),
+        ({"model": "mamba2-2.7b"}, {}, "layers that keep a state of constant size"),
+        ({"model": "bert-base-uncased"}, {"output": 1.0}, "a model with an encoder and several answers"),
+        ({"model": "llada-8b", "gpu": "h200"}, {}, "a diffusion model"),
         ({}, {"kv_cache": False}, "samples share nothing"),
         ({"parallel": Parallelism(dp=2)}, {"batch": 3.0}, "does not divide"),
     ],
@@ -232,7 +232,7 @@ def test_what_does_not_fit_says_how_many_requests_do() -> None:
 
 
 def test_techniques_are_refused() -> None:
-    with pytest.raises(UsageError, match="50% of the prompt cached"):
+    with pytest.raises(UsageError, match=r"several answers of a prompt .* and a given hit rate"):
         served_estimate(deploy(), StaticLoad(samples=2.0), Techniques(hit_rate=0.5))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 from inferplan.catalog.acceptance import acceptance_for, measured_tokens
 from inferplan.catalog.assemble import Request
@@ -51,10 +51,8 @@ class Drafting:
     def on(self, request: Request, parallel: Parallelism) -> Speculation:
         """The drafting on the devices of ``request``'s model.
 
-        Raises ``InferplanError`` where it cannot be divided, and where the model is anchored to runs without drafts.
+        Raises ``InferplanError`` where it cannot be divided.
         """
-        if request.anchor is not None:
-            refuse_anchor()
         if self.model is None:
             return self.beside(None)
         return self.beside(_alone(replace(request, parallel=Parallelism()), self.model).over(parallel))
@@ -63,15 +61,6 @@ class Drafting:
         """The drafting in words: ``"llama-3.2-1b drafts of 4 tokens, acceptance 0.7"``."""
         tree = f" x {self.branches}" if self.branches > 1 else ""
         return f"{self.model or 'free'} drafts of {self.length}{tree} tokens, {self.beside(None).accepted}"
-
-
-def refuse_anchor() -> NoReturn:
-    """Raise ``UsageError``: measured runs are of steps that make one token."""
-    raise UsageError(
-        "an anchor is of runs without drafts",
-        because="a step that verifies drafts is another than those that were measured",
-        hint="leave --anchor out, or the drafts",
-    )
 
 
 def measured_drafting(model: ModelSpec, name: str, length: int, mode: str = "") -> Drafting:

@@ -15,6 +15,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.draw import step_joules
 from inferplan.estimate.encode import EncodeEstimate
 from inferplan.estimate.phase import Phase
+from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, ask
 from inferplan.terms import Naming, Term, named
 from inferplan.units import MOST_PUE, Num
@@ -103,18 +104,7 @@ class StaticEnergy:
     asked: EnergyAsked = EnergyAsked()
 
     def __post_init__(self) -> None:
-        estimate = self.estimate
-        what = ""
-        if type(estimate) not in (Estimate, EncodeEstimate):
-            what = "a batch with drafts, hits, chunks or KV offload, or of denoised blocks,"
-        elif not estimate.load.kv_cache:
-            what = "a batch without a KV cache"
-        elif estimate.deployment.offload is not None:
-            what = "a model that its host computes in part"
-        elif estimate.deployment.media is not None:
-            what = "a batch with media"
-        if what:
-            raise UsageError(f"the energy of {what} is not known here", hint="leave --energy and its options out")
+        require_together("estimate", self.estimate.features | {"energy"})
 
     @cached_property
     def prefill(self) -> PhaseEnergy:

@@ -30,9 +30,9 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import unchecked
 from inferplan.extras import require
+from inferplan.features import require_together
 from inferplan.files import save
 from inferplan.lists import MOST_LISTED
-from inferplan.models.spec import require_decoder, require_tokens
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.shown import Shown
@@ -211,8 +211,7 @@ def run(task: Task) -> list[Block]:
         drafting = task.drafting or NO_DRAFTS
         speculation = drafting.on(task.request, parallel) if drafting.length else PLAIN
         if drafting.length:
-            require_tokens(deployment.model, "speculative decoding")
-            require_decoder(deployment.model, "speculative decoding", "leave --draft-... out")
+            require_together("estimate", deployment.features | {"drafts"})
         if task.simulated:
             return blocks_of(_simulated(deployment, task, load, speculation) for load in task.loads())
         return [task.block(_priced(deployment, task, speculation))]

@@ -350,15 +350,6 @@ def _capped(deployment: Deployment, watts: float) -> Deployment:
     return replace(deployment, cap=power_cap(deployment.hardware, watts))
 
 
-def refuse_capped_anchor() -> None:
-    """Raise ``UsageError``: measured runs are of devices without the cap."""
-    raise UsageError(
-        "--power-cap beside --anchor is not known here",
-        because="the measured runs are of devices without this cap",
-        hint="leave one of them out",
-    )
-
-
 _ADAPTING = ("vllm", "none")
 """Engines whose slots of adapters are known here."""
 

@@ -171,10 +171,8 @@ def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None,
     deployment = assemble(request)
     log = read_log(Path(values["profile_from"])) if values["profile_from"] else None
     trace = traces.read(Path(values["profile_from"])) if values["profile_from"] and log is None else None
-    if trace is not None and trace.sessions is not None:
-        raise UsageError(
-            "a day knows no sessions of agents", hint="a trace of requests, or inferplan simulate --sessions"
-        )
+    if trace is not None:
+        require_together("day", trace.features | {"elastic"})
     profile, mix = _with_classes(_profile(values, trace, log), values)
     named = load_workload(values["workload"]) if values["workload"] else None
     if mix.classes:

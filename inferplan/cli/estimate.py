@@ -22,12 +22,12 @@ from inferplan.cli.declared import (
 from inferplan.cli.options import Count, deployment_options, load_options, report_options
 from inferplan.cli.power_options import energy_options
 from inferplan.cli.sampling_options import samples_option, searched
-from inferplan.cli.structured_options import refuse_with, structured_report
-from inferplan.errors import UsageError
+from inferplan.cli.structured_options import structured_report
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.run import carrying, estimate, require_thoughts, unchecked
+from inferplan.estimate.run import carrying, estimate, unchecked
 from inferplan.estimate.structured import Structured
+from inferplan.features import require_together, those
 from inferplan.fields import made_if_asked
 from inferplan.models.media import MediaAsked
 from inferplan.reports.estimate import estimate_report, pruning_table
@@ -92,21 +92,17 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
     if lengths is not None:
         load = replace(load, output=load.output + lengths.mean_before, before=lengths.mean_before)
     deployment = assemble(request)
-    require_thoughts(deployment, load)
-    deployment, load = carrying(deployment, load)
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
-    if users and load.samples > 1:
-        raise UsageError("--concurrency is answered for one sample a prompt", hint="inferplan simulate --samples 4")
-    if lengths is not None and (techniques.any or users):
-        raise UsageError(
-            "--thinking-tokens with drafts, a hit rate, chunks or --concurrency",
-            because="the first token of an answer is only known of a plain batch",
-            hint="inferplan simulate, or leave them out",
-        )
-    beside = [("drafts, a hit rate or chunks", techniques.any), ("--concurrency", bool(users))]
-    beside += [("--thinking-tokens", lengths is not None), ("--samples", load.samples > 1), ("--energy", bool(energy))]
+    asked = those(
+        users=users is not None,
+        energy=energy is not None,
+        structured=serving["structured_share"] is not None,
+        beams=serving["beams"] is not None,
+    )
+    require_together("estimate", deployment.features | load.features | techniques.features | asked)
+    deployment, load = carrying(deployment, load)
     result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
-    other = _masked_or_searched(result, serving, beside)
+    other = _masked_or_searched(result, serving)
     if other is not None:
         return other
     if isinstance(result, ServedEstimate):
@@ -135,18 +131,9 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
     return report
 
 
-def _masked_or_searched(result: Estimate, values: dict[str, Any], beside: list[tuple[str, bool]]) -> Report | None:
+def _masked_or_searched(result: Estimate, values: dict[str, Any]) -> Report | None:
     """The report of structured decoding or of beams, where either is asked for: they change what a step is."""
     beams, compiling, structured = values["beams"], values["grammar_compile"], made_if_asked(Structured, values)
-    refuse_with(structured, beside)
-    if beams is not None:
-        beside += [("--structured-share", structured is not None), ("--grammar-compile", compiling is not None)]
-        denoised = result.deployment.model.generation.kind == "diffusion"
-        beside += [("--no-kv-cache", not (result.load.kv_cache or denoised)), ("--all-logits", result.load.all_logits)]
-        stateful = bool(result.deployment.model.state_elements_per_sequence)
-        beside += [("LoRA adapters", result.deployment.lora is not None), ("a diffusion model", denoised)]
-        beside += [("layers that keep a state of constant size", stateful)]
-        return searched(result, beams, beside)
-    if structured is None and compiling is None:
-        return None
-    return structured_report(result, structured, quantity(compiling, "seconds", "--grammar-compile"))
+    if structured is not None or compiling is not None:
+        return structured_report(result, structured, quantity(compiling, "seconds", "--grammar-compile"))
+    return None if beams is None else searched(result, beams)

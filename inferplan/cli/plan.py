@@ -45,13 +45,14 @@ from inferplan.cli.power_options import caps_of
 from inferplan.cli.price_options import price_options
 from inferplan.cli.reasoning_options import refuse_thinking, thinking
 from inferplan.cli.session_options import asked_sessions, refuse_beside, require_sessions, sessions_of_trace
-from inferplan.cli.shared_text_options import TEXT_NAMES, require_used, shared_text
+from inferplan.cli.shared_text_options import TEXT_NAMES, shared_text
 from inferplan.cli.tier_options import SIZES_FORM, sizes_of
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.estimate.towers import carried
 from inferplan.extras import require
+from inferplan.features import require_together
 from inferplan.fields import made_if_asked, made_of, option_values
 from inferplan.files import save
 from inferplan.lists import parse_copies, parse_counts, parse_values
@@ -433,12 +434,6 @@ def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> 
 def _require_plain(values: dict[str, Any]) -> None:
     """Raise ``UsageError`` for what a plan for sessions of agents does not know."""
     refuse_beside(values, ("requests", "deadline", "cached_prefix", "users", "answer_ttft"))
-    if values.get("routing"):
-        raise UsageError(
-            "a plan for sessions of agents knows no --routing",
-            because="all calls of a session go to one replica",
-            hint="inferplan simulate --sessions, or leave it out",
-        )
 
 
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
@@ -458,7 +453,6 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
     own, generated = parse_lengths(prompt), thinking(parse_lengths(output), values)
     prefix, samples = shared_text(values, named), values["samples"] or (named.samples if named else 1)
-    require_used(values)
     whole, cached = sharing(own, generated, prefix, samples)
     shared: dict[str, Any] = {} if whole is own else {"own": own, "samples": samples}
     if shared and values["cached_prefix"]:
@@ -488,8 +482,6 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
 
 def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
     """The demand of several kinds of traffic."""
-    if values["think_time"]:
-        raise UsageError("--think-time and --classes exclude each other", hint="leave one of them out")
     if not any(one.slo.limits for one in mix.classes):
         raise UsageError("a plan needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
     if values["cached_prefix"]:
@@ -520,29 +512,12 @@ def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
     )
 
 
-def _no_page(question: Question) -> None:
-    """Raise ``UsageError`` for a page on classes, cache tiers, sessions of agents, or several budgets of thought."""
-    for asked, what in (
-        (question.chains, "cache tiers"),
-        (question.demand.classes, "classes of traffic"),
-        (question.demand.of_sessions, "sessions"),
-    ):
-        if asked:
-            raise UsageError(f"a page on {what} is not drawn yet", hint="inferplan plan without --report")
-    if question.budgets:
-        raise UsageError("a page is of one budget of thought", hint="one --thinking-budget, or no --report")
-
-
 def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) -> tuple[Request, Demand]:
     """What is asked of devices and the demand, with what its requests carry beside text."""
     request, sets = asked_of(request, named, None if demand.trace is not None else demand.prompt.average)
     carrying = carried(load_model(request.model), request.media)
     if carrying is None:
         return request, demand
-    if demand.own is not None or demand.of_sessions:
-        raise UsageError(
-            "a plan knows no images beside text that prompts share", hint="--prompt and --output, or another workload"
-        )
     media = Media(tokens=carrying.tokens, sets=sets)
     return request, replace(demand, prompt=media.beside(demand.prompt), text=demand.prompt, media=media)
 
@@ -612,7 +587,7 @@ def plan_command(question: Question, html: str | None) -> Report:
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """
     if html:
-        _no_page(question)
+        require_together("plan", question.features | {"page"})
     if question.budgets:
         with simulations_so_far() as progress:
             report = budgets_report(question, plan_budgets(question, progress))
@@ -633,7 +608,7 @@ def report_command(question: Question, report_file: str) -> None:
 
     Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
     """
-    _no_page(question)
+    require_together("plan", question.features | {"page"})
     with simulations_so_far() as progress:
         found = plan(question, progress)
     _write(found, report_file)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferplan.cli.options import Count
-from inferplan.errors import UsageError
 
 if TYPE_CHECKING:
     from inferplan.estimate.batch import Estimate
@@ -35,10 +34,8 @@ def samples_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return decorated
 
 
-def searched(result: Estimate, width: int, beside: list[tuple[str, bool]]) -> Report:
-    """The report of beams of a static batch. Raises ``UsageError`` for what they are asked for ``beside``."""
-    if found := [name for name, there in beside if there]:
-        raise UsageError(f"--beams with {' and '.join(found)} is not modelled", hint="leave one of them out")
+def searched(result: Estimate, width: int) -> Report:
+    """The report of beams of a static batch."""
     from inferplan.estimate.run import estimate
     from inferplan.reports.beams import beams_report
     from inferplan.serving.techniques.beams import BeamSearch

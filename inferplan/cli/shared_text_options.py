@@ -21,11 +21,3 @@ def shared_text(values: dict[str, Any], named: WorkloadSpec | None) -> SharedPre
     if values["distinct_prefixes"] and not prefix.tokens:
         raise UsageError("--distinct-prefixes is of texts that prompts begin with", hint="--shared-prefix 1000")
     return prefix
-
-
-def require_used(values: dict[str, Any]) -> None:
-    """Raise ``UsageError`` for a think time that an offline job would not heed."""
-    if values["deadline"] and values["think_time"]:
-        raise UsageError(
-            "an offline job knows no think time", because="nobody waits for its answers", hint="leave --think-time out"
-        )

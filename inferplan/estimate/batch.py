@@ -43,6 +43,11 @@ class Estimate(Shown):
     deployment: Deployment
     load: StaticLoad
 
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        return self.deployment.features | self.load.features
+
     @cached_property
     def footprint(self) -> Footprint:
         tokens, logits = self._longest_pass

@@ -160,9 +160,7 @@ class Deployment(Shown):
     def features(self) -> set[str]:
         """As :mod:`inferplan.features` names them."""
         parallel = self.parallel
-        return those(
-            encoder=self.model.encodes or self.model.encoder is not None,
-            encoder_decoder=self.model.encoder is not None,
+        own = those(
             several_devices=parallel.ranks > 1,
             pipelines=parallel.pp > 1,
             attention_dp=parallel.dp > 1,
@@ -180,6 +178,7 @@ class Deployment(Shown):
             two_batches=self.engine.defaults.two_batch_overlap,
             power_cap=self.cap is not None,
         )
+        return own | self.model.features
 
     @cached_property
     def _over_link(self) -> HardwareSpec:

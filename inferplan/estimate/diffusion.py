@@ -149,6 +149,4 @@ def diffusion_estimate(deployment: Deployment, load: StaticLoad) -> DiffusionEst
             f"{deployment.model.name} is a diffusion model: its block size and denoising steps are not on file",
             hint="--block-tokens 32 --block-steps 32, or generation: {block: 32, steps: 32} in its YAML",
         )
-    if deployment.parallel.pp > 1:
-        raise UsageError("a diffusion model is not cut into pipeline stages here", hint="--tp instead of --pp")
     return DiffusionEstimate(deployment=deployment, load=replace(load, kv_cache=generation.block_cache))

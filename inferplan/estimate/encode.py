@@ -81,8 +81,5 @@ def answered(deployment: Deployment, load: StaticLoad) -> StaticLoad:
 
 
 def encode_estimate(deployment: Deployment, load: StaticLoad) -> EncodeEstimate:
-    """The estimate of a model that encodes. Raises ``UsageError`` for what only a generating model has."""
-    if not load.kv_cache or load.all_logits:
-        option = "--all-logits" if load.all_logits else "--no-kv-cache"
-        raise UsageError(f"{deployment.model.name} generates nothing", hint=f"leave {option} out")
+    """The estimate of a model that encodes."""
     return EncodeEstimate(deployment=deployment, load=answered(deployment, load))

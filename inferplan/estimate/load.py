@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inferplan.errors import UsageError
+from inferplan.features import those
 from inferplan.units import Num
 from inferplan.work.step import Step, decode, recompute
 
@@ -36,6 +37,16 @@ class StaticLoad:
                 raise UsageError(f"--{name} must be 1 or more")
         if self.before and not np.all(np.asarray(self.output) > self.before):
             raise UsageError("a thought leaves no token to the answer", hint="a longer output, of thought and answer")
+
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        return those(
+            samples=self.samples > 1,
+            thoughts=self.before > 0,
+            recompute=not self.kv_cache,
+            all_logits=self.all_logits,
+        )
 
     def carrying(self, tokens: Num) -> StaticLoad:
         """The same with so many tokens more of media in every prompt."""

@@ -14,7 +14,8 @@ from inferplan.estimate.diffusion import diffusion_estimate
 from inferplan.estimate.encode import answered, encode_estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
-from inferplan.models.spec import require_decoder, require_readable
+from inferplan.features import require_together
+from inferplan.models.spec import require_readable
 from inferplan.units import format_bytes
 from inferplan.work.formats import find_format
 
@@ -51,62 +52,26 @@ def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
 
 def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a batch that may not fit. Raises ``UsageError`` for a diffusion model that lacks its steps."""
-    require_samples(deployment, load)
-    require_thoughts(deployment, load)
+    require_together("estimate", deployment.features | load.features)
+    _require_whole_ranks(deployment, load)
     if deployment.model.generation.kind == "diffusion":
         return diffusion_estimate(deployment, load)
     if deployment.model.encodes:
         return encode_estimate(deployment, load)
-    if not load.kv_cache:
-        require_decoder(deployment.model, "steps without a cache", "leave --no-kv-cache out")
-    if load.all_logits:
-        require_decoder(deployment.model, "logits of prompt tokens", "leave --all-logits out")
     load = _heard(deployment, load)
     require_readable(deployment.model, load.prompt, load.output)
     return Estimate(deployment=deployment, load=load)
 
 
-def require_samples(deployment: Deployment, load: StaticLoad) -> None:
-    """Raise ``UsageError`` for several samples of a prompt where they do not share it, or nothing is known of it."""
-    if load.samples == 1:
-        return
-    model, dp = deployment.model, deployment.parallel.dp
-    require_decoder(model, "samples that share a prompt", "leave --samples out")
-    apart = "leave --samples out: answers that share nothing are a larger --batch"
-    if model.generation.kind == "diffusion":
-        raise UsageError(f"{model.name} denoises blocks: its samples share no prompt", hint=apart)
-    if not load.kv_cache:
-        raise UsageError("without a KV cache samples share nothing", hint=apart)
-    if Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).keeps_state:
-        raise UsageError(
-            f"samples of {model.name} do not share their prompt",
-            because="layers keep a state of constant size, which lies in no page and changes with every token",
-            hint=apart,
-        )
-    if deployment.calibration.anchor is not None:
-        raise UsageError("--anchor has runs of one sample a prompt", hint="leave --anchor or --samples out")
-    if np.any(np.asarray(load.batch) % dp):
+def _require_whole_ranks(deployment: Deployment, load: StaticLoad) -> None:
+    """Raise ``UsageError`` for samples of requests that attention ranks cannot have an equal number of."""
+    dp = deployment.parallel.dp
+    if load.samples > 1 and np.any(np.asarray(load.batch) % dp):
         raise UsageError(
             f"--samples with a batch that --dp {dp} does not divide",
             because="the samples of a request share the cache of one rank",
             hint=f"a --batch that is a multiple of {dp}",
         )
-
-
-def require_thoughts(deployment: Deployment, load: StaticLoad) -> None:
-    """Raise ``UsageError`` for a thought before the answer of a model that writes no token after another, and where
-    measured runs correct the times of whole outputs.
-    """
-    if not load.before:
-        return
-    model, hint = deployment.model, "leave --thinking-tokens out"
-    require_decoder(model, "thought before its answer", hint)
-    if model.generation.kind == "diffusion":
-        raise UsageError(f"{model.name} denoises blocks: no token of a thought comes before another", hint=hint)
-    if not load.kv_cache:
-        raise UsageError("a thought without a KV cache is not modelled", hint=f"{hint}, or --no-kv-cache")
-    if deployment.calibration.anchor is not None:
-        raise UsageError("--anchor has runs of whole outputs", hint="leave --anchor or --thinking-tokens out")
 
 
 def require_context(result: Estimate) -> None:

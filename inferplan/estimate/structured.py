@@ -29,8 +29,8 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import host_seconds
 from inferplan.estimate.roofline import price
+from inferplan.features import require_together
 from inferplan.fields import SHARE, Quantity, Switch, Topic, Whole, ask, require_limits, stated
-from inferplan.models.spec import require_decoder
 from inferplan.terms import Naming, plain
 from inferplan.units import Array, Num
 from inferplan.work.ops import Elementwise
@@ -159,7 +159,6 @@ class MaskedSteps:
     together: int = 1
 
     def __post_init__(self) -> None:
-        require_decoder(self.deployment.model, "structured decoding", "leave --structured-share out")
         mask_filling(self.deployment.engine)
         if self.deployment.parallel.pp > 1 and not self.structured.overlapped:
             raise UsageError(
@@ -288,6 +287,13 @@ class StructuredEstimate(Estimate):
     """A static batch of which a share of the requests follows a grammar; its mean figures."""
 
     structured: Structured
+
+    def __post_init__(self) -> None:
+        require_together("estimate", self.features)
+
+    @property
+    def features(self) -> set[str]:
+        return super().features | {"structured"}
 
     @cached_property
     def steps(self) -> MaskedSteps:

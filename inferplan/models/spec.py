@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from inferplan.errors import UsageError
+from inferplan.features import those
 from inferplan.models.convolution import Convolution, convolution_weights
 from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
@@ -467,6 +468,17 @@ class ModelSpec(Spec):
     def distinct(self) -> list[tuple[LayerGroup, int]]:
         """Each different layer and how many there are; the order is that of first appearance."""
         return count_distinct(self.sequence)
+
+    @cached_property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        return those(
+            encoder=self.encodes or self.encoder is not None,
+            encoder_decoder=self.encoder is not None,
+            encodes=self.encodes,
+            diffusion=self.generation.kind == "diffusion",
+            state=self.state_elements_per_sequence > 0,
+        )
 
     @cached_property
     def has_experts(self) -> bool:

@@ -55,8 +55,6 @@ def require_both(lora: LoraAsked, demand: Demand) -> None:
         raise UsageError("--lora-bandwidth is of adapters, and requests name none", hint="--loras 100 --lora-skew 1")
     if lora.active is not None:
         raise UsageError("a plan counts the adapters of a batch itself", hint="leave active out: slots are the most")
-    if named and demand.queue != "fcfs":
-        raise UsageError(f"adapters beside --queue {demand.queue} are not simulated", hint="--queue fcfs")
 
 
 def named(deployments: Sequence[Deployment], demand: Demand) -> list[Deployment]:

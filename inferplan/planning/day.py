@@ -19,6 +19,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.bills import Tariff
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.features import require_together
 from inferplan.planning.day_work import Work, work_of
 from inferplan.planning.question import Question
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
@@ -226,7 +227,7 @@ def simulate_day(
     progress: called with the requests that are done, of all policies one after another. Raises ``InfeasibleError``
     where a replica keeps the limits under no load.
     """
-    _require_plain(deployment, question)
+    require_together("day", deployment.features | question.features | {"elastic"})
     hardware, parallel = deployment.hardware.name, deployment.parallel
     tariff = question.prices.require(hardware, parallel.ranks, parallel.tp)
     requests, work = requests_of(question, asked), work_of(request, deployment, question, asked.profile)
@@ -267,20 +268,6 @@ def simulate_day(
 def _told(progress: Callable[[int], None], before: int, done: int) -> None:
     """Tell of the requests of one policy behind those before it."""
     progress(before + done)
-
-
-def _require_plain(deployment: Deployment, question: Question) -> None:
-    """Raise ``UsageError`` for what replicas that come and go are not simulated with."""
-    if deployment.parallel.replicas > 1:
-        raise UsageError(
-            f"--replicas {deployment.parallel.replicas} beside policies, which say how many there are",
-            hint="leave it out; --min-replicas and --max-replicas are the bounds",
-        )
-    if question.demand.own is not None or question.demand.media is not None:
-        raise UsageError(
-            "a day knows no prompts that share text, and none with media",
-            hint="--prompt and --output, or another --workload",
-        )
 
 
 def requests_of(question: Question, asked: DayAsked) -> Requests:

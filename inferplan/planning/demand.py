@@ -10,6 +10,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
+from inferplan.features import require_together, those
 from inferplan.serving.batch_means import Precision, fewest_values
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
@@ -117,19 +118,7 @@ class Demand:
                 f"{of} {self.rate / self.samples:g} requests/s is less than can be planned for",
                 hint=f"at least {_LEAST:g} requests/s",
             )
-        shares = self.prefix.tokens > 0 or self.prefix.turns > 1 or self.samples > 1
-        if self.classes and shares:
-            raise UsageError(
-                "classes of traffic share no text in a plan", hint="leave one of them out, or inferplan simulate"
-            )
-        if isinstance(self.output, ReasoningLengths) and self.prefix.turns > 1:
-            raise UsageError(
-                "conversations of a model that thinks are not planned",
-                because="chat templates leave thoughts out of later prompts, which then differ from what was cached",
-                hint="leave --turns or --thinking-tokens out, or inferplan simulate",
-            )
-        if self.classes and self.media is not None:
-            raise UsageError("classes of traffic know no images, video or sound", hint="leave one of them out")
+        require_together("load", self.features)
         if self.lora_bandwidth is not None and not self.lora_bandwidth > 0:
             raise UsageError("--lora-bandwidth must be more than 0")
         if self.fewest > Precision().most:
@@ -185,6 +174,28 @@ class Demand:
         """The share of a prompt to take as cached where the simulation cannot see which tokens are shared."""
         known = self.own is not None or self.trace is not None or self.sessions is not None
         return 0.0 if known else self.cached / self.prompt.average
+
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        return those(
+            classes=bool(self.classes),
+            queue=self.queue != "fcfs",
+            fair_queue=self.queue == "fair",
+            adapters=self.adapters is not None,
+            thoughts=self.output.kind == "reasoning",
+            turns=self.prefix.turns > 1,
+            think_time=self.prefix.think.mean > 0,
+            shared_text=self.prefix.tokens > 0,
+            samples=self.samples > 1,
+            hit_rate=self.cached > 0,
+            sessions=self.of_sessions,
+            structured=self.structured is not None,
+            media=self.media is not None,
+            users=self.users is not None,
+            trace=self.trace is not None,
+            job=self.offline,
+        )
 
     @property
     def of_sessions(self) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from inferplan.catalog.bills import Bill, Offer, Tariff
 from inferplan.catalog.files import load_hardware
 from inferplan.errors import InfeasibleError, UsageError
+from inferplan.features import require_together
 from inferplan.planning.demand import Demand
 from inferplan.planning.finalists import too_long_alone
 from inferplan.planning.mix import Column, Mix, cheapest_mix, cost_of, most_load, rate_of, taken
@@ -207,11 +208,7 @@ def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], 
     progress: called with the number of simulations so far. Raises ``MissingFactError`` for a rented kind without a
     price, ``InfeasibleError`` where the stocks do not carry the load.
     """
-    if question.demand.own is not None or question.demand.media is not None:
-        raise UsageError(
-            "a fleet knows no prompts that share text, and none with media",
-            hint="--prompt and --output, or another --workload",
-        )
+    require_together("fleet", question.features | {"unlike"})
     for kind in asked.kinds:
         _require_sold(kind, question)
     runs = 0

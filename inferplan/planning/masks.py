@@ -4,37 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferplan.catalog.assemble import load_engine
-from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, host_seconds
-from inferplan.estimate.structured import MaskedSteps, Structured, mask_filling
-from inferplan.planning.demand import Demand
+from inferplan.estimate.structured import MaskedSteps, Structured
 from inferplan.serving.rounds import LoadedRounds
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.units import Array, Num
-
-if TYPE_CHECKING:
-    from inferplan.planning.space import Space
-
-
-def require_plannable(space: Space, demand: Demand) -> None:
-    """Raise ``UsageError`` for structured decoding under another engine, or beside what it is not planned with."""
-    if demand.structured is None:
-        return
-    for engine in space.engines:
-        mask_filling(load_engine(engine))
-    beside = [("weights on the host", bool(space.placed)), ("pools apart", space.disaggregate)]
-    if found := [name for name, there in beside if there]:
-        raise UsageError(
-            f"structured decoding with {' and '.join(found)} is not planned",
-            because="masks are part of the steps of one pool, on a host that computes nothing else",
-            hint="--aggregated" if found == ["pools apart"] else "leave one of them out",
-        )
 
 
 def masks_of(

@@ -18,7 +18,8 @@ from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InferplanError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.models.spec import ModelSpec, require_decoder, require_readable, require_tokens
+from inferplan.features import goes_together, require_together
+from inferplan.models.spec import ModelSpec, require_readable, require_tokens
 from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.demand import Demand, ruling
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, longest_whole, stages_of
@@ -98,6 +99,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
             tariff = prices.tariff(deployment.hardware.name, deployment.parallel.ranks, deployment.parallel.tp)
             for speculation in speculations(space, request, deployment, state.rejections):
                 try:
+                    require_together("plan", deployment.features | demand.features)
                     grid = grids.get(id(deployment)) if speculation is PLAIN else None
                     grid = grid or priced_grid(deployment, demand, slo.percentile, axes, speculation)
                 except NotFiniteError:
@@ -121,21 +123,11 @@ def _family(candidate: tuple[Request, Deployment]) -> tuple[int, float | None]:
 
 
 def _require_one_pass(model: ModelSpec, space: Space, demand: Demand) -> None:
-    """Raise ``UsageError`` for what is only known of models whose decoder reads the prompt, and for other inputs than
-    its encoder reads."""
+    """Raise ``UsageError`` for features that a model does not go with, and for other inputs than its encoder reads."""
+    require_together("plan", space.features | demand.features | model.features)
     require_readable(model, demand.prompt.average, demand.output.average)
     if demand.output.average < 2 and not model.encodes:
         raise UsageError("a plan needs two output tokens or more", hint="--output 2, or inferplan sweep")
-    if demand.output.kind == "reasoning":
-        require_decoder(model, "thought before its answer", "leave --thinking-tokens out")
-    if demand.structured is not None:
-        require_decoder(model, "structured decoding", "leave --structured-share out")
-    if demand.cached:
-        require_decoder(model, "prefix cache", "leave --cached-prefix out, or another --workload")
-    if space.drafting:
-        require_decoder(model, "speculative decoding", "leave --draft-... out")
-    if demand.adapters is not None and model.encodes:
-        raise UsageError(f"{model.name} generates nothing, and adapters are planned for models that do")
 
 
 def _may_be_apart(deployment: Deployment, demand: Demand) -> bool:
@@ -158,10 +150,12 @@ def _axes(space: Space, deployment: Deployment, demand: Demand, slo: Slo) -> Axe
 def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deployment]) -> dict[int, LoadGrid]:
     """Grids without drafts by the ``id`` of the deployment: those that differ in their number of stages alone at once.
 
-    Those of a group of which one has no price are left out.
+    Those of a group of which one has no price are left out, and those with features that do not go together.
     """
     groups: dict[tuple[Parallelism, bool, int, int], list[Deployment]] = defaultdict(list)
     for deployment in deployments:
+        if not goes_together("plan", deployment.features | demand.features):
+            continue
         cut = deployment.two_batches is not None
         slots = 0 if deployment.lora is None else deployment.lora.slots
         alone = id(deployment) if reads_host(deployment) else 0  # its stages differ by what they leave there

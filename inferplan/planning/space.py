@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from inferplan.answers.drafting import Drafting, refuse_anchor
+from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import (
     Request,
     adapters_asked,
@@ -18,7 +18,6 @@ from inferplan.catalog.assemble import (
     native_precision,
     offloaded,
     precision_of,
-    refuse_capped_anchor,
 )
 from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
@@ -31,6 +30,7 @@ from inferplan.devices.releases import REDUCED, role_of
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import anchored, system_of
 from inferplan.estimate.deployment import Deployment
+from inferplan.features import require_together, those
 from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.planning.adapters import with_slots
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -75,11 +75,7 @@ class Space:
     """A file of measured runs of one of the systems, which are that system's alone."""
 
     def __post_init__(self) -> None:
-        """Raise ``UsageError`` for options about experts that no candidate can have, for drafts beside an anchor."""
-        if self.anchor is not None and self.drafting:
-            refuse_anchor()
-        if self.anchor is not None and self.caps:
-            refuse_capped_anchor()
+        """Raise ``UsageError`` for options about experts that no candidate can have."""
         if self.slots and not self.base.lora.any:
             raise UsageError("no adapters were asked for", hint="--lora-rank 16, or --lora-folder DIR")
         if self.placed:
@@ -107,16 +103,28 @@ class Space:
             )
 
     def _require_placed(self) -> None:
-        """Raise ``UsageError`` for what no engine of the space leaves on the host, and beside what is not planned."""
-        beside = {"drafts": self.drafting, "--anchor": self.anchor, "adapters": self.base.lora.any}
-        if odd := [name for name, there in beside.items() if there]:
-            raise UsageError(f"weights in host memory beside {odd[0]} are not planned", hint="leave one of them out")
+        """Raise ``UsageError`` for what no engine of the space leaves on the host."""
         names = {load_engine(name).name for name in self.engines}
         for one in self.placed:
             engine = "llama.cpp" if one.computes else "vllm"
             if engine not in names:
                 option = "--gpu-layers and --cpu-moe-layers are" if one.computes else "--cpu-offload-gb is"
                 raise UsageError(f"{option} of {engine}, which is no candidate", hint=f"--engine {engine}")
+
+    @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        return those(
+            drafts=bool(self.drafting),
+            adapters=self.base.lora.any,
+            pools=self.disaggregate,
+            prompt_pool=bool(self.prefill_redundant) or self.prefill_two_batches is not None,
+            host_layers=any(one.computes for one in self.placed),
+            streamed=any(not one.computes for one in self.placed),
+            anchor=self.anchor is not None,
+            power_cap=bool(self.caps),
+            ideal=self.base.ideal,
+        )
 
     def copies(self, prompts: bool) -> tuple[int, ...]:
         """Redundant experts to try, of what computes ``prompts`` alone or of the others."""
@@ -227,6 +235,8 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
                     try:
                         own = known.engine if flags is asked.flags else load_engine(engine, flags)
                         made = replace(whole, parallel=parallel, engine=own)
+                        if made.lora is not None:
+                            require_together("plan", made.features)
                         one = replace(asked, parallel=parallel, flags=_own_backends(flags, made))
                     except InferplanError as error:
                         rejections.add("impossible", 1, error.what)

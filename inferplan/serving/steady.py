@@ -28,7 +28,8 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
-from inferplan.models.spec import require_decoder, require_readable, require_tokens
+from inferplan.features import require_together, those
+from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.admission import Rules
 from inferplan.serving.first_token import IdlePrompt, first_token
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
@@ -128,14 +129,8 @@ def steady_state(
     Raises ``InfeasibleError`` when the weights leave no room for a cache.
     """
     require_tokens(deployment.model, "serving under load")
-    if deployment.model.encodes:
-        raise UsageError(
-            f"{deployment.model.name} generates nothing, and the steady state is that of requests that decode",
-            hint="inferplan simulate --concurrency, or inferplan plan",
-        )
+    require_together("estimate", deployment.features | those(users=True, drafts=speculation is not PLAIN))
     require_readable(deployment.model, load.prompt, load.output)
-    if speculation is not PLAIN:
-        require_decoder(deployment.model, "speculative decoding", "leave --draft-... out")
     flags = flags or Flags()
     deployment = with_flags(deployment, flags)
     total = load.prompt + load.output

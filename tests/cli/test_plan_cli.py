@@ -581,9 +581,9 @@ HOST = ["--cache-tier", "host:10GB:25GB/s"]
         ([*TALKS, "--distinct-prefixes", "3"], "--distinct-prefixes is of texts"),
         ([*TALKS, "--cached-prefix", "32"], "--cached-prefix beside prompts that share text"),
         ([*QUESTION, "--think-time", "3s"], "needs users, or turns that follow an answer"),
-        ([*OFFLINE, "--think-time", "3s"], "an offline job knows no think time"),
+        ([*OFFLINE, "--think-time", "3s"], "nobody waits for the answers"),
         ([*QUESTION, "--routing", "sticky"], "sticky routing needs conversations"),
-        ([*TALKS, *HOST, "--report", "plan.md"], "a page on cache tiers is not drawn yet"),
+        ([*TALKS, *HOST, "--report", "plan.md"], "such a page is not drawn yet"),
     ],
 )
 def test_a_plan_refuses_tiers_and_text_that_it_would_not_heed(words: list[str], said: str) -> None:

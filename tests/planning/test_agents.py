@@ -193,13 +193,16 @@ def test_the_plan_is_the_smallest_fleet_that_keeps_the_limit_on_sessions() -> No
         ("--sessions coding-agent --session-rate 1/s --users 5 --ttft 1s", "--users and --sessions exclude"),
         ("--sessions coding-agent --session-rate 1/s --prompt 5 --ttft 1s", "--prompt and --sessions exclude"),
         ("--sessions coding-agent --session-rate 1/s --session-time 5min", "a plan needs a limit on latency"),
-        ("--sessions coding-agent --session-rate 1/s --ttft 1s --routing sticky", "knows no --routing"),
+        (
+            "--sessions coding-agent --session-rate 1/s --ttft 1s --routing sticky",
+            "sessions of agents (--sessions) and a choice of routing",
+        ),
         ("--sessions coding-agent --session-rate 1/s --ttft 1s --turns 3", "--turns and --sessions exclude"),
         ("--classes chat-and-batch --rate 5 --session-rate 1/s", "--session-rate and --classes exclude"),
         ("--rate 5 --prompt 100 --output 10 --ttft 1s --session-time 1min", "--session-time is of sessions"),
         (
             "--sessions coding-agent --session-rate 1/s --ttft 1s --report plan.md",
-            "a page on sessions is not drawn yet",
+            "such a page is not drawn yet",
         ),
     ],
 )

@@ -238,7 +238,7 @@ PLAN = "plan llama-3.1-8b --gpu h100-sxm --classes chat-and-batch"
         ("--rate 5 --percentile 99", "--percentile and --classes exclude each other"),
         ("--rate 5 --cached-prefix 100", "--cached-prefix and --classes exclude each other"),
         ("--requests 1000 --deadline 1h", "--deadline and --classes exclude each other"),
-        ("--rate 5 --report plan.html", "a page on classes of traffic is not drawn yet"),
+        ("--rate 5 --report plan.html", "such a page is not drawn yet"),
         ("", "a plan needs one kind of demand"),
     ],
 )

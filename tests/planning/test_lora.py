@@ -288,7 +288,7 @@ def test_a_load_holds_up_every_stage() -> None:
         (LoraAsked(rank=16), demand(None, lora_bandwidth=None), "which adapter a request names"),
         (LoraAsked(), demand(None), "requests name none"),
         (LoraAsked(rank=16, slots=4, active=2), demand(THREE), "counts the adapters of a batch itself"),
-        (LoraAsked(rank=16), demand(THREE, queue="priority"), "--queue priority"),
+        (LoraAsked(rank=16), demand(THREE, queue="priority"), "an order of the queue"),
     ],
 )
 def test_half_a_question_is_refused(lora: LoraAsked, asked: Demand, said: str) -> None:

@@ -181,8 +181,8 @@ def test_gpus_of_one_host_are_those_of_a_node_or_of_its_slots() -> None:
     [
         ({"engines": ("llama.cpp",)}, "--cpu-offload-gb is of vllm"),
         ({"placed": (HALF,)}, "are of llama.cpp"),
-        ({"drafting": (Drafting(model=None, length=2, acceptance=0.6),)}, "beside drafts"),
-        ({"base": Request(model="llama-3.1-70b", gpu="", lora=LoraAsked(rank=16))}, "beside adapters"),
+        ({"drafting": (Drafting(model=None, length=2, acceptance=0.6),)}, "drafts"),
+        ({"base": Request(model="llama-3.1-70b", gpu="", lora=LoraAsked(rank=16))}, "adapters"),
     ],
 )
 def test_what_is_not_planned_is_refused(changes: dict[str, Any], said: str) -> None:

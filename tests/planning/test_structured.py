@@ -142,12 +142,12 @@ def test_beside_what_it_is_not_planned() -> None:
     of = demand(asked())
     for space, said in (
         ({"engines": ("vllm", "sglang")}, "under sglang is not known"),
-        ({"disaggregate": True}, "pools apart"),
-        ({"placed": (OffloadAsked(host="epyc-9654", cpu_offload_gb=10.0),)}, "weights on the host"),
+        ({"disaggregate": True}, "pools of their own"),
+        ({"placed": (OffloadAsked(host="epyc-9654", cpu_offload_gb=10.0),)}, "weights read from the host"),
     ):
         with pytest.raises(UsageError, match=said):
             question(of, **space)
-    with pytest.raises(UsageError, match=r"mean with .*structured decoding"):
+    with pytest.raises(UsageError, match=r"mean power .* and structured decoding"):
         question(of, Sizing(power=PowerBudget(watts=1e6, provision="mean")))
     with pytest.raises(InfeasibleError, match="how fast masks come to h100-sxm"):
         plan(question(demand(Structured(share=1.0, mask_time=1e-6, cores=1))))
@@ -159,7 +159,6 @@ def test_beside_what_it_is_not_planned() -> None:
         ("plan --ttft 1s --mask-time 40us", "--mask-time is of structured decoding"),
         ("plan --ttft 1s --structured-share 1", "needs --mask-time"),
         ("plan --ttft 1s --structured-share 1 --mask-time 40us --host-cores 8 --engine sglang", "under sglang"),
-        ("simulate --structured-share 1 --mask-time 40us --host-cores 8 --samples 2", "with --samples"),
     ],
 )
 def test_what_is_refused(words: str, said: str) -> None:

@@ -234,7 +234,7 @@ def test_what_is_not_planned() -> None:
     with pytest.raises(UsageError, match="--mtbf"):
         asked(mtbf=0.0)
     whom = question(survive=asked())
-    with pytest.raises(UsageError, match="pools apart"):
+    with pytest.raises(UsageError, match="pools of their own"):
         replace(whom, space=replace(whom.space, disaggregate=True))
     with pytest.raises(UsageError, match="--spare"):
         replace(whom, sizing=replace(whom.sizing, spare=1))

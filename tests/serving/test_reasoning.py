@@ -356,13 +356,13 @@ SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
         (("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-budget", "4k"), "is of thoughts, and nobody thinks"),
         (
             ("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-tokens", "4k", "--concurrency", "8"),
-            "--thinking-tokens with drafts",
+            "thoughts before answers (--thinking-tokens) and",
         ),
         (
             ("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-tokens", "4k", "--no-kv-cache"),
             "without a KV cache",
         ),
-        (("estimate", "bge-m3", "--gpu", "h100-sxm", "--thinking-tokens", "4k"), "no thought before its answer"),
+        (("estimate", "bge-m3", "--gpu", "h100-sxm", "--thinking-tokens", "4k"), "a model with an encoder"),
         ((*SIMULATE[:1], "bge-m3", *SIMULATE[2:], "--thinking-tokens", "4k"), "a model with an encoder"),
         ((*PLAN, "--prompt", "512", "--output", "100", "--answer-ttft", "1s"), "nobody thinks"),
         ((*PLAN, *THOUGHTS, "--ttft", "1s", "--thinking-budget", "1k,soon"), "--thinking-budget: 'soon'"),

@@ -21,8 +21,8 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
 from inferplan.estimate.run import require_context, require_memory
 from inferplan.estimate.support import DRAFTS
+from inferplan.features import require_together, those
 from inferplan.fields import Real, Whole, ask, part
-from inferplan.models.spec import require_decoder
 from inferplan.serving.first_token import FirstToken, IdlePrompt, first_token
 from inferplan.serving.techniques.chunked_prefill import drain_in_chunks
 from inferplan.serving.techniques.offload import HostTier, bytes_per_token, load_time
@@ -36,8 +36,6 @@ from inferplan.serving.techniques.speculation import (
 )
 from inferplan.terms import Naming, plain
 from inferplan.units import Num, format_bytes
-
-_ONE_PASS = "leave --draft-..., --prefix-hit-rate and --chunk out"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,6 +79,16 @@ class Techniques:
         return ", ".join(found)
 
     @property
+    def features(self) -> set[str]:
+        """As :mod:`inferplan.features` names them."""
+        return those(
+            drafts=self.speculation.length > 0,
+            hit_rate=self.hit_rate > 0,
+            chunk=self.chunk is not None,
+            kv_offload=self.host is not None,
+        )
+
+    @property
     def any(self) -> bool:
         """Whether anything is asked for."""
         return self.speculation.length > 0 or self.hit_rate > 0 or self.chunk is not None
@@ -94,6 +102,10 @@ class ServedEstimate(Estimate):
     """
 
     techniques: Techniques
+
+    @property
+    def features(self) -> set[str]:
+        return super().features | self.techniques.features
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -178,18 +190,8 @@ def served_estimate(deployment: Deployment, load: StaticLoad, techniques: Techni
 
     Raises ``InfeasibleError`` or ``UsageError`` for a load that cannot run, or that a technique has nothing to do with.
     """
-    if deployment.model.generation.kind == "diffusion":
-        raise UsageError(
-            f"{deployment.model.name} denoises blocks: serving techniques of decoding do not apply",
-            hint="leave --draft-..., --prefix-hit-rate, --chunk and --kv-offload out",
-        )
-    if techniques.any:
-        require_decoder(deployment.model, techniques.describe(), _ONE_PASS)
-    if load.samples > 1:
-        raise UsageError(f"--samples is priced without {techniques.describe()}", hint="leave one of them out")
-    if not load.kv_cache:
-        raise UsageError("serving techniques need a KV cache", hint="leave --no-kv-cache out")
     result = ServedEstimate(deployment=deployment, load=load, techniques=techniques)
+    require_together("estimate", result.features)
     require_context(result)
     require_memory(result)
     _require_room_on_host(result)

@@ -24,7 +24,7 @@ from inferplan.estimate.graph import build, masks
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import prompt_drain
 from inferplan.estimate.windows import bounded
-from inferplan.models.spec import require_decoder
+from inferplan.features import require_together
 from inferplan.serving.rounds import launch_floors
 from inferplan.units import Array
 from inferplan.work.step import prefill
@@ -43,7 +43,7 @@ class BeamSearch:
 
     def __post_init__(self) -> None:
         engine, hint = self.deployment.engine, "leave --beams out"
-        require_decoder(self.deployment.model, "beam search that is known here", hint)
+        require_together("estimate", self.deployment.features | self.load.features | {"beams"})
         if self.width < 2:
             raise UsageError(f"--beams must be 2 or more, not {self.width}", hint=hint)
         if engine.beams is None:
