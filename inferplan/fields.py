@@ -1,6 +1,6 @@
 """Fields of a question that say how they are asked: the option, its unit or kind, its limits, its help.
 
-A question is a dataclass. What ``metadata=ask(...)`` of a field says is read by every face: the options of a command
+A question is a dataclass. What ``ask(...)`` of a field says is read by every face: the options of a command
 and docs/cli.md (inferplan/cli/declared.py), the JSON schema of the page (inferplan/cli/programs.py), the keyword
 arguments of Python (inferplan/arguments.py), and the errors, which name the option. An option is added by a field.
 """
@@ -8,7 +8,7 @@ arguments of Python (inferplan/arguments.py), and the errors, which name the opt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from inferplan.errors import UsageError
 from inferplan.units import MOST, parse_quantity
 
 _Asked = TypeVar("_Asked")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -157,17 +158,18 @@ class Option:
         return self.kind.read(self.name, value)
 
 
-def ask(
-    name: str,
-    kind: Kind,
-    text: str,
-    metavar: str | None = None,
-    **more: Any,
-) -> dict[str, Option]:
-    """The metadata of a field that is asked by an option. text: its help. more: fields of :class:`Option`."""
+def need(name: str, kind: Kind, text: str, metavar: str | None = None, **more: Any) -> dict[str, Option]:
+    """The metadata of a field without a default, ``field(metadata=need(...))``. text: its help. more: fields of
+    :class:`Option`."""
     if metavar is None and isinstance(kind, Quantity):
         metavar = _METAVARS[kind.dimension]
     return {"option": Option(name=name, kind=kind, help=text, metavar=metavar, **more)}
+
+
+def ask(name: str, kind: Kind, text: str, default: _Value, **more: Any) -> _Value:
+    """A field with a default that is an option: :func:`dataclasses.field`, for a type checker the default."""
+    made: _Value = field(default=default, metadata=need(name, kind, text, **more))
+    return made
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,10 @@ class Part:
     only: tuple[str, ...] = ()
 
 
-def part(kind: type[Any], *only: str) -> dict[str, Part]:
-    """The metadata of a field that is a question: its options are those of the whole."""
-    return {"part": Part(kind, only)}
+def part(kind: type[Any], default: _Value, *only: str) -> _Value:
+    """A field that is a question of its own, whose options are those of the whole."""
+    made: _Value = field(default=default, metadata={"part": Part(kind, only)})
+    return made
 
 
 @dataclass(frozen=True)
@@ -209,12 +212,12 @@ _Part = TypeVar("_Part", bound=Question)
 
 def declared(kind: type[Any]) -> dict[str, Option]:
     """The fields of a dataclass that are options, in order."""
-    return {field.name: field.metadata["option"] for field in fields(kind) if "option" in field.metadata}
+    return {one.name: one.metadata["option"] for one in fields(kind) if "option" in one.metadata}
 
 
 def parts(kind: type[Any]) -> dict[str, Part]:
     """The fields of a dataclass that are questions."""
-    return {field.name: field.metadata["part"] for field in fields(kind) if "part" in field.metadata}
+    return {one.name: one.metadata["part"] for one in fields(kind) if "part" in one.metadata}
 
 
 def option_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,7 +257,7 @@ def made_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | None:
             what = f"{said.name} is of {topic.name}, and {topic.absent}"
             raise UsageError(what, hint=f"{topic.hint}, or leave it out")
         return None
-    needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
+    needed = [one.name for one in fields(kind) if one.default is one.default_factory is MISSING]
     if missing := [options[name].name for name in needed if name not in given]:
         raise UsageError(f"{topic.name} needs {missing[0]}", because=topic.because, hint=topic.hint)
     return kind(**given)

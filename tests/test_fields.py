@@ -23,6 +23,7 @@ from inferplan.fields import (
     ask,
     made_if_asked,
     made_of,
+    need,
     require_limits,
     stated,
 )
@@ -33,14 +34,14 @@ class Kettle:
     """A question of our own: water for tea."""
 
     topic: ClassVar = Topic("a kettle", "there is none", "--water 1l --power 2kW", "nobody knows your kettle")
-    volume: float = field(metadata=ask("--water", Real(0, above=True), "Litres.", "LITRES"))
-    power: float = field(metadata=ask("--power", Quantity("watts", above=True), "Of the kettle."))
-    cups: int = field(default=2, metadata=ask("--cups", Whole(1, 8), "Cups.", shown=True, also=("--mugs",)))
-    full: float | None = field(default=None, metadata=ask("--full", SHARE, "Share of it that is filled."))
-    lid: bool = field(default=True, metadata=ask("--lid", Switch(both=True), "With its lid."))
-    loud: bool = field(default=False, metadata=ask("--loud", Switch(), "It whistles."))
-    herbs: tuple[str, ...] = field(default=(), metadata=ask("--herb", Text(str.upper), "A herb.", several=True))
-    material: str = field(default="steel", metadata=ask("--made-of", Words(("steel", "glass")), "Material."))
+    volume: float = field(metadata=need("--water", Real(0, above=True), "Litres.", metavar="LITRES"))
+    power: float = field(metadata=need("--power", Quantity("watts", above=True), "Of the kettle."))
+    cups: int = ask("--cups", Whole(1, 8), "Cups.", 2, shown=True, also=("--mugs",))
+    full: float | None = ask("--full", SHARE, "Share of it that is filled.", None)
+    lid: bool = ask("--lid", Switch(both=True), "With its lid.", True)
+    loud: bool = ask("--loud", Switch(), "It whistles.", False)
+    herbs: tuple[str, ...] = ask("--herb", Text(str.upper), "A herb.", (), several=True)
+    material: str = ask("--made-of", Words(("steel", "glass")), "Material.", "steel")
     owner: str = "nobody asks"
 
     def __post_init__(self) -> None:

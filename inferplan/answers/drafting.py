@@ -11,7 +11,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.drafts import DraftDeployments, draft_alone, load_draft
 from inferplan.catalog.files import load_model
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.fields import Text, Topic, Whole, Words, ask
+from inferplan.fields import Text, Topic, Whole, Words, ask, need
 from inferplan.lists import parse_counts
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, acceptance_of
@@ -103,50 +103,40 @@ class DraftsAsked:
         "--draft MODEL, --draft mtp, or --draft free where drafts cost nothing (n-grams)",
     )
     model: str = field(
-        metadata=ask(
+        metadata=need(
             "--draft-model",
             Text(),
             "Speculative decoding: the model that drafts; mtp for the model's own prediction module, a head by its "
             "name in the model's file or its own YAML, free for drafts that cost nothing (n-grams).",
-            "MODEL",
+            metavar="MODEL",
             also=("--draft",),
         )
     )
-    tokens: int | tuple[int, ...] | None = field(
-        default=None,
-        metadata=ask("--draft-tokens", Whole(0), "Tokens drafted in sequence: the depth of the draft."),
+    tokens: int | tuple[int, ...] | None = ask(
+        "--draft-tokens", Whole(0), "Tokens drafted in sequence: the depth of the draft.", None
     )
-    branches: int = field(
-        default=1,
-        metadata=ask("--draft-branches", Whole(), "Candidates at each depth: more than 1 is a tree. [1]"),
+    branches: int = ask("--draft-branches", Whole(), "Candidates at each depth: more than 1 is a tree. [1]", 1)
+    acceptance: tuple[float, ...] = ask(
+        "--acceptance",
+        Text(lambda text: _numbers_of(text, "--acceptance")),
+        "Chance that a drafted token is accepted, 0.7, or for each position given those before it, 0.8,0.6,0.4. "
+        "[as measured, where that is on file]",
+        (),
+        metavar="CHANCES",
     )
-    acceptance: tuple[float, ...] = field(
-        default=(),
-        metadata=ask(
-            "--acceptance",
-            Text(lambda text: _numbers_of(text, "--acceptance")),
-            "Chance that a drafted token is accepted, 0.7, or for each position given those before it, 0.8,0.6,0.4. "
-            "[as measured, where that is on file]",
-            "CHANCES",
-        ),
+    yields: tuple[float, ...] = ask(
+        "--acceptance-length",
+        Text(lambda text: _numbers_of(text, "--acceptance-length")),
+        "Instead: tokens a verification yields on average, as engines report it (1 and the accepted drafts); "
+        "where several numbers of drafts are tried, one for each.",
+        (),
+        metavar="TOKENS",
     )
-    yields: tuple[float, ...] = field(
-        default=(),
-        metadata=ask(
-            "--acceptance-length",
-            Text(lambda text: _numbers_of(text, "--acceptance-length")),
-            "Instead: tokens a verification yields on average, as engines report it (1 and the accepted drafts); "
-            "where several numbers of drafts are tried, one for each.",
-            "TOKENS",
-        ),
-    )
-    thinking: str | None = field(
-        default=None,
-        metadata=ask(
-            "--thinking",
-            Words(("on", "off")),
-            "Take the acceptance that was measured with or without thinking. [the first on file]",
-        ),
+    thinking: str | None = ask(
+        "--thinking",
+        Words(("on", "off")),
+        "Take the acceptance that was measured with or without thinking. [the first on file]",
+        None,
     )
 
     def __post_init__(self) -> None:
@@ -217,15 +207,13 @@ class DraftsAsked:
 class DraftsTried(DraftsAsked):
     """The same where a search tries several numbers of drafted tokens, each beside none."""
 
-    tokens: int | tuple[int, ...] | None = field(
-        default=None,
-        metadata=ask(
-            "--draft-tokens",
-            Text(lambda text: tuple(parse_counts(text))),
-            "Tokens drafted in sequence, each number tried beside none: 3, 1,2,3 or 1-4. [those of a curve of "
-            "--acceptance, else those whose acceptance was measured]",
-            "COUNTS",
-        ),
+    tokens: int | tuple[int, ...] | None = ask(
+        "--draft-tokens",
+        Text(lambda text: tuple(parse_counts(text))),
+        "Tokens drafted in sequence, each number tried beside none: 3, 1,2,3 or 1-4. [those of a curve of "
+        "--acceptance, else those whose acceptance was measured]",
+        None,
+        metavar="COUNTS",
     )
 
     def _known_numbers(self, measured: list[int]) -> list[int]:

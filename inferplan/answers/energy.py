@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,26 +39,19 @@ class EnergyAsked:
     host_watts: of the host, for each device; 0 counts none. carbon: of the electricity; ``None`` where nobody says.
     """
 
-    pue: float = field(
-        default=1.0,
-        metadata=ask("--pue", Real(1, MOST_PUE), "Power of the facility over that of what is in it [GPUs alone]."),
+    pue: float = ask("--pue", Real(1, MOST_PUE), "Power of the facility over that of what is in it [GPUs alone].", 1.0)
+    host_watts: float = ask(
+        "--host-watts",
+        Quantity("watts", above=True),
+        "Of the host, for each GPU: processor, memory, network [GPUs alone].",
+        0.0,
     )
-    host_watts: float = field(
-        default=0.0,
-        metadata=ask(
-            "--host-watts",
-            Quantity("watts", above=True),
-            "Of the host, for each GPU: processor, memory, network [GPUs alone].",
-        ),
-    )
-    carbon: Carbon | None = field(
-        default=None,
-        metadata=ask(
-            "--carbon",
-            Text(carbon_of),
-            "CO2 of a kWh: grams, or a country whose mean is on file, such as DEU [not counted].",
-            "GRAMS",
-        ),
+    carbon: Carbon | None = ask(
+        "--carbon",
+        Text(carbon_of),
+        "CO2 of a kWh: grams, or a country whose mean is on file, such as DEU [not counted].",
+        None,
+        metavar="GRAMS",
     )
 
     def __post_init__(self) -> None:

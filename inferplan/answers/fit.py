@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
 
@@ -210,52 +210,38 @@ class FitAsked:
     named GPU as in ``Request``; without one the most that all GPUs of a replica may have together, by their labels.
     """
 
-    quant: str | None = field(
-        default=None, metadata=ask("--quant", Text(), "Formats [native; without --gpu also fp8 and int4].")
+    quant: str | None = ask("--quant", Text(), "Formats [native; without --gpu also fp8 and int4].", None)
+    tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
+    context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)
+    users: int = ask(
+        "--users",
+        Whole(),
+        "Users, each with one request at a time. Without --think-time all requests must fit at once.",
+        1,
+        also=("--concurrency",),
+        shown=True,
     )
-    tp: int | None = field(
-        default=None, metadata=ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].")
+    think_time: float | None = ask(
+        "--think-time",
+        Text(lambda text: parse_think_time(text).mean),
+        "From an answer to the user's next request, such as 60s. [0 s]",
+        None,
+        metavar="TIME",
     )
-    context: int | None = field(
-        default=None, metadata=ask("--context", Whole(), "Tokens of a request, prompt and output [8192].")
+    answer_time: float | None = ask(
+        "--answer-time", Quantity("seconds"), "How long an answer takes; needed with --think-time.", None
     )
-    users: int = field(
-        default=1,
-        metadata=ask(
-            "--users",
-            Whole(),
-            "Users, each with one request at a time. Without --think-time all requests must fit at once.",
-            also=("--concurrency",),
-            shown=True,
-        ),
-    )
-    think_time: float | None = field(
-        default=None,
-        metadata=ask(
-            "--think-time",
-            Text(lambda text: parse_think_time(text).mean),
-            "From an answer to the user's next request, such as 60s. [0 s]",
-            "TIME",
-        ),
-    )
-    answer_time: float | None = field(
-        default=None,
-        metadata=ask("--answer-time", Quantity("seconds"), "How long an answer takes; needed with --think-time."),
-    )
-    most: int = field(default=8, metadata=ask("--most", Whole(), "Largest number of GPUs to try.", shown=True))
+    most: int = ask("--most", Whole(), "Largest number of GPUs to try.", 8, shown=True)
     engine: str = "vllm"
-    memory: str | None = field(
-        default=None,
-        metadata=ask(
-            "--memory",
-            Text(),
-            "With --gpu: usable memory of one device, such as 64GB. Without: GPUs that together have no more than "
-            "that.",
-            "SIZE",
-        ),
+    memory: str | None = ask(
+        "--memory",
+        Text(),
+        "With --gpu: usable memory of one device, such as 64GB. Without: GPUs that together have no more than that.",
+        None,
+        metavar="SIZE",
     )
-    lora: LoraAsked = field(default=LoraAsked(), metadata=part(LoraAsked, "rank", "modules", "slots", "folder"))
-    offload: OffloadAsked = field(default=OffloadAsked(), metadata=part(OffloadAsked))
+    lora: LoraAsked = part(LoraAsked, LoraAsked(), "rank", "modules", "slots", "folder")
+    offload: OffloadAsked = part(OffloadAsked, OffloadAsked())
 
     def __post_init__(self) -> None:
         ThinkTime(mean=self.think_time or 0.0)  # raises for what is none

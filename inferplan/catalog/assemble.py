@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,11 @@ class Request:
     media: MediaAsked = MediaAsked()
     lora: LoraAsked = LoraAsked()
     offload: OffloadAsked = OffloadAsked()
-    power_cap: float | None = field(
-        default=None,
-        metadata=ask(
-            "--power-cap",
-            Quantity("watts", above=True),
-            "Of each device, such as 500W: nvidia-smi -pl [its TDP]. Slows arithmetic.",
-        ),
+    power_cap: float | None = ask(
+        "--power-cap",
+        Quantity("watts", above=True),
+        "Of each device, such as 500W: nvidia-smi -pl [its TDP]. Slows arithmetic.",
+        None,
     )
 
     def __post_init__(self) -> None:

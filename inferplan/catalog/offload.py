@@ -10,16 +10,16 @@ from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment, Offload, Streamed
 from inferplan.estimate.memory import Footprint
-from inferplan.fields import Real, Text, Whole, ask
+from inferplan.fields import Real, Text, Whole, ask, need
 from inferplan.lists import parse_copies, parse_values
 from inferplan.models.spec import require_experts
 from inferplan.units import format_bytes, parse_number, parse_quantity
 
 MOST_GIB = 4096
 """GiB of a host that can lie beside one GPU."""
-_HOST = ask("--host", Text(), "The host that holds it: a CPU (inferplan gpus) or a path to a YAML.")
-_MEMORY = ask("--host-memory", Text(), "Usable memory of the host of a replica, such as 384GB.", "SIZE")
-_LINK = ask("--host-link", Text(), "Of the link to it, in one direction, such as 63GB/s [on file].", "RATE")
+_HOST = need("--host", Text(), "The host that holds it: a CPU (inferplan gpus) or a path to a YAML.")
+_MEMORY = need("--host-memory", Text(), "Usable memory of the host of a replica, such as 384GB.", "SIZE")
+_LINK = need("--host-link", Text(), "Of the link to it, in one direction, such as 63GB/s [on file].", "RATE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,31 +31,25 @@ class OffloadAsked:
     text, where the device's file does not say it. cpu_offload_gb: as vLLM's ``--cpu-offload-gb``, GiB of each device.
     """
 
-    gpu_layers: int | None = field(
-        default=None,
-        metadata=ask(
-            "--gpu-layers",
-            Whole(0),
-            "llama.cpp -ngl: layers on the GPU, the head counted as one; the host computes the others [all].",
-        ),
+    gpu_layers: int | None = ask(
+        "--gpu-layers",
+        Whole(0),
+        "llama.cpp -ngl: layers on the GPU, the head counted as one; the host computes the others [all].",
+        None,
     )
-    cpu_moe_layers: int = field(
-        default=0,
-        metadata=ask(
-            "--cpu-moe-layers",
-            Whole(0),
-            "llama.cpp -ncmoe: of the first so many layers the host computes the routed experts.",
-            shown=True,
-        ),
+    cpu_moe_layers: int = ask(
+        "--cpu-moe-layers",
+        Whole(0),
+        "llama.cpp -ncmoe: of the first so many layers the host computes the routed experts.",
+        0,
+        shown=True,
     )
-    cpu_offload_gb: float = field(
-        default=0.0,
-        metadata=ask(
-            "--cpu-offload-gb",
-            Real(0, MOST_GIB),
-            "vLLM: GiB of each GPU's layers in host memory, read over the link in every step. [0]",
-            "GIB",
-        ),
+    cpu_offload_gb: float = ask(
+        "--cpu-offload-gb",
+        Real(0, MOST_GIB),
+        "vLLM: GiB of each GPU's layers in host memory, read over the link in every step. [0]",
+        0.0,
+        metavar="GIB",
     )
     host: str | None = field(default=None, metadata=_HOST)
     host_memory: str | None = field(default=None, metadata=_MEMORY)
@@ -76,32 +70,26 @@ class OffloadAsked:
 class OffloadsTried:
     """What is to lie in the host's memory where a search tries several values, each beside none."""
 
-    gpu_layers: tuple[int | None, ...] = field(
-        default=(),
-        metadata=ask(
-            "--gpu-layers",
-            Text(parse_copies),
-            "llama.cpp -ngl: layers on the GPU, each tried beside all of them.",
-            "COUNTS",
-        ),
+    gpu_layers: tuple[int | None, ...] = ask(
+        "--gpu-layers",
+        Text(parse_copies),
+        "llama.cpp -ngl: layers on the GPU, each tried beside all of them.",
+        (),
+        metavar="COUNTS",
     )
-    cpu_moe_layers: tuple[int, ...] = field(
-        default=(),
-        metadata=ask(
-            "--cpu-moe-layers",
-            Text(parse_copies),
-            "llama.cpp -ncmoe: experts of so many layers on the host, each beside none.",
-            "COUNTS",
-        ),
+    cpu_moe_layers: tuple[int, ...] = ask(
+        "--cpu-moe-layers",
+        Text(parse_copies),
+        "llama.cpp -ncmoe: experts of so many layers on the host, each beside none.",
+        (),
+        metavar="COUNTS",
     )
-    cpu_offload_gb: tuple[float, ...] = field(
-        default=(),
-        metadata=ask(
-            "--cpu-offload-gb",
-            Text(lambda text: tuple(map(_gib, parse_values(text)))),
-            "vLLM: GiB of each GPU's layers in host memory, each tried beside none.",
-            "GIBS",
-        ),
+    cpu_offload_gb: tuple[float, ...] = ask(
+        "--cpu-offload-gb",
+        Text(lambda text: tuple(map(_gib, parse_values(text)))),
+        "vLLM: GiB of each GPU's layers in host memory, each tried beside none.",
+        (),
+        metavar="GIBS",
     )
     host: str | None = field(default=None, metadata=_HOST)
     host_memory: str | None = field(default=None, metadata=_MEMORY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,28 +88,21 @@ def parse_session_rate(text: str) -> float:
 class SessionsAsked:
     """Sessions of agents as they are asked for: by name or path, so many that begin a second in an open loop."""
 
-    sessions: str | None = field(
-        default=None,
-        metadata=ask(
-            "--sessions",
-            Text(),
-            "Sessions of agents, by name or path: turns, tools, users, sub-agents, who gives up (docs/agents.md).",
-            "FILE",
-        ),
+    sessions: str | None = ask(
+        "--sessions",
+        Text(),
+        "Sessions of agents, by name or path: turns, tools, users, sub-agents, who gives up (docs/agents.md).",
+        None,
+        metavar="FILE",
     )
-    rate: float | None = field(
-        default=None,
-        metadata=ask(
-            "--session-rate",
-            Text(parse_session_rate),
-            "Open loop: sessions that begin, such as 0.2/s or 600/h.",
-            "RATE",
-        ),
+    rate: float | None = ask(
+        "--session-rate",
+        Text(parse_session_rate),
+        "Open loop: sessions that begin, such as 0.2/s or 600/h.",
+        None,
+        metavar="RATE",
     )
-    count: int | None = field(
-        default=None,
-        metadata=ask("--session-count", Whole(), "Sessions of a run [400; 10 for each of --concurrency]."),
-    )
+    count: int | None = ask("--session-count", Whole(), "Sessions of a run [400; 10 for each of --concurrency].", None)
 
 
 class SessionKinds(NamedTuple):

@@ -30,7 +30,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import host_seconds
 from inferplan.estimate.roofline import price
 from inferplan.features import require_together
-from inferplan.fields import SHARE, Quantity, Switch, Topic, Whole, ask, require_limits, stated
+from inferplan.fields import SHARE, Quantity, Switch, Topic, Whole, ask, need, require_limits, stated
 from inferplan.terms import Naming, plain
 from inferplan.units import Array, Num
 from inferplan.work.ops import Elementwise
@@ -57,7 +57,7 @@ class Structured:
         "the time of a mask depends on the grammar, its engine and the CPU, and nobody publishes yours",
     )
     share: float = field(
-        metadata=ask(
+        metadata=need(
             "--structured-share",
             SHARE,
             "Share of the requests whose answers follow a grammar or JSON schema (docs/structured.md).",
@@ -65,24 +65,21 @@ class Structured:
         )
     )
     mask_time: float = field(
-        metadata=ask(
+        metadata=need(
             "--mask-time",
             Quantity("seconds", above=True),
             "CPU time of one mask, of a sequence and step, such as 40us.",
         )
     )
-    cores: int = field(metadata=ask("--host-cores", Whole(), "CPU cores of the host, which fill masks."))
-    bandwidth: float | None = field(
-        default=None,
-        metadata=ask(
-            "--mask-bandwidth", Quantity("bytes/s"), "From the host to the device, for masks that are copied [on file]."
-        ),
+    cores: int = field(metadata=need("--host-cores", Whole(), "CPU cores of the host, which fill masks."))
+    bandwidth: float | None = ask(
+        "--mask-bandwidth",
+        Quantity("bytes/s"),
+        "From the host to the device, for masks that are copied [on file].",
+        None,
     )
-    overlapped: bool = field(
-        default=True,
-        metadata=ask(
-            "--mask-overlap", Switch(both=True), "Whether masks are filled while the device computes [they are]."
-        ),
+    overlapped: bool = ask(
+        "--mask-overlap", Switch(both=True), "Whether masks are filled while the device computes [they are].", True
     )
 
     def __post_init__(self) -> None:

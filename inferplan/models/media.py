@@ -7,7 +7,7 @@ Every rule is that of a preprocessor of transformers 5.23, which the docstrings 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, floor, prod, sqrt
 from typing import Literal, Self
 
@@ -56,20 +56,12 @@ class MediaAsked:
     sets: how often a request has all of that on average. text: its mean prompt tokens beside them, where that is known.
     """
 
-    images: int = field(
-        default=0,
-        metadata=ask("--images", Whole(0), "Images in every request: their tokens are added to the prompt."),
+    images: int = ask("--images", Whole(0), "Images in every request: their tokens are added to the prompt.", 0)
+    image_size: Pixels | None = ask(
+        "--image-size", Text(parse_pixels), "Of images and frames, in pixels [the tower's own].", None, metavar="WxH"
     )
-    image_size: Pixels | None = field(
-        default=None,
-        metadata=ask("--image-size", Text(parse_pixels), "Of images and frames, in pixels [the tower's own].", "WxH"),
-    )
-    video_frames: int = field(
-        default=0, metadata=ask("--video-frames", Whole(0), "Frames of a video in every request, as sampled.")
-    )
-    audio_seconds: float = field(
-        default=0.0, metadata=ask("--audio-seconds", Real(0, above=True), "Seconds of sound in every request.")
-    )
+    video_frames: int = ask("--video-frames", Whole(0), "Frames of a video in every request, as sampled.", 0)
+    audio_seconds: float = ask("--audio-seconds", Real(0, above=True), "Seconds of sound in every request.", 0.0)
     sets: float = 1.0
     text: float | None = None
 

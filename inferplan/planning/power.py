@@ -10,7 +10,7 @@ from inferplan.answers.energy import EnergyAsked
 from inferplan.answers.power import RunEnergy, run_energy
 from inferplan.catalog.power import power_shares
 from inferplan.estimate.deployment import Deployment
-from inferplan.fields import Quantity, Topic, Words, ask, part
+from inferplan.fields import Quantity, Topic, Words, ask, need, part
 from inferplan.serving.result import SimulationResult
 
 Provision = Literal["tdp", "mean"]
@@ -24,19 +24,17 @@ class PowerBudget:
 
     topic: ClassVar = Topic("a power budget", "none is given", "--power-budget 40kW")
     watts: float = field(
-        metadata=ask(
+        metadata=need(
             "--power-budget", Quantity("watts", above=True), "The most of all devices, spare ones too, such as 40kW."
         )
     )
-    provision: Provision = field(
-        default="tdp",
-        metadata=ask(
-            "--provision",
-            Words(get_args(Provision)),
-            "What is held to it: nameplates (TDP, or the cap), or what devices draw on average [tdp].",
-        ),
+    provision: Provision = ask(
+        "--provision",
+        Words(get_args(Provision)),
+        "What is held to it: nameplates (TDP, or the cap), or what devices draw on average [tdp].",
+        "tdp",
     )
-    beside: EnergyAsked = field(default=EnergyAsked(), metadata=part(EnergyAsked, "pue", "host_watts"))
+    beside: EnergyAsked = part(EnergyAsked, EnergyAsked(), "pue", "host_watts")
 
     def least(self, kinds: Iterable[tuple[Deployment, int]]) -> float:
         """Watts that deployments on so many devices take in any case: all of it, or what they draw for being on.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from inferplan.estimate.deployment import Deployment
@@ -31,19 +31,14 @@ class ColdStart:
 class StartAsked:
     """What a start is made of, where its time is not given whole. log: of the engine, which says how long it took."""
 
-    bandwidth: float | None = field(
-        default=None,
-        metadata=ask(
-            "--storage-bandwidth", Quantity("bytes/s"), "What the weights of a replica are read at, such as 2GB/s."
-        ),
+    bandwidth: float | None = ask(
+        "--storage-bandwidth", Quantity("bytes/s"), "What the weights of a replica are read at, such as 2GB/s.", None
     )
-    engine: float | None = field(
-        default=None,
-        metadata=ask("--engine-start", Quantity("seconds"), "Beside the weights: pod, engine, graphs, such as 45s."),
+    engine: float | None = ask(
+        "--engine-start", Quantity("seconds"), "Beside the weights: pod, engine, graphs, such as 45s.", None
     )
-    log: str | None = field(
-        default=None,
-        metadata=ask("--startup-log", Text(), "A log of vLLM or SGLang that says how long the engine took.", "FILE"),
+    log: str | None = ask(
+        "--startup-log", Text(), "A log of vLLM or SGLang that says how long the engine took.", None, metavar="FILE"
     )
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.fields import Quantity, Text, Topic, Whole, Words, ask
+from inferplan.fields import Quantity, Text, Topic, Whole, Words, ask, need
 
 FailureMode = Literal["cut", "drain"]
 """cut: gone at once, what it has begins anew on another. drain: it takes no more requests, finishes those that it has,
@@ -67,25 +67,22 @@ class FailuresAsked:
 
     topic: ClassVar = Topic("replicas that fail", "none does", "--fail 600s")
     at: tuple[Failure, ...] = field(
-        metadata=ask(
+        metadata=need(
             "--fail",
             Text(parse_failure),
             "A loss of a replica at a time of the run: 600s, of two 600s:2, of a node node@600s. Repeat for more.",
-            "WHAT",
+            metavar="WHAT",
             several=True,
         )
     )
-    mode: FailureMode = field(
-        default="cut",
-        metadata=ask(
-            "--fail-mode",
-            Words(get_args(FailureMode)),
-            "cut: what it has begins anew elsewhere; drain: it finishes what it has, then restarts. [cut]",
-        ),
+    mode: FailureMode = ask(
+        "--fail-mode",
+        Words(get_args(FailureMode)),
+        "cut: what it has begins anew elsewhere; drain: it finishes what it has, then restarts. [cut]",
+        "cut",
     )
-    per_node: int | None = field(
-        default=None,
-        metadata=ask("--replicas-per-node", Whole(), "Replicas that a node takes with it. [as many as its GPUs hold]"),
+    per_node: int | None = ask(
+        "--replicas-per-node", Whole(), "Replicas that a node takes with it. [as many as its GPUs hold]", None
     )
 
     def on(self, deployment: Deployment) -> Failures:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from inferplan.errors import UsageError
-from inferplan.fields import Quantity, Real, Topic, Whole, ask
+from inferplan.fields import Quantity, Real, Topic, Whole, ask, need
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.units import Num
 
@@ -122,20 +122,18 @@ class AdaptersNamed:
         "how popular they are says how often one has to be loaded",
     )
     count: int = field(
-        metadata=ask("--loras", Whole(), "LoRA adapters that requests name, with --lora-rank or --lora-folder.")
+        metadata=need("--loras", Whole(), "LoRA adapters that requests name, with --lora-rank or --lora-folder.")
     )
     skew: float = field(
-        metadata=ask(
+        metadata=need(
             "--lora-skew", Real(), "The i-th most popular of them has a share of i^-SKEW (Zipf); 0: all alike."
         )
     )
-    bandwidth: float | None = field(
-        default=None,
-        metadata=ask(
-            "--lora-bandwidth",
-            Quantity("bytes/s", above=True),
-            "From the host to one device, for an adapter that is loaded [on file].",
-        ),
+    bandwidth: float | None = ask(
+        "--lora-bandwidth",
+        Quantity("bytes/s", above=True),
+        "From the host to one device, for an adapter that is loaded [on file].",
+        None,
     )
 
     @property

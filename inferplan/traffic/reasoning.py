@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from inferplan.errors import UsageError
-from inferplan.fields import Text, Topic, Whole, ask
+from inferplan.fields import Text, Topic, Whole, ask, need
 from inferplan.lists import parse_counts, parse_values
 from inferplan.traffic.clipped import (
     gamma_above,
@@ -137,24 +137,19 @@ class ThoughtsAsked:
 
     topic: ClassVar = Topic("thoughts", "nobody thinks", "--thinking-tokens lognormal:4k:0.8")
     tokens: str = field(
-        metadata=ask(
+        metadata=need(
             "--thinking-tokens",
             Text(),
             "Tokens of thought before the answer, which --output is then: 4k, lognormal:4k:0.8, ...",
-            "LENGTHS",
+            metavar="LENGTHS",
         )
     )
-    budget: int | None = field(
-        default=None,
-        metadata=ask("--thinking-budget", Whole(), "Most tokens of a thought, which is cut there."),
-    )
-    end: int = field(
-        default=MARKER,
-        metadata=ask(
-            "--thinking-end",
-            Whole(),
-            "Tokens that the engine writes where it cuts a thought, the marker of its end among them. [1]",
-        ),
+    budget: int | None = ask("--thinking-budget", Whole(), "Most tokens of a thought, which is cut there.", None)
+    end: int = ask(
+        "--thinking-end",
+        Whole(),
+        "Tokens that the engine writes where it cuts a thought, the marker of its end among them. [1]",
+        MARKER,
     )
 
     def before(self, answer: Lengths, ratio_min: float = 1.0) -> ReasoningLengths:

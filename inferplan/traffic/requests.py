@@ -256,28 +256,21 @@ class SharedPrefix:
     request of a closed loop.
     """
 
-    tokens: int = field(
-        default=0,
-        metadata=ask(
-            "--shared-prefix",
-            Whole(0),
-            "Tokens at the head of every prompt that are the same, beside those of --prompt.",
-        ),
+    tokens: int = ask(
+        "--shared-prefix",
+        Whole(0),
+        "Tokens at the head of every prompt that are the same, beside those of --prompt.",
+        0,
     )
-    distinct: int = field(default=1, metadata=ask("--distinct-prefixes", Whole(), "How many such texts there are. [1]"))
-    turns: int = field(
-        default=1,
-        metadata=ask("--turns", Whole(), "Turns of a conversation, each with all before it as its prompt. [1]"),
-    )
-    think: ThinkTime = field(
-        default_factory=ThinkTime,
-        metadata=ask(
-            "--think-time",
-            Text(parse_think_time),
-            "From an answer to the next turn (--turns), or to the user's next request (--users): 30s, exponential:30s, "
-            "lognormal:30s:0.8. [0 s]",
-            "TIME",
-        ),
+    distinct: int = ask("--distinct-prefixes", Whole(), "How many such texts there are. [1]", 1)
+    turns: int = ask("--turns", Whole(), "Turns of a conversation, each with all before it as its prompt. [1]", 1)
+    think: ThinkTime = ask(
+        "--think-time",
+        Text(parse_think_time),
+        "From an answer to the next turn (--turns), or to the user's next request (--users): 30s, exponential:30s, "
+        "lognormal:30s:0.8. [0 s]",
+        ThinkTime(),
+        metavar="TIME",
     )
 
     def __post_init__(self) -> None:
@@ -292,34 +285,21 @@ class Slo:
     answer_ttft: until the first token after the thought of a reasoning model.
     """
 
-    ttft: float | None = field(
-        default=None,
-        metadata=ask("--ttft", Quantity("seconds"), "Limit on the TTFT at the server, such as 500ms."),
+    ttft: float | None = ask("--ttft", Quantity("seconds"), "Limit on the TTFT at the server, such as 500ms.", None)
+    tpot: float | None = ask("--tpot", Quantity("seconds"), "Limit on the time per output token.", None)
+    e2el: float | None = ask("--e2e", Quantity("seconds"), "Limit on the end-to-end latency.", None)
+    answer_ttft: float | None = ask(
+        "--answer-ttft", Quantity("seconds"), "Limit on the first token after the thought.", None
     )
-    tpot: float | None = field(
-        default=None, metadata=ask("--tpot", Quantity("seconds"), "Limit on the time per output token.")
-    )
-    e2el: float | None = field(
-        default=None, metadata=ask("--e2e", Quantity("seconds"), "Limit on the end-to-end latency.")
-    )
-    answer_ttft: float | None = field(
-        default=None,
-        metadata=ask("--answer-ttft", Quantity("seconds"), "Limit on the first token after the thought."),
-    )
-    session: float | None = field(
-        default=None,
-        metadata=ask(
-            "--session-time",
-            Quantity("seconds"),
-            "Limit on the time of a session, from its first call to its last answer.",
-        ),
+    session: float | None = ask(
+        "--session-time",
+        Quantity("seconds"),
+        "Limit on the time of a session, from its first call to its last answer.",
+        None,
     )
     """On the time of a whole session; ``limits`` are those of requests."""
-    percentile: float = field(
-        default=90.0,
-        metadata=ask(
-            "--percentile", Real(), "Percent of the requests that must meet the limits [95, or that of --slo]."
-        ),
+    percentile: float = ask(
+        "--percentile", Real(), "Percent of the requests that must meet the limits [95, or that of --slo].", 90.0
     )
 
     def __post_init__(self) -> None:

@@ -43,28 +43,18 @@ class LoraAsked:
     different ones in a batch; ``None`` for as many as there are slots. folder: an adapter as PEFT saves it.
     """
 
-    rank: int | None = field(
-        default=None, metadata=ask("--lora-rank", Whole(), "Serve LoRA adapters of this rank (max_lora_rank).")
+    rank: int | None = ask("--lora-rank", Whole(), "Serve LoRA adapters of this rank (max_lora_rank).", None)
+    modules: tuple[str, ...] = ask(
+        "--lora-modules",
+        Text(parse_modules),
+        f"Matrices that they change, of {','.join(MODULES)}. [every linear layer]",
+        (),
+        metavar="LIST",
     )
-    modules: tuple[str, ...] = field(
-        default=(),
-        metadata=ask(
-            "--lora-modules",
-            Text(parse_modules),
-            f"Matrices that they change, of {','.join(MODULES)}. [every linear layer]",
-            "LIST",
-        ),
-    )
-    slots: int | None = field(
-        default=None, metadata=ask("--max-loras", Whole(), "Adapters in device memory at once. [1, as vLLM]")
-    )
-    active: int | None = field(
-        default=None,
-        metadata=ask("--active-loras", Whole(0), "Different adapters in a batch, at most. [--max-loras]"),
-    )
-    folder: str | None = field(
-        default=None,
-        metadata=ask("--lora-folder", Text(), "An adapter as PEFT saves it, which says rank and matrices.", "DIR"),
+    slots: int | None = ask("--max-loras", Whole(), "Adapters in device memory at once. [1, as vLLM]", None)
+    active: int | None = ask("--active-loras", Whole(0), "Different adapters in a batch, at most. [--max-loras]", None)
+    folder: str | None = ask(
+        "--lora-folder", Text(), "An adapter as PEFT saves it, which says rank and matrices.", None, metavar="DIR"
     )
 
     def __post_init__(self) -> None:

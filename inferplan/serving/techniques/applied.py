@@ -7,7 +7,7 @@ part is brought back first. A chunk cuts the prefill into steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
@@ -48,13 +48,9 @@ class Techniques:
     """
 
     speculation: Speculation = PLAIN
-    hit_rate: float = field(
-        default=0.0, metadata=ask("--prefix-hit-rate", Real(), "Share of every prompt found in the cache. [0]")
-    )
-    chunk: int | None = field(
-        default=None, metadata=ask("--chunk", Whole(), "Compute the prompt in chunks of this many tokens.")
-    )
-    host: HostTier | None = field(default=None, metadata=part(HostTier))
+    hit_rate: float = ask("--prefix-hit-rate", Real(), "Share of every prompt found in the cache. [0]", 0.0)
+    chunk: int | None = ask("--chunk", Whole(), "Compute the prompt in chunks of this many tokens.", None)
+    host: HostTier | None = part(HostTier, None)
 
     def __post_init__(self) -> None:
         if not 0 <= self.hit_rate < 1:

@@ -17,7 +17,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import prefill_phase
-from inferplan.fields import Quantity, Topic, ask, require_limits
+from inferplan.fields import Quantity, Topic, need, require_limits
 from inferplan.units import Num
 
 
@@ -35,14 +35,14 @@ class HostTier:
 
     topic: ClassVar = Topic("KV offload", "there is none", "--kv-offload 100GB --offload-bandwidth 64GB/s")
     capacity: float = field(
-        metadata=ask(
+        metadata=need(
             "--kv-offload",
             Quantity("bytes", above=True),
             "Host memory for each device, for cache that is evicted from the device.",
         )
     )
     bandwidth: float = field(
-        metadata=ask("--offload-bandwidth", Quantity("bytes/s", above=True), "Of the link to it, such as 64GB/s.")
+        metadata=need("--offload-bandwidth", Quantity("bytes/s", above=True), "Of the link to it, such as 64GB/s.")
     )
 
     def __post_init__(self) -> None:
