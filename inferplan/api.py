@@ -25,6 +25,7 @@ from inferplan.arguments import (
     Names,
     Numbers,
     Seconds,
+    Watts,
     checked,
     count,
     instance,
@@ -109,7 +110,7 @@ class DeployOptions(TypedDict, total=False):
     media: MediaAsked
     lora: LoraAsked
     offload: OffloadAsked
-    power_cap: float | None
+    power_cap: Watts | None
     tp: Count
     pp: Count
     ep: Count
@@ -298,7 +299,7 @@ class PlanQuestion(PriceOptions, total=False):
     survive: int | str
     restart: Seconds
     mtbf: Seconds
-    power_budget: float
+    power_budget: Watts
     quants: Formats
     engines: Names
     most: Count

@@ -19,6 +19,8 @@ from inferplan.units import MOST, parse_count, parse_number, parse_quantity
 
 Seconds = Annotated[float | str, "seconds"]
 """Seconds, or text with a unit: ``0.5`` or ``"500ms"``."""
+Watts = Annotated[float | str, "watts"]
+"""Watts, or text with a unit: ``500`` or ``"500W"``."""
 Count = Annotated[int | str, 1]
 """A whole number from 1, or text such as ``"8k"``."""
 Few = Annotated[int | str, 0]

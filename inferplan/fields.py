@@ -210,14 +210,33 @@ class Question(Protocol):
 _Part = TypeVar("_Part", bound=Question)
 
 
+def asked_fields(kind: type[Any]) -> dict[str, tuple[Option | Part, Any]]:
+    """The fields that are asked, in order, each with its default (``MISSING`` where it has none).
+
+    kind: a dataclass, or a pydantic model whose annotations hold what :func:`need` makes.
+    """
+    if hasattr(kind, "model_fields"):
+        named = (
+            (name, [one for one in info.metadata if isinstance(one, dict)], info.default)
+            for name, info in kind.model_fields.items()
+        )
+        return {name: (said[0]["option"], default) for name, said, default in named if said}
+    found = {}
+    for one in fields(kind):
+        said = one.metadata.get("option") or one.metadata.get("part")
+        if said is not None:
+            found[one.name] = said, one.default
+    return found
+
+
 def declared(kind: type[Any]) -> dict[str, Option]:
-    """The fields of a dataclass that are options, in order."""
-    return {one.name: one.metadata["option"] for one in fields(kind) if "option" in one.metadata}
+    """The fields of a question that are options, in order."""
+    return {name: one for name, (one, _) in asked_fields(kind).items() if isinstance(one, Option)}
 
 
 def parts(kind: type[Any]) -> dict[str, Part]:
-    """The fields of a dataclass that are questions."""
-    return {one.name: one.metadata["part"] for one in fields(kind) if "part" in one.metadata}
+    """The fields of a question that are questions."""
+    return {name: one for name, (one, _) in asked_fields(kind).items() if isinstance(one, Part)}
 
 
 def option_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,8 +269,8 @@ def made_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | None:
     """
     options, given, topic = declared(kind), option_values(kind, values), kind.topic
     if next(iter(options)) not in given:
-        shown = {one.name: one.default for one in fields(kind) if one.name in options and options[one.name].shown}
-        alone = [name for name in given if name not in shown or given[name] != shown[name]]
+        usual = {name: default for name, (one, default) in asked_fields(kind).items() if getattr(one, "shown", False)}
+        alone = [name for name in given if name not in usual or given[name] != usual[name]]
         if alone:
             said = options.get(alone[0]) or next(iter(_given_in(parts(kind)[alone[0]].kind, values)))
             what = f"{said.name} is of {topic.name}, and {topic.absent}"

@@ -21,7 +21,7 @@ from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import anchored
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.towers import carried
-from inferplan.fields import Quantity, ask
+from inferplan.fields import Quantity, Real, Switch, Text, ask, part
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec, require_experts
@@ -51,22 +51,60 @@ class Request:
 
     model: str
     gpu: str
-    quant: str | None = None
+    quant: str | None = ask(
+        "--quant", Text(), "Formats of all roles: bf16, fp8, w4a16kv8, q4_k_m ... (inferplan formats) [native]", None
+    )
     roles: tuple[tuple[str, str], ...] = ()
-    parallel: Parallelism = Parallelism()
+    parallel: Parallelism = part(Parallelism, Parallelism())
     engine: str = "vllm"
-    calibration: str | None = None
-    ideal: bool = False
-    memory: str | None = None
-    unfused_attention: bool = False
-    prune: str | None = None
+    calibration: str | None = ask(
+        "--calibration",
+        Text(),
+        "Constants measured on this device (inferplan calibrate), over those on file: kernel by kernel and format by "
+        "format the nearer to what the engine runs prices. First a library that the engine calls, measured here; then "
+        "the engine's kernel on file for the device; then a stand-in measured here (torch); then what is carried from "
+        "others.",
+        None,
+        metavar="FILE",
+    )
+    anchor: str | None = ask(
+        "--anchor",
+        Text(),
+        "Measured runs of this system, which correct it (inferplan anchor fit).",
+        None,
+        metavar="FILE",
+    )
+    ideal: bool = ask(
+        "--ideal", Switch(), "No losses: every efficiency 1, every overhead 0; times are lower bounds.", False
+    )
+    memory: str | None = ask(
+        "--memory",
+        Text(),
+        "Usable memory of one device, such as 64GB; at most what it is sold with.",
+        None,
+        metavar="SIZE",
+    )
+    unfused_attention: bool = ask(
+        "--unfused-attention",
+        Switch(),
+        "Attention without a fused kernel: its scores are written to memory and read back.",
+        False,
+    )
+    prune: str | None = ask(
+        "--prune", Text(), "Prune the model first: layers=24,d_ff=0.75 (sizes or shares).", None, metavar="AXES"
+    )
     generation: tuple[tuple[str, int | bool], ...] = ()
-    flags: EngineFlags = EngineFlags.default()
-    expert_skew: float | None = None
-    anchor: str | None = None
-    media: MediaAsked = MediaAsked()
-    lora: LoraAsked = LoraAsked()
-    offload: OffloadAsked = OffloadAsked()
+    flags: EngineFlags = part(EngineFlags, EngineFlags.default())
+    expert_skew: float | None = ask(
+        "--expert-skew",
+        Real(0, 3),
+        "Deviation of the logarithm of the experts' popularity; 0 is uniform [measured, or configs/routing.yaml].",
+        None,
+        metavar="SKEW",
+    )
+    media: MediaAsked = part(MediaAsked, MediaAsked())
+    lora: LoraAsked = part(LoraAsked, LoraAsked())
+    offload: OffloadAsked = part(OffloadAsked, OffloadAsked())
     power_cap: float | None = ask(
         "--power-cap",
         Quantity("watts", above=True),

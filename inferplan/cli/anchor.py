@@ -12,7 +12,8 @@ import click
 import numpy as np
 
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import Count, deployment_options, jobs_option, report_options, writable
+from inferplan.cli.numbers import Count
+from inferplan.cli.options import deployment_options, jobs_option, report_options, writable
 from inferplan.cli.validate import facts_of, priced, supplied_options
 from inferplan.devices.anchors import METRICS, Anchor, Metric
 from inferplan.errors import UsageError

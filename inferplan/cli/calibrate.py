@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from inferplan.cli.options import Whole, report_options, write
+from inferplan.cli.numbers import Whole
+from inferplan.cli.options import report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
 from inferplan.table import Report
 from inferplan.units import parse_number

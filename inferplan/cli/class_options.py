@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
-
-import click
+from typing import Any
 
 from inferplan.catalog.classes import Mix, load_classes
+from inferplan.cli.declared import Declared, with_options
 from inferplan.errors import UsageError
-from inferplan.serving.waiting import QueueOrder
 
-CLASSES: tuple[tuple[str, ...], dict[str, Any]] = (
-    ("--classes",),
-    {
-        "metavar": "FILE",
-        "help": "Several kinds of traffic, by name or path: lengths, share, limits, priority and weight of each "
-        "(docs/classes.md).",
-    },
+CLASSES = Declared(
+    "--classes",
+    metavar="FILE",
+    help="Several kinds of traffic, by name or path: lengths, share, limits, priority and weight of each "
+    "(docs/classes.md).",
 )
-QUEUE: tuple[tuple[str, ...], dict[str, Any]] = (
-    ("--queue",),
-    {
-        "type": click.Choice(get_args(QueueOrder)),
-        "default": "fcfs",
-        "show_default": True,
-        "help": "Who is admitted next, of --classes: who came first, by priority, or fair by the tokens served.",
-    },
-)
-classes_option = click.option(*CLASSES[0], **CLASSES[1])
-queue_option = click.option(*QUEUE[0], **QUEUE[1])
+classes_option = with_options([CLASSES])
 
 _SAID = (
     *("workload", "trace", "prompt", "output_tokens", "ttft", "tpot", "e2e", "slo", "percentile", "deadline"),

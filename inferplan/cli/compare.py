@@ -9,24 +9,29 @@ from typing import Any
 import click
 
 from inferplan.answers.compare import compare
-from inferplan.catalog.assemble import Request, assemble, require_precision
-from inferplan.cli.declared import asks_in_request
-from inferplan.cli.options import ROLES, Count, deployment_options, load_options, report_options, usual_engines, without
+from inferplan.catalog.assemble import ROLES, Request, assemble, require_precision
+from inferplan.cli.numbers import Count
+from inferplan.cli.options import (
+    asks_of_request,
+    deployment_options,
+    load_options,
+    report_options,
+    usual_engines,
+    without,
+)
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
-from inferplan.models.media import MediaAsked
 from inferplan.reports.compare import comparison_report
 from inferplan.table import Report
-from inferplan.work.adapters import LoraAsked
 
 
 @click.command("compare")
 @deployment_options
 @click.option("--vs", "others", multiple=True, metavar="KEY=VALUE,...", help="Another candidate: what it changes.")
 @load_options
-@asks_in_request("media", MediaAsked)
-@asks_in_request("lora", LoraAsked)
+@asks_of_request("media")
+@asks_of_request("lora")
 @report_options
 def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad) -> Report:
     """Models, GPUs, formats or parallelism side by side: ratios to the first, and the resource that explains each.

@@ -13,7 +13,8 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.bills import PRICE_AGE
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook, every_list
-from inferplan.cli.options import Fraction, Positive, Pue, deployment_options, load_options, report_options, without
+from inferplan.cli.numbers import Fraction, Positive, Pue
+from inferplan.cli.options import deployment_options, load_options, report_options, without
 from inferplan.cli.price_options import price_options
 from inferplan.estimate.load import StaticLoad
 from inferplan.reports.cost import batch_cost_report, price_record

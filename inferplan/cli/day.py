@@ -17,21 +17,11 @@ from inferplan.catalog.classes import Mix
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
-from inferplan.cli.class_options import asked_classes, classes_option, queue_option
+from inferplan.cli.class_options import asked_classes, classes_option
 from inferplan.cli.cold_start_options import cold_start_of
-from inferplan.cli.declared import asks, asks_of_request, options_of, quantity, with_options
-from inferplan.cli.options import (
-    PROGRESS,
-    Count,
-    Finite,
-    Fraction,
-    Positive,
-    Whole,
-    deployment_options,
-    option_group,
-    report_options,
-    without,
-)
+from inferplan.cli.declared import asks, options_of, quantity, with_options
+from inferplan.cli.numbers import Count, Finite, Fraction, Positive, Whole
+from inferplan.cli.options import PROGRESS, asks_of_request, deployment_options, option_group, report_options, without
 from inferplan.cli.power_options import energy_options, grid_option
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
@@ -47,6 +37,7 @@ from inferplan.reports.day import day_report
 from inferplan.serving.autoscaling import Losses, require_some
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
+from inferplan.serving.flags import Flags
 from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
@@ -85,7 +76,7 @@ load_options = option_group(
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     click.option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
     classes_option,
-    queue_option,
+    with_options(options_of(Flags, "queue")),
     click.option(
         "--arrivals",
         type=click.Choice(["poisson", "constant", "gamma"]),

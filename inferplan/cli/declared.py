@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.options import Count, Finite, Positive, Within, noted
-from inferplan.fields import Option, Quantity, Real, Switch, Text, Whole, Words, made_if_asked, made_of, option_values
+from inferplan.cli.numbers import Count, Finite, Positive, Within
+from inferplan.fields import (
+    Option,
+    Part,
+    Quantity,
+    Real,
+    Switch,
+    Text,
+    Whole,
+    Words,
+    asked_fields,
+    made_if_asked,
+    option_values,
+)
 
 if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
@@ -30,15 +40,13 @@ class Declared:
         self.name = word.replace("-", "_")
 
 
-def options_of(kind: type[Any], *only: str) -> list[Declared]:
+def options_of(kind: type[Any], *only: str, without: Collection[str] = ()) -> list[Declared]:
     """The options of a question, or of some of its fields, in the order in which help shows them."""
     found: list[Declared] = []
-    for field in fields(kind):
-        one, part = field.metadata.get("option"), field.metadata.get("part")
-        if part is not None and (not only or field.name in only):
-            found += options_of(part.kind, *part.only)
-        elif one is not None and (not only or field.name in only):
-            found.append(_option(one, None if field.default is MISSING else field.default))
+    for name, (one, default) in asked_fields(kind).items():
+        if (only and name not in only) or name in without:
+            continue
+        found += options_of(one.kind, *one.only) if isinstance(one, Part) else [_option(one, default)]
     return found
 
 
@@ -87,40 +95,6 @@ def with_options(options: Iterable[Declared]) -> Callable[[Command], Command]:
 def asks(*kinds: type[Any]) -> Callable[[Command], Command]:
     """A decorator that adds the options of questions to a command, which gets their values by name."""
     return with_options([one for kind in kinds for one in options_of(kind)])
-
-
-def asks_in_request(field: str, kind: type[Any]) -> Callable[[Command], Command]:
-    """A decorator that adds the options of a question, which is a field of the command's request."""
-
-    def add(command: Command) -> Command:
-        @functools.wraps(command)
-        def wrapper(request: Request, **values: Any) -> Any:
-            given = {one.name: values.pop(one.name) for one in options_of(kind)}
-            changed: dict[str, Any] = {field: made_of(kind, given)}
-            return command(request=noted(replace(request, **changed)), **values)
-
-        return asks(kind)(wrapper)
-
-    return add
-
-
-def asks_of_request(*names: str) -> Callable[[Command], Command]:
-    """A decorator that adds the options of fields of the command's request."""
-
-    def add(command: Command) -> Command:
-        from inferplan.catalog.assemble import Request
-
-        options = options_of(Request, *names)
-
-        @functools.wraps(command)
-        def wrapper(request: Request, **values: Any) -> Any:
-            given = {one.name: values.pop(one.name) for one in options}
-            changed = option_values(Request, given)
-            return command(request=noted(replace(request, **changed)) if changed else request, **values)
-
-        return with_options(options)(wrapper)
-
-    return add
 
 
 def techniques_of(values: Mapping[str, Any], request: Request) -> Techniques:

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.offload import OffloadAsked
-from inferplan.cli.declared import asks, asks_in_request
-from inferplan.cli.options import Count, deployment_options, without, writable
+from inferplan.cli.declared import asks
+from inferplan.cli.numbers import Count
+from inferplan.cli.options import asks_of_request, deployment_options, without, writable
 from inferplan.errors import UsageError
 from inferplan.reports.emit import TARGETS, EmitAsked, emitted
 from inferplan.reports.plan_file import Planned, read_plan
@@ -21,8 +21,8 @@ from inferplan.work.adapters import LoraAsked
 @click.command("emit")
 @click.argument("target", type=click.Choice(TARGETS))
 @deployment_options
-@asks_in_request("lora", LoraAsked)
-@asks_in_request("offload", OffloadAsked)
+@asks_of_request("lora")
+@asks_of_request("offload")
 @click.option("--context", type=Count(), help="Tokens of the longest request [the longest that fits].")
 @click.option("--checkpoint", help="Repository or path of the weights [MODEL, or the source of its file].")
 @click.option(

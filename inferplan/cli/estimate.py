@@ -9,17 +9,15 @@ import click
 
 from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.offload import OffloadAsked
 from inferplan.cli.declared import (
     asks,
-    asks_in_request,
-    asks_of_request,
     options_of,
     quantity,
     techniques_of,
     with_options,
 )
-from inferplan.cli.options import Count, deployment_options, load_options, report_options
+from inferplan.cli.numbers import Count
+from inferplan.cli.options import asks_of_request, deployment_options, load_options, report_options
 from inferplan.cli.power_options import energy_options
 from inferplan.cli.sampling_options import samples_option, searched
 from inferplan.cli.structured_options import structured_report
@@ -29,13 +27,11 @@ from inferplan.estimate.run import carrying, estimate, unchecked
 from inferplan.estimate.structured import Structured
 from inferplan.features import require_together, those
 from inferplan.fields import made_if_asked
-from inferplan.models.media import MediaAsked
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import Report
 from inferplan.traffic.reasoning import ThoughtsAsked
 from inferplan.traffic.requests import Lengths
-from inferplan.work.adapters import LoraAsked
 
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
@@ -54,15 +50,15 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 
 @click.command("estimate")
 @deployment_options
-@asks_in_request("offload", OffloadAsked)
+@asks_of_request("offload")
 @load_options
 @samples_option
 @asks(ThoughtsAsked)
 @asks(Structured)
 @click.option("--beams", type=Count(2), help="Beam search of this width: hypotheses of every answer (docs/beams.md).")
 @click.option("--grammar-compile", metavar="TIME", help="What the first request of a schema waits for its grammar.")
-@asks_in_request("media", MediaAsked)
-@asks_in_request("lora", LoraAsked)
+@asks_of_request("media")
+@asks_of_request("lora")
 @asks(DraftsAsked)
 @with_options(options_of(Techniques, "hit_rate", "host"))
 @click.option(

@@ -9,26 +9,23 @@ import click
 from inferplan.answers.drafting import DraftsAsked
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.offload import OffloadAsked
-from inferplan.cli.declared import asks, asks_in_request, asks_of_request, options_of, techniques_of, with_options
-from inferplan.cli.options import deployment_options, load_options, report_options
+from inferplan.cli.declared import asks, options_of, techniques_of, with_options
+from inferplan.cli.options import asks_of_request, deployment_options, load_options, report_options
 from inferplan.cli.sampling_options import samples_option
 from inferplan.estimate.load import StaticLoad
-from inferplan.models.media import MediaAsked
 from inferplan.reports.explain import explanation_report
 from inferplan.serving.techniques.applied import Techniques
 from inferplan.table import Report, Table
-from inferplan.work.adapters import LoraAsked
 
 
 @click.command("explain")
 @click.argument("number")
 @deployment_options
-@asks_in_request("offload", OffloadAsked)
+@asks_of_request("offload")
 @load_options
 @samples_option
-@asks_in_request("media", MediaAsked)
-@asks_in_request("lora", LoraAsked)
+@asks_of_request("media")
+@asks_of_request("lora")
 @asks(DraftsAsked)
 @with_options(options_of(Techniques, "hit_rate", "host"))
 @with_options(options_of(Techniques, "chunk"))

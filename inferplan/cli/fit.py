@@ -9,7 +9,7 @@ import click
 
 from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
 from inferplan.cli.declared import asks
-from inferplan.cli.options import USUAL, engine_option, report_options, usual_engine
+from inferplan.cli.options import engine_option, report_options, usual_engine
 from inferplan.cli.price_options import price_options
 from inferplan.fields import made_of
 from inferplan.reports.fit import memory_report, options_report
@@ -19,7 +19,7 @@ from inferplan.table import Report
 @click.command("fit")
 @click.argument("model")
 @click.option("--gpu", help="One accelerator: its whole memory picture. Without it, every accelerator on file.")
-@engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.", show_default=USUAL)
+@engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.")
 @asks(FitAsked)
 @price_options
 @report_options

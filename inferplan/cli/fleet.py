@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from inferplan.cli.options import Count, Positive, report_options
+from inferplan.cli.numbers import Count, Positive
+from inferplan.cli.options import report_options
 from inferplan.cli.plan import gpu_name, question_options_without, simulations_so_far
 from inferplan.errors import UsageError
 from inferplan.extras import require

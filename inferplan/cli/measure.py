@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.options import Count, Positive, report_options, writable
+from inferplan.cli.numbers import Count, Positive
+from inferplan.cli.options import report_options, writable
 from inferplan.cli.validate import deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require

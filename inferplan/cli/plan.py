@@ -21,20 +21,15 @@ from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.sessions import SessionsAsked
 from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
-from inferplan.cli.class_options import CLASSES, QUEUE, asked_classes
+from inferplan.cli.class_options import CLASSES, asked_classes
 from inferplan.cli.cold_start_options import cold_start_of
 from inferplan.cli.declared import Declared, options_of, quantity, with_options
 from inferplan.cli.media_options import asked_of
+from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
-    IDEAL,
     PROGRESS,
-    SKEW,
     USUAL,
-    Count,
-    Finite,
-    Within,
-    backends,
     command_line,
     known_engines,
     report_options,
@@ -72,6 +67,7 @@ from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
 from inferplan.serving.cold_start import StartAsked
+from inferplan.serving.flags import Flags
 from inferplan.serving.routing import Routing
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
@@ -114,10 +110,15 @@ def question_options_without(
 _MOST_TRIED = 256
 """Values of a degree or a budget that a search tries: each goes with each of the others."""
 _DEGREES = ("tp", "pp", "ep", "dp")
+_NOT_CONSTANT = (
+    *("quant", "parallel", "calibration", "anchor", "memory", "unfused_attention", "prune", "flags", "expert_skew"),
+    *("media", "lora", "offload", "power_cap"),
+)
+"""Fields of a request that a plan varies, asks in words of its own, or knows nothing of."""
 _OPTIONS = [
     Declared("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
-    Declared(*CLASSES[0], **CLASSES[1]),
-    Declared(*QUEUE[0], **QUEUE[1]),
+    CLASSES,
+    *options_of(Flags, "queue"),
     Declared("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     Declared("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
     *options_of(ThoughtsAsked, "tokens"),
@@ -166,7 +167,7 @@ _OPTIONS = [
     ),
     Declared("--kv", metavar="FORMAT", help="Format of the KV cache [that of --quant: most are wide, also nvfp4's]."),
     Declared("--engine", default="vllm", show_default=USUAL, metavar="LIST", callback=known_engines, help="Engines."),
-    Declared("--backend", metavar="ROLE=NAME", multiple=True, callback=backends, help=BACKEND),
+    BACKEND,
     Declared(
         "--most",
         type=Count(most=MOST_DEGREE),
@@ -181,7 +182,7 @@ _OPTIONS = [
         metavar="COUNTS",
         help="Copies of popular experts (EPLB) to try, beside none, where experts are spread.",
     ),
-    Declared("--expert-skew", type=Within(0, 3), metavar="SKEW", help=SKEW),
+    *options_of(Request, "expert_skew"),
     Declared(
         "--two-batch-overlap",
         is_flag=True,
@@ -249,7 +250,7 @@ _OPTIONS = [
         metavar="FILE",
         help="Measured runs of one of the candidates, which correct it (inferplan anchor fit); no separate pools then.",
     ),
-    Declared("--ideal", is_flag=True, help=IDEAL),
+    *options_of(Request, without=_NOT_CONSTANT),
 ]
 
 
@@ -286,8 +287,10 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     space = Space(
         base=replace(
             base,
+            **option_values(
+                Request, {one.name: values[one.name] for one in options_of(Request, without=_NOT_CONSTANT)}
+            ),
             calibration=values["calibration"],
-            ideal=values["ideal"],
             expert_skew=values["expert_skew"],
             roles=roles,
             flags=EngineFlags(backends=values["backend"] or ()),

@@ -8,7 +8,8 @@ import click
 
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import quantity
-from inferplan.cli.options import Finite, deployment_options, load_options, picture
+from inferplan.cli.numbers import Finite
+from inferplan.cli.options import deployment_options, load_options, picture
 from inferplan.estimate.load import StaticLoad
 from inferplan.reports import plots
 from inferplan.reports.pictures import KINDS, Wanted, draw

@@ -15,7 +15,8 @@ import click
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.cli import COMMANDS, cli, refusal
 from inferplan.cli.defaults import current
-from inferplan.cli.options import PROGRESS, REQUEST, TAKEN, WORDS, Count
+from inferplan.cli.numbers import Count
+from inferplan.cli.options import PROGRESS, REQUEST, TAKEN, WORDS
 from inferplan.cli.price_options import price_options
 from inferplan.cli.settings import FILE, PREFIX
 from inferplan.errors import UsageError

@@ -8,7 +8,8 @@ import click
 
 from inferplan.answers.recipe import Load, recipe
 from inferplan.catalog.assemble import Request
-from inferplan.cli.options import Count, deployment_options, picture, report_options, without
+from inferplan.cli.numbers import Count
+from inferplan.cli.options import deployment_options, picture, report_options, without
 from inferplan.errors import UsageError
 from inferplan.lists import parse_values
 from inferplan.reports.recipe import recipe_report

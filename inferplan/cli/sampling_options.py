@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.options import Count
+from inferplan.cli.numbers import Count
 
 if TYPE_CHECKING:
     from inferplan.estimate.batch import Estimate

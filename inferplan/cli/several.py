@@ -7,7 +7,8 @@ import click
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.services import load_service
 from inferplan.cli.fleet import stock_kinds
-from inferplan.cli.options import Fraction, Positive, Whole, report_options
+from inferplan.cli.numbers import Fraction, Positive, Whole
+from inferplan.cli.options import report_options
 from inferplan.cli.plan import simulations_so_far
 from inferplan.cli.price_options import price_options
 from inferplan.extras import require

@@ -9,19 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.sessions import SessionsAsked
-from inferplan.cli.class_options import asked_classes, classes_option, queue_option
+from inferplan.cli.class_options import asked_classes, classes_option
 from inferplan.cli.declared import (
+    Declared,
     asks,
-    asks_in_request,
-    asks_of_request,
     options_of,
     quantity,
     speculation_of,
@@ -29,13 +27,10 @@ from inferplan.cli.declared import (
 )
 from inferplan.cli.failure_options import run_with_failures, unrecovered, with_failures
 from inferplan.cli.media_options import asked_of, media_of
+from inferplan.cli.numbers import Count, Finite, Whole
 from inferplan.cli.options import (
-    MOST_JOBS,
     PROGRESS,
-    Count,
-    Finite,
-    Fraction,
-    Whole,
+    asks_of_request,
     deployment_options,
     option_group,
     picture,
@@ -47,15 +42,14 @@ from inferplan.cli.reasoning_options import refuse_thinking, thinking
 from inferplan.cli.session_options import asked_sessions, require_sessions, sessions_of_trace
 from inferplan.cli.shared_text_options import shared_text
 from inferplan.cli.tier_options import cache_tier_option, tiers_of
-from inferplan.devices.engine import CacheSending
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.structured import Structured
 from inferplan.features import those
-from inferplan.fields import made_if_asked, option_values
+from inferplan.fields import made_if_asked, made_of, option_values
 from inferplan.files import save
-from inferplan.models.media import MediaAsked
 from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
@@ -65,10 +59,8 @@ from inferplan.serving.flags import Flags, remedy, with_flags
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.rounds import coupled_ranks
-from inferplan.serving.routing import Routing
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
-from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.tiers import curve_records
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
@@ -85,7 +77,7 @@ from inferplan.traffic.requests import (
     arrivals_of,
     parse_lengths,
 )
-from inferplan.work.adapters import LoraAsked
+from inferplan.work.parallel import Parallelism
 
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
@@ -144,88 +136,39 @@ traffic_options = option_group(
         type=Count(),
         help="How many [10 x concurrency x turns; in an open loop as many as the figures need, 200,000 at most].",
     ),
-    click.option(
-        "--warmup",
-        type=Count(0),
-        help="Requests sent ahead, not counted [those that fill the system; none of a trace or a burst].",
-    ),
+    with_options(options_of(Options, "warmup")),
     click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
     asks(SharedPrefix),
     click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
     classes_option,
     asks(AdaptersNamed),
-    click.option("--client-timeout", metavar="TIME", help="When clients give up."),
 )
-flag_options = option_group(
-    queue_option,
-    click.option("--max-model-len", type=Count(), help="Prompt and output of a request together."),
-    click.option("--chunked-prefill/--no-chunked-prefill", default=None, help="Cut prompts to fit a step."),
-    click.option("--prefix-caching/--no-prefix-caching", default=None, help="Keep prompts for those that share them."),
-    click.option("--contiguous", is_flag=True, help="No paging: every request takes room for --max-model-len."),
-    click.option("--poll-interval-steps", type=Count(), default=1, help="Decode steps between looks at the queue. [1]"),
-    click.option("--batch-wait-steps", type=Count(0), default=0, help="Steps for which prompts are held back. [0]"),
-    click.option(
-        "--balance-steps",
-        type=Count(0),
-        default=0,
-        help="TensorRT-LLM with --dp: attention ranks hold prompts back up to so many steps until each has one. [0]",
-    ),
-    click.option("--batch-wait-fill", type=Finite(), default=0.0, help="Share of a step that ends the waiting. [0]"),
+_PREFILL_DEGREES = ("tp", "pp", "ep", "dp", "cp", "redundant")
+_PREFILL_FLAGS = ("token_budget", "max_sequences", "memory_fraction", "two_batch_overlap")
+_OF_PREFILL = (
+    Declared("--gpu"),
+    *options_of(Request, "quant"),
+    *options_of(Parallelism, *_PREFILL_DEGREES),
+    *options_of(EngineFlags, *_PREFILL_FLAGS),
+    *options_of(Flags, "chunked_prefill"),
 )
-fleet_options = option_group(
-    click.option(
-        "--routing",
-        type=click.Choice(get_args(Routing)),
-        default="round-robin",
-        show_default=True,
-    ),
-    click.option("--prefill-replicas", type=Count(0), default=0, help="Disaggregated: replicas that compute prompts."),
-    click.option("--decode-replicas", type=Count(0), default=0, help="Disaggregated: replicas that decode."),
-    click.option("--kv-link", metavar="NAME", help="Link that the cache moves over [the widest of the accelerator]."),
-    click.option(
-        "--kv-sending",
-        type=click.Choice(get_args(CacheSending)),
-        help="When it leaves: after the prompt, piece by piece, or layer by layer [as the engine does it].",
-    ),
-    click.option(
-        "--jobs",
-        type=Count(most=MOST_JOBS),
-        default=1,
-        help="Processes that simulate replicas side by side, one for each at most: with --rate or --trace, round robin "
-        "or sticky, and no --turns. [1]",
-    ),
-)
+"""Options of replicas that compute prompts where they differ from those that decode."""
+
+
+def _for_prompts(one: Declared) -> Declared:
+    """An option as it is asked of the replicas that compute prompts; one that is absent is as of the others."""
+    name = one.names[0].partition("/")[0].removeprefix("--")
+    switch = "/" in one.names[0] or one.keywords.get("is_flag")
+    keywords = {"type": one.keywords.get("type"), "help": f"--{name} of replicas that compute prompts. [as the others]"}
+    typed = f"--prefill-{name}/--no-prefill-{name}" if switch else f"--prefill-{name}"
+    return Declared(typed, f"prefill_{one.name}", **({**keywords, "default": None} if switch else keywords))
+
+
 loss_options = option_group(
     asks(FailuresAsked),
     click.option("--restart", metavar="TIME", help="From a failure until the replica takes requests again."),
     asks(StartAsked),
-)
-_OF_PREFILL: dict[str, dict[str, Any]] = {
-    "gpu": {"help": "Their accelerator."},
-    "quant": {"help": "Their formats; the cache must be in the same format in both pools (--kv)."},
-    **{degree: {"type": Count(), "help": f"Their --{degree}."} for degree in ("tp", "pp", "ep", "dp", "cp")},
-    "max-num-batched-tokens": {"type": Count(), "help": "Their token budget of a step."},
-    "max-num-seqs": {"type": Count(), "help": "Their most sequences in a step."},
-    "gpu-memory-utilization": {"type": Fraction(), "help": "Their share of the device's memory."},
-    "redundant-experts": {"type": Count(0), "help": "Their slots for copies of popular experts."},
-}
-"""Options of replicas that compute prompts where they differ from those that decode, each like that of its name."""
-prefill_options = option_group(
-    *(
-        click.option(f"--prefill-{name}", **{**keywords, "help": f"{keywords['help']} [as the others]"})
-        for name, keywords in _OF_PREFILL.items()
-    ),
-    click.option(
-        "--prefill-two-batch-overlap/--no-prefill-two-batch-overlap",
-        default=None,
-        help="Whether they cut a step into two half batches that overlap. [as the others]",
-    ),
-    click.option(
-        "--prefill-chunked-prefill/--no-prefill-chunked-prefill",
-        default=None,
-        help="Whether they cut prompts to fit a step. [as the others]",
-    ),
 )
 output_options = option_group(
     with_options(options_of(Slo, "ttft", "tpot", "e2el", "answer_ttft")),
@@ -292,17 +235,17 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 
 @click.command("simulate")
 @deployment_options
-@asks_in_request("media", MediaAsked)
-@asks_in_request("lora", LoraAsked)
-@asks_in_request("offload", OffloadAsked)
+@asks_of_request("media")
+@asks_of_request("lora")
+@asks_of_request("offload")
 @traffic_options
 @asks(SessionsAsked)
 @with_options(options_of(Slo, "session"))
 @asks(ThoughtsAsked)
 @asks(Structured)
-@flag_options
-@fleet_options
-@prefill_options
+@asks(Flags, Fleet)
+@with_options(options_of(Options, "jobs"))
+@with_options(map(_for_prompts, _OF_PREFILL))
 @loss_options
 @asks(DraftsAsked)
 @with_options(options_of(Techniques, "hit_rate", "host"))
@@ -552,49 +495,32 @@ def _refuse_with_trace(values: dict[str, Any]) -> None:
 
 
 def _flags(values: dict[str, Any]) -> Flags:
-    names = [
-        *("max_model_len", "chunked_prefill", "prefix_caching", "contiguous"),
-        *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "balance_steps", "queue"),
-    ]
     if bool(values["batch_wait_steps"]) != bool(values["batch_wait_fill"]):
         raise UsageError(
             f"--batch-wait-{'steps' if values['batch_wait_steps'] else 'fill'} alone holds no prompt back",
             because="prompts wait for at most so many steps until they fill a share of one; each is 0 where not given",
             hint="both of them: --batch-wait-steps 8 --batch-wait-fill 0.5",
         )
-    timeout = quantity(values["client_timeout"], "seconds", "--client-timeout")
-    return Flags(client_timeout=timeout, **{name: values[name] for name in names})
+    return made_of(Flags, values)
 
 
 def _prefill_request(values: dict[str, Any], request: Request) -> Request | None:
     """What computes prompts, where options say that it is not what decodes; a file of constants and a memory that are
     stated belong to one accelerator.
     """
-    names = (*_OF_PREFILL, "two-batch-overlap")
-    given = {name: values[f"prefill_{name.replace('-', '_')}"] for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
+    given = {one.name: values[f"prefill_{one.name}"] for one in _OF_PREFILL if one.name != "chunked_prefill"}
+    if all(value is None for value in given.values()):
         return None
-    degrees: dict[str, Any] = {name: given[name] for name in ("tp", "pp", "ep", "dp", "cp") if name in given}
-    if "redundant-experts" in given:
-        degrees["redundant"] = given["redundant-experts"]
-    flags = {field: given[name] for field, name in _PREFILL_FLAGS.items() if name in given}
+    flags = option_values(EngineFlags, given)
+    if given["two_batch_overlap"] is not None:
+        flags["two_batch_overlap"] = given["two_batch_overlap"]
     found = replace(
         request,
-        quant=given.get("quant", request.quant),
-        parallel=replace(request.parallel, **degrees),
+        quant=given["quant"] or request.quant,
+        parallel=replace(request.parallel, **option_values(Parallelism, given)),
         flags=request.flags.model_copy(update=flags),
     )
-    return found if "gpu" not in given else replace(found, gpu=given["gpu"], calibration=None, memory=None)
-
-
-_PREFILL_FLAGS = {
-    "token_budget": "max-num-batched-tokens",
-    "max_sequences": "max-num-seqs",
-    "memory_fraction": "gpu-memory-utilization",
-    "two_batch_overlap": "two-batch-overlap",
-}
-"""Fields of ``EngineFlags`` and the options that set them for replicas that compute prompts."""
+    return found if given["gpu"] is None else replace(found, gpu=given["gpu"], calibration=None, memory=None)
 
 
 def _computing_prompts(request: Request) -> Deployment:
@@ -602,7 +528,7 @@ def _computing_prompts(request: Request) -> Deployment:
     try:
         return assemble(request)
     except InferplanError as error:
-        own = re.compile(rf"--({'|'.join((*_OF_PREFILL, 'two-batch-overlap'))})\b")
+        own = re.compile(rf"--({'|'.join(one.name.replace('_', '-') for one in _OF_PREFILL)})\b")
         what, because, hint = (own.sub(r"--prefill-\1", text) for text in (error.what, error.because, error.hint))
         raise type(error)(what, because, hint) from None
 
@@ -611,23 +537,16 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
     prompts, cut = _prefill_request(values, request), values["prefill_chunked_prefill"]
     return Options(
         fleet=Fleet(
-            routing=values["routing"],
-            prefill=values["prefill_replicas"],
-            decode=values["decode_replicas"],
-            kv_link=values["kv_link"],
-            kv_sending=values["kv_sending"],
+            **option_values(Fleet, values),
             prefill_deployment=None if prompts is None else _computing_prompts(prompts),
             prefill_flags=None if cut is None else replace(flags, chunked_prefill=cut),
         ),
         slo=_slo(values),
-        jobs=values["jobs"],
-        warmup=values["warmup"] or 0,
+        **option_values(Options, values),
         trim=values["warmup"] is None,
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"] or _cached_share(values),
-        host=made_if_asked(HostTier, values),
         tiers=tiers_of(values["cache_tiers"]),
-        structured=made_if_asked(Structured, values),
         lora_bandwidth=None if (adapters := made_if_asked(AdaptersNamed, values)) is None else adapters.bandwidth,
     )
 

@@ -11,12 +11,9 @@ import click
 from inferplan.answers.drafting import Drafting, DraftsTried
 from inferplan.answers.sweep import BACKENDS, DEGREES, Execution, Grid, Sweep, save_parquet, sweep
 from inferplan.catalog.assemble import Request
-from inferplan.cli.declared import asks
+from inferplan.cli.declared import asks, options_of, with_options
 from inferplan.cli.options import (
-    BACKEND,
-    IDEAL,
-    USUAL,
-    anchor_option,
+    BACKEND_HELP,
     backends,
     engine_option,
     jobs_option,
@@ -49,7 +46,7 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.argument("models")
 @click.option("--gpu", required=True, metavar="LIST", help="Accelerators.")
 @click.option("--quant", metavar="LIST", help="Formats [native].")
-@engine_option("Engines.", metavar="LIST", show_default=USUAL)
+@engine_option("Engines.", metavar="LIST")
 @click.option("--tp", default="1", metavar="COUNTS", help=f"Tensor parallelism: {_COUNTS} [1].")
 @click.option("--pp", default="1", metavar="COUNTS", help="Pipeline stages [1].")
 @click.option("--ep", default="1", metavar="COUNTS", help="Expert groups [1].")
@@ -64,10 +61,9 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
 @asks(DraftsTried)
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
-@anchor_option()
-@click.option("--ideal", is_flag=True, help=IDEAL)
+@with_options(options_of(Request, "anchor", "ideal"))
 @click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
-@click.option("--backend", metavar="ROLE=NAME", multiple=True, callback=_kernels, help=BACKEND)
+@click.option("--backend", metavar="ROLE=NAME", multiple=True, callback=_kernels, help=BACKEND_HELP)
 @click.option("--executor", type=click.Choice(BACKENDS), help="Where it runs. [joblib]")
 @jobs_option("Processes.")
 @click.option("--scheduler", metavar="ADDRESS", help="dask: tcp://host:8786 of a running cluster [a local one].")

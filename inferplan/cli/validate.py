@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.options import anchor_option, backend_option, jobs_option, picture, report_options, writable
+from inferplan.catalog.assemble import Request
+from inferplan.cli.declared import Declared, options_of, with_options
+from inferplan.cli.options import BACKEND, jobs_option, picture, report_options, writable
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.files import save
 from inferplan.reports.progress import counted
@@ -55,10 +57,8 @@ def deployment_facts(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _supplied(command: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    command = backend_option()(command)
-    for name in reversed(list(names)):
-        command = click.option(f"--{name}", metavar="VALUE", help=_SUPPLIED[name])(command)
-    return command
+    facts = [Declared(f"--{name}", metavar="VALUE", help=_SUPPLIED[name]) for name in names]
+    return with_options([*facts, BACKEND])(command)
 
 
 @click.command("validate")
@@ -71,7 +71,7 @@ def _supplied(command: Callable[..., Any], names: Iterable[str]) -> Callable[...
 @click.option("--plot", metavar="FILE", callback=picture, help="Write a scatter plot: PNG, SVG or PDF.")
 @click.option("--max-error", metavar="SHARE", help="Exit 6 when TPOT's or TTFT's mean error is above: 15% or 0.15.")
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each row's GPU].")
-@anchor_option()
+@with_options(options_of(Request, "anchor"))
 @click.option("--ideal", is_flag=True, help="Price without fitted constants: every efficiency 1, every overhead 0.")
 @jobs_option("Processes that simulate rows.")
 @report_options

@@ -6,7 +6,7 @@ import webbrowser
 
 import click
 
-from inferplan.cli.options import Whole
+from inferplan.cli.numbers import Whole
 from inferplan.extras import require
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from inferplan.devices.constants import memory_class
 from inferplan.devices.hardware import HardwareSpec, Segment
 from inferplan.errors import UnknownNameError, UsageError
+from inferplan.fields import SHARE, Switch, Whole, declared, need
 from inferplan.spec import Spec
 from inferplan.units import Bytes, Num, Seconds
 from inferplan.work.formats import Precision, find_format
@@ -361,22 +362,24 @@ class EngineVersion(Spec):
         return self.tiers[-1]
 
 
-_COUNTED = {
-    "token_budget": "--max-num-batched-tokens",
-    "max_sequences": "--max-num-seqs",
-    "block_size": "--block-size",
-}
-"""Flags that are counts from 1, and their options."""
-
-
 class EngineFlags(Spec):
     """The flags that a user sets instead of the defaults; ``None`` keeps the default."""
 
-    memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
-    token_budget: int | None = Field(default=None, ge=1)
-    max_sequences: int | None = Field(default=None, ge=1)
-    block_size: int | None = Field(default=None, ge=1)
-    two_batch_overlap: bool = False
+    memory_fraction: Annotated[
+        float | None,
+        need("--gpu-memory-utilization", SHARE, "Share of the device's memory that the engine may use."),
+    ] = None
+    token_budget: Annotated[int | None, need("--max-num-batched-tokens", Whole(), "Token budget of a step.")] = None
+    max_sequences: Annotated[int | None, need("--max-num-seqs", Whole(), "Most sequences in a step.")] = None
+    block_size: Annotated[int | None, need("--block-size", Whole(), "Tokens of a KV page.")] = None
+    two_batch_overlap: Annotated[
+        bool,
+        need(
+            "--two-batch-overlap",
+            Switch(),
+            "Cut a step into two half batches: experts are exchanged while the other half computes.",
+        ),
+    ] = False
     backends: tuple[tuple[str, str], ...] = ()
     """Kernels by role (:data:`inferplan.devices.releases.KERNEL_ROLES`) where they are not the engine's usual ones."""
 
@@ -385,12 +388,9 @@ class EngineFlags(Spec):
     def _in_range(cls, given: Any) -> Any:
         """Raise ``UsageError`` for a number that no flag takes, by the name of its option."""
         values = given if isinstance(given, dict) else {}
-        fraction = values.get("memory_fraction")
-        if isinstance(fraction, (int, float)) and not 0 < fraction <= 1:
-            raise UsageError(f"--gpu-memory-utilization is in (0, 1], not {fraction:g}")
-        for name, option in _COUNTED.items():
-            if isinstance(values.get(name), int) and values[name] < 1:
-                raise UsageError(f"{option} must be 1 or more, not {values[name]}")
+        for name, option in declared(cls).items():
+            if isinstance(values.get(name), (int, float)):
+                option.kind.require(option.name, values[name])
         return given
 
     def applied(self, version: EngineVersion) -> EngineVersion:

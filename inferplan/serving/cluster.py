@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, get_args
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from inferplan.devices.engine import CacheSending
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import those
+from inferplan.fields import Text, Whole, Words, ask
 from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
 from inferplan.serving.apart import Apart, Event, Incoming
@@ -61,11 +62,25 @@ class Fleet:
     they are not those of the run, which are those of the replicas that decode.
     """
 
-    routing: Routing = "round-robin"
-    prefill: int = 0
-    decode: int = 0
-    kv_link: str | None = None
-    kv_sending: CacheSending | None = None
+    routing: Routing = ask(
+        "--routing", Words(get_args(Routing)), "Which replica gets a request.", "round-robin", shown=True
+    )
+    prefill: int = ask(
+        "--prefill-replicas",
+        Whole(0),
+        "Disaggregated: replicas that compute prompts; the cache has one format in both pools (--kv).",
+        0,
+    )
+    decode: int = ask("--decode-replicas", Whole(0), "Disaggregated: replicas that decode.", 0)
+    kv_link: str | None = ask(
+        "--kv-link", Text(), "Link that the cache moves over [the widest of the accelerator].", None, metavar="NAME"
+    )
+    kv_sending: CacheSending | None = ask(
+        "--kv-sending",
+        Words(get_args(CacheSending)),
+        "When it leaves: after the prompt, piece by piece, or layer by layer [as the engine does it].",
+        None,
+    )
     prefill_deployment: Deployment | None = None
     prefill_flags: Flags | None = None
     scaling: Scaling | None = None

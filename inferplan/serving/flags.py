@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
+from typing import get_args
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.stage_memory import StageMemory
+from inferplan.fields import Quantity, Real, Switch, Whole, Words, ask, require_limits
 from inferplan.models.spec import require_decoder
 from inferplan.serving.admission import Rules
 from inferplan.serving.rounds import overlaps, seen_late
@@ -34,33 +36,45 @@ class Flags:
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
-    max_model_len: int | None = None
     block_size: int | None = None
     gpu_memory_utilization: float | None = None
-    chunked_prefill: bool | None = None
-    contiguous: bool = False
+    client_timeout: float | None = ask(
+        "--client-timeout", Quantity("seconds", above=True), "When clients give up.", None
+    )
+    queue: QueueOrder = ask(
+        "--queue",
+        Words(get_args(QueueOrder)),
+        "Who is admitted next, of --classes: who came first, by priority, or fair by the tokens served.",
+        "fcfs",
+        shown=True,
+    )
+    max_model_len: int | None = ask("--max-model-len", Whole(), "Prompt and output of a request together.", None)
+    chunked_prefill: bool | None = ask("--chunked-prefill", Switch(both=True), "Cut prompts to fit a step.", None)
+    prefix_caching: bool | None = ask(
+        "--prefix-caching", Switch(both=True), "Keep prompts for those that share them.", None
+    )
+    contiguous: bool = ask("--contiguous", Switch(), "No paging: every request takes room for --max-model-len.", False)
     """Every request takes room for ``max_model_len`` tokens at once, as engines did before paging."""
-    prefix_caching: bool | None = None
-    poll_interval_steps: int = 1
-    batch_wait_steps: int = 0
-    batch_wait_fill: float = 0.0
-    balance_steps: int = 0
-    client_timeout: float | None = None
-    queue: QueueOrder = "fcfs"
+    poll_interval_steps: int = ask("--poll-interval-steps", Whole(), "Decode steps between looks at the queue. [1]", 1)
+    batch_wait_steps: int = ask("--batch-wait-steps", Whole(0), "Steps for which prompts are held back. [0]", 0)
+    balance_steps: int = ask(
+        "--balance-steps",
+        Whole(0),
+        "TensorRT-LLM with --dp: attention ranks hold prompts back up to so many steps until each has one. [0]",
+        0,
+    )
+    batch_wait_fill: float = ask("--batch-wait-fill", Real(), "Share of a step that ends the waiting. [0]", 0.0)
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "poll_interval_steps"):
+        require_limits(self)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
         if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:
             raise UsageError(f"--gpu-memory-utilization is in (0, 1], not {self.gpu_memory_utilization:g}")
-        if self.balance_steps < 0:
-            raise UsageError(f"--balance-steps is 0 or more, not {self.balance_steps}")
-        if self.batch_wait_steps < 0 or not 0 <= self.batch_wait_fill <= 1:
-            raise UsageError("--batch-wait-steps is 0 or more and --batch-wait-fill in [0, 1]")
-        if self.client_timeout is not None and not self.client_timeout > 0:
-            raise UsageError(f"--client-timeout must be more than 0 seconds, not {self.client_timeout:g}")
+        if not 0 <= self.batch_wait_fill <= 1:
+            raise UsageError(f"--batch-wait-fill is in [0, 1], not {self.batch_wait_fill:g}")
 
 
 def with_flags(deployment: Deployment, flags: Flags) -> Deployment:

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.features import those
+from inferplan.fields import Whole, ask, part, require_limits
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.requests import Slo
+
+MOST_PROCESSES = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +31,27 @@ class Options:
     fleet: Fleet = field(default_factory=Fleet)
     speculation: Speculation = PLAIN
     hit_rate: float = 0.0
-    host: HostTier | None = None
+    host: HostTier | None = part(HostTier, None)
     tiers: tuple[CacheTier, ...] = ()
     lora_bandwidth: float | None = None
     """Bytes a second of the link that brings adapters to a device; ``None`` for the host link on file."""
-    structured: Structured | None = None
+    structured: Structured | None = part(Structured, None)
     """Requests that follow a grammar."""
     slo: Slo = field(default_factory=Slo)
-    warmup: int = 0
+    warmup: int = ask(
+        "--warmup",
+        Whole(0),
+        "Requests sent ahead, not counted [those that fill the system; none of a trace or a burst].",
+        0,
+    )
     trim: bool = False
-    jobs: int = 1
+    jobs: int = ask(
+        "--jobs",
+        Whole(most=MOST_PROCESSES),
+        "Processes that simulate replicas side by side, one for each at most: with --rate or --trace, round robin or "
+        "sticky, and no --turns. [1]",
+        1,
+    )
     """Processes among which replicas are divided that nothing connects: arrivals known ahead, sent round robin."""
     figures: frozenset[str] = frozenset()
     """What else is read off the run: ``energy``, ``hit-curve``."""
@@ -47,12 +61,9 @@ class Options:
     def __post_init__(self) -> None:
         if not 0 <= self.hit_rate < 1:
             raise UsageError(f"a prefix-cache hit rate is in [0, 1), not {self.hit_rate:g}")
-        if self.warmup < 0:
-            raise UsageError(f"--warmup must be 0 or more, not {self.warmup}")
+        require_limits(self)
         if self.lora_bandwidth is not None and not self.lora_bandwidth > 0:
             raise UsageError("--lora-bandwidth must be more than 0")
-        if self.jobs < 1:
-            raise UsageError(f"--jobs must be 1 or more, not {self.jobs}")
 
     @property
     def features(self) -> set[str]:

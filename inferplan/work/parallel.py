@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isqrt
 
 from inferplan.errors import IndivisibleError, UsageError
+from inferplan.fields import Switch, Whole, ask
 
 MOST_DEGREE = 10**6
 """The largest degree of parallelism and number of replicas that anything here can mean."""
@@ -30,14 +31,22 @@ class Parallelism:
     with copies elsewhere.
     """
 
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    dp: int = 1
-    cp: int = 1
-    replicas: int = 1
-    redundant: int = 0
-    spread_dense: bool = False
+    tp: int = ask("--tp", Whole(), "Tensor parallelism.", 1, shown=True)
+    pp: int = ask("--pp", Whole(), "Pipeline stages.", 1, shown=True)
+    ep: int = ask("--ep", Whole(), "Expert groups (each expert sliced over tp*dp/ep ranks).", 1, shown=True)
+    dp: int = ask("--dp", Whole(), "Attention data parallelism.", 1, shown=True)
+    cp: int = ask("--cp", Whole(), "Context parallelism.", 1, shown=True)
+    replicas: int = ask("--replicas", Whole(), "Independent copies behind a balancer.", 1, shown=True)
+    redundant: int = ask(
+        "--redundant-experts",
+        Whole(0),
+        "Slots for copies of popular experts (EPLB), beyond one for each.",
+        0,
+        shown=True,
+    )
+    spread_dense: bool = ask(
+        "--spread-dense", Switch(), "With --dp: dense layers over all ranks, which gather their tokens.", False
+    )
 
     def __post_init__(self) -> None:
         for name in ("tp", "pp", "ep", "dp", "cp", "replicas"):

@@ -18,10 +18,12 @@ from inferplan.answers.cost import CostAsked
 from inferplan.answers.fit import FitAsked
 from inferplan.answers.recipe import Load
 from inferplan.answers.sweep import STRUCTURE
+from inferplan.arguments import Count, Few, Seconds, Watts
 from inferplan.catalog.assemble import Request
 from inferplan.cli.validate import _SUPPLIED as supplied
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
+from inferplan.fields import Option, Quantity, Whole, declared
 from inferplan.reports.emit import EmitAsked
 from inferplan.work.parallel import Parallelism
 
@@ -52,6 +54,36 @@ def test_type_checkers_see_what_is_imported() -> None:
 
 def keys(options: type) -> set[str]:
     return set(get_type_hints(options))
+
+
+TAKEN = {
+    "Text": str,
+    "Switch": bool,
+    "Real": float,
+    "seconds": Seconds,
+    "watts": Watts,
+    "Whole 0": Few,
+    "Whole 1": Count,
+}
+"""What a keyword of each kind of option takes."""
+
+
+def kind_of(option: Option) -> str:
+    kind = option.kind
+    if isinstance(kind, Whole):
+        return f"Whole {kind.low}"
+    return kind.dimension if isinstance(kind, Quantity) else type(kind).__name__
+
+
+def test_keyword_options_take_what_the_options_of_their_fields_take() -> None:
+    other = {"think_time"}  # seconds here, also a distribution on the command line
+    found = {}
+    for options, kinds in ((api.DeployOptions, (Request, Parallelism)), (api.FitOptions, (FitAsked,))):
+        hints = get_type_hints(options, include_extras=True)
+        asked = {name: option for kind in kinds for name, option in declared(kind).items() if name not in other}
+        found |= {name: (hints[name], TAKEN[kind_of(option)]) for name, option in asked.items()}
+    assert [name for name, (given, taken) in found.items() if given not in (taken, taken | None)] == []
+    assert len(found) > 20
 
 
 def test_keyword_options_are_the_fields_they_set() -> None:

@@ -1,0 +1,95 @@
+"""Numbers as options take them: how click reads each kind, and what it says of others."""
+
+from __future__ import annotations
+
+from math import isfinite, isnan
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inferplan.units import MOST, MOST_PUE, parse_count
+
+if TYPE_CHECKING:
+    _Any = click.ParamType[Any]
+else:
+    _Any = click.ParamType  # generic from click 8.3 on
+
+
+class _Digits(_Any):
+    """A number in the digits 0 to 9: Python reads those of every script."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not value.isascii():
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Whole(_Digits, click.IntRange):
+    """A whole number in a range."""
+
+
+class Finite(_Digits, click.types.FloatParamType):
+    """A finite number."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class Within(_Digits, click.FloatRange):
+    """A number in a range; NaN, which compares with nothing, is refused too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if isnan(number):
+            self.fail(f"{value} is not a number", param, ctx)
+        return number
+
+
+class Fraction(Within):
+    """A number above 0 and up to 1."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1, min_open=True)
+
+
+class Positive(Finite):
+    """A finite number above 0, or of ``low`` and more."""
+
+    def __init__(self, low: float | None = None) -> None:
+        self.low = low
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if number <= 0 if self.low is None else number < self.low:
+            self.fail(f"{value} is not {'above 0' if self.low is None else f'{self.low:g} or more'}", param, ctx)
+        return number
+
+
+class Pue(Within):
+    """Power usage effectiveness, see :data:`inferplan.units.MOST_PUE`."""
+
+    def __init__(self) -> None:
+        super().__init__(1, MOST_PUE)
+
+
+class Count(click.types.IntParamType):
+    """A positive count: 4096, 8k, 128Ki."""
+
+    name = "count"
+
+    def __init__(self, low: int = 1, most: int = MOST) -> None:
+        self.low, self.most = low, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = value if isinstance(value, int) and not isinstance(value, bool) else parse_count(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if number < self.low:
+            self.fail(f"{number} must be {self.low} or more", param, ctx)
+        if number > self.most:
+            self.fail(f"{number} must be at most {self.most:,}", param, ctx)
+        return number
