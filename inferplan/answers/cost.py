@@ -12,8 +12,9 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
+from inferplan.fields import SHARE, Real, Text, ask
 from inferplan.shown import Shown
-from inferplan.units import parse_number
+from inferplan.units import MOST_PUE, parse_number
 
 HOURS_PER_MONTH = 730.0
 """365 days of 24 hours over 12 months."""
@@ -180,22 +181,6 @@ class Energy(Shown):
         return f"{scope}, {self.share:.0%} of TDP"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CostAsked:
-    """How a bill is divided. utilisation: share of time busy. ratio: the price of an output token over that of an input
-    token. api: the price of a hosted API, for break-even. user_requests: requests of one user a day. share: of TDP
-    drawn on average. pue: power of the facility over that of the GPUs. grid: grams of CO2 a kWh.
-    """
-
-    utilisation: float = 1.0
-    ratio: float = OUTPUT_TO_INPUT
-    api: ApiPrice | None = None
-    user_requests: float | None = None
-    share: float = 1.0
-    pue: float = 1.0
-    grid: float | None = None
-
-
 def parse_api_price(text: str | None) -> ApiPrice | None:
     """``"3/15"`` as a price: input and output, for a million tokens."""
     if text is None:
@@ -208,6 +193,35 @@ def parse_api_price(text: str | None) -> ApiPrice | None:
     if not all(0 <= each < float("inf") for each in (price.input, price.output)):
         raise UsageError(f"--api-price {text} is not a price", hint="--api-price 3/15 (a million input/output tokens)")
     return price
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostAsked:
+    """How a bill is divided. utilisation: share of time busy. ratio: the price of an output token over that of an input
+    token. api: the price of a hosted API, for break-even. user_requests: requests of one user a day. share: of TDP
+    drawn on average. pue: power of the facility over that of the GPUs. grid: grams of CO2 a kWh.
+    """
+
+    utilisation: float = ask("--utilisation", SHARE, "Share of time busy [1].", 1.0)
+    ratio: float = ask(
+        "--ratio",
+        Real(0, above=True),
+        "Price of an output token over that of an input token [4].",
+        OUTPUT_TO_INPUT,
+    )
+    api: ApiPrice | None = ask(
+        "--api-price",
+        Text(parse_api_price),
+        "An API's price of a million input/output tokens, for break-even.",
+        None,
+        metavar="IN/OUT",
+    )
+    user_requests: float | None = ask(
+        "--user-requests", Real(0, above=True), "Requests of one user a day, for the price of a user-month.", None
+    )
+    share: float = ask("--power-share", SHARE, "Share of TDP drawn on average [1].", 1.0)
+    pue: float = ask("--pue", Real(1, MOST_PUE), "Power of the facility over that of the GPUs [1: GPUs only].", 1.0)
+    grid: float | None = ask("--grid", Real(0), "Grams of CO2 a kWh of your grid.", None, metavar="G/KWH")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

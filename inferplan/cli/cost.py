@@ -8,15 +8,16 @@ from typing import Any
 
 import click
 
-from inferplan.answers.cost import OUTPUT_TO_INPUT, CostAsked, cost_of_batch, parse_api_price
+from inferplan.answers.cost import CostAsked, cost_of_batch
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.bills import PRICE_AGE
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook, every_list
-from inferplan.cli.numbers import Fraction, Positive, Pue
+from inferplan.cli.declared import asks
 from inferplan.cli.options import deployment_options, load_options, report_options, without
 from inferplan.cli.price_options import price_options
 from inferplan.estimate.load import StaticLoad
+from inferplan.fields import made_of
 from inferplan.reports.cost import batch_cost_report, price_record
 from inferplan.table import Report, Table
 
@@ -25,18 +26,7 @@ from inferplan.table import Report, Table
 @deployment_options
 @partial(load_options, batch=None)
 @price_options
-@click.option("--utilisation", type=Fraction(), default=1.0, help="Share of time busy [1].")
-@click.option(
-    "--ratio",
-    type=Positive(),
-    default=OUTPUT_TO_INPUT,
-    help="Price of an output token over that of an input token [4].",
-)
-@click.option("--api-price", metavar="IN/OUT", help="An API's price of a million input/output tokens, for break-even.")
-@click.option("--user-requests", type=Positive(), help="Requests of one user a day, for the price of a user-month.")
-@click.option("--power-share", type=Fraction(), default=1.0, help="Share of TDP drawn on average [1].")
-@click.option("--pue", type=Pue(), default=1.0, help="Power of the facility over that of the GPUs [1: GPUs only].")
-@click.option("--grid", type=Positive(0.0), metavar="G/KWH", help="Grams of CO2 a kWh of your grid.")
+@asks(CostAsked)
 @report_options
 def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values: Any) -> Report:
     """What a static batch costs, in money and energy: for an hour, a token, a request, a user.
@@ -47,15 +37,7 @@ def cost_command(request: Request, load: StaticLoad, prices: PriceBook, **values
 
     Example: inferplan cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 256 --price h100-sxm=2.49
     """
-    asked = CostAsked(
-        utilisation=values["utilisation"],
-        ratio=values["ratio"],
-        api=parse_api_price(values["api_price"]),
-        user_requests=values["user_requests"],
-        share=values["power_share"],
-        pue=values["pue"],
-        grid=values["grid"],
-    )
+    asked = made_of(CostAsked, values)
     largest = click.get_current_context().params["batch"] is None
     report = batch_cost_report(cost_of_batch(assemble(request), load, prices, asked, largest))
     return report if request.flags.token_budget is None else replace(report, notes=[*report.notes, _BUDGET])

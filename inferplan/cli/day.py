@@ -20,7 +20,7 @@ from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
 from inferplan.cli.class_options import asked_classes, classes_option
 from inferplan.cli.cold_start_options import cold_start_of
 from inferplan.cli.declared import asks, options_of, quantity, with_options
-from inferplan.cli.numbers import Count, Finite, Fraction, Positive, Whole
+from inferplan.cli.numbers import Count, Fraction, Positive, Whole
 from inferplan.cli.options import PROGRESS, asks_of_request, deployment_options, option_group, report_options, without
 from inferplan.cli.power_options import energy_options, grid_option
 from inferplan.cli.price_options import price_options
@@ -42,7 +42,7 @@ from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
 from inferplan.traffic.request_log import Log, folded, read_log, way_of
-from inferplan.traffic.requests import Requests, Slo, arrivals_of, parse_lengths
+from inferplan.traffic.requests import OpenLoop, Requests, Slo, arrivals_of, parse_lengths
 
 if TYPE_CHECKING:
     from inferplan.answers.energy import EnergyAsked
@@ -77,12 +77,7 @@ load_options = option_group(
     click.option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
     classes_option,
     with_options(options_of(Flags, "queue")),
-    click.option(
-        "--arrivals",
-        type=click.Choice(["poisson", "constant", "gamma"]),
-        help="Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
-    ),
-    click.option("--burstiness", type=Finite(), help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1]"),
+    with_options(options_of(OpenLoop, "kind", "burstiness")),
     click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
     with_options(options_of(Slo, "ttft", "tpot", "e2el")),
     click.option("--slo", metavar="NAME", help="Limits alone, by the name of a workload: chat, code, ..."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import click
 
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import asks
-from inferplan.cli.numbers import Count
 from inferplan.cli.options import asks_of_request, deployment_options, without, writable
 from inferplan.errors import UsageError
+from inferplan.fields import made_of
 from inferplan.reports.emit import TARGETS, EmitAsked, emitted
 from inferplan.reports.plan_file import Planned, read_plan
 from inferplan.work.adapters import LoraAsked
@@ -23,16 +23,8 @@ from inferplan.work.adapters import LoraAsked
 @deployment_options
 @asks_of_request("lora")
 @asks_of_request("offload")
-@click.option("--context", type=Count(), help="Tokens of the longest request [the longest that fits].")
-@click.option("--checkpoint", help="Repository or path of the weights [MODEL, or the source of its file].")
-@click.option(
-    "--quantised", is_flag=True, help="The checkpoints named hold the formats modelled: nothing is made of them."
-)
-@click.option("--draft-checkpoint", help="The same of the model that drafts, in a plan with drafts.")
+@asks(EmitAsked)
 @click.option("--extra", metavar="FILE", callback=writable, help="trtllm: where to write what has no flag.")
-@click.option("--gpus-per-node", type=Count(), help="GPUs that one node holds [as on file, where it is].")
-@click.option("--image", help="k8s: the container image [that of the engine version on file].")
-@click.option("--cache-claim", metavar="NAME", help="k8s: a PersistentVolumeClaim for checkpoints [a copy a pod].")
 def emit_command(target: str, request: Request, **values: Any) -> None:
     """The command line, or the Kubernetes objects, of a deployment: what was modelled, and nothing else on stdout.
 
@@ -43,7 +35,7 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
     """
     typed = _typed(click.get_current_context())
     planned = _planned(request, typed)
-    asked = EmitAsked(**{field.name: values[field.name] for field in fields(EmitAsked)})
+    asked = replace(made_of(EmitAsked, values), extra=values["extra"])
     found = emitted(target, planned or request, asked, chosen="--engine" in typed)
     click.echo(str(found))
     for note in found.said:

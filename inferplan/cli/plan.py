@@ -72,7 +72,7 @@ from inferplan.serving.routing import Routing
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import ThoughtsAsked, parse_budgets
-from inferplan.traffic.requests import Media, SharedPrefix, Slo, arrivals_of, parse_lengths
+from inferplan.traffic.requests import Media, OpenLoop, SharedPrefix, Slo, arrivals_of, parse_lengths
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import MOST_DEGREE
 
@@ -140,16 +140,7 @@ _OPTIONS = [
     ),
     Declared("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
     *options_of(SessionsAsked, "sessions", "rate"),
-    Declared(
-        "--arrivals",
-        type=click.Choice(["poisson", "constant", "gamma"]),
-        help="Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
-    ),
-    Declared(
-        "--burstiness",
-        type=Finite(),
-        help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
-    ),
+    *options_of(OpenLoop, "kind", "burstiness"),
     Declared("--requests", type=Count(), help="Offline: how many requests."),
     Declared("--deadline", metavar="TIME", help="Offline: time in which they must be done, such as 24h."),
     *options_of(Slo, "ttft", "tpot", "e2el", "answer_ttft", "session"),

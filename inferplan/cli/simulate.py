@@ -107,16 +107,7 @@ traffic_options = option_group(
         type=Count(),
         help="Closed loop: users with one request each at a time.",
     ),
-    click.option(
-        "--arrivals",
-        type=click.Choice(["poisson", "constant", "gamma"]),
-        help="Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
-    ),
-    click.option(
-        "--burstiness",
-        type=Finite(),
-        help="Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
-    ),
+    with_options(options_of(OpenLoop, "kind", "burstiness")),
     click.option(
         "--burst/--no-burst",
         default=None,

@@ -26,6 +26,7 @@ from inferplan.answers.emit import (
 from inferplan.catalog.assemble import Request
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.fields import Switch, Text, Whole, ask
 from inferplan.files import save
 from inferplan.reports.plan_file import Planned
 from inferplan.serving.waiting import QueueOrder
@@ -38,14 +39,29 @@ TARGETS = (*ENGINES, "k8s")
 class EmitAsked:
     """What is not of the deployment: as the options of ``inferplan emit``."""
 
-    context: int | None = None
-    checkpoint: str | None = None
-    quantised: bool = False
-    draft_checkpoint: str | None = None
+    context: int | None = ask("--context", Whole(), "Tokens of the longest request [the longest that fits].", None)
+    checkpoint: str | None = ask(
+        "--checkpoint", Text(), "Repository or path of the weights [MODEL, or the source of its file].", None
+    )
+    quantised: bool = ask(
+        "--quantised", Switch(), "The checkpoints named hold the formats modelled: nothing is made of them.", False
+    )
+    draft_checkpoint: str | None = ask(
+        "--draft-checkpoint", Text(), "The same of the model that drafts, in a plan with drafts.", None
+    )
+    gpus_per_node: int | None = ask(
+        "--gpus-per-node", Whole(), "GPUs that one node holds [as on file, where it is].", None
+    )
+    image: str | None = ask("--image", Text(), "k8s: the container image [that of the engine version on file].", None)
+    cache_claim: str | None = ask(
+        "--cache-claim",
+        Text(),
+        "k8s: a PersistentVolumeClaim for checkpoints [a copy a pod].",
+        None,
+        metavar="NAME",
+    )
     extra: str | None = None
-    gpus_per_node: int | None = None
-    image: str | None = None
-    cache_claim: str | None = None
+    """A file for what has no flag of TensorRT-LLM."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from inferplan.errors import UsageError
 from inferplan.features import require_together, those
-from inferplan.fields import Quantity, Real, Text, Whole, ask
+from inferplan.fields import Quantity, Real, Text, Whole, Words, ask
 from inferplan.traffic.block_names import OfAdapters
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, parse_think_time, turns_of
@@ -27,7 +27,7 @@ LEAST_RATE = 1e-6
 MOST_REQUESTS = 20_000_000
 """Requests of one run: each takes some 500 bytes of memory."""
 LengthKind = Literal["fixed", "uniform", "normal", "lognormal", "gamma", "empirical", "reasoning"]
-ArrivalKind = Literal["constant", "poisson", "gamma"]
+ArrivalKind = Literal["poisson", "constant", "gamma"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,8 +223,18 @@ class OpenLoop:
     """
 
     rate: float
-    kind: ArrivalKind = "poisson"
-    burstiness: float = 1.0
+    kind: ArrivalKind = ask(
+        "--arrivals",
+        Words(get_args(ArrivalKind)),
+        "Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
+        "poisson",
+    )
+    burstiness: float = ask(
+        "--burstiness",
+        Real(),
+        "Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
+        1.0,
+    )
     exact: bool = False
 
     def __post_init__(self) -> None:

@@ -78,12 +78,19 @@ def kind_of(option: Option) -> str:
 def test_keyword_options_take_what_the_options_of_their_fields_take() -> None:
     other = {"think_time"}  # seconds here, also a distribution on the command line
     found = {}
-    for options, kinds in ((api.DeployOptions, (Request, Parallelism)), (api.FitOptions, (FitAsked,))):
+    for options, kinds in (
+        (api.DeployOptions, (Request, Parallelism)),
+        (api.FitOptions, (FitAsked,)),
+        (api.CostOptions, (CostAsked,)),
+        (api.EmitOptions, (EmitAsked,)),
+    ):
         hints = get_type_hints(options, include_extras=True)
         asked = {name: option for kind in kinds for name, option in declared(kind).items() if name not in other}
-        found |= {name: (hints[name], TAKEN[kind_of(option)]) for name, option in asked.items()}
+        for name, option in asked.items():
+            key = name if name in hints else option.key
+            found[f"{options.__name__}.{key}"] = hints[key], TAKEN[kind_of(option)]
     assert [name for name, (given, taken) in found.items() if given not in (taken, taken | None)] == []
-    assert len(found) > 20
+    assert len(found) > 30
 
 
 def test_keyword_options_are_the_fields_they_set() -> None:
