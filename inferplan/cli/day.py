@@ -27,7 +27,7 @@ from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
-from inferplan.fields import made_if_asked, option_values
+from inferplan.fields import made_if_asked, made_of, option_values
 from inferplan.planning.day import HOUR, POLICIES, Autoscaler, DayAsked, Policy, simulate_day
 from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
@@ -105,26 +105,7 @@ policy_options = option_group(
     ),
     click.option("--min-replicas", type=Count(0), default=1, show_default=True, help="0: none while nothing comes."),
     click.option("--max-replicas", type=Count(most=10_000), default=1000, show_default=True, help="The most at once."),
-    click.option(
-        "--target",
-        type=Positive(),
-        help="Reactive: requests in a replica, waiting and running [those at its share of its capacity].",
-    ),
-    click.option("--interval", metavar="TIME", default="15s", show_default=True, help="Reactive: time between looks."),
-    click.option(
-        "--tolerance",
-        type=Positive(0.0),
-        default=0.1,
-        show_default=True,
-        help="Reactive: off the target without effect.",
-    ),
-    click.option(
-        "--stabilisation",
-        metavar="TIME",
-        default="300s",
-        show_default=True,
-        help="Reactive: fewer replicas only when fewer were enough for so long.",
-    ),
+    asks(Autoscaler),
     click.option(
         "--routing",
         type=click.Choice(["least-loaded", "round-robin"]),
@@ -340,12 +321,7 @@ def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> 
         profile=profile,
         policies=chosen,
         cold_start=cold_start_of(values, deployment, "--cold-start"),
-        autoscaler=Autoscaler(
-            target=values["target"],
-            interval=quantity(values["interval"], "seconds", "--interval") or 0.0,
-            tolerance=values["tolerance"],
-            stabilisation=quantity(values["stabilisation"], "seconds", "--stabilisation") or 0.0,
-        ),
+        autoscaler=made_of(Autoscaler, values),
         routing=values["routing"],
         least=values["min_replicas"],
         most=values["max_replicas"],

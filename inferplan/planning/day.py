@@ -20,6 +20,7 @@ from inferplan.catalog.bills import Tariff
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
+from inferplan.fields import Quantity, Real, ask
 from inferplan.planning.day_work import Work, work_of
 from inferplan.planning.question import Question
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
@@ -49,10 +50,20 @@ class Autoscaler:
     one that has its share of its capacity. The others are of :class:`inferplan.serving.autoscaling.Reactive`.
     """
 
-    target: float | None = None
-    interval: float = 15.0
-    tolerance: float = 0.1
-    stabilisation: float = 300.0
+    target: float | None = ask(
+        "--target",
+        Real(0, above=True),
+        "Reactive: requests in a replica, waiting and running [those at its share of its capacity].",
+        None,
+    )
+    interval: float = ask("--interval", Quantity("seconds"), "Reactive: time between looks. [15s]", 15.0)
+    tolerance: float = ask("--tolerance", Real(0), "Reactive: off the target without effect.", 0.1, shown=True)
+    stabilisation: float = ask(
+        "--stabilisation",
+        Quantity("seconds"),
+        "Reactive: fewer replicas only when fewer were enough for so long. [300s]",
+        300.0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
