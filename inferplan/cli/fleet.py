@@ -6,32 +6,41 @@ from typing import Any
 
 import click
 
+from inferplan.answers.drafting import DraftsTried
+from inferplan.catalog.offload import OffloadsTried
+from inferplan.catalog.sessions import SessionsAsked
+from inferplan.cli.declared import options_of
 from inferplan.cli.numbers import Count, Positive
 from inferplan.cli.options import report_options
 from inferplan.cli.plan import gpu_name, question_options_without, simulations_so_far
 from inferplan.errors import UsageError
+from inferplan.estimate.structured import Structured
 from inferplan.extras import require
+from inferplan.models.media import MediaAsked
 from inferplan.planning.fleet import FleetAsked, Kind, plan_fleet
+from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.reports.fleet import fleet_report
+from inferplan.serving.cold_start import StartAsked
 from inferplan.table import Report
+from inferplan.traffic.popularity import AdaptersNamed
+from inferplan.traffic.reasoning import ThoughtsAsked
+from inferplan.traffic.requests import SharedPrefix
 from inferplan.units import parse_whole
+from inferplan.work.adapters import LoraAsked
 
 _MOST = 1_000_000
 """GPUs of one stock."""
+_QUESTIONS_ELSEWHERE = (
+    *(AdaptersNamed, DraftsTried, LoraAsked, MediaAsked, OffloadsTried, PowerBudget),
+    *(SessionsAsked, SharedPrefix, StartAsked, Structured, ThoughtsAsked),
+)
 _NOT_HERE = (
-    *("images", "image_size", "video_frames", "audio_seconds"),
-    *("shared_prefix", "distinct_prefixes", "turns", "think_time", "cache_tiers", "routing"),
-    *("users", "trace", "requests", "deadline", "gpu", "classes", "queue", "redundant_experts", "two_batch_overlap"),
-    *("sessions", "session_rate", "session_time"),
-    *("prefill_redundant_experts", "prefill_two_batch_overlap", "aggregated", "confidence", "spare", "anchor"),
-    *("survive", "restart", "storage_bandwidth", "engine_start", "startup_log", "mtbf"),
-    *("lora_rank", "lora_modules", "max_loras", "lora_folder", "loras", "lora_skew", "lora_bandwidth", "samples"),
-    *("gpu_layers", "cpu_moe_layers", "cpu_offload_gb", "host", "host_memory", "host_link"),
-    *("draft_model", "draft_tokens", "draft_branches", "acceptance", "acceptance_length", "thinking"),
-    *("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft"),
-    *("structured_share", "mask_time", "host_cores", "mask_bandwidth", "mask_overlap"),
-    *("power_cap", "power_budget", "provision", "pue", "host_watts"),
+    *(one.name for kind in _QUESTIONS_ELSEWHERE for one in options_of(kind)),
+    *("samples", "cache_tiers", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
+    *("redundant_experts", "two_batch_overlap", "prefill_redundant_experts", "prefill_two_batch_overlap"),
+    *("session_time", "answer_ttft", "power_cap", "aggregated", "confidence", "spare", "anchor"),
+    *("survive", "restart", "mtbf"),
 )
 """Options of a plan that a fleet has not: it is of a rate, on GPUs that are named, and its replicas are plain."""
 
