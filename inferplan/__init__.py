@@ -145,4 +145,6 @@ def _printed(how: str) -> Callable[[Any], Any]:
     return printed
 
 
-PRINTERS.line, PRINTERS.html, PRINTERS.record = map(_printed, ("short", "html_of", "record_of"))
+PRINTERS.line, PRINTERS.html, PRINTERS.record, PRINTERS.rows = map(
+    _printed, ("short", "html_of", "record_of", "rows_of")
+)

@@ -13,11 +13,12 @@ from typing import Any
 
 @dataclass
 class Printers:
-    """What prints results: a line, HTML, and the record that the command prints as JSON."""
+    """What prints results: a line, HTML, the record that the command prints as JSON, and its rows of CSV."""
 
     line: Callable[[Any], str] = field(default=lambda result: type(result).__name__)
     html: Callable[[Any], str | None] = field(default=lambda _: None)
     record: Callable[[Any], dict[str, Any]] = field(default=lambda _: {})
+    rows: Callable[[Any], list[dict[str, Any]]] = field(default=lambda _: [])
 
 
 PRINTERS = Printers()

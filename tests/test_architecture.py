@@ -23,6 +23,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("0 optional packages", {"extras"}),
     ("0 rows by column, what a result says of itself", {"columns", "shown"}),
     ("0 the base of specs, the form of a result, terms of formulas", {"spec", "table", "terms"}),
+    ("0 figures of a result, each said once", {"figures"}),
     ("1 what is asked: operators and formats, requests; live servers, timed", {"work", "traffic", "measuring"}),
     ("2 what it runs on: devices, engines, fitted constants", {"devices"}),
     ("3 models", {"models"}),

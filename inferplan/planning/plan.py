@@ -27,7 +27,7 @@ from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, Simulations, capacity
 from inferplan.planning.tiering import Tiered, beside, cheapest
 from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
-from inferplan.shown import Shown
+from inferplan.shown import PRINTERS, Shown
 from inferplan.table import frame
 from inferplan.terms import ceil
 
@@ -206,61 +206,7 @@ class Plan(Shown):
 
     def to_frame(self) -> pd.DataFrame:
         """The plan and its alternatives, one row each."""
-        return frame([row(verified) for verified in [self.best, *self.alternatives]])
-
-
-def row(verified: Verified) -> dict[str, Any]:
-    """One finalist as a flat record."""
-    option = verified.option
-    parallel, encodes = option.deployment.parallel, option.deployment.model.encodes
-    return {
-        "gpu": option.deployment.hardware.name,
-        "devices": option.devices,
-        "replicas": option.replicas,
-        "spare": option.spare,
-        "precision": option.deployment.formats,
-        "tp": parallel.tp,
-        "pp": parallel.pp,
-        "ep": parallel.ep,
-        "dp": parallel.dp,
-        "redundant_experts": parallel.redundant,
-        "two_batch_overlap": option.deployment.two_batches is not None,
-        "engine": option.deployment.engine.describe(),
-        "prefill_replicas": option.pools[0] if option.pools else None,
-        "decode_replicas": option.pools[1] if option.pools else None,
-        **_prefill_row(option),
-        "token_budget": option.budget,
-        "max_num_seqs": verified.slots,
-        "ttft_s": verified.achieved["ttft"],
-        "tpot_s": verified.achieved["tpot"],
-        "e2el_s": verified.achieved["e2el"],
-        "answer_ttft_s": verified.achieved.get("answer_ttft"),
-        "verdict": verified.verdict,
-        "screened_capacity_requests_per_s": option.rate,
-        "screened_output_tokens_per_s_per_device": None if encodes else option.per_device,
-        "output_tokens_per_s_per_user": None if encodes else 1 / verified.achieved["tpot"],
-        "cost": option.cost,
-        "currency": option.tariff.currency if option.tariff else None,
-        "hours": option.hours,
-        "draft_tokens": option.speculation.length or None,
-        "on_host": [one.describe() for one in option.deployment.elsewhere] or None,
-        "max_loras": None if option.deployment.lora is None else option.deployment.lora.slots,
-        "calibration": option.deployment.calibration.described,
-        "power_cap_w": None if option.deployment.cap is None else option.deployment.cap.watts,
-    }
-
-
-def _prefill_row(option: Option) -> dict[str, Any]:
-    """What computes prompts, where it is not what decodes, and its own token budget where pools are apart; the keys are
-    there in any case."""
-    names = ("gpu", "devices", "precision", "tp", "pp", "ep", "dp", "redundant_experts", "two_batch_overlap")
-    values: tuple[Any, ...] = (None,) * len(names)
-    if option.prompts is not None:
-        found, parallel = option.prompts.deployment, option.prompts.deployment.parallel
-        degrees = parallel.tp, parallel.pp, parallel.ep, parallel.dp, parallel.redundant
-        values = found.hardware.name, option.kinds[0][1], found.formats, *degrees, found.two_batches is not None
-    own = {f"prefill_{name}": value for name, value in zip(names, values)}
-    return {**own, "prefill_token_budget": option.prompt_budget}
+        return frame(PRINTERS.rows(self))
 
 
 class _Known(dict[Hashable, Verified]):

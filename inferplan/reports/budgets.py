@@ -9,10 +9,10 @@ from inferplan.answers.emit import base_note
 from inferplan.errors import InfeasibleError
 from inferplan.planning.budgets import BudgetedPlan
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
-from inferplan.planning.plan import row
 from inferplan.planning.question import Question
 from inferplan.reports.plan_figures import devices, launch_line, launch_of, money, shape
 from inferplan.reports.plan_notes import basis_line
+from inferplan.reports.plan_record import candidate_record
 from inferplan.table import Report, Table
 from inferplan.units import format_time
 
@@ -67,7 +67,7 @@ def _record(one: BudgetedPlan) -> dict[str, Any]:
         infeasible = {"what": found.what, "because": found.because}
     else:
         note = base_note(launch_of(found)) or None
-        plan = {**row(found.best), "launch": launch_line(found), "launch_note": note}
+        plan = {**candidate_record(found, found.best), "launch": launch_line(found), "launch_note": note}
     return {
         **one.output.describe(),
         "output_tokens_mean": one.output.average,

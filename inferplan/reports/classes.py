@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inferplan.figures import Figure, short_time, side_by_side, text
 from inferplan.table import Table
 from inferplan.units import format_time
 
@@ -13,29 +14,33 @@ _NAMES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "end to end"}
 
 def class_tables(classes: Sequence[Mapping[str, Any]]) -> list[Table]:
     """The latencies of each class, and how much of it is within its limits."""
-    columns = ("class", "", "mean", "p50", "p90", "p95", "p99", "limit")
-    latency = [
-        [one["name"] if key == "ttft_s" else "", name, *(_time(value) for value in one[key].values()), _limit(one, key)]
-        for one in classes
-        for key, name in _NAMES.items()
-    ]
-    goodput = ("class", "requests", "priority", "weight", "wait, mean", "within limits", "goodput, requests/s", "meets")
-    rows = [
-        [
-            one["name"],
-            f"{one['requests']['arrived']:,}",
-            str(one["priority"]),
-            f"{one['weight']:g}",
-            _time(one["wait_mean_s"]),
-            "-" if one["slo_attained"] is None else f"{one['slo_attained']:.1%}",
-            "-" if one["goodput_requests_per_s"] is None else f"{one['goodput_requests_per_s']:.4g}",
-            "-" if one["meets"] is None else "yes" if one["meets"] else "no",
-        ]
-        for one in classes
-    ]
+    latency = [_latency(one, key, name) for one in classes for key, name in _NAMES.items()]
     return [
-        Table(title="Latency of each class", columns=columns, rows=latency, right=frozenset(columns[2:])),
-        Table(title="Limits of each class", columns=goodput, rows=rows, right=frozenset(goodput[1:])),
+        side_by_side("Latency of each class", latency),
+        side_by_side("Limits of each class", [_limits(one) for one in classes]),
+    ]
+
+
+def _latency(one: Mapping[str, Any], key: str, name: str) -> list[Figure]:
+    limit = one["slo"].get(key)
+    return [
+        text("class", one["name"] if key == "ttft_s" else "", left=True),
+        text("", name, left=True),
+        *(Figure("", value, at, format_time) for at, value in one[key].items()),
+        text("limit", "" if limit is None else f"p{one['percentile']:g} < {short_time(limit)}"),
+    ]
+
+
+def _limits(one: Mapping[str, Any]) -> list[Figure]:
+    return [
+        text("class", one["name"], left=True),
+        Figure("", one["requests"]["arrived"], "requests", ","),
+        Figure("", one["priority"], "priority"),
+        Figure("", one["weight"], "weight", "g"),
+        Figure("", one["wait_mean_s"], "wait, mean", format_time),
+        Figure("", one["slo_attained"], "within limits", ".1%"),
+        Figure("", one["goodput_requests_per_s"], "goodput, requests/s", ".4g"),
+        Figure("", one["meets"], "meets", lambda meets: "yes" if meets else "no"),
     ]
 
 
@@ -57,11 +62,6 @@ def _missed(one: Mapping[str, Any]) -> list[str]:
         if value is None or value > limit:
             found.append(f"{_NAMES[key]} p{one['percentile']:g} {_time(value)} (limit {format_time(limit, 3)})")
     return found
-
-
-def _limit(one: Mapping[str, Any], key: str) -> str:
-    limit = one["slo"].get(key)
-    return "" if limit is None else f"p{one['percentile']:g} < {format_time(limit, 3)}"
 
 
 def _time(value: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.figures import Figure, record, short_time, side_by_side
 from inferplan.planning.day import HOUR, Day, PolicyDay
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.reports.cost import bill_record
@@ -26,7 +27,8 @@ _NAMES = METRIC_NAMES | {"e2el": "latency"}
 def day_report(day: Day) -> Report:
     """The policies side by side, and the replicas of each by the hour."""
     rows, classes, replica = [_row(day, one) for one in day.policies], day.question.demand.classes, day.work.replica
-    record = {
+    asked, policies = day.asked, [record(row) for row in rows]
+    whole = {
         **deployment_record(day.work.replica.deployment),
         "profile": _profile(day),
         "slo": None if classes else {f"{name}_s": limit for name, limit in day.question.slo.limits.items()},
@@ -44,22 +46,25 @@ def day_report(day: Day) -> Report:
         "classes": classes_record(day),
         "mixes": mixes_record(day),
         "cold_start": _cold_start(day),
-        "preemptions": None
-        if day.asked.losses is None
-        else {"per_replica_hour": day.asked.losses.rate * HOUR, "notice_s": day.asked.losses.notice},
+        "preemptions": asked.losses and {"per_replica_hour": asked.losses.rate * HOUR, "notice_s": asked.losses.notice},
         "known_error": error_record(_served(day)),
-        "routing": day.asked.routing,
-        "minimum_bill_s": day.asked.minimum_bill,
-        "failures": None
-        if day.asked.failures is None
-        else {"mode": day.asked.failures.mode, "replicas_per_node": day.asked.failures.per_node},
-        "policies": [{**row, **_more(day, one)} for row, one in zip(rows, day.policies)],
+        "routing": asked.routing,
+        "minimum_bill_s": asked.minimum_bill,
+        "failures": asked.failures and {"mode": asked.failures.mode, "replicas_per_node": asked.failures.per_node},
+        "policies": [{**row, **_more(day, one)} for row, one in zip(policies, day.policies)],
     }
-    tables = [_summary(day, rows), *([by_class(day)] if classes else []), _by_hour(day)]
-    if day.asked.failures is not None:
+    tables = [side_by_side(_title(day), rows), *([by_class(day)] if classes else []), _by_hour(day)]
+    if asked.failures is not None:
         tables.insert(-1, failure_table([(one.policy, one.outages) for one in day.policies], "policy"))
-    flat = [{**row, "classes": {of["name"]: of for of in kept(one)}} for row, one in zip(rows, day.policies)]
-    return Report(record=record, tables=tables, notes=_notes(day), rows=flat)
+    flat = [{**row, "classes": {of["name"]: of for of in kept(one)}} for row, one in zip(policies, day.policies)]
+    return Report(record=whole, tables=tables, notes=_notes(day), rows=flat)
+
+
+def _title(day: Day) -> str:
+    slo, classes = day.question.slo, day.question.demand.classes
+    limits = ", ".join(f"{_NAMES[name]} {short_time(limit)}" for name, limit in slo.limits.items())
+    asked = limits_in_words(slo, classes) if classes else f"{limits} at {percentile_of(slo)}"
+    return f"{day.work.replica.deployment.describe()}: a day of {day.asked.profile.name}, {asked}"
 
 
 def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
@@ -97,26 +102,36 @@ def _cold_start(day: Day) -> dict[str, Any] | None:
     }
 
 
-def _row(day: Day, one: PolicyDay) -> dict[str, Any]:
+def _row(day: Day, one: PolicyDay) -> list[Figure]:
     """One policy; GPU-hours and cost are of a day, whatever the span."""
     slo, ranks = day.question.slo, day.work.replica.deployment.parallel.ranks
-    first, classes = day.policies[0].cost, kept(one)
+    first, classes, spot = day.policies[0], kept(one), day.asked.losses is not None
     meets = all(of["meets"] is not False for of in classes) if classes else meets_percentile(one.missed, slo)
-    return {
-        "policy": one.policy,
-        "peak_replicas": one.peak,
-        "gpu_hours": one.replica_hours * ranks * day.days,
-        "cost_per_day": one.cost * day.days,
-        "currency": day.tariff.currency,
-        "saving": 1.0 - one.cost / first if first else None,
-        "missed": one.missed,
-        "meets": meets,
-        "utilisation": one.utilisation,
-        "taken_away": one.taken,
-        "begun_anew": one.resent,
-        **{f"{name}_s": None if classes else one.percentile(name, slo.percentile) for name in METRICS},
-        "requests": one.result.counts,
-    }
+    saving = 1.0 - one.cost / first.cost if first.cost else None
+    return [
+        Figure("policy", one.policy, "policy", left=True),
+        Figure("peak_replicas", one.peak, "peak replicas"),
+        Figure("gpu_hours", one.replica_hours * ranks * day.days, "GPU-hours", ",.1f"),
+        Figure("cost_per_day", one.cost * day.days, f"{day.tariff.currency} a day", ",.2f"),
+        Figure("currency", day.tariff.currency),
+        Figure("saving", saving, "saving", ".1%", text="" if one is first else None, absent=""),
+        Figure("missed", one.missed, "miss", text=f"{one.missed:.2%}{'' if meets else ' !'}"),
+        Figure("meets", meets),
+        *(
+            Figure(
+                f"{name}_s",
+                None if classes else one.percentile(name, slo.percentile),
+                f"{_NAMES[name]} {percentile_of(slo)}",
+                short_time,
+                seen=name in slo.limits and not classes,
+            )
+            for name in METRICS
+        ),
+        Figure("utilisation", one.utilisation, "used", ".0%"),
+        Figure("taken_away", one.taken, "taken", ",", seen=spot),
+        Figure("begun_anew", one.resent, "anew", ",", seen=spot),
+        Figure("requests", one.result.counts),
+    ]
 
 
 def _hours(day: Day, one: PolicyDay) -> list[dict[str, Any]]:
@@ -138,42 +153,6 @@ def _hours(day: Day, one: PolicyDay) -> list[dict[str, Any]]:
             row["of_class"] = dict(zip(names, counts.tolist()))
         found.append(row)
     return found
-
-
-def _summary(day: Day, rows: list[dict[str, Any]]) -> Table:
-    slo, classes = day.question.slo, day.question.demand.classes
-    percentile, limits = percentile_of(slo), [] if classes else list(slo.limits)
-    asked = ", ".join(f"{_NAMES[name]} {format_time(limit, 3)}" for name, limit in slo.limits.items())
-    asked = limits_in_words(slo, classes) if classes else f"{asked} at {percentile}"
-    latencies = [f"{_NAMES[name]} {percentile}" for name in limits]
-    spot = day.asked.losses is not None
-    columns = [
-        "policy",
-        "peak replicas",
-        "GPU-hours",
-        f"{day.tariff.currency} a day",
-        "saving",
-        "miss",
-        *latencies,
-        "used",
-        *(["taken", "anew"] if spot else []),
-    ]
-    cells = [
-        [
-            row["policy"],
-            str(row["peak_replicas"]),
-            f"{row['gpu_hours']:,.1f}",
-            f"{row['cost_per_day']:,.2f}",
-            "" if index == 0 or row["saving"] is None else f"{row['saving']:.1%}",
-            f"{row['missed']:.2%}" + ("" if row["meets"] else " !"),
-            *("-" if row[f"{name}_s"] is None else format_time(row[f"{name}_s"], 3) for name in limits),
-            f"{row['utilisation']:.0%}",
-            *([f"{row['taken_away']:,}", f"{row['begun_anew']:,}"] if spot else []),
-        ]
-        for index, row in enumerate(rows)
-    ]
-    title = f"{day.work.replica.deployment.describe()}: a day of {day.asked.profile.name}, {asked}"
-    return Table(title=title, columns=columns, rows=cells, right=frozenset(columns[1:]))
 
 
 def _by_hour(day: Day) -> Table:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from inferplan.answers.emit import queue_note
+from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.day import Day, PolicyDay
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.serving.class_results import METRICS, at_percentile
 from inferplan.table import Table
 from inferplan.traffic.requests import Slo
-from inferplan.units import format_time
 
 
 def classes_record(day: Day) -> list[dict[str, Any]] | None:
@@ -45,21 +45,7 @@ def mixes_record(day: Day) -> dict[str, Any] | None:
 
 def kept(one: PolicyDay) -> list[dict[str, Any]]:
     """What each class has of a policy; latencies at the percentile of the class, null for one that nobody has."""
-    found = []
-    for kind, part in one.parts:
-        arrived = part.counts["arrived"]
-        missed = 1.0 - float(np.sum(part.attained)) / arrived if arrived else None
-        at = {name: at_percentile(part, name, kind.slo.percentile) for name in METRICS}
-        found.append(
-            {
-                "name": kind.name,
-                "requests": arrived,
-                "missed": missed,
-                "meets": None if missed is None else meets_percentile(missed, kind.slo),
-                **{f"{name}_s": value if isfinite(value) else None for name, value in at.items()},
-            }
-        )
-    return found
+    return [record(_class(one, place)) for place in range(len(one.parts))]
 
 
 def meets_percentile(missed: float, slo: Slo) -> bool:
@@ -69,38 +55,41 @@ def meets_percentile(missed: float, slo: Slo) -> bool:
 
 def by_class(day: Day) -> Table:
     """Every policy as each class sees it: requests, the share that is late, latencies beside their limits."""
-    kinds = {one.name: one for one in day.question.demand.classes}
-    names = [name for name in METRICS if any(name in one.slo.limits for one in kinds.values())]
-    columns = [
-        "policy",
-        "class",
-        "requests",
-        "miss",
-        *(METRIC_NAMES[name].replace("end-to-end ", "") for name in names),
-    ]
-    rows = []
-    for policy in day.policies:
-        for place, of in enumerate(kept(policy)):
-            slo = kinds[of["name"]].slo
-            miss = "-" if of["missed"] is None else f"{of['missed']:.2%}" + ("" if of["meets"] else " !")
-            rows.append(
-                [
-                    "" if place else policy.policy,
-                    of["name"],
-                    f"{of['requests']:,}",
-                    miss,
-                    *(_beside_limit(of[f"{name}_s"], slo, name) for name in names),
-                ]
+    limited = {name for kind in day.question.demand.classes for name in kind.slo.limits}
+    rows = [_class(policy, place, limited) for policy in day.policies for place in range(len(policy.parts))]
+    return side_by_side("Classes, against their own limits", rows)
+
+
+def _class(one: PolicyDay, place: int, limited: Collection[str] = ()) -> list[Figure]:
+    """What a class has of a policy. limited: latencies that people see."""
+    kind, part = one.parts[place]
+    arrived = part.counts["arrived"]
+    missed = 1.0 - float(np.sum(part.attained)) / arrived if arrived else None
+    meets = None if missed is None else meets_percentile(missed, kind.slo)
+    at = {name: finite(at_percentile(part, name, kind.slo.percentile)) for name in METRICS}
+    return [
+        text("policy", "" if place else one.policy, left=True),
+        Figure("name", kind.name, "class", left=True),
+        Figure("requests", arrived, "requests", ","),
+        Figure("missed", missed, "miss", lambda share: f"{share:.2%}{'' if meets else ' !'}"),
+        Figure("meets", meets),
+        *(
+            Figure(
+                f"{name}_s",
+                value,
+                METRIC_NAMES[name].replace("end-to-end ", ""),
+                text=_beside_limit(value, kind.slo, name),
+                seen=name in limited,
             )
-    return Table(title="Classes, against their own limits", columns=columns, rows=rows, right=frozenset(columns[2:]))
+            for name, value in at.items()
+        ),
+    ]
 
 
 def _beside_limit(value: float | None, slo: Slo, name: str) -> str:
     """``"437 ms, p95 < 600 ms"``; the latency alone without a limit."""
-    said = "-" if value is None else format_time(value, 3)
-    if name not in slo.limits:
-        return said
-    return f"{said}, {percentile_of(slo)} < {format_time(slo.limits[name], 3)}"
+    said = "-" if value is None else short_time(value)
+    return f"{said}, {percentile_of(slo)} < {short_time(slo.limits[name])}" if name in slo.limits else said
 
 
 def mix_notes(day: Day) -> list[str]:

@@ -13,6 +13,7 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase
+from inferplan.figures import Figure, pairs, record, text
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.table import Report, Table
@@ -38,43 +39,49 @@ def asked_record(asked: EnergyAsked) -> dict[str, Any]:
 
 def energy_record(energy: StaticEnergy) -> dict[str, Any]:
     """The JSON of ``energy`` (docs/json.md)."""
-    return {
-        **asked_record(energy.asked),
-        "prefill": _phase_record(energy, energy.prefill),
-        "decode_step": None if energy.decode is None else _phase_record(energy, energy.decode),
-        "decode_j_per_output_token": energy.per_token,
-        "request_j": energy.per_request,
-        "j_per_output_token": energy.per_output_token,
-        "idle_share": energy.idle_share,
-        "request_g": energy.grams(energy.per_request),
-        "g_per_million_output_tokens": None
-        if energy.per_output_token is None
-        else energy.grams(energy.per_output_token * 1e6),
-    }
-
-
-def _phase_record(energy: StaticEnergy, phase: PhaseEnergy) -> dict[str, Any]:
-    return {"joules": energy.whole(phase), "gpu_joules": phase.joules, "idle_joules": phase.on, "gpu_w": phase.watts}
+    return {**asked_record(energy.asked), **record(_static(energy))}
 
 
 def energy_table(energy: StaticEnergy) -> Table:
     """One replica's batch: joules of its phases, watts of a GPU, grams of CO2."""
-    rows = [["prompts of the batch", _joules(energy.whole(energy.prefill))]]
-    rows.append(["watts of a GPU meanwhile", f"{energy.prefill.watts:,.0f} W"])
-    if energy.decode is not None and energy.per_token is not None:
-        rows.append(["an output token, decoding", _joules(energy.per_token)])
-        rows.append(["watts of a GPU meanwhile", f"{energy.decode.watts:,.0f} W"])
-    rows.append(["a request", _joules(energy.per_request)])
-    if energy.per_output_token is not None:
-        rows.append(["an output token, all of it on them", _joules(energy.per_output_token)])
-        kwh = energy.per_output_token * 1e6 / JOULES_PER_KWH
-        rows.append(["a million output tokens", f"{kwh:,.3f} kWh"])
-        if energy.asked.carbon is not None:
-            rows.append(["their CO2", f"{kwh * energy.asked.carbon.grams:,.1f} g"])
-    if (grams := energy.grams(energy.per_request)) is not None:
-        rows.append(["CO2 of a request", f"{grams * 1e3:,.3g} mg"])
-    rows.append(["share of the GPUs' that they take for being on", f"{energy.idle_share:.0%}"])
+    rows = pairs(_static(energy))
     return Table(title=f"energy ({energy.asked.scope})", columns=["energy", "value"], rows=rows, right=_RIGHT)
+
+
+def _static(energy: StaticEnergy) -> list[Figure]:
+    """A batch of one replica: joules of its phases, watts of a GPU, grams of CO2."""
+    decode, each = energy.decode, energy.per_output_token
+    steps = decode is not None and energy.per_token is not None
+    kwh = None if each is None else each * 1e6 / JOULES_PER_KWH
+    carbon, grams = energy.asked.carbon, energy.grams(energy.per_request)
+    emitted = "" if carbon is None or kwh is None else f"{kwh * carbon.grams:,.1f} g"
+    return [
+        _phase("prefill", energy, energy.prefill, "prompts of the batch"),
+        text("watts of a GPU meanwhile", f"{energy.prefill.watts:,.0f} W"),
+        Figure("decode_step", None) if decode is None else _phase("decode_step", energy, decode),
+        Figure("decode_j_per_output_token", energy.per_token, "an output token, decoding", joules, seen=steps),
+        text("watts of a GPU meanwhile", f"{decode.watts:,.0f} W" if decode is not None else "", seen=steps),
+        Figure("request_j", energy.per_request, "a request", joules),
+        Figure("j_per_output_token", each, "an output token, all of it on them", joules, seen=each is not None),
+        Figure("", kwh, "a million output tokens", lambda kwh: f"{kwh:,.3f} kWh", seen=kwh is not None),
+        Figure("idle_share", energy.idle_share),
+        Figure("request_g", grams),
+        Figure(
+            "g_per_million_output_tokens",
+            each and energy.grams(each * 1e6),
+            "their CO2",
+            text=emitted,
+            seen=bool(emitted),
+        ),
+        text("CO2 of a request", f"{(grams or 0.0) * 1e3:,.3g} mg", seen=grams is not None),
+        text("share of the GPUs' that they take for being on", f"{energy.idle_share:.0%}"),
+    ]
+
+
+def _phase(key: str, energy: StaticEnergy, phase: PhaseEnergy, label: str | None = None) -> Figure:
+    whole = energy.whole(phase)
+    row = {"joules": whole, "gpu_joules": phase.joules, "idle_joules": phase.on, "gpu_w": phase.watts}
+    return Figure(key, row, label, text=joules(whole))
 
 
 def energy_notes(energy: StaticEnergy) -> list[str]:
@@ -95,30 +102,6 @@ def _lowest(phase: Phase) -> float:
     return min(float(np.min(cost.clock)) for cost in phase.costs)
 
 
-def run_record(found: RunEnergy, asked: EnergyAsked, result: SimulationResult) -> dict[str, Any]:
-    """The JSON of a run's ``energy`` (docs/json.md)."""
-    seconds, whole = found.seconds, asked.whole(found.joules, found.devices, found.seconds)
-    tokens, requests = result.output_rate * result.duration, result.request_rate * result.duration
-    grams = None if asked.carbon is None else whole / JOULES_PER_KWH * asked.carbon.grams
-    return {
-        **asked_record(asked),
-        "joules": whole,
-        "gpu_joules": found.joules,
-        "prompt_joules": found.prompts,
-        "decode_joules": found.decodes,
-        "idle_joules": found.idle,
-        "idle_share": found.on / found.joules,
-        "gpu_w_mean": found.watts,
-        "gpu_w_highest_step": found.highest,
-        "w_mean": whole / seconds,
-        "gpus": found.devices,
-        "j_per_output_token": whole / tokens if tokens else None,
-        "request_j": whole / requests if requests else None,
-        "request_g": None if grams is None or not requests else grams / requests,
-        "g_per_million_output_tokens": None if grams is None or not tokens else grams / tokens * 1e6,
-    }
-
-
 def with_run_energy(
     report: Report, run: tuple[Deployment, Options], result: SimulationResult, asked: EnergyAsked
 ) -> Report:
@@ -126,23 +109,53 @@ def with_run_energy(
     found = run_energy(run[0], result, run[1])
     if found is None:
         raise UsageError("a run without steps takes no energy", hint="a load that the deployment can serve")
-    record = run_record(found, asked, result)
-    parts = [("prompts", found.prompts), ("decoding", found.decodes), ("no step: idle", found.idle)]
-    rows = [[name, _joules(joules), f"{joules / found.joules:.0%}"] for name, joules in parts]
-    rows += [
-        [f"all of {found.devices} GPU{'s' * (found.devices > 1)}", _joules(found.joules), "100%"],
-        ["of it for being on", _joules(found.on), f"{found.on / found.joules:.0%}"],
-        ["a GPU, mean", f"{found.watts:,.0f} W", ""],
-        ["a GPU in the step that draws most", f"{found.highest:,.0f} W", ""],
-    ]
-    if record["j_per_output_token"] is not None:
-        rows.append([f"an output token, {asked.scope}", _joules(record["j_per_output_token"]), ""])
-        rows.append([f"a request, {asked.scope}", _joules(record["request_j"]), ""])
-    if record["g_per_million_output_tokens"] is not None:
-        rows.append(["CO2 of a million output tokens", f"{record['g_per_million_output_tokens']:,.1f} g", ""])
+    figures, whole = _run(found, asked, result), _all_of(found)
+    parts = {"prompts": found.prompts, "decoding": found.decodes, "no step: idle": found.idle, whole: found.joules}
+    parts["of it for being on"] = found.on
+    shares = {label: f"{part / found.joules:.0%}" for label, part in parts.items()}
+    rows = [[label, said, shares.get(label, "")] for label, said in pairs(figures)]
     table = Table(title="Energy", columns=["", "value", "share"], rows=rows, right=frozenset({"value", "share"}))
     notes = [*report.notes, ERROR_NOTE, *carbon_notes(asked)]
-    return replace(report, record={**report.record, "energy": record}, tables=[*report.tables, table], notes=notes)
+    energy = {**asked_record(asked), **record(figures)}
+    return replace(report, record={**report.record, "energy": energy}, tables=[*report.tables, table], notes=notes)
+
+
+def _all_of(found: RunEnergy) -> str:
+    return f"all of {found.devices} GPU{'s' * (found.devices > 1)}"
+
+
+def _run(found: RunEnergy, asked: EnergyAsked, result: SimulationResult) -> list[Figure]:
+    """The joules of a run, by what they were spent on, and of a token and a request."""
+    seconds, whole = found.seconds, asked.whole(found.joules, found.devices, found.seconds)
+    tokens, requests = result.output_rate * result.duration, result.request_rate * result.duration
+    grams = None if asked.carbon is None else whole / JOULES_PER_KWH * asked.carbon.grams
+    each, request = whole / tokens if tokens else None, whole / requests if requests else None
+    million = None if grams is None or not tokens else grams / tokens * 1e6
+    return [
+        Figure("joules", whole),
+        Figure("gpu_joules", found.joules),
+        Figure("prompt_joules", found.prompts, "prompts", joules),
+        Figure("decode_joules", found.decodes, "decoding", joules),
+        Figure("idle_joules", found.idle, "no step: idle", joules),
+        text(_all_of(found), joules(found.joules)),
+        Figure("idle_share", found.on / found.joules, "of it for being on", text=joules(found.on)),
+        Figure("gpu_w_mean", found.watts, "a GPU, mean", lambda watts: f"{watts:,.0f} W"),
+        Figure(
+            "gpu_w_highest_step", found.highest, "a GPU in the step that draws most", lambda watts: f"{watts:,.0f} W"
+        ),
+        Figure("w_mean", whole / seconds),
+        Figure("gpus", found.devices),
+        Figure("j_per_output_token", each, f"an output token, {asked.scope}", joules, seen=each is not None),
+        Figure("request_j", request, f"a request, {asked.scope}", joules, seen=each is not None),
+        Figure("request_g", None if grams is None or not requests else grams / requests),
+        Figure(
+            "g_per_million_output_tokens",
+            million,
+            "CO2 of a million output tokens",
+            lambda grams: f"{grams:,.1f} g",
+            seen=million is not None,
+        ),
+    ]
 
 
 def carbon_notes(asked: EnergyAsked) -> list[str]:
@@ -152,5 +165,5 @@ def carbon_notes(asked: EnergyAsked) -> list[str]:
     return [f"CO2: {asked.carbon.grams:g} g/kWh, {asked.carbon.source}; operation alone, nothing of the making"]
 
 
-def _joules(value: float) -> str:
+def joules(value: float) -> str:
     return format_quantity(value, "J")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite, isnan
+from math import inf, isnan
 from typing import Any
 
+from inferplan.figures import Figure, finite, record, side_by_side, text
 from inferplan.serving.outages import Episode, Outages, Stretch, anew_late
 from inferplan.serving.result import SimulationResult
 from inferplan.table import SCHEMA_VERSION, Report, Table
@@ -19,57 +20,61 @@ _ROWS, _BINS = 32, 400
 def failure_report(result: SimulationResult) -> Report:
     """What users have before, during and after each failure, the failures, and the time around them in bins."""
     seen = Outages(result)
-    rows = [stretch_record(one) for one in seen.stretches]
-    given, slo = result.conditions, result.slo
-    record = {
+    stretches, given = [_stretch(seen, one, one.name) for one in seen.stretches], result.conditions
+    rows = [record(row) for row in stretches]
+    run = {
         "schema_version": SCHEMA_VERSION,
         "recovered": seen.recovered,
-        "slo": {f"{name}_s": limit for name, limit in slo.limits.items()},
-        "percentile": slo.percentile,
+        "slo": {f"{name}_s": limit for name, limit in result.slo.limits.items()},
+        "percentile": result.slo.percentile,
         "requests": result.counts,
         "began_anew": int(anew_late(seen)[0]),
         "in_fleet_before": seen.level,
         "failures": episode_records(seen),
         "stretches": rows,
-        "timeline": [stretch_record(one) for one in seen.bins(_BINS)],
+        "timeline": [record(_stretch(seen, one)) for one in seen.bins(_BINS)],
         "basis": result.basis,
         "conditions": given,
     }
-    tables = [_stretches(seen), _failures(seen), _timeline(seen)]
-    return Report(record=record, tables=tables, notes=_notes(seen), rows=rows)
+    tables = [
+        side_by_side(
+            f"{given['deployment']}: replicas fail", [row for row, one in zip(stretches, seen.stretches) if one.arrived]
+        ),
+        side_by_side("Failures", [_episode(seen, episode) for episode in seen.episodes]),
+        side_by_side("Around the failures", [_bin(seen, one) for one in seen.bins(_ROWS)]),
+    ]
+    return Report(record=run, tables=tables, notes=_notes(seen), rows=rows)
 
 
-def stretch_record(one: Stretch) -> dict[str, Any]:
-    """A stretch of time with units in its keys; null for what is not there, and for what never ends."""
-    return {
-        "name": one.name or None,
-        "start_s": _finite(one.start),
-        "stop_s": _finite(one.stop),
-        "replicas": one.replicas,
-        "requests": one.arrived,
-        **{f"{name}_s": _finite(value) for name, value in one.latencies.items()},
-        "within": one.within,
-        "began_anew": one.anew,
-        "in_fleet_most": one.most,
-    }
+def _stretch(seen: Outages, one: Stretch, name: str | None = None) -> list[Figure]:
+    """A stretch of time, or a bin; null for what is not there, and for what never ends."""
+    percentile, limited = seen.result.slo.percentile, list(seen.result.slo.limits) or ["ttft", "tpot"]
+    return [
+        Figure("name", name or None, "requests that come", left=True, seen=name is not None),
+        Figure("start_s", finite(one.start)),
+        Figure("stop_s", finite(one.stop)),
+        Figure("replicas", one.replicas, "replicas", ".2f"),
+        Figure("requests", one.arrived, "requests", ","),
+        *(
+            Figure(
+                f"{name}_s", finite(value), f"{_NAMES[name]} p{percentile:g}", text=_time(value), seen=name in limited
+            )
+            for name, value in one.latencies.items()
+        ),
+        Figure("within", one.within, "within limits", ".2%"),
+        Figure("began_anew", one.anew, "anew", ","),
+        Figure("in_fleet_most", one.most, "most in the fleet", ","),
+    ]
+
+
+def _bin(seen: Outages, one: Stretch) -> list[Figure]:
+    """A bin of the time around the failures."""
+    return [text("from the failure", f"{one.start - seen.episodes[0].at:+,.4g} s"), *_stretch(seen, one)]
 
 
 def episode_records(seen: Outages) -> list[dict[str, Any]]:
     """Each episode: what was lost and when it was over."""
-    return [
-        {
-            "at_s": episode.at,
-            "replicas_lost": sum(len(outage.lost) for outage in episode.outages),
-            "back_s": episode.back,
-            "backlog_gone_s": _finite(episode.over),
-            "recovered_after_s": _finite(episode.over - episode.at),
-            "began_anew": sum(outage.anew for outage in episode.outages),
-            "in_fleet_peak": episode.peak,
-            "in_fleet_before": episode.level,
-            "within_while_missing": seen.stretch("", (episode.at, episode.back)).within,
-        }
-        for episode in seen.episodes
-    ]
+    return [record(_episode(seen, episode)) for episode in seen.episodes]
 
 
 def failure_table(runs: Sequence[tuple[str, Outages]], what: str) -> Table:
@@ -77,77 +82,43 @@ def failure_table(runs: Sequence[tuple[str, Outages]], what: str) -> Table:
 
     what: that the runs differ by.
     """
-    own = ["replicas lost", "began anew", "back after", "backlog gone after", "most in the fleet", "within meanwhile"]
-    columns = [what, "at", *own]
     rows = [
-        [name, *_failure(seen, episode), _within(seen, episode)] for name, seen in runs for episode in seen.episodes
+        [text(what, name, left=True), *_episode(seen, episode, several=True)]
+        for name, seen in runs
+        for episode in seen.episodes
     ]
-    return Table(title="Failures", columns=columns, rows=rows, right=frozenset(columns[1:]))
+    return side_by_side("Failures", rows)
 
 
-def _within(seen: Outages, episode: Episode) -> str:
-    share = seen.stretch("", (episode.at, episode.back)).within
-    return "-" if share is None else f"{share:.2%}"
+def _episode(seen: Outages, episode: Episode, several: bool = False) -> list[Figure]:
+    """What an episode lost and when it was over. several: beside other runs."""
+    anew, after = sum(outage.anew for outage in episode.outages), episode.over - episode.at
+    within = seen.stretch("", (episode.at, episode.back)).within
+    return [
+        Figure("at_s", episode.at, "at", _seconds),
+        Figure("replicas_lost", sum(len(outage.lost) for outage in episode.outages), "replicas lost", ","),
+        text("began anew", f"{anew:,}"),
+        Figure("back_s", episode.back, "back after", text=_seconds(episode.back - episode.at)),
+        Figure("backlog_gone_s", finite(episode.over)),
+        Figure("recovered_after_s", finite(after), "backlog gone after", _seconds, absent="not in this run"),
+        Figure("began_anew", anew),
+        Figure(
+            "in_fleet_peak",
+            episode.peak,
+            "most in the fleet",
+            text=f"{episode.peak:,} ({episode.level:,.1f} before, mean)",
+        ),
+        Figure("in_fleet_before", episode.level),
+        Figure("within_while_missing", within, "within meanwhile", ".2%", seen=several),
+    ]
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if isfinite(value) else None
+def _seconds(value: float) -> str:
+    return format_time(value, 4)
 
 
 def _time(value: float) -> str:
     return "-" if isnan(value) else "never" if value == inf else format_time(value, 3)
-
-
-def _latencies(seen: Outages) -> list[str]:
-    """Those of a table: the limited ones, or TTFT and TPOT."""
-    return list(seen.result.slo.limits) or ["ttft", "tpot"]
-
-
-def _columns(seen: Outages) -> list[str]:
-    at = f"p{seen.result.slo.percentile:g}"
-    return [*(f"{_NAMES[name]} {at}" for name in _latencies(seen)), "within limits", "anew", "most in the fleet"]
-
-
-def _cells(seen: Outages, one: Stretch) -> list[str]:
-    return [
-        f"{one.replicas:.2f}",
-        f"{one.arrived:,}",
-        *(_time(one.latencies[name]) for name in _latencies(seen)),
-        "-" if one.within is None else f"{one.within:.2%}",
-        f"{one.anew:,}",
-        f"{one.most:,}",
-    ]
-
-
-def _stretches(seen: Outages) -> Table:
-    columns = ["requests that come", "replicas", "requests", *_columns(seen)]
-    rows = [[one.name, *_cells(seen, one)] for one in seen.stretches if one.arrived]
-    title = f"{seen.result.conditions['deployment']}: replicas fail"
-    return Table(title=title, columns=columns, rows=rows, right=frozenset(columns[1:]))
-
-
-def _failures(seen: Outages) -> Table:
-    columns = ("at", "replicas lost", "began anew", "back after", "backlog gone after", "most in the fleet")
-    rows = [_failure(seen, episode) for episode in seen.episodes]
-    return Table(title="Failures", columns=columns, rows=rows, right=frozenset(columns))
-
-
-def _failure(seen: Outages, episode: Episode) -> list[str]:
-    return [
-        format_time(episode.at, 4),
-        f"{sum(len(outage.lost) for outage in episode.outages):,}",
-        f"{sum(outage.anew for outage in episode.outages):,}",
-        format_time(episode.back - episode.at, 4),
-        "not in this run" if episode.over == inf else format_time(episode.over - episode.at, 4),
-        f"{episode.peak:,} ({episode.level:,.1f} before, mean)",
-    ]
-
-
-def _timeline(seen: Outages) -> Table:
-    first = seen.episodes[0].at
-    columns = ["from the failure", "replicas", "requests", *_columns(seen)]
-    rows = [[f"{one.start - first:+,.4g} s", *_cells(seen, one)] for one in seen.bins(_ROWS)]
-    return Table(title="Around the failures", columns=columns, rows=rows, right=frozenset(columns))
 
 
 def _notes(seen: Outages) -> list[str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from math import isfinite
-from typing import Any
-
 from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.catalog.bills import price_text
+from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.finalists import carried_over
 from inferplan.planning.fleet import Design, FleetPlan, Kind, Part, Single
@@ -17,192 +15,167 @@ from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.reports.plan import BOTTLENECKS
 from inferplan.reports.plan_figures import quants
 from inferplan.serving.result import SimulationResult
-from inferplan.table import Report, Table
-from inferplan.units import format_time
+from inferplan.table import Report
 
 
 def fleet_report(plan: FleetPlan) -> Report:
     """The mix, what one kind of GPU would cost alone, the stocks, and the replicas that were tried."""
-    parts = [_part(plan, part) for part in plan.parts]
-    question, best = plan.question, plan.best_single
-    record = {
+    question, best, unit = plan.question, plan.best_single, plan.question.prices.currency
+    parts, stocks = [_part(plan, part) for part in plan.parts], [_stock(plan, kind) for kind in plan.asked.kinds]
+    designs = [_design(one) for one in {id(way.design): way.design for way in plan.ways}.values()]
+    mix = {
         "model": question.space.base.model,
         "requests_per_s": question.demand.rate,
         "slo": {f"{name}_s": limit for name, limit in question.slo.limits.items()},
         "percentile": question.slo.percentile,
         "utilisation": question.sizing.utilisation,
         "own_price_per_device_hour": plan.asked.own_price,
-        "currency": question.prices.currency,
+        "currency": unit,
         "cost_per_hour": plan.cost,
         "cost_per_month": plan.cost * HOURS_PER_MONTH,
         "devices": plan.devices,
         "carries_requests_per_s": plan.given,
         "proven_cheapest": plan.mix.gap == 0.0,
         "saving_per_hour": None if best is None else best.cost - plan.cost,
-        **_latencies(plan, plan.run),
+        **record(_latencies(plan, plan.run)),
         "verdict": plan.run.verdict,
         "requests": plan.run.counts,
         "keeps_the_limits": plan.keeps(plan.run),
-        "parts": parts,
+        "parts": [record(part) for part in parts],
         "known_error": error_record(_served(plan)),
-        "alone": [_single(single) for single in plan.singles],
-        "stock": [_stock(plan, kind) for kind in plan.asked.kinds],
-        "designs": [_design(design) for design in _designs(plan)],
+        "alone": [record(_single(plan, single)) for single in plan.singles],
+        "stock": [record(stock) for stock in stocks],
+        "designs": [record(design) for design in designs],
     }
-    tables = [_mix_table(plan), _alone_table(plan), _stock_table(plan), _design_table(plan)]
-    return Report(record=record, tables=tables, notes=_notes(plan), rows=[_flat(part) for part in parts])
+    dearest_last = sorted(plan.singles, key=lambda single: single.cost)
+    whole = [text("fleet", "the mix", left=True), Figure("", plan.devices, "GPUs", ",")]
+    whole += [Figure("", plan.cost, f"{unit}/h", ",.2f"), text("against the mix", "", left=True)]
+    carried = f"What a replica carries within the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)"
+    tables = [
+        side_by_side(_title(plan), [*parts, _whole(plan)]),
+        side_by_side("One kind of GPU alone", [whole, *(_single(plan, single) for single in dearest_last)]),
+        side_by_side("Stock, in GPUs", stocks),
+        side_by_side(carried, designs),
+    ]
+    flat = [record(figure for figure in part if figure.key not in ("replica", "bill")) for part in parts]
+    return Report(record=mix, tables=tables, notes=_notes(plan), rows=flat)
 
 
-def _flat(part: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if name not in ("replica", "bill")}
+def _title(plan: FleetPlan) -> str:
+    unit, percentile = plan.question.prices.currency, percentile_of(plan.question.slo)
+    limits = plan.question.slo.limits.items()
+    asked = ", ".join(f"{METRIC_NAMES[name]} {percentile} < {short_time(limit)}" for name, limit in limits)
+    month = plan.cost * HOURS_PER_MONTH
+    return (
+        f"{plan.question.space.base.model}: {plan.question.demand.describe()}; {asked}: "
+        f"{plan.cost:,.2f} {unit}/h, {month:,.0f} {unit} a month"
+    )
 
 
-def _latencies(plan: FleetPlan, run: SimulationResult) -> dict[str, float | None]:
-    """At the percentile; none where the queue grows."""
-    return {f"{name}_s": value if plan.run.steady else None for name, value in plan.at_percentile(run).items()}
+def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
+    """At the percentile, those over their limit marked; none where the queue grows."""
+    percentile, limits = percentile_of(plan.question.slo), plan.question.slo.limits
+    figures = []
+    for name, value in plan.at_percentile(run).items():
+        label = f"{METRIC_NAMES[name]} {percentile}"
+        over = " !" * (name in limits and value > limits[name])
+        figures.append(
+            Figure(
+                f"{name}_s",
+                value if run.steady else None,
+                label,
+                lambda value, over=over: short_time(value) + over,
+                seen=name in limits,
+            )
+        )
+    return figures
 
 
-def _part(plan: FleetPlan, part: Part) -> dict[str, Any]:
+def _part(plan: FleetPlan, part: Part) -> list[Figure]:
+    """Replicas of one design on one kind of GPU."""
     deployment, bill = part.way.design.option.deployment, part.bill
-    return {
-        "gpu": deployment.hardware.name,
-        "source": part.way.kind.source,
-        "replicas": part.replicas,
-        "devices": part.devices,
-        "requests_per_s": part.load,
-        "share": part.share,
-        "cost_per_hour": bill.per_hour,
-        "max_num_seqs": part.way.design.replica.flags.max_num_seqs,
-        "max_num_batched_tokens": part.way.design.replica.flags.max_num_batched_tokens,
-        **_latencies(plan, part.run),
-        "keeps_the_limits": plan.keeps(part.run),
-        "replica": deployment_record(deployment),
-        "bill": bill_record(bill),
-    }
+    of = f" of {bill.bought:,}" if bill.idle else ""
+    return [
+        Figure("gpu", deployment.hardware.name, "GPU", text=part.way.kind.name, left=True),
+        Figure("source", part.way.kind.source, "from", left=True),
+        text("replica", _shape(part.way.design), left=True),
+        Figure("replicas", part.replicas, "replicas", ","),
+        Figure("devices", part.devices, "GPUs", text=f"{part.devices:,}{of}"),
+        Figure("requests_per_s", part.load, "requests/s", ",.2f"),
+        Figure("share", part.share, "share", ".1%"),
+        Figure("cost_per_hour", bill.per_hour, f"{plan.question.prices.currency}/h", ",.2f"),
+        Figure("max_num_seqs", part.way.design.replica.flags.max_num_seqs),
+        Figure("max_num_batched_tokens", part.way.design.replica.flags.max_num_batched_tokens),
+        *_latencies(plan, part.run),
+        Figure("keeps_the_limits", plan.keeps(part.run)),
+        Figure("replica", deployment_record(deployment)),
+        Figure("bill", bill_record(bill)),
+    ]
 
 
-def _single(single: Single) -> dict[str, Any]:
-    possible = single.mix is not None
-    return {
-        "gpu": single.gpu,
-        "devices": single.devices if possible else None,
-        "cost_per_hour": single.cost if possible else None,
-        "most_requests_per_s": single.most if isfinite(single.most) else None,
-    }
+def _whole(plan: FleetPlan) -> list[Figure]:
+    """The last line of the table of parts."""
+    return [
+        text("GPU", "all", left=True),
+        text("from", "", left=True),
+        text("replica", "", left=True),
+        Figure("", sum(part.replicas for part in plan.parts), "replicas", ","),
+        Figure("", plan.devices, "GPUs", ","),
+        Figure("", plan.question.demand.rate or 0.0, "requests/s", ",.2f"),
+        text("share", "100.0%"),
+        Figure("", plan.cost, f"{plan.question.prices.currency}/h", ",.2f"),
+        *_latencies(plan, plan.run),
+    ]
 
 
-def _stock(plan: FleetPlan, kind: Kind) -> dict[str, Any]:
+def _single(plan: FleetPlan, single: Single) -> list[Figure]:
+    """What one kind of GPU alone would cost, or the most that it carries."""
+    unit, possible = plan.question.prices.currency, single.mix is not None
+    name = next(kind.name for kind in plan.asked.kinds if kind.gpu == single.gpu)
+    more = single.cost - plan.cost
+    said = f"{more:,.2f} {unit}/h more" if more > 0.005 else "the same"
+    return [
+        Figure("gpu", single.gpu, "fleet", text=f"{name} alone", left=True),
+        Figure("devices", single.devices if possible else None, "GPUs", ","),
+        Figure("cost_per_hour", single.cost if possible else None, f"{unit}/h", ",.2f"),
+        Figure(
+            "most_requests_per_s",
+            finite(single.most),
+            "against the mix",
+            text=said if possible else f"carries {single.most:.3g} requests/s at most",
+            left=True,
+        ),
+    ]
+
+
+def _stock(plan: FleetPlan, kind: Kind) -> list[Figure]:
     taken = plan.taken(kind)
-    return {
-        "gpu": kind.name,
-        "source": kind.source,
-        "most": kind.most,
-        "taken": taken,
-        "left": None if kind.most is None else kind.most - taken,
-    }
+    return [
+        Figure("gpu", kind.name, "GPU", left=True),
+        Figure("source", kind.source, "from", left=True),
+        Figure("most", kind.most, "stock", ",", absent="no limit"),
+        Figure("taken", taken, "taken", ","),
+        Figure("left", None if kind.most is None else kind.most - taken, "left", ","),
+    ]
 
 
-def _designs(plan: FleetPlan) -> list[Design]:
-    return list({id(way.design): way.design for way in plan.ways}.values())
-
-
-def _design(design: Design) -> dict[str, Any]:
-    return {
-        "gpu": design.option.deployment.hardware.name,
-        "replica": deployment_record(design.option.deployment),
-        "devices": design.devices,
-        "requests_per_s": design.replica.rate,
-        "requests_per_s_and_device": design.replica.rate / design.devices,
-        "breaks_first": design.replica.broken,
-    }
+def _design(design: Design) -> list[Figure]:
+    """What one replica carries."""
+    broken, each = design.replica.broken, design.replica.rate / design.devices
+    deployment = design.option.deployment
+    return [
+        Figure("gpu", deployment.hardware.name, "GPU", left=True),
+        Figure("replica", deployment_record(deployment), "replica", text=_shape(design), left=True),
+        Figure("devices", design.devices, "GPUs"),
+        Figure("requests_per_s", design.replica.rate, "requests/s", ".3f"),
+        Figure("requests_per_s_and_device", each, "a GPU", ".3f"),
+        Figure("breaks_first", broken, "breaks first", text=BOTTLENECKS.get(broken, "-"), left=True),
+    ]
 
 
 def _shape(design: Design) -> str:
     """``"tp2, fp8"``."""
-    parallel = design.option.deployment.parallel
-    return f"{parallel.describe()}, {quants(design.option)}"
-
-
-def _mix_table(plan: FleetPlan) -> Table:
-    percentile, limits = percentile_of(plan.question.slo), plan.question.slo.limits
-    latencies = [f"{METRIC_NAMES[name]} {percentile}" for name in limits]
-    unit = plan.question.prices.currency
-    columns = ["GPU", "from", "replica", "replicas", "GPUs", "requests/s", "share", f"{unit}/h", *latencies]
-    rows = [
-        [
-            part.way.kind.name,
-            part.way.kind.source,
-            _shape(part.way.design),
-            f"{part.replicas:,}",
-            f"{part.devices:,}" + (f" of {part.bill.bought:,}" if part.bill.idle else ""),
-            f"{part.load:,.2f}",
-            f"{part.share:.1%}",
-            f"{part.bill.per_hour:,.2f}",
-            *_times(plan, part.run),
-        ]
-        for part in plan.parts
-    ]
-    load = plan.question.demand.rate or 0.0
-    replicas = sum(part.replicas for part in plan.parts)
-    whole = ["all", "", "", f"{replicas:,}", f"{plan.devices:,}", f"{load:,.2f}", "100.0%", f"{plan.cost:,.2f}"]
-    rows.append([*whole, *_times(plan, plan.run)])
-    asked = ", ".join(f"{METRIC_NAMES[name]} {percentile} < {format_time(v, 3)}" for name, v in limits.items())
-    month = plan.cost * HOURS_PER_MONTH
-    title = (
-        f"{plan.question.space.base.model}: {plan.question.demand.describe()}; {asked}: "
-        f"{plan.cost:,.2f} {unit}/h, {month:,.0f} {unit} a month"
-    )
-    return Table(title=title, columns=columns, rows=rows, right=frozenset(columns[3:]))
-
-
-def _times(plan: FleetPlan, run: SimulationResult) -> list[str]:
-    """The limited latencies at the percentile, those over their limit marked."""
-    found, limits = plan.at_percentile(run), plan.question.slo.limits
-    if not plan.run.steady:
-        return ["-"] * len(limits)
-    return [format_time(found[name], 3) + " !" * (found[name] > limit) for name, limit in limits.items()]
-
-
-def _alone_table(plan: FleetPlan) -> Table:
-    unit = plan.question.prices.currency
-    rows = [["the mix", f"{plan.devices:,}", f"{plan.cost:,.2f}", ""]]
-    for single in sorted(plan.singles, key=lambda single: single.cost):
-        name = next(kind.name for kind in plan.asked.kinds if kind.gpu == single.gpu)
-        if single.mix is None:
-            rows.append([f"{name} alone", "-", "-", f"carries {single.most:.3g} requests/s at most"])
-            continue
-        more = single.cost - plan.cost
-        said = f"{more:,.2f} {unit}/h more" if more > 0.005 else "the same"
-        rows.append([f"{name} alone", f"{single.devices:,}", f"{single.cost:,.2f}", said])
-    columns = ["fleet", "GPUs", f"{unit}/h", "against the mix"]
-    return Table(title="One kind of GPU alone", columns=columns, rows=rows, right=frozenset(columns[1:3]))
-
-
-def _stock_table(plan: FleetPlan) -> Table:
-    rows = []
-    for kind in plan.asked.kinds:
-        taken = plan.taken(kind)
-        most, left = ("no limit", "-") if kind.most is None else (f"{kind.most:,}", f"{kind.most - taken:,}")
-        rows.append([kind.name, kind.source, most, f"{taken:,}", left])
-    columns = ["GPU", "from", "stock", "taken", "left"]
-    return Table(title="Stock, in GPUs", columns=columns, rows=rows, right=frozenset(columns[2:]))
-
-
-def _design_table(plan: FleetPlan) -> Table:
-    columns = ["GPU", "replica", "GPUs", "requests/s", "a GPU", "breaks first"]
-    rows = [
-        [
-            design.option.deployment.hardware.name,
-            _shape(design),
-            str(design.devices),
-            f"{design.replica.rate:.3f}",
-            f"{design.replica.rate / design.devices:.3f}",
-            BOTTLENECKS.get(design.replica.broken, "-"),
-        ]
-        for design in _designs(plan)
-    ]
-    title = f"What a replica carries within the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)"
-    return Table(title=title, columns=columns, rows=rows, right=frozenset(columns[2:5]))
+    return f"{design.option.deployment.parallel.describe()}, {quants(design.option)}"
 
 
 def _served(plan: FleetPlan) -> Served:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from inferplan.figures import Figure, pairs, record, short_time, side_by_side, text
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.infeasible import REASONS
 from inferplan.planning.option import Option
-from inferplan.planning.plan import Plan, row
+from inferplan.planning.plan import Plan
 from inferplan.planning.search import point
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
-from inferplan.planning.verify import TOO_SHORT, Verified
+from inferplan.planning.verify import TOO_SHORT
 from inferplan.reports.cost import cost_table, energy_table
 from inferplan.reports.plan_figures import (
+    candidates,
     cost_of,
     devices,
     energy_of,
     formats,
-    gpus,
     load_of_users,
     money,
-    power_record,
+    power,
     quants,
     shape,
 )
@@ -32,7 +34,7 @@ from inferplan.reports.plan_tiers import chain_text, tiers_table
 from inferplan.reports.simulation import in_slots
 from inferplan.serving.result import adapters_found
 from inferplan.table import Report, Table
-from inferplan.units import format_quantity, format_time
+from inferplan.units import format_time
 
 _RIGHT = frozenset({"value", "GPUs", "cost", "TTFT", "TPOT", "candidates", "tokens/s/GPU", "tokens/s/user", "load"})
 _RIGHT |= {"latency", "requests/s/GPU"}
@@ -63,9 +65,8 @@ def plan_report(plan: Plan) -> Report:
     if not plan.question.demand.offline:
         tables.append(sensitivity_table(plan))
     tables.append(rejections_table(plan))
-    record = plan_record(plan)
-    rows = [row(verified) for verified in [plan.best, *plan.alternatives]]
-    return Report(record=record, tables=tables, notes=notes(plan), rows=rows, headline=answer(plan))
+    rows = [record(row) for row in candidates(plan)]
+    return Report(record=plan_record(plan), tables=tables, notes=notes(plan), rows=rows, headline=answer(plan))
 
 
 def summary_table(plan: Plan) -> Table:
@@ -156,15 +157,7 @@ def power_rows(plan: Plan) -> list[list[str]]:
     """Watts of all devices, where a plan was asked about them."""
     if plan.question.sizing.power is None and not plan.question.space.caps:
         return []
-    found, budget = power_record(plan), plan.question.sizing.power
-    if found is None:
-        return []
-    within = "" if budget is None else f", budget {budget.describe()}"
-    rows = [["power by nameplate", f"{found['nameplate_w'] / 1e3:,.3g} kW{within}"]]
-    if found["mean_w"] is not None:
-        joules = format_quantity(found["j_per_output_token"], "J") if found["j_per_output_token"] else "-"
-        rows.append(["mean draw at this load", f"{found['mean_w'] / 1e3:,.3g} kW, {joules} an output token"])
-    return rows
+    return pairs(power(plan) or [])
 
 
 def confidence_table(plan: Plan) -> Table:
@@ -172,36 +165,33 @@ def confidence_table(plan: Plan) -> Table:
     assert plan.other is not None
     here, there = plan.question.sizing.confidence, plan.other_confidence
     percentile, limits = _at(plan), plan.question.slo.all_limits
-    rows = []
-    for confidence, found in sorted([(here, plan.best), (there, plan.other)], key=lambda pair: pair[0]):
-        option = found.option
-        meant = "the prediction itself" if confidence == MIDDLE else f"x {option.slow.step:.2f} a step"
-        times = [format_time(found.achieved[name], 3) for name in limits]
-        bought = devices(option)
-        rows.append([f"{confidence:g}", meant, bought, shape(option), quants(option), *times, money(option)])
-    names = [METRIC_NAMES[name] for name in limits]
-    columns = ["confidence", "devices", "GPUs", "replicas", "format", *names, "cost"]
     title = f"at what confidence the limits are kept ({percentile}, each of them alone), and what that costs"
-    return Table(title=title, columns=columns, rows=rows, right=frozenset({"confidence", *names, "cost"}))
+    both = sorted([(here, plan.best), (there, plan.other)], key=lambda pair: pair[0])
+    return side_by_side(
+        title,
+        [
+            [
+                Figure("", confidence, "confidence", "g"),
+                text("devices", _slowness(confidence, found.option), left=True),
+                text("GPUs", devices(found.option), left=True),
+                text("replicas", shape(found.option), left=True),
+                text("format", quants(found.option), left=True),
+                *(Figure("", found.achieved[name], METRIC_NAMES[name], short_time) for name in limits),
+                text("cost", money(found.option)),
+            ]
+            for confidence, found in both
+        ],
+    )
+
+
+def _slowness(confidence: float, option: Option) -> str:
+    return "the prediction itself" if confidence == MIDDLE else f"x {option.slow.step:.2f} a step"
 
 
 def alternatives_table(plan: Plan) -> Table:
     """The plan and the other finalists that meet the limits, cheapest first."""
-    percentile = _at(plan)
-    rows = [
-        _alternative(verified, plan.served(verified) * verified.option.output / verified.option.devices)
-        for verified in [plan.best, *plan.alternatives]
-    ]
-    columns = ["GPU", "GPUs", "replicas", "format", "TTFT", "TPOT", "tokens/s/GPU", "cost"]
-    if plan.option.deployment.model.encodes:
-        columns[4:7] = ["latency", "requests/s/GPU"]
-        rows = [[*row[:5], *row[6:]] for row in rows]
-    return Table(
-        title=f"the plan and the alternatives that meet the limits ({percentile})",
-        columns=columns,
-        rows=rows,
-        right=_RIGHT,
-    )
+    title = f"the plan and the alternatives that meet the limits ({_at(plan)})"
+    return side_by_side(title, candidates(plan))
 
 
 def _at(plan: Plan) -> str:
@@ -210,35 +200,26 @@ def _at(plan: Plan) -> str:
     return f"{percentile} of all classes together" if plan.question.demand.classes else percentile
 
 
-def _alternative(verified: Verified, served: float) -> list[str]:
-    option = verified.option
-    return [
-        gpus(option),
-        str(option.devices),
-        shape(option),
-        quants(option),
-        format_time(verified.achieved["ttft"], 3),
-        format_time(verified.achieved["tpot"], 3),
-        f"{served:,.0f}",
-        money(option),
-    ]
-
-
 def sensitivity_table(plan: Plan) -> Table:
     """The same replicas under less and more load."""
-    limits = plan.question.slo.limits
-    rows = []
-    for entry in plan.sensitivity:
-        cells = [f"{entry['load']:.0%}"]
-        cells += ["-" if entry["verdict"] == "overloaded" else format_time(entry[f"{name}_s"], 3) for name in limits]
-        said = entry["verdict"] in ("overloaded", TOO_SHORT)
-        verdict = "yes" if entry["meets"] else entry["verdict"] if said else "no"
-        rows.append([*cells, verdict, str(entry["replicas_needed"] or "-")])
-    names = [METRIC_NAMES[name] for name in limits]
-    columns = ["load", *names, "meets", "replicas for this load"]
     title = "the same replicas under other loads (simulated), and the replicas each load would be given"
     title += f"; {_at(plan)}" if plan.question.demand.classes else ""
-    return Table(title=title, columns=columns, rows=rows, right=frozenset({"load", *names, "replicas for this load"}))
+    return side_by_side(title, [_load(plan, entry) for entry in plan.sensitivity])
+
+
+def _load(plan: Plan, entry: dict[str, Any]) -> list[Figure]:
+    """The replicas under another load."""
+    over, verdict = entry["verdict"] == "overloaded", entry["verdict"]
+    meets = "yes" if entry["meets"] else verdict if over or verdict == TOO_SHORT else "no"
+    return [
+        Figure("", entry["load"], "load", ".0%"),
+        *(
+            Figure("", None if over else entry[f"{name}_s"], METRIC_NAMES[name], short_time)
+            for name in plan.question.slo.limits
+        ),
+        text("meets", meets, left=True),
+        Figure("", entry["replicas_needed"] or None, "replicas for this load"),
+    ]
 
 
 def rejections_table(plan: Plan) -> Table:

@@ -1,21 +1,22 @@
-"""What follows from a plan: how a replica is started, the bill, the energy, what the limits would have to be."""
+"""What follows from a plan: its columns, how a replica is started, bill, power, what the limits would have to be."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 from inferplan.answers.cost import Cost, Energy, Rates
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, command_line, launch
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
+from inferplan.figures import Figure, short_time, text
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.verify import Verified
 from inferplan.serving.techniques.speculation import break_even
+from inferplan.units import format_quantity
 
 
 def launch_of(plan: Plan) -> Launch:
@@ -162,26 +163,6 @@ def device(deployment: Deployment) -> str:
     return deployment.hardware.name + ("" if cap is None else f" at {cap.watts:g} W")
 
 
-def power_record(plan: Plan) -> dict[str, Any] | None:
-    """Watts of all devices by nameplate and on average, with joules of a token; ``None`` without a TDP on file."""
-    option, budget = plan.option, plan.question.sizing.power
-    try:
-        rated = (budget or PowerBudget(watts=inf)).beside
-        by_name = PowerBudget(watts=inf, beside=rated).least(option.kinds)
-    except InferplanError:
-        return None
-    watts = plan.best.watts
-    served = plan.rate * option.output
-    return {
-        "nameplate_w": by_name,
-        "mean_w": watts,
-        "j_per_output_token": watts / served if watts is not None and served else None,
-        "scope": rated.scope,
-        "budget_w": None if budget is None else budget.watts,
-        "provision": None if budget is None else budget.provision,
-    }
-
-
 def quants(option: Option) -> str:
     """The formats as they were asked for, of prompts and of decodes where they differ."""
     requests = [option.request] if option.prompts is None else [option.prompts.request, option.request]
@@ -214,3 +195,89 @@ def shape(option: Option) -> str:
     if option.pools:
         return f"{option.pools[0]} prefill + {option.pools[1]} decode, each {parallel}{drafts}"
     return f"{option.replicas} x ({parallel}{drafts})"
+
+
+def candidate(plan: Plan, found: Verified) -> list[Figure]:
+    """A finalist of a plan: its row of JSON and CSV, and of the table of alternatives."""
+    option, deployment, at = found.option, found.option.deployment, found.achieved
+    parallel, encodes, lora = deployment.parallel, deployment.model.encodes, deployment.lora
+    served = plan.served(found) * option.output / option.devices
+    return [
+        Figure("gpu", deployment.hardware.name, "GPU", text=gpus(option), left=True),
+        Figure("devices", option.devices, "GPUs"),
+        Figure("replicas", option.replicas, "replicas", text=shape(option), left=True),
+        Figure("spare", option.spare),
+        Figure("precision", deployment.formats, "format", text=quants(option), left=True),
+        Figure("tp", parallel.tp),
+        Figure("pp", parallel.pp),
+        Figure("ep", parallel.ep),
+        Figure("dp", parallel.dp),
+        Figure("redundant_experts", parallel.redundant),
+        Figure("two_batch_overlap", deployment.two_batches is not None),
+        Figure("engine", deployment.engine.describe()),
+        Figure("prefill_replicas", option.pools[0] if option.pools else None),
+        Figure("decode_replicas", option.pools[1] if option.pools else None),
+        *_prompts(option),
+        Figure("token_budget", option.budget),
+        Figure("max_num_seqs", found.slots),
+        Figure("ttft_s", at["ttft"], "latency" if encodes else "TTFT", short_time),
+        Figure("tpot_s", at["tpot"], "TPOT", short_time, seen=not encodes),
+        Figure("e2el_s", at["e2el"]),
+        Figure("answer_ttft_s", at.get("answer_ttft")),
+        Figure("verdict", found.verdict),
+        Figure("screened_capacity_requests_per_s", option.rate),
+        Figure("screened_output_tokens_per_s_per_device", None if encodes else option.per_device),
+        Figure("output_tokens_per_s_per_user", None if encodes else 1 / at["tpot"]),
+        text("requests/s/GPU" if encodes else "tokens/s/GPU", f"{served:,.0f}"),
+        Figure("cost", option.cost, "cost", text=money(option)),
+        Figure("currency", option.tariff.currency if option.tariff else None),
+        Figure("hours", option.hours),
+        Figure("draft_tokens", option.speculation.length or None),
+        Figure("on_host", [one.describe() for one in deployment.elsewhere] or None),
+        Figure("max_loras", None if lora is None else lora.slots),
+        Figure("calibration", deployment.calibration.described),
+        Figure("power_cap_w", None if deployment.cap is None else deployment.cap.watts),
+    ]
+
+
+def candidates(plan: Plan) -> list[list[Figure]]:
+    """The plan and its alternatives, cheapest first."""
+    return [candidate(plan, found) for found in [plan.best, *plan.alternatives]]
+
+
+def _prompts(option: Option) -> list[Figure]:
+    """What computes prompts, where it is not what decodes, and its own token budget where pools are apart."""
+    found = None if option.prompts is None else option.prompts.deployment
+    figures = {
+        "gpu": found and found.hardware.name,
+        "devices": found and option.kinds[0][1],
+        "precision": found and found.formats,
+        **{name: found and getattr(found.parallel, name) for name in ("tp", "pp", "ep", "dp")},
+        "redundant_experts": found and found.parallel.redundant,
+        "two_batch_overlap": None if found is None else found.two_batches is not None,
+        "token_budget": option.prompt_budget,
+    }
+    return [Figure(f"prefill_{name}", value) for name, value in figures.items()]
+
+
+def power(plan: Plan) -> list[Figure] | None:
+    """Watts of all devices by nameplate and on average, with joules of a token; ``None`` without a TDP on file."""
+    budget, mean, served = plan.question.sizing.power, plan.best.watts, plan.rate * plan.option.output
+    try:
+        rated = (budget or PowerBudget(watts=inf)).beside
+        by_name = PowerBudget(watts=inf, beside=rated).least(plan.option.kinds)
+    except InferplanError:
+        return None
+    each = mean / served if mean is not None and served else None
+    within = "" if budget is None else f", budget {budget.describe()}"
+    drawn = (
+        None if mean is None else f"{mean / 1e3:,.3g} kW, {format_quantity(each, 'J') if each else '-'} an output token"
+    )
+    return [
+        Figure("nameplate_w", by_name, "power by nameplate", text=f"{by_name / 1e3:,.3g} kW{within}"),
+        Figure("mean_w", mean, "mean draw at this load", text=drawn, seen=mean is not None),
+        Figure("j_per_output_token", each),
+        Figure("scope", rated.scope),
+        Figure("budget_w", None if budget is None else budget.watts),
+        Figure("provision", None if budget is None else budget.provision),
+    ]

@@ -10,17 +10,16 @@ from typing import Any
 
 from inferplan import __version__
 from inferplan.extras import require
-from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
+from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.formulas import plan_formulas
 from inferplan.planning.plan import Plan
 from inferplan.reports import plots
 from inferplan.reports.glossary import glossary
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_figures import load_of_users
-from inferplan.reports.plan_notes import notes
+from inferplan.reports.plan_notes import alternative, assumptions, key_figures, notes, recommendation, risk
 from inferplan.reports.plan_pictures import drawings
 from inferplan.reports.plan_terms import plan_terms
-from inferplan.reports.plan_words import alternative, key_figures, recommendation, risk
 from inferplan.table import Report, Table, markdown_text, render
 from inferplan.terms import Term
 from inferplan.units import format_time
@@ -72,28 +71,6 @@ def _words(plan: Plan, tables: Sequence[Table]) -> str:
     """Everything a reader meets in the tables and the first lines, in which to look for words to explain."""
     cells = [cell for table in tables for row in [[table.title], table.columns, *table.rows] for cell in row]
     return "\n".join([_question(plan), recommendation(plan), risk(plan), *cells, *notes(plan), *assumptions(plan)])
-
-
-def assumptions(plan: Plan) -> list[str]:
-    """What was taken for granted."""
-    question = plan.question
-    demand = question.demand
-    kinds = {"poisson": "Poisson arrivals", "constant": "evenly spaced arrivals"}
-    kind = kinds.get(demand.arrivals, f"{demand.arrivals} arrivals of burstiness {demand.burstiness:g}")
-    arrivals = users_in_words(demand) if demand.users is not None else kind
-    lines = [
-        f"lengths: prompt {demand.prompt.kind} {demand.prompt.average:,.0f}, output {demand.output.kind} "
-        f"{demand.output.average:,.0f} tokens; {arrivals if not demand.trace else 'arrivals as in the trace'}",
-        f"a replica is given at most {question.sizing.utilisation:.0%} of its capacity; {question.sizing.spare} spare",
-        "a latency is conditional on the engine's flags and on the traffic above",
-        "prices are those of a moment; energy is that of the devices at full TDP, without the building",
-    ]
-    drafting = question.space.drafting_of(plan.option.speculation)
-    if drafting is not None:
-        lines.append(f"speculative decoding: {drafting.describe()}" + (f"; {drafting.basis}" if drafting.basis else ""))
-    if plan.option.pools:
-        lines.append("prompts and decodes on pools of their own; the cache moves over the scale-out link")
-    return lines
 
 
 def _question(plan: Plan) -> str:

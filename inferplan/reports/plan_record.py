@@ -8,19 +8,21 @@ from typing import Any
 
 from inferplan.answers.emit import base_note, given
 from inferplan.catalog.assemble import Request
+from inferplan.figures import record
 from inferplan.planning.four_bits import asked_with
 from inferplan.planning.option import Option
-from inferplan.planning.plan import Plan, row
+from inferplan.planning.plan import Plan
 from inferplan.planning.verify import Verified
 from inferplan.reports.cost import cost_record, energy_record
 from inferplan.reports.plan_figures import (
     break_even_batch,
+    candidate,
     cheapest_drafting,
     cost_of,
     energy_of,
     launch_line,
     launch_of,
-    power_record,
+    power,
     prompts_launch_of,
     relaxation,
     screened_costs,
@@ -35,11 +37,11 @@ _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.ma
 
 def plan_record(plan: Plan) -> dict[str, Any]:
     """The JSON of ``inferplan plan`` (docs/planning.md)."""
-    searched, cost, energy = plan.searched, cost_of(plan), energy_of(plan)
+    searched, cost, energy, watts = plan.searched, cost_of(plan), energy_of(plan), power(plan)
     return {
         "question": question_record(plan),
         "plan": {
-            **row(plan.best),
+            **candidate_record(plan, plan.best),
             "requests_per_s": plan.rate,
             "users_waiting": plan.waiting,
             "classes": _classes(plan),
@@ -59,15 +61,17 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         },
         "cost": cost_record(cost) if cost else None,
         "energy": energy_record(energy) if energy else None,
-        "power": power_record(plan),
+        "power": None if watts is None else record(watts),
         "cache_tiers": tiers_record(plan),
         "at_the_other_confidence": None
         if plan.other is None
-        else {"confidence": plan.other_confidence, **row(plan.other)},
-        "measured_alternative": None if plan.measured is None else row(plan.measured),
-        "four_bits": None if plan.four_bits is None else {"quant": asked_with(plan.question), **row(plan.four_bits)},
+        else {"confidence": plan.other_confidence, **candidate_record(plan, plan.other)},
+        "measured_alternative": None if plan.measured is None else candidate_record(plan, plan.measured),
+        "four_bits": None
+        if plan.four_bits is None
+        else {"quant": asked_with(plan.question), **candidate_record(plan, plan.four_bits)},
         "not_simulated": plan.unseen,
-        "alternatives": [row(verified) for verified in plan.alternatives],
+        "alternatives": [candidate_record(plan, verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),
         "candidates": {"evaluated": searched.evaluated, "structures": searched.structures},
         "speculation": speculation_record(plan),
@@ -76,6 +80,11 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "sensitivity": [] if plan.question.demand.offline else plan.sensitivity,
         "bands": plan.bands,
     }
+
+
+def candidate_record(plan: Plan, found: Verified) -> dict[str, Any]:
+    """One finalist as a flat record."""
+    return record(candidate(plan, found))
 
 
 def bases_of(verified: Verified) -> tuple[str, ...]:

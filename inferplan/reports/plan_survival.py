@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import Any
 
+from inferplan.figures import Figure, finite, pairs, record, text
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.option import Option
 from inferplan.planning.plan import Plan
 from inferplan.planning.redundancy import YEAR, Survive
-from inferplan.planning.verify import Survival
+from inferplan.planning.verify import Kept, Survival
 from inferplan.reports.plan_figures import devices, money, shape
 from inferplan.table import Table
 from inferplan.units import format_time
@@ -19,31 +19,48 @@ _DAY = 86400.0
 
 def survival_table(plan: Plan) -> Table:
     """The limits while replicas are missing, beside the plan that would do without failures."""
-    survive, found = _asked(plan)
-    option = plan.option
-    rows = [["lost at a time", _lost(survive, found, option)]]
-    for one in found.kept:
-        whose = f"{one.name}: " if one.name else ""
-        rows += [
-            [
-                f"{whose}{METRIC_NAMES[name]} {percentile_of(one.slo)} meanwhile",
-                f"{format_time(one.achieved[name])}, limit {format_time(limit, 3)}",
-            ]
-            for name, limit in one.slo.limits.items()
-        ]
-    rows += [
-        ["judged", f"{found.judged:,} requests that arrive meanwhile, of {found.failures} failures"],
-        ["in flight when they are lost", _anew(found)],
-        *_dearer(plan),
-        *_expected(survive, option),
-    ]
+    rows = [*pairs(_survived(plan)), *pairs(_expected(plan))]
     return Table(title="what is survived (simulated)", columns=["while replicas are lost", "value"], rows=rows)
 
 
-def _asked(plan: Plan) -> tuple[Survive, Survival]:
-    survive, found = plan.question.sizing.survive, plan.best.survival
-    assert survive is not None and found is not None
-    return survive, found
+def survival_record(plan: Plan) -> dict[str, Any] | None:
+    """The same as JSON; ``None`` where nobody asks."""
+    return record(_survived(plan)) or None
+
+
+def _survived(plan: Plan) -> list[Figure]:
+    """What is lost, the limits meanwhile, what that costs; nothing where nobody asks."""
+    survive, found, option = plan.question.sizing.survive, plan.best.survival, plan.option
+    if survive is None or found is None:
+        return []
+    return [
+        Figure("asked", "node" if survive.replicas is None else survive.replicas),
+        Figure("replicas_lost", found.lost, "lost at a time", text=_lost(survive, found, option)),
+        Figure("restart_s", found.restart),
+        Figure("failures_simulated", found.failures),
+        Figure("requests_judged", found.judged),
+        Figure("kept", [_kept(one) for one in found.kept]),
+        *(
+            text(
+                f"{one.name}{': ' if one.name else ''}{METRIC_NAMES[name]} {percentile_of(one.slo)} meanwhile",
+                f"{format_time(one.achieved[name])}, limit {format_time(limit, 3)}",
+            )
+            for one in found.kept
+            for name, limit in one.slo.limits.items()
+        ),
+        text("judged", f"{found.judged:,} requests that arrive meanwhile, of {found.failures} failures"),
+        Figure("began_anew_each", found.anew / found.failures, "in flight when they are lost", text=_anew(found)),
+        Figure("began_anew_late", found.late / found.anew if found.anew else None),
+        *_without_failures(plan),
+        Figure("mtbf_s", survive.mtbf),
+        Figure("expected", record(_expected(plan)) or None),
+    ]
+
+
+def _kept(one: Kept) -> dict[str, Any]:
+    """The latencies of a class, or of all traffic."""
+    times = {f"{name}_s": finite(value) for name, value in one.achieved.items()}
+    return {"name": one.name or None, "percentile": one.slo.percentile, **times}
 
 
 def _lost(survive: Survive, found: Survival, option: Option) -> str:
@@ -59,74 +76,48 @@ def _anew(found: Survival) -> str:
     return f"{each:,.1f} requests a failure begin anew{late}"
 
 
-def _dearer(plan: Plan) -> list[list[str]]:
+def _without_failures(plan: Plan) -> list[Figure]:
     """What would do without failures, and what surviving costs more."""
-    free, option = plan.failure_free, plan.option
+    free, option = None if plan.failure_free is None else plan.failure_free.option, plan.option
     if free is None:
-        return []
-    rows = [["without failures", f"{devices(free.option)}: {shape(free.option)} at {money(free.option)}"]]
-    if option.cost is not None and free.option.cost:
-        more = option.cost - free.option.cost
-        currency = option.tariff.currency if option.tariff else ""
-        rows.append(["surviving costs more", f"{more:,.2f} {currency}/h ({more / free.option.cost:.1%})"])
-    return rows
+        return [Figure("failure_free", None)]
+    row = {
+        "deployment": free.deployment.describe(),
+        "replicas": free.replicas,
+        "devices": free.devices,
+        "cost": free.cost,
+    }
+    figures = [Figure("failure_free", row, "without failures", text=f"{devices(free)}: {shape(free)} at {money(free)}")]
+    if option.cost is not None and free.cost:
+        more, currency = option.cost - free.cost, option.tariff.currency if option.tariff else ""
+        figures.append(text("surviving costs more", f"{more:,.2f} {currency}/h ({more / free.cost:.1%})"))
+    return figures
 
 
-def _expected(survive: Survive, option: Option) -> list[list[str]]:
-    expected = survive.availability(option.deployment, option.replicas)
-    if expected is None or survive.mtbf is None:
+def _expected(plan: Plan) -> list[Figure]:
+    """How often that happens; nothing without a mean time between failures."""
+    survive, option = plan.question.sizing.survive, plan.option
+    expected = None if survive is None else survive.availability(option.deployment, option.replicas)
+    if expected is None or survive is None or survive.mtbf is None:
         return []
-    unit = "nodes" if survive.replicas is None else "replicas"
+    what, share = "nodes" if survive.replicas is None else "replicas", expected.degraded
     return [
-        [
+        Figure(
+            "failures_per_year",
+            expected.failures,
             f"expected, at {survive.mtbf / _DAY:,.4g} days between failures of a GPU",
-            f"{expected.failures:,.3g} {unit} lost a year",
-        ],
-        [
-            "time with any missing, a year",
-            f"{format_time(expected.degraded * YEAR, 3)} ({expected.degraded:.2g} of it)",
-        ],
-        ["time with more missing than survived", f"{format_time(expected.beyond * YEAR, 3)} ({expected.beyond:.2g})"],
+            text=f"{expected.failures:,.3g} {what} lost a year",
+        ),
+        Figure("degraded_share", share, "time with any missing, a year", text=f"{_a_year(share)} ({share:.2g} of it)"),
+        Figure(
+            "beyond_share",
+            expected.beyond,
+            "time with more missing than survived",
+            text=f"{_a_year(expected.beyond)} ({expected.beyond:.2g})",
+        ),
     ]
 
 
-def survival_record(plan: Plan) -> dict[str, Any] | None:
-    """The same as JSON; ``None`` where nobody asks."""
-    survive, found = plan.question.sizing.survive, plan.best.survival
-    if survive is None or found is None:
-        return None
-    option, free = plan.option, plan.failure_free
-    expected = survive.availability(option.deployment, option.replicas)
-    return {
-        "asked": "node" if survive.replicas is None else survive.replicas,
-        "replicas_lost": found.lost,
-        "restart_s": found.restart,
-        "failures_simulated": found.failures,
-        "requests_judged": found.judged,
-        "kept": [
-            {
-                "name": one.name or None,
-                "percentile": one.slo.percentile,
-                **{f"{name}_s": value if isfinite(value) else None for name, value in one.achieved.items()},
-            }
-            for one in found.kept
-        ],
-        "began_anew_each": found.anew / found.failures,
-        "began_anew_late": found.late / found.anew if found.anew else None,
-        "failure_free": None
-        if free is None
-        else {
-            "deployment": free.option.deployment.describe(),
-            "replicas": free.option.replicas,
-            "devices": free.option.devices,
-            "cost": free.option.cost,
-        },
-        "mtbf_s": survive.mtbf,
-        "expected": None
-        if expected is None
-        else {
-            "failures_per_year": expected.failures,
-            "degraded_share": expected.degraded,
-            "beyond_share": expected.beyond,
-        },
-    }
+def _a_year(share: float) -> str:
+    """A share of the time in seconds of a year."""
+    return format_time(share * YEAR, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.answers.cost import HOURS_PER_MONTH
+from inferplan.figures import Figure, record, side_by_side
 from inferplan.planning.chains import Chain
 from inferplan.planning.plan import Plan
 from inferplan.planning.tiering import Tiered
@@ -16,42 +17,63 @@ from inferplan.units import format_bytes
 
 def tiers_record(plan: Plan) -> list[dict[str, Any]] | None:
     """The JSON of what each chain of tiers is worth, the plan without any first; ``None`` where none was tried."""
-    return [_record(side, plan.tiered[0], plan) for side in plan.tiered] or None
+    return [record(_side(side, plan)) for side in plan.tiered] or None
 
 
-def _record(side: Tiered, without: Tiered, plan: Plan) -> dict[str, Any]:
-    option = None if side.best is None else side.best.option
-    tiers = [
-        {
-            "name": tier.name,
-            "capacity_bytes": tier.capacity,
-            "shared": tier.shared,
-            "paid_bytes": None if option is None else tier.kept_by(option.devices),
-            "hit_rate": side.hit_rates.get(tier.name),
-            "price_per_gb_month": None if tier.price is None else tier.price.per_gb_hour * HOURS_PER_MONTH,
-            "cost_per_hour": None if option is None else tier.cost(option.devices),
-            "break_even_per_gb_month": _monthly(side.break_even(tier, without)),
-        }
-        for tier in side.chain
+def tiers_table(plan: Plan) -> Table:
+    """The plan without tiers and beside each chain: GPUs, hits, what both cost."""
+    title = "what cache tiers are worth: the cheapest plan without and with them"
+    return side_by_side(title, [_side(side, plan) for side in plan.tiered])
+
+
+def _side(side: Tiered, plan: Plan) -> list[Figure]:
+    """The cheapest plan beside one chain; empty cells where nothing keeps the limits."""
+    option, without = None if side.best is None else side.best.option, plan.tiered[0]
+    unit, none = f"{plan.question.prices.currency}/h", "" if option is None else "-"
+    chosen, names = side.best is plan.best, dict.fromkeys(tier.name for one in plan.tiered for tier in one.chain)
+    together = None if side.gpu_cost is None or side.tier_cost is None else side.gpu_cost + side.tier_cost
+    spare = f" + {option.spare} spare" if option is not None and option.spare else ""
+    return [
+        Figure(
+            "tiers",
+            [record(_tier(tier, side, without)) for tier in side.chain],
+            "tiers of a device",
+            text=f"{chain_text(side.chain)}{' (the plan)' if chosen else ''}",
+            left=True,
+        ),
+        Figure("gpu", option and option.deployment.hardware.name),
+        Figure(
+            "devices",
+            option and option.devices,
+            "devices",
+            text="no plan" if option is None else devices(option),
+            left=True,
+        ),
+        Figure("replicas", option and option.replicas, "replicas", lambda count: f"{count}{spare}", absent=""),
+        Figure("device_hit_rate", side.hit_rates.get("device"), "hits, device", ".1%", absent=""),
+        *(Figure("", side.hit_rates.get(name), f"hits, {name}", ".1%", absent="") for name in names),
+        Figure("gpu_cost_per_hour", side.gpu_cost, f"GPUs, {unit}", ",.2f", absent=none),
+        Figure("tier_cost_per_hour", side.tier_cost, f"tiers, {unit}", ",.2f", absent=none and "not priced"),
+        Figure("cost_per_hour", together, f"together, {unit}", ",.2f", absent=none),
+        Figure("saved_on_gpus_per_hour", side.saved(without)),
+        Figure("currency", plan.question.prices.currency),
+        Figure("chosen", chosen),
     ]
-    return {
-        "tiers": tiers,
-        "gpu": None if option is None else option.deployment.hardware.name,
-        "devices": None if option is None else option.devices,
-        "replicas": None if option is None else option.replicas,
-        "device_hit_rate": side.hit_rates.get("device"),
-        "gpu_cost_per_hour": side.gpu_cost,
-        "tier_cost_per_hour": side.tier_cost,
-        "cost_per_hour": _together(side),
-        "saved_on_gpus_per_hour": side.saved(without),
-        "currency": plan.question.prices.currency,
-        "chosen": side.best is plan.best,
-    }
 
 
-def _together(side: Tiered) -> float | None:
-    """What GPUs and tiers cost an hour; ``None`` where a tier has no price."""
-    return None if side.gpu_cost is None or side.tier_cost is None else side.gpu_cost + side.tier_cost
+def _tier(tier: CacheTier, side: Tiered, without: Tiered) -> list[Figure]:
+    """What a tier of a chain holds, costs and may cost."""
+    option = None if side.best is None else side.best.option
+    return [
+        Figure("name", tier.name),
+        Figure("capacity_bytes", tier.capacity),
+        Figure("shared", tier.shared),
+        Figure("paid_bytes", option and tier.kept_by(option.devices)),
+        Figure("hit_rate", side.hit_rates.get(tier.name)),
+        Figure("price_per_gb_month", _monthly(tier.price and tier.price.per_gb_hour)),
+        Figure("cost_per_hour", option and tier.cost(option.devices)),
+        Figure("break_even_per_gb_month", _monthly(side.break_even(tier, without))),
+    ]
 
 
 def _monthly(price: float | None) -> float | None:
@@ -59,40 +81,9 @@ def _monthly(price: float | None) -> float | None:
     return None if price is None else price * HOURS_PER_MONTH
 
 
-def tiers_table(plan: Plan) -> Table:
-    """The plan without tiers and beside each chain: GPUs, hits, what both cost."""
-    names = list(dict.fromkeys(tier.name for side in plan.tiered for tier in side.chain))
-    unit = f"{plan.question.prices.currency}/h"
-    columns = ["tiers of a device", "devices", "replicas", *(f"hits, {name}" for name in ("device", *names))]
-    columns += [f"GPUs, {unit}", f"tiers, {unit}", f"together, {unit}"]
-    rows = []
-    for side in plan.tiered:
-        if side.best is None:
-            rows.append([chain_text(side.chain), "no plan", *[""] * (len(columns) - 2)])
-            continue
-        option = side.best.option
-        hits = [side.hit_rates.get(name) for name in ("device", *names)]
-        priced = "not priced" if side.tier_cost is None else f"{side.tier_cost:,.2f}"
-        rows.append(
-            [
-                f"{chain_text(side.chain)}{' (the plan)' if side.best is plan.best else ''}",
-                devices(option),
-                f"{option.replicas}{f' + {option.spare} spare' if option.spare else ''}",
-                *("" if rate is None else f"{rate:.1%}" for rate in hits),
-                *(_amount(side.gpu_cost), priced, _amount(_together(side))),
-            ]
-        )
-    title = "what cache tiers are worth: the cheapest plan without and with them"
-    return Table(title=title, columns=columns, rows=rows, right=frozenset(columns[2:]))
-
-
 def chain_text(chain: Chain) -> str:
     """``"host 256.0 GB + store 20.00 TB, shared"``; ``"none"``."""
     return " + ".join(f"{t.name} {format_bytes(t.capacity)}{', shared' if t.shared else ''}" for t in chain) or "none"
-
-
-def _amount(cost: float | None) -> str:
-    return "-" if cost is None else f"{cost:,.2f}"
 
 
 def tier_lines(plan: Plan) -> list[str]:

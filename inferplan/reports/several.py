@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.catalog.bills import price_text
+from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.packing import Packing, Pattern
 from inferplan.planning.several import Alone, Member, SeveralPlan, keeps_own
 from inferplan.reports.estimate import deployment_record
@@ -23,8 +25,8 @@ _WHOLE = {"ttft": "anything seen", "e2el": "end to end"}
 
 def several_report(plan: SeveralPlan) -> Report:
     """The models, what users of each stream see, the machines, and each cascade against its last model alone."""
-    models = [_model(plan, place) for place in range(len(plan.replicas))]
-    record = {
+    models, machines = [_model(plan, place) for place in range(len(plan.replicas))], _machines(plan)
+    whole = {
         "utilisation": plan.asked.utilisation,
         "currency": plan.asked.prices.currency,
         "cost_per_hour": plan.cost,
@@ -33,65 +35,114 @@ def several_report(plan: SeveralPlan) -> Report:
         "devices_bought": plan.gpus,
         "proven_cheapest_packing": all(packing.gap == 0.0 for packing in plan.packings.values()),
         "keeps_the_limits": plan.keeps,
-        "models": models,
+        "models": [record(model) for model in models],
         "known_error": error_record(_served(plan)),
         "answers": [_answers(plan, root, seen) for root, seen in plan.run.answers.items()],
-        "machines": _machines(plan),
+        "machines": [record(machine) for machine in machines],
         "alone": [_alone(one) for one in plan.alone],
     }
-    tables = [_models_table(plan, models), _answers_table(plan), _machine_table(plan)]
-    tables += [_alone_table(plan)] if plan.alone else []
-    rows = [{name: value for name, value in one.items() if name != "replica"} for one in models]
-    return Report(record=record, tables=tables, notes=_notes(plan), rows=rows)
+    seen = [row for root, seen in plan.run.answers.items() for row in _seen(plan, root, seen)]
+    tables = [
+        side_by_side(_title(plan), models),
+        side_by_side("What users see of whole answers", seen),
+        side_by_side("Machines", machines),
+        *([_alone_table(plan)] if plan.alone else []),
+    ]
+    rows = [record(figure for figure in model if figure.key != "replica") for model in models]
+    return Report(record=whole, tables=tables, notes=_notes(plan), rows=rows)
 
 
-def _model(plan: SeveralPlan, place: int) -> dict[str, Any]:
+def _title(plan: SeveralPlan) -> str:
+    models, unit, month = len(plan.replicas), plan.asked.prices.currency, plan.cost * HOURS_PER_MONTH
+    return (
+        f"{models} model{'s' if models > 1 else ''} on {plan.devices:,} of {plan.gpus:,} GPUs: "
+        f"{plan.cost:,.2f} {unit}/h, {month:,.0f} {unit} a month"
+    )
+
+
+def _model(plan: SeveralPlan, place: int) -> list[Figure]:
+    """One model: its replicas, what comes to it, its latencies."""
     member, stage, run = plan.asked.members[place], plan.run.stages[place], plan.run.asked[place].run
-    percentile = stage.limits.percentile
-    steady = run is not None and run.steady
-    return {
-        "name": stage.name,
-        "model": member.deployment.model.name,
-        "gpu": member.gpu,
-        "replicas": plan.replicas[place],
-        "given": plan.asked.members[host_of(plan.run.stages, place)].replicas is not None,
-        "shares_gpus_of": None if stage.shares is None else plan.run.stages[stage.shares].name,
-        "devices": plan.replicas[place] * member.size.devices,
-        "after": None if stage.after is None else plan.run.stages[stage.after].name,
-        "share": stage.share,
-        "share_of_stream": reach(plan.run.stages)[place],
-        "requests_per_s": rate_of(plan.run.stages, place),
-        "requests": None if run is None else run.counts,
-        "verdict": None if run is None else run.verdict,
-        "percentile": percentile,
-        **{f"{n}_s": _finite(at_percentile(run, n, percentile)) if steady and run else None for n in _NAMES},
-        **{f"{n}_mean_s": run.percentiles(f"{n}_s")["mean"] if run else None for n in _NAMES},
-        "slo": {f"{name}_s": limit for name, limit in stage.limits.limits.items()},
-        "goodput_requests_per_s": None if run is None else run.goodput,
-        "keeps_the_limits": keeps_own(run, stage),
-        "replica": deployment_record(member.deployment),
-    }
+    stages, limits, percentile = plan.run.stages, stage.limits.limits, stage.limits.percentile
+    after = None if stage.after is None else stages[stage.after].name
+    shares = None if stage.shares is None else stages[stage.shares].name
+    keeps, steady = keeps_own(run, stage), run if run is not None and run.steady else None
+    at = {n: steady and finite(at_percentile(steady, n, percentile)) for n in _NAMES}
+    devices = plan.replicas[place] * member.size.devices
+    return [
+        Figure("name", stage.name, "model", left=True),
+        Figure("model", member.deployment.model.name, "replica", text=_replica(member), left=True),
+        text("asked", "by users" if after is None else f"{stage.share:.3g} of {after}", left=True),
+        Figure("gpu", member.gpu),
+        Figure("replicas", plan.replicas[place]),
+        Figure("given", plan.asked.members[host_of(stages, place)].replicas is not None),
+        Figure("shares_gpus_of", shares),
+        Figure("devices", devices),
+        Figure("after", after),
+        Figure("share", stage.share),
+        Figure("share_of_stream", reach(stages)[place]),
+        Figure("requests_per_s", rate_of(stages, place), "requests/s", ",.4g"),
+        text("replicas", f"{plan.replicas[place]:,}"),
+        text("GPUs", f"{devices:,}" if shares is None else f"with {shares}"),
+        Figure("requests", run and run.counts),
+        Figure("verdict", run and run.verdict),
+        Figure("percentile", percentile),
+        *(Figure(f"{n}_s", at[n], label, text=_limited(at[n], limits.get(n))) for n, label in _NAMES.items()),
+        *(Figure(f"{n}_mean_s", run and run.percentiles(f"{n}_s")["mean"]) for n in _NAMES),
+        Figure("slo", {f"{name}_s": limit for name, limit in limits.items()}),
+        Figure("goodput_requests_per_s", run and run.goodput),
+        Figure("keeps_the_limits", keeps, "keeps", text=("yes" if limits else "-") if keeps else "no"),
+        Figure("replica", deployment_record(member.deployment)),
+    ]
+
+
+def _replica(member: Member) -> str:
+    quant = member.request.quant or "native"
+    shape = member.deployment.parallel.describe()
+    return ", ".join(part for part in (member.deployment.model.name, member.gpu, shape, quant) if part)
+
+
+def _limited(value: float | None, limit: float | None) -> str:
+    """A latency, marked where it is over its limit."""
+    text = "-" if value is None else format_time(value, 3)
+    over = limit is not None and (inf if value is None else value) > limit
+    return f"{text} (< {format_time(limit, 3)})" + " !" * over if limit is not None else text
 
 
 def _answers(plan: SeveralPlan, root: int, seen: Answers) -> dict[str, Any]:
+    """What users see of whole answers."""
+    limits, percentile = seen.slo.limits, seen.slo.percentile
     return {
         "stream": plan.run.stages[root].name,
         "requests": len(seen.e2el),
         **{
-            f"{name}_s": {"mean": _finite(seen.mean(name)), **{f"p{q}": _finite(seen.at(name, q)) for q in PERCENTILES}}
+            f"{name}_s": {"mean": finite(seen.mean(name)), **{f"p{q}": finite(seen.at(name, q)) for q in PERCENTILES}}
             for name in _WHOLE
         },
-        "slo": {f"{name}_s": limit for name, limit in seen.slo.limits.items()},
-        "percentile": seen.slo.percentile,
-        "at_percentile": {f"{name}_s": _finite(seen.at(name, seen.slo.percentile)) for name in _WHOLE},
-        "slo_attained": seen.attained if seen.slo.limits else None,
-        "goodput_requests_per_s": seen.goodput if seen.slo.limits else None,
+        "slo": {f"{name}_s": limit for name, limit in limits.items()},
+        "percentile": percentile,
+        "at_percentile": {f"{name}_s": finite(seen.at(name, percentile)) for name in _WHOLE},
+        "slo_attained": seen.attained if limits else None,
+        "goodput_requests_per_s": seen.goodput if limits else None,
         "keeps_the_limits": seen.keeps,
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
+def _seen(plan: SeveralPlan, root: int, seen: Answers) -> Iterator[list[Figure]]:
+    """The same for people: a line until anything is seen, and one of the whole answer."""
+    limits, percentile = seen.slo.limits, seen.slo.percentile
+    for name, what in _WHOLE.items():
+        first = name == "ttft"
+        good = first and bool(limits)
+        yield [
+            text("stream", plan.run.stages[root].name if first else "", left=True),
+            text("", what, left=True),
+            Figure("", finite(seen.mean(name)), "mean", format_time),
+            *(Figure("", finite(seen.at(name, q)), f"p{q}", format_time) for q in PERCENTILES),
+            text("limit", f"p{percentile:g} < {short_time(limits[name])}" if name in limits else ""),
+            text("within limits", f"{seen.attained:.1%}" if good else ""),
+            text("goodput, requests/s", f"{seen.goodput:.4g}" if good else ""),
+        ]
 
 
 def _contents(plan: SeveralPlan) -> list[tuple[str, Pattern, int, dict[str, int]]]:
@@ -117,111 +168,29 @@ def _contents(plan: SeveralPlan) -> list[tuple[str, Pattern, int, dict[str, int]
     return found
 
 
-def _machines(plan: SeveralPlan) -> list[dict[str, Any]]:
-    return [
-        {
-            "gpu": gpu,
-            "source": "owned" if pattern.offer.term == "owned" and not pattern.offer.gpu else "rented",
-            "instance": pattern.offer.instance or None,
-            "machines": pattern.units * count,
-            "gpus": pattern.gpus * count,
-            "idle_gpus": pattern.gpus * count - _busy(plan, gpu, inside),
-            "replicas": inside,
-            "cost_per_hour": pattern.price * count,
-        }
-        for gpu, pattern, count, inside in _contents(plan)
-    ]
+def _machines(plan: SeveralPlan) -> list[list[Figure]]:
+    """What is bought, and whose replicas stand on it."""
+    return [_machine(plan, *one) for one in _contents(plan)]
 
 
-def _busy(plan: SeveralPlan, gpu: str, inside: dict[str, int]) -> int:
+def _machine(plan: SeveralPlan, gpu: str, pattern: Pattern, count: int, inside: dict[str, int]) -> list[Figure]:
+    offer, gpus = pattern.offer, pattern.gpus * count
+    owned = offer.term == "owned" and not offer.gpu
     sizes = {member.stage.name: member.size.devices for member in plan.asked.members if member.gpu == gpu}
-    return sum(sizes[name] * count for name, count in inside.items())
-
-
-def _alone(one: Alone) -> dict[str, Any]:
-    return {
-        "model": one.member.stage.name,
-        "replicas": one.replicas,
-        "cost_per_hour": _finite(one.cost),
-        "cascade_cost_per_hour": one.cascade,
-        "models_before_it_cost_per_hour": one.before,
-        "break_even_share": one.break_even,
-        "missing": one.missing or None,
-    }
-
-
-def _models_table(plan: SeveralPlan, models: list[dict[str, Any]]) -> Table:
-    unit = plan.asked.prices.currency
-    columns = ["model", "replica", "asked", "requests/s", "replicas", "GPUs", "TTFT", "TPOT", "end to end", "keeps"]
-    rows = []
-    for member, one in zip(plan.asked.members, models):
-        times = [_limited(one[f"{name}_s"], member.stage.limits.limits.get(name)) for name in _NAMES]
-        asked = "by users" if one["after"] is None else f"{one['share']:.3g} of {one['after']}"
-        limits = bool(member.stage.limits.limits)
-        rows.append(
-            [
-                one["name"],
-                _replica(member),
-                asked,
-                f"{one['requests_per_s']:,.4g}",
-                f"{one['replicas']:,}",
-                f"{one['devices']:,}" if one["shares_gpus_of"] is None else f"with {one['shares_gpus_of']}",
-                *times,
-                "-" if not limits and one["keeps_the_limits"] else "yes" if one["keeps_the_limits"] else "no",
-            ]
-        )
-    month = plan.cost * HOURS_PER_MONTH
-    title = (
-        f"{len(rows)} model{'s' if len(rows) > 1 else ''} on {plan.devices:,} of {plan.gpus:,} GPUs: "
-        f"{plan.cost:,.2f} {unit}/h, {month:,.0f} {unit} a month"
-    )
-    return Table(title=title, columns=columns, rows=rows, right=frozenset(columns[3:]))
-
-
-def _replica(member: Member) -> str:
-    quant = member.request.quant or "native"
-    shape = member.deployment.parallel.describe()
-    return ", ".join(part for part in (member.deployment.model.name, member.gpu, shape, quant) if part)
-
-
-def _limited(value: float | None, limit: float | None) -> str:
-    """A latency, marked where it is over its limit."""
-    text = "-" if value is None else format_time(value, 3)
-    over = limit is not None and (inf if value is None else value) > limit
-    return f"{text} (< {format_time(limit, 3)})" + " !" * over if limit is not None else text
-
-
-def _answers_table(plan: SeveralPlan) -> Table:
-    columns = ["stream", "", "mean", *(f"p{q}" for q in PERCENTILES), "limit", "within limits", "goodput, requests/s"]
-    rows = []
-    for root, seen in plan.run.answers.items():
-        limits = seen.slo.limits
-        for name, text in _WHOLE.items():
-            first = name == "ttft"
-            values = [seen.mean(name), *(seen.at(name, q) for q in PERCENTILES)]
-            limit = f"p{seen.slo.percentile:g} < {format_time(limits[name], 3)}" if name in limits else ""
-            good = [f"{seen.attained:.1%}", f"{seen.goodput:.4g}"] if limits and first else ["", ""]
-            times = ["-" if value == inf else format_time(value) for value in values]
-            rows.append([plan.run.stages[root].name if first else "", text, *times, limit, *good])
-    return Table(title="What users see of whole answers", columns=columns, rows=rows, right=frozenset(columns[2:]))
-
-
-def _machine_table(plan: SeveralPlan) -> Table:
-    columns = ["machines", "what", "replicas on them", "GPUs", "idle", f"{plan.asked.prices.currency}/h"]
-    rows = []
-    for one, (gpu, pattern, count, inside) in zip(_machines(plan), _contents(plan)):
-        rented = one["source"] == "rented"
-        rows.append(
-            [
-                f"{pattern.units * count:,}",
-                pattern.offer.what if rented else f"{gpu}, owned",
-                ", ".join(f"{number} x {_with_sharers(plan, name)}" for name, number in inside.items()),
-                f"{one['gpus']:,}",
-                f"{one['idle_gpus']:,}",
-                f"{one['cost_per_hour']:,.2f}",
-            ]
-        )
-    return Table(title="Machines", columns=columns, rows=rows, right=frozenset((columns[0], *columns[3:])))
+    idle = gpus - sum(sizes[name] * number for name, number in inside.items())
+    held = ", ".join(f"{number} x {_with_sharers(plan, name)}" for name, number in inside.items())
+    return [
+        text("machines", f"{pattern.units * count:,}"),
+        Figure("gpu", gpu, "what", text=f"{gpu}, owned" if owned else offer.what, left=True),
+        text("replicas on them", held, left=True),
+        Figure("source", "owned" if owned else "rented"),
+        Figure("instance", offer.instance or None),
+        Figure("machines", pattern.units * count),
+        Figure("gpus", gpus, "GPUs", ","),
+        Figure("idle_gpus", idle, "idle", ","),
+        Figure("replicas", inside),
+        Figure("cost_per_hour", pattern.price * count, f"{plan.asked.prices.currency}/h", ",.2f"),
+    ]
 
 
 def _with_sharers(plan: SeveralPlan, name: str) -> str:
@@ -229,6 +198,18 @@ def _with_sharers(plan: SeveralPlan, name: str) -> str:
     stages = plan.run.stages
     place = next(index for index, stage in enumerate(stages) if stage.name == name)
     return " + ".join(stages[one].name for one in plan.asked.together(place))
+
+
+def _alone(one: Alone) -> dict[str, Any]:
+    return {
+        "model": one.member.stage.name,
+        "replicas": one.replicas,
+        "cost_per_hour": finite(one.cost),
+        "cascade_cost_per_hour": one.cascade,
+        "models_before_it_cost_per_hour": one.before,
+        "break_even_share": one.break_even,
+        "missing": one.missing or None,
+    }
 
 
 def _alone_table(plan: SeveralPlan) -> Table:

@@ -19,6 +19,7 @@ from inferplan.answers.sweep import Sweep
 from inferplan.errors import printable
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
+from inferplan.figures import record
 from inferplan.planning.plan import Plan
 from inferplan.reports.compare import comparison_report
 from inferplan.reports.cost import batch_cost_report, cost_record, cost_table, energy_record, energy_table
@@ -27,6 +28,7 @@ from inferplan.reports.estimate import deployment_record
 from inferplan.reports.explain import explanation_report
 from inferplan.reports.fit import memory_report, options_report
 from inferplan.reports.plan import plan_report
+from inferplan.reports.plan_figures import candidates
 from inferplan.reports.recipe import recipe_report
 from inferplan.reports.simulation import simulation_report
 from inferplan.reports.sweep import sweep_report
@@ -205,6 +207,17 @@ def short(result: Any) -> str:
 def record_of(result: Any) -> dict[str, Any]:
     """The record that the command prints of a result as JSON."""
     return report_of(result).record
+
+
+@singledispatch
+def rows_of(result: Any) -> list[dict[str, Any]]:
+    """The rows that the command prints of a result as CSV. Raises ``TypeError`` for what is none."""
+    return report_of(result).flat_rows()
+
+
+@rows_of.register
+def _(found: Plan) -> list[dict[str, Any]]:
+    return [record(row) for row in candidates(found)]
 
 
 def html_of(result: Any) -> str:

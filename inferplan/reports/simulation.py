@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.devices.power import UNMEASURED
+from inferplan.figures import Figure, side_by_side, text
 from inferplan.reports.classes import class_tables, kept
 from inferplan.reports.sessions import session_tables
 from inferplan.serving.records import FINISHED, Meter
@@ -125,37 +126,39 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
 
 def _tiers(tiers: Sequence[Mapping[str, Any]]) -> Table:
     """What came from the device's cache and from each tier below it."""
-    rows = []
-    for tier in tiers:
-        facts = loads = ["", "", ""]
-        if "capacity_bytes" in tier:
-            capacity = f"{format_bytes(tier['capacity_bytes'])}{', shared' if tier['shared'] else ''}"
-            facts = [capacity, f"{format_bytes(tier['bandwidth_bytes_per_s'])}/s", format_time(tier["latency_s"])]
-            loads = [f"{tier['loads']:,}", format_bytes(tier["loaded_bytes"]), _time(tier["load_mean_s"])]
-        rows.append([tier["name"], *facts, f"{tier['hit_rate']:.2%}", *loads])
-    columns = ["", "capacity", "bandwidth", "latency", "hits", "loads", "loaded", "load, mean"]
-    if any(tier.get("currency") for tier in tiers):
-        columns.append("cost of all")
-        rows = [[*row, _tier_cost(tier)] for row, tier in zip(rows, tiers)]
-    return Table(title="Cache tiers (of a device)", columns=columns, rows=rows, right=frozenset(columns[1:]))
+    priced = any(tier.get("currency") for tier in tiers)
+    return side_by_side("Cache tiers (of a device)", [_tier(tier, priced) for tier in tiers])
 
 
-def _tier_cost(tier: Mapping[str, Any]) -> str:
-    """``"1.75 USD/h"``; of the device's own cache nothing."""
-    if "capacity_bytes" not in tier:
-        return ""
-    return f"{tier['cost_per_hour']:,.3g} {tier['currency']}/h" if tier["currency"] else "not priced"
+def _tier(tier: Mapping[str, Any], priced: bool) -> list[Figure]:
+    """One tier; of the device's own cache the hits alone."""
+    below = "capacity_bytes" in tier
+    shared, currency = ", shared" if tier.get("shared") else "", tier.get("currency")
+    cost = f"{tier['cost_per_hour']:,.3g} {currency}/h" if currency else "not priced"
+    return [
+        text("", tier["name"], left=True),
+        Figure("", tier.get("capacity_bytes"), "capacity", lambda size: format_bytes(size) + shared, absent=""),
+        Figure("", tier.get("bandwidth_bytes_per_s"), "bandwidth", lambda rate: f"{format_bytes(rate)}/s", absent=""),
+        Figure("", tier.get("latency_s"), "latency", format_time, absent=""),
+        Figure("", tier["hit_rate"], "hits", ".2%"),
+        Figure("", tier.get("loads"), "loads", ",", absent=""),
+        Figure("", tier.get("loaded_bytes"), "loaded", format_bytes, absent=""),
+        Figure("", tier.get("load_mean_s"), "load, mean", format_time, absent="-" if below else ""),
+        text("cost of all", cost if below else "", seen=priced),
+    ]
 
 
 def _curve(sizes: Sequence[Mapping[str, Any]]) -> Table:
     """What one cache of all requests would find, by its size."""
     rows = [
-        [format_bytes(size["capacity_bytes"]), f"{size['capacity_tokens']:,}", f"{size['hit_rate']:.2%}"]
+        [
+            Figure("", size["capacity_bytes"], "bytes of a device", format_bytes),
+            Figure("", size["capacity_tokens"], "tokens", ","),
+            Figure("", size["hit_rate"], "hits", ".2%"),
+        ]
         for size in sizes
     ]
-    columns = ("bytes of a device", "tokens", "hits")
-    title = "What one LRU cache finds that all replicas share, by its size"
-    return Table(title=title, columns=columns, rows=rows, right=frozenset(columns))
+    return side_by_side("What one LRU cache finds that all replicas share, by its size", rows)
 
 
 def _worth(capacity: Mapping[str, Any] | None) -> list[list[str]]:

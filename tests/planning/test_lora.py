@@ -19,14 +19,14 @@ from inferplan.estimate.run import estimate
 from inferplan.planning.adapters import Loads, slot_wait, with_loads
 from inferplan.planning.demand import Demand, demand_of_trace
 from inferplan.planning.option import Sizing
-from inferplan.planning.plan import Plan, plan, row
+from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import point, search
 from inferplan.planning.space import Space
 from inferplan.planning.verify import traffic_of, verify
 from inferplan.reports.plan_figures import launch_line
 from inferplan.reports.plan_file import planned_of
-from inferplan.reports.plan_record import deployment_record
+from inferplan.reports.plan_record import candidate_record, deployment_record
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.result import adapters_found
@@ -240,7 +240,7 @@ def test_with_a_slot_for_each_they_are_loaded_once() -> None:
 
 
 def test_the_file_of_a_plan_says_its_adapters(found: Plan) -> None:
-    slots = row(found.best)["max_loras"]
+    slots = candidate_record(found, found.best)["max_loras"]
     record = json.loads(json.dumps({"plan": {"deployment": deployment_record(found)}}))
     assert planned_of(record, "plan.json").request.lora == LoraAsked(rank=16, slots=slots)
     options = record["plan"]["deployment"]["options"]

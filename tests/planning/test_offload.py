@@ -23,7 +23,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import estimate
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
-from inferplan.planning.plan import Plan, plan, row
+from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import point, search
 from inferplan.planning.space import Space
@@ -31,7 +31,7 @@ from inferplan.planning.verify import verify
 from inferplan.reports.plan_figures import launch_line
 from inferplan.reports.plan_file import planned_of
 from inferplan.reports.plan_notes import host_lines
-from inferplan.reports.plan_record import deployment_record
+from inferplan.reports.plan_record import candidate_record, deployment_record
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
@@ -143,7 +143,7 @@ def test_a_device_that_fits_needs_no_host_and_an_unknown_link_is_said() -> None:
 def test_the_plan_says_its_host(found: Plan) -> None:
     assert "a host of its own" in host_lines(found)[0]
     size = found.option.request.offload.cpu_offload_gb
-    assert row(found.best)["on_host"] == [
+    assert candidate_record(found, found.best)["on_host"] == [
         f"up to {size * 2**30 / 1e9:.2f} GB of the layers of each in the memory of epyc-9654"
     ]
     record = json.loads(json.dumps({"plan": {"deployment": deployment_record(found)}}))

@@ -20,7 +20,7 @@ from inferplan.planning.plan import Plan
 from inferplan.reports import plan_pictures
 from inferplan.reports.glossary import WORDS, glossary
 from inferplan.reports.plan_figures import other_format
-from inferplan.reports.plan_words import alternative, key_figures, recommendation, risk
+from inferplan.reports.plan_notes import alternative, key_figures, recommendation, risk
 
 LIMITS = ["--ttft", "800ms", "--tpot", "50ms"]
 LOAD = ["--rate", "20", "--prompt", "1024", "--output", "200", *LIMITS]

@@ -1,0 +1,78 @@
+"""Figures of a result, each said once: its key in JSON and CSV, its value, its label, how it is written.
+
+A list of figures is a row: :func:`record` is what programs read of it, :func:`pairs` its lines for people,
+:func:`side_by_side` the table of several rows. A new column or line of a report is one more figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from math import isfinite
+from typing import Any
+
+from inferplan.table import Table
+from inferplan.units import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a result.
+
+    key: in JSON and CSV, with the unit (``ttft_s``); empty where only people see it. value: in SI units. label: heading
+    of its column or line; none where only programs see it, and so where it is not ``seen``. written: how people see the
+    value, as a format of Python (``",.2f"``) or a function; ``text`` where they see something else; ``absent`` for no
+    value. left: a column of text.
+    """
+
+    key: str
+    value: Any
+    label: str | None = None
+    written: str | Callable[[Any], str] = ""
+    _: KW_ONLY
+    text: str | None = None
+    absent: str = "-"
+    left: bool = False
+    seen: bool = True
+
+    @property
+    def shown(self) -> str:
+        """The text for people."""
+        if self.text is not None:
+            return self.text
+        if self.value is None:
+            return self.absent
+        return format(self.value, self.written) if isinstance(self.written, str) else self.written(self.value)
+
+
+def text(label: str, said: str, left: bool = False, seen: bool = True) -> Figure:
+    """A figure that only people see."""
+    return Figure("", None, label, text=said, left=left, seen=seen)
+
+
+def record(row: Iterable[Figure]) -> dict[str, Any]:
+    """The figures by key."""
+    return {figure.key: figure.value for figure in row if figure.key}
+
+
+def pairs(row: Iterable[Figure]) -> list[list[str]]:
+    """Label and text of each figure that people see: the lines of a table of one result."""
+    return [[figure.label, figure.shown] for figure in row if figure.seen and figure.label is not None]
+
+
+def side_by_side(title: str, rows: Sequence[Iterable[Figure]]) -> Table:
+    """Rows with the same figures, of which there is at least one, as a table."""
+    shown = [pairs(row) for row in rows]
+    columns = [label for label, _ in shown[0]]
+    right = frozenset(figure.label for figure in rows[0] if figure.label is not None and not figure.left)
+    return Table(title=title, columns=columns, rows=[[cell for _, cell in row] for row in shown], right=right)
+
+
+def short_time(value: float) -> str:
+    """Seconds in three digits."""
+    return format_time(value, 3)
+
+
+def finite(value: float) -> float | None:
+    """A value of JSON: ``None`` for what is infinite or no number."""
+    return float(value) if isfinite(value) else None
