@@ -1,7 +1,7 @@
 """Figures of a result, each said once: its key in JSON and CSV, its value, its label, how it is written.
 
-A list of figures is a row: :func:`record` is what programs read of it, :func:`pairs` its lines for people,
-:func:`side_by_side` the table of several rows. A new column or line of a report is one more figure.
+A list of figures is a row: :func:`record` is what programs read of it, :func:`lines` the table of one and
+:func:`side_by_side` that of several for people. A new column or line of a report is one more figure.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ def record(row: Iterable[Figure]) -> dict[str, Any]:
 def pairs(row: Iterable[Figure]) -> list[list[str]]:
     """Label and text of each figure that people see: the lines of a table of one result."""
     return [[figure.label, figure.shown] for figure in row if figure.seen and figure.label is not None]
+
+
+def lines(title: str, row: Iterable[Figure], heading: str = "") -> Table:
+    """One result from top to bottom, a line for each figure; ``heading`` stands above the labels."""
+    return Table(title=title, columns=[heading, "value"], rows=pairs(row), right=frozenset({"value"}))
 
 
 def side_by_side(title: str, rows: Sequence[Iterable[Figure]]) -> Table:

@@ -6,26 +6,35 @@ from typing import Any
 
 from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, BatchCost, Cost, Energy
 from inferplan.catalog.bills import Bill, Offer
+from inferplan.figures import Figure, lines, record, short_time, text
 from inferplan.reports.estimate import basis_note, deployment_record
 from inferplan.table import Report, Table
-from inferplan.units import format_time
-
-_RIGHT = frozenset({"value"})
 
 
 def batch_cost_report(found: BatchCost) -> Report:
     """What is served and how fast, the bill, the energy."""
-    asked, bill = found.asked, found.cost.bill
-    record = {
+    asked, bill, served = found.asked, found.cost.bill, _service(found)
+    load, encodes = found.result.load, found.result.deployment.model.encodes
+    whole = {
         **deployment_record(found.result.deployment),
-        **_service_record(found),
+        "load": {
+            "batch": int(load.batch),
+            "prompt_tokens": int(load.prompt),
+            "output_tokens": 0 if encodes else int(load.output),
+        },
+        **record(served),
         "cost": cost_record(found.cost, asked.api, asked.user_requests),
         "energy": energy_record(found.energy),
     }
+    which = " (the largest)" if found.largest else ""
+    title = (
+        f"{found.result.deployment.describe()}: batch {load.batch:,.0f}{which}, {load.prompt:,.0f} tokens in"
+        f"{'' if encodes else f', {load.output:,.0f} out'}"
+    )
     return Report(
-        record=record,
+        record=whole,
         tables=[
-            _service_table(found),
+            lines(title, served),
             cost_table(found.cost, asked.api, asked.user_requests),
             energy_table(found.energy),
         ],
@@ -38,43 +47,23 @@ def batch_cost_report(found: BatchCost) -> Report:
     )
 
 
-def _service_record(service: BatchCost) -> dict[str, Any]:
-    """The JSON of what is served, and how fast."""
+def _service(service: BatchCost) -> list[Figure]:
+    """What is served, and how fast."""
     result, utilisation = service.result, service.asked.utilisation
     load, encodes = result.load, result.deployment.model.encodes
-    return {
-        "load": {
-            "batch": int(load.batch),
-            "prompt_tokens": int(load.prompt),
-            "output_tokens": 0 if encodes else int(load.output),
-        },
-        "batch_is_the_largest": service.largest,
-        "ttft_s": float(result.ttft),
-        "tpot_s": float(result.tpot) if load.output > 1 else None,
-        "requests_per_s": float(result.request_rate) * utilisation,
-        "utilisation": utilisation,
-        "output_tokens_per_s": None if encodes else float(result.request_rate * load.output) * utilisation,
-    }
-
-
-def _service_table(service: BatchCost) -> Table:
-    """What is served, and how fast."""
-    record, load = _service_record(service), service.result.load
-    encodes = service.result.deployment.model.encodes
-    rows = [
-        ["requests a second", f"{record['requests_per_s']:,.2f}"],
-        *([] if encodes else [["output tokens a second", f"{record['output_tokens_per_s']:,.0f}"]]),
-        ["busy", f"{service.asked.utilisation:.0%} of the time"],
-        [f"{'latency' if encodes else 'TTFT'} of the batch alone", format_time(record["ttft_s"], 3)],
+    ttft, tpot = float(result.ttft), float(result.tpot) if load.output > 1 else None
+    rate = None if encodes else float(result.request_rate * load.output) * utilisation
+    return [
+        Figure("batch_is_the_largest", service.largest),
+        Figure("ttft_s", ttft),
+        Figure("tpot_s", tpot),
+        Figure("requests_per_s", float(result.request_rate) * utilisation, "requests a second", ",.2f"),
+        text("output tokens a second", f"{rate or 0.0:,.0f}", seen=not encodes),
+        Figure("utilisation", utilisation, "busy", lambda share: f"{share:.0%} of the time"),
+        Figure("output_tokens_per_s", rate),
+        text(f"{'latency' if encodes else 'TTFT'} of the batch alone", short_time(ttft)),
+        text("every further token (TPOT)", short_time(tpot or 0.0), seen=tpot is not None),
     ]
-    if record["tpot_s"] is not None:
-        rows.append(["every further token (TPOT)", format_time(record["tpot_s"], 3)])
-    which = " (the largest)" if service.largest else ""
-    title = (
-        f"{service.result.deployment.describe()}: batch {load.batch:,.0f}{which}, {load.prompt:,.0f} tokens in"
-        f"{'' if encodes else f', {load.output:,.0f} out'}"
-    )
-    return Table(title=title, columns=["", "value"], rows=rows, right=_RIGHT)
 
 
 def _service_notes(service: BatchCost) -> list[str]:
@@ -94,25 +83,83 @@ def _service_notes(service: BatchCost) -> list[str]:
 
 def cost_record(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> dict[str, Any]:
     """The JSON of a bill; every key names its unit, and the currency stands beside."""
-    record = {
-        **bill_record(cost.bill),
-        "beside": None if cost.beside is None else bill_record(cost.beside),
-        "cache_tiers_per_hour": cost.tiers,
-        "per_hour": cost.per_hour,
-        "per_month": cost.per_month,
-        "per_request": cost.per_request,
-        "output_to_input_ratio": cost.ratio,
-        "per_million_input_tokens": cost.per_million_input,
-        "per_million_output_tokens": cost.per_million_output if cost.rates.output else None,
-        "per_million_tokens_whole_bill": cost.per_million_total,
-        "per_million_output_tokens_whole_bill": cost.per_million_output_alone if cost.rates.output else None,
-    }
+    beside = None if cost.beside is None else bill_record(cost.beside)
+    return {**bill_record(cost.bill), "beside": beside, **record(_bill(cost, api, requests_a_day))}
+
+
+def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> Table:
+    """The bill, one line for each way of dividing it."""
+    return lines("cost", _bill(cost, api, requests_a_day))
+
+
+def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> list[Figure]:
+    """What is paid, and what that is of a token, a request, a user."""
+    unit, bills = cost.bill.offer.currency, [*([] if cost.beside is None else [cost.beside]), cost.bill]
+    generates, split = bool(cost.rates.output), f"(1:{cost.ratio:g} split)"
+
+    def hour(amount: float) -> str:
+        return f"{amount:,.2f} {unit}/h"
+
+    def exact(amount: float) -> str:
+        return f"{amount:,.4f} {unit}"
+
+    figures = [
+        *(text(bill.describe(), hour(bill.per_hour)) for bill in bills),
+        Figure("cache_tiers_per_hour", cost.tiers, "cache tiers", hour, seen=bool(cost.tiers)),
+        Figure("per_hour", cost.per_hour, "together", hour, seen=len(bills) > 1 or bool(cost.tiers)),
+        *(
+            text(
+                f"{'GPUs' if len(bills) == 1 else bill.offer.gpu} that are paid for and run nothing",
+                f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)",
+            )
+            for bill in bills
+            if bill.idle
+        ),
+        Figure("per_month", cost.per_month, f"a month of {HOURS_PER_MONTH:g} hours", lambda v: f"{v:,.0f} {unit}"),
+        Figure("per_request", cost.per_request),
+        Figure("output_to_input_ratio", cost.ratio),
+        Figure(
+            "per_million_input_tokens", cost.per_million_input, f"a million input tokens {split}", exact, seen=generates
+        ),
+        Figure(
+            "per_million_output_tokens",
+            cost.per_million_output if generates else None,
+            f"a million output tokens {split}",
+            exact,
+            seen=generates,
+        ),
+        Figure("per_million_tokens_whole_bill", cost.per_million_total, "a million tokens", exact, seen=not generates),
+        Figure(
+            "per_million_output_tokens_whole_bill",
+            cost.per_million_output_alone if generates else None,
+            "a million output tokens, whole bill on them",
+            exact,
+            seen=generates,
+        ),
+        text("a request", f"{cost.per_request:,.6f} {unit}", seen=generates),
+        # where nothing is generated a request is a fraction of what the smallest coin of it would show
+        text("a million requests", exact(1e6 * cost.per_request), seen=not generates),
+    ]
     if requests_a_day is not None:
-        record["per_user_month"] = cost.per_user_month(requests_a_day)
-    if api is not None:
-        record["break_even_requests_per_month"] = cost.break_even(api)
-        record["break_even_share_of_capacity"] = cost.break_even(api) / cost.capacity_per_month
-    return record
+        label = f"a user-month of {requests_a_day:g} requests a day"
+        figures.append(Figure("per_user_month", cost.per_user_month(requests_a_day), label, exact))
+    return figures if api is None else [*figures, *_break_even(cost, api)]
+
+
+def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
+    """The requests of a month from which on the bill is less than that of an API."""
+    volume = cost.break_even(api)
+    share = volume / cost.capacity_per_month
+    verdict = f"{share:.0%} of capacity" if share <= 1 else f"{share:.1f} x capacity: the API costs less at any load"
+    return [
+        Figure(
+            "break_even_requests_per_month",
+            volume,
+            f"break-even with an API at {api.input:g}/{api.output:g}",
+            lambda requests: f"{requests:,.0f} requests a month ({verdict})",
+        ),
+        Figure("break_even_share_of_capacity", share),
+    ]
 
 
 def price_record(offer: Offer) -> dict[str, Any]:
@@ -157,69 +204,51 @@ def bill_record(bill: Bill) -> dict[str, Any]:
 
 def energy_record(energy: Energy) -> dict[str, Any]:
     """The JSON of the energy; every key names its unit."""
-    generates = bool(energy.rates.output)
-    return {
-        "scope": energy.label,
-        "power_w": energy.watts,
-        "per_token_j": energy.per_token,
-        "per_output_token_j": energy.per_output_token if generates else None,
-        "per_million_output_tokens_kwh": energy.kwh_per_million_output if generates else None,
-        "per_million_output_tokens_g_co2": energy.carbon_per_million_output if generates else None,
-    }
-
-
-def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | None = None) -> Table:
-    """The bill, one line for each way of dividing it."""
-    unit, bills = cost.bill.offer.currency, [*([] if cost.beside is None else [cost.beside]), cost.bill]
-    rows = [[bill.describe(), f"{bill.per_hour:,.2f} {unit}/h"] for bill in bills]
-    rows += [["cache tiers", f"{cost.tiers:,.2f} {unit}/h"]] if cost.tiers else []
-    rows += [["together", f"{cost.per_hour:,.2f} {unit}/h"]] if len(bills) > 1 or cost.tiers else []
-    for bill in bills:
-        if bill.idle:
-            idle = f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)"
-            rows.append([f"{'GPUs' if len(bills) == 1 else bill.offer.gpu} that are paid for and run nothing", idle])
-    rows.append([f"a month of {HOURS_PER_MONTH:g} hours", f"{cost.per_month:,.0f} {unit}"])
-    if cost.rates.output:
-        rows += [
-            [f"a million input tokens (1:{cost.ratio:g} split)", f"{cost.per_million_input:,.4f} {unit}"],
-            [f"a million output tokens (1:{cost.ratio:g} split)", f"{cost.per_million_output:,.4f} {unit}"],
-            ["a million output tokens, whole bill on them", f"{cost.per_million_output_alone:,.4f} {unit}"],
-            ["a request", f"{cost.per_request:,.6f} {unit}"],
-        ]
-    else:  # nothing is generated, and a request is a fraction of what the smallest coin of it would show
-        rows += [
-            ["a million tokens", f"{cost.per_million_total:,.4f} {unit}"],
-            ["a million requests", f"{1e6 * cost.per_request:,.4f} {unit}"],
-        ]
-    if requests_a_day is not None:
-        rows.append(
-            [f"a user-month of {requests_a_day:g} requests a day", f"{cost.per_user_month(requests_a_day):,.4f} {unit}"]
-        )
-    if api is not None:
-        volume = cost.break_even(api)
-        share = volume / cost.capacity_per_month
-        verdict = (
-            f"{share:.0%} of capacity" if share <= 1 else f"{share:.1f} x capacity: the API costs less at any load"
-        )
-        rows.append(
-            [f"break-even with an API at {api.input:g}/{api.output:g}", f"{volume:,.0f} requests a month ({verdict})"]
-        )
-    return Table(title="cost", columns=["", "value"], rows=rows, right=_RIGHT)
+    return {"scope": energy.label, **record(_energy(energy))}
 
 
 def energy_table(energy: Energy) -> Table:
     """The energy, one line for each way of dividing it."""
-    rows = [["power", f"{energy.watts / 1e3:,.2f} kW"]]
-    if not energy.rates.output:
-        used = energy.per_token * 1e6 / 3.6e6
-        rows.append(["a million tokens", f"{used:,.6f} kWh"])
-        rows += [] if energy.grid is None else [["  in operation", f"{used * energy.grid:,.3f} g CO2"]]
-        return Table(title=f"energy ({energy.label})", columns=["", "value"], rows=rows, right=_RIGHT)
-    rows += [
-        ["a token, input or output", f"{energy.per_token:,.3f} J"],
-        ["an output token, all energy on them", f"{energy.per_output_token:,.3f} J"],
-        ["a million output tokens", f"{energy.kwh_per_million_output:,.3f} kWh"],
+    return lines(f"energy ({energy.label})", _energy(energy))
+
+
+def _energy(energy: Energy) -> list[Figure]:
+    """Watts, joules of a token, CO2 in operation."""
+    generates = bool(energy.rates.output)
+    used, carbon = energy.per_token * 1e6 / 3.6e6, energy.carbon_per_million_output if generates else None
+    figures = [
+        Figure("power_w", energy.watts, "power", lambda watts: f"{watts / 1e3:,.2f} kW"),
+        Figure("per_token_j", energy.per_token, "a token, input or output", lambda j: f"{j:,.3f} J", seen=generates),
+        text("a million tokens", f"{used:,.6f} kWh", seen=not generates),
+        text(
+            "  in operation",
+            f"{used * (energy.grid or 0.0):,.3f} g CO2",
+            seen=not generates and energy.grid is not None,
+        ),
     ]
-    if energy.carbon_per_million_output is not None:
-        rows.append(["  in operation", f"{energy.carbon_per_million_output:,.0f} g CO2"])
-    return Table(title=f"energy ({energy.label})", columns=["", "value"], rows=rows, right=_RIGHT)
+    each = energy.per_output_token if generates else None
+    kwh = energy.kwh_per_million_output if generates else None
+    return [
+        *figures,
+        Figure(
+            "per_output_token_j",
+            each,
+            "an output token, all energy on them",
+            lambda j: f"{j:,.3f} J",
+            seen=generates,
+        ),
+        Figure(
+            "per_million_output_tokens_kwh",
+            kwh,
+            "a million output tokens",
+            lambda kwh: f"{kwh:,.3f} kWh",
+            seen=generates,
+        ),
+        Figure(
+            "per_million_output_tokens_g_co2",
+            carbon,
+            "  in operation",
+            lambda grams: f"{grams:,.0f} g CO2",
+            seen=carbon is not None,
+        ),
+    ]

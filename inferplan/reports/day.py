@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.figures import Figure, record, short_time, side_by_side
+from inferplan.figures import Figure, record, short_time, side_by_side, text
 from inferplan.planning.day import HOUR, Day, PolicyDay
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.reports.cost import bill_record
@@ -117,6 +117,9 @@ def _row(day: Day, one: PolicyDay) -> list[Figure]:
         Figure("saving", saving, "saving", ".1%", text="" if one is first else None, absent=""),
         Figure("missed", one.missed, "miss", text=f"{one.missed:.2%}{'' if meets else ' !'}"),
         Figure("meets", meets),
+        Figure("utilisation", one.utilisation),
+        Figure("taken_away", one.taken),
+        Figure("begun_anew", one.resent),
         *(
             Figure(
                 f"{name}_s",
@@ -127,9 +130,9 @@ def _row(day: Day, one: PolicyDay) -> list[Figure]:
             )
             for name in METRICS
         ),
-        Figure("utilisation", one.utilisation, "used", ".0%"),
-        Figure("taken_away", one.taken, "taken", ",", seen=spot),
-        Figure("begun_anew", one.resent, "anew", ",", seen=spot),
+        text("used", f"{one.utilisation:.0%}"),
+        text("taken", f"{one.taken:,}", seen=spot),
+        text("anew", f"{one.resent:,}", seen=spot),
         Figure("requests", one.result.counts),
     ]
 

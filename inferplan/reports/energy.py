@@ -13,13 +13,12 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase
-from inferplan.figures import Figure, pairs, record, text
+from inferplan.figures import Figure, lines, pairs, record, text
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.table import Report, Table
 from inferplan.units import format_quantity, format_time
 
-_RIGHT = frozenset({"value"})
 ERROR_NOTE = (
     "energy: shares of TDP fitted to matmuls on H200 and B200; kernels of a GPU left out are off by 29 to 51 %, "
     "serving of another GPU by 9 % (docs/power.md)"
@@ -44,8 +43,7 @@ def energy_record(energy: StaticEnergy) -> dict[str, Any]:
 
 def energy_table(energy: StaticEnergy) -> Table:
     """One replica's batch: joules of its phases, watts of a GPU, grams of CO2."""
-    rows = pairs(_static(energy))
-    return Table(title=f"energy ({energy.asked.scope})", columns=["energy", "value"], rows=rows, right=_RIGHT)
+    return lines(f"energy ({energy.asked.scope})", _static(energy), "energy")
 
 
 def _static(energy: StaticEnergy) -> list[Figure]:

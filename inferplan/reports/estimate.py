@@ -18,6 +18,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, by_place
 from inferplan.estimate.roofline import Bound
 from inferplan.estimate.support import lacking, too_few
+from inferplan.figures import Figure, pairs, record, text
 from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.lora import parameters
 from inferplan.reports.overlay import file_share, file_shares, overlay_note, overlay_record
@@ -60,46 +61,77 @@ def deployment_record(deployment: Deployment) -> dict[str, Any]:
 def memory_record(estimate: Estimate) -> dict[str, Any]:
     """Bytes on the fullest device, and on its host where part of the model lies there."""
     footprint = estimate.footprint
-    record, streamed = _side_record(footprint), estimate.deployment.streamed
+    here, streamed = _side_record(footprint), estimate.deployment.streamed
     if streamed is not None:
         held = footprint.streamed
         host = {"weights_bytes": held, "usable_bytes": streamed.host.usable, "fits": held <= streamed.host.usable}
-        return {**record, "host": host}
-    return record if footprint.host is None else {**record, "host": _side_record(footprint.host)}
+        return {**here, "host": host}
+    return here if footprint.host is None else {**here, "host": _side_record(footprint.host)}
 
 
 def _side_record(footprint: Footprint) -> dict[str, Any]:
-    return {
-        "weights_bytes": footprint.weights,
-        "adapter_bytes": footprint.adapters,
-        "draft_weights_bytes": footprint.draft_weights,
-        "kv_bytes_per_token": footprint.kv_per_token,
-        "state_bytes_per_sequence": footprint.state_per_sequence,
-        "kv_bytes": footprint.state,
-        "kv_allocated_bytes": footprint.state_allocated,
-        "activation_bytes": footprint.activations,
-        "reserve_bytes": footprint.reserve,
-        "total_bytes": footprint.total,
-        "usable_bytes": footprint.usable,
-        "fits": footprint.fits_here,
-    }
+    return record(_memory_figures(footprint))
+
+
+def _memory_figures(footprint: Footprint) -> list[Figure]:
+    """Bytes of one memory by what lies in it."""
+    decodes = not footprint.deployment.model.encodes
+    return [
+        Figure("weights_bytes", footprint.weights, "weights", _bytes),
+        Figure("adapter_bytes", footprint.adapters, "slots of LoRA adapters", _bytes, seen=bool(footprint.adapters)),
+        Figure(
+            "draft_weights_bytes",
+            footprint.draft_weights,
+            "the draft's weights",
+            _bytes,
+            seen=bool(footprint.draft_weights),
+        ),
+        Figure("kv_bytes_per_token", footprint.kv_per_token),
+        Figure("state_bytes_per_sequence", footprint.state_per_sequence),
+        Figure("kv_bytes", footprint.state, "KV cache and state", _bytes, seen=decodes),
+        Figure("kv_allocated_bytes", footprint.state_allocated),
+        Figure("activation_bytes", footprint.activations, "activations", _bytes),
+        Figure("reserve_bytes", footprint.reserve, "runtime reserve", _bytes),
+        Figure("total_bytes", footprint.total, "total", _bytes),
+        Figure("usable_bytes", footprint.usable, "usable", _bytes),
+        Figure("fits", footprint.fits_here),
+    ]
+
+
+def _memory_rows(footprint: Footprint) -> list[list[str]]:
+    """The same for people, with shares of what is usable."""
+    return [
+        [figure.label or "", figure.shown, f"{float(figure.value) / footprint.usable:.1%}"]
+        for figure in _memory_figures(footprint)
+        if figure.seen and figure.label
+    ]
 
 
 def phase_record(phase: Phase) -> dict[str, Any]:
     """One step: FLOP and bytes over all ranks, wall seconds, and where the time goes."""
     sides = {"places_s": by_place(phase)} if phase.deployment.offload else {}
-    return {
-        "flop": phase.flop,
-        "bytes": phase.bytes,
-        "wire_bytes": phase.wire,
-        "intensity_flop_per_byte": phase.intensity,
-        "time_s": phase.time,
-        "bound": BOUND_NAMES[phase.bound],
-        "mfu": phase.mfu,
-        "mbu": phase.mbu,
-        "operators_s": phase.by_operator(),
-        **sides,
-    }
+    return {**record(_phase_figures(phase)), "operators_s": phase.by_operator(), **sides}
+
+
+def _phase_figures(phase: Phase) -> list[Figure]:
+    """Work and bounds of one step."""
+    ridge = f"ridge point ({phase.deployment.math})"
+    return [
+        Figure("flop", phase.flop, "FLOP", lambda flop: format_quantity(float(flop), "FLOP")),
+        Figure("bytes", phase.bytes, "bytes moved", _bytes),
+        Figure("wire_bytes", phase.wire),
+        Figure(
+            "intensity_flop_per_byte",
+            phase.intensity,
+            "arithmetic intensity",
+            lambda ratio: f"{float(ratio):,.1f} FLOP/B",
+        ),
+        Figure("time_s", phase.time),
+        text(ridge, f"{phase.deployment.ridge:,.1f} FLOP/B"),
+        Figure("bound", BOUND_NAMES[phase.bound], "bound by"),
+        Figure("mfu", phase.mfu, "MFU, MBU", lambda mfu: f"{float(mfu):.1%}, {float(phase.mbu):.1%}"),
+        Figure("mbu", phase.mbu),
+    ]
 
 
 def estimate_record(estimate: Estimate) -> dict[str, Any]:
@@ -315,20 +347,6 @@ def _latency_rows(estimate: Estimate) -> list[list[str]]:
     ]
 
 
-def _memory_rows(footprint: Footprint) -> list[list[str]]:
-    parts: list[tuple[str, Num]] = [
-        ("weights", footprint.weights),
-        *([("slots of LoRA adapters", footprint.adapters)] if footprint.adapters else []),
-        *([("the draft's weights", footprint.draft_weights)] if footprint.draft_weights else []),
-        *([] if footprint.deployment.model.encodes else [("KV cache and state", footprint.state)]),
-        ("activations", footprint.activations),
-        ("runtime reserve", footprint.reserve),
-        ("total", footprint.total),
-        ("usable", footprint.usable),
-    ]
-    return [[name, _bytes(size), f"{float(size) / footprint.usable:.1%}"] for name, size in parts]
-
-
 def _host(estimate: Estimate) -> list[Table]:
     """What lies in the host's memory, and where a step's kernels run; nothing where the device has everything."""
     there, streamed = estimate.footprint.host, estimate.deployment.streamed
@@ -372,15 +390,8 @@ def _memory(estimate: Estimate) -> Table:
 
 def _roofline(estimate: Estimate) -> Table:
     phases = _phases(estimate)
-    lines: list[tuple[str, Any]] = [
-        ("FLOP", lambda p: format_quantity(float(p.flop), "FLOP")),
-        ("bytes moved", lambda p: _bytes(p.bytes)),
-        ("arithmetic intensity", lambda p: f"{float(p.intensity):,.1f} FLOP/B"),
-        (f"ridge point ({estimate.deployment.math})", lambda p: f"{estimate.deployment.ridge:,.1f} FLOP/B"),
-        ("bound by", lambda p: BOUND_NAMES[p.bound]),
-        ("MFU, MBU", lambda p: f"{float(p.mfu):.1%}, {float(p.mbu):.1%}"),
-    ]
-    rows = [[name, *(show(phase) for _, phase in phases)] for name, show in lines]
+    columns = [pairs(_phase_figures(phase)) for _, phase in phases]
+    rows = [[lines[0][0], *(shown for _, shown in lines)] for lines in zip(*columns, strict=True)]
     drafted = isinstance(estimate, ServedEstimate) and estimate.techniques.speculation.length > 0
     step = "one verification, without the drafts," if drafted else "one step"
     both = f"prefill: the whole batch; decode: {step} at the mean context"

@@ -12,12 +12,12 @@ from inferplan.catalog.bills import Bill
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import most_layers
+from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import uncounted
 from inferplan.reports.cost import bill_record
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_tokens
 
-_DETAIL = ["GPU", "GPUs", "format", "weights", "KV pool", "requests", "longest context", "an hour", "bought"]
 _WITHIN = (
     "--memory without --gpu: the labels of all GPUs of a replica added up; a chip that is sold in sizes counts with "
     "its largest (yours: --gpu NAME --memory SIZE)"
@@ -45,11 +45,9 @@ def options_report(found: Fits) -> Report:
         },
         tables=[
             *_load_tables(found.asked, found.context),
-            Table(
-                title=f"{spec.name}: what to look at first{within and f' on GPUs{within}'}, for {asked}",
-                columns=["", *_DETAIL],
-                rows=[[why, *_row(option)] for why, option in _merged(first)],
-                right=_RIGHT,
+            side_by_side(
+                f"{spec.name}: what to look at first{within and f' on GPUs{within}'}, for {asked}",
+                [[text("", why, left=True), *_option(option)] for why, option in _merged(first)],
             ),
             *_rest(fitting, quants, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
         ],
@@ -109,11 +107,7 @@ def _rest(fitting: Sequence[Option], quants: Sequence[str], title: str) -> list[
         ("without a price on file", [option for option in fitting if option.bill is None]),
     ]
     if len(quants) == 1:
-        return [
-            Table(title=said, columns=_DETAIL, rows=[_row(option) for option in group], right=_RIGHT)
-            for said, group in parts
-            if group
-        ]
+        return [side_by_side(said, [_option(option) for option in group]) for said, group in parts if group]
     return [
         Table(
             title=said,
@@ -160,38 +154,37 @@ def _prices_notes(fitting: Sequence[Option], term: str, quants: int) -> list[str
 def _record(option: Option) -> dict[str, Any]:
     if option.fitting is None:
         return {"gpu": option.gpu, "quant": option.quant, "fits": False, "reason": option.reason}
-    return _fitting_record(option.quant, option.fitting, option.bill)
+    return record(_option(option))
 
 
-def _fitting_record(quant: str, found: Fitting, bill: Bill | None) -> dict[str, Any]:
-    footprint = found.footprint
-    return {
-        "gpu": found.deployment.hardware.name,
-        "quant": quant,
-        "fits": True,
-        "devices": found.deployment.parallel.devices,
-        "weights_bytes": footprint.weights,
-        "adapter_bytes": footprint.adapters,
-        "kv_pool_bytes": footprint.kv_pool,
-        "max_requests": found.requests,
-        "max_context_tokens": found.longest,
-        "cost": None if bill is None else {**bill_record(bill), "per_hour": bill.per_hour},
-    }
+def _option(option: Option) -> list[Figure]:
+    """An accelerator and a format that hold the load."""
+    assert option.fitting is not None
+    return _fitting(option.quant, option.fitting, option.bill)
 
 
-def _row(option: Option) -> list[str]:
-    found = option.fitting
-    if found is None:
-        return [option.gpu, "", option.quant, option.reason]
+def _fitting(quant: str, found: Fitting, bill: Bill | None) -> list[Figure]:
+    """What the fewest GPUs of a kind hold, and what is bought for them."""
+    footprint, (hourly, bought) = found.footprint, _bought(bill)
+    cost = None if bill is None else {**bill_record(bill), "per_hour": bill.per_hour}
     return [
-        option.gpu,
-        str(option.devices),
-        option.quant,
-        format_bytes(found.footprint.weights),
-        format_bytes(found.footprint.kv_pool),
-        f"{found.requests:,}",
-        format_tokens(found.longest).removesuffix(" tokens"),
-        *_bought(option.bill),
+        Figure("gpu", found.deployment.hardware.name, "GPU", left=True),
+        Figure("quant", quant),
+        Figure("fits", True),
+        Figure("devices", found.deployment.parallel.devices, "GPUs"),
+        text("format", quant, left=True),
+        Figure("weights_bytes", footprint.weights, "weights", format_bytes, left=True),
+        Figure("adapter_bytes", footprint.adapters),
+        Figure("kv_pool_bytes", footprint.kv_pool, "KV pool", format_bytes),
+        Figure("max_requests", found.requests, "requests", ","),
+        Figure(
+            "max_context_tokens",
+            found.longest,
+            "longest context",
+            lambda tokens: format_tokens(tokens).removesuffix(" tokens"),
+        ),
+        Figure("cost", cost, "an hour", text=hourly),
+        text("bought", bought, left=True),
     ]
 
 
@@ -238,8 +231,8 @@ def memory_report(fitting: Fitting) -> Report:
         *([["weights in host memory, of all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
         *([] if most is None else [["most layers on the GPU that fit (--gpu-layers)", f"{most}"]]),
     ]
-    record = {
-        **_fitting_record(deployment.formats, fitting, bill),
+    whole = {
+        **record(_fitting(deployment.formats, fitting, bill)),
         "model": deployment.model.name,
         "model_notes": deployment.warnings,
         "context_tokens": fitting.context,
@@ -251,7 +244,7 @@ def memory_report(fitting: Fitting) -> Report:
         "state_bytes_per_sequence": footprint.state_per_sequence,
         "most_gpu_layers": most,
         "streamed_bytes": footprint.streamed,
-        "host": None if footprint.host is None else _memory_record(footprint.host),
+        "host": None if footprint.host is None else record(_memory_figures(footprint.host, keeps)),
         "log": {"max_model_len": length, "kv_cache_tokens": footprint.cache_tokens(length), "concurrency": concurrency}
         if keeps
         else None,
@@ -263,28 +256,27 @@ def memory_report(fitting: Fitting) -> Report:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
     notes += [] if prices is None else prices.remarks([deployment.hardware.name])
     load = [] if fitting.asked is None else _load_tables(fitting.asked, fitting.context)
-    return Report(record=record, tables=[*load, *memory, capacity], notes=notes)
+    return Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:
     """What lies in one memory; ``keeps``: requests keep something there."""
-    parts = [
-        ("weights", footprint.weights),
-        *([("slots of LoRA adapters", footprint.adapters)] if footprint.adapters else []),
-        ("activations", float(footprint.activations)),
-        ("runtime reserve", footprint.reserve),
-        ("left for KV cache and state" if keeps else "left", footprint.kv_pool),
-        ("usable", footprint.usable),
+    rows = [
+        [figure.label or "", figure.shown, f"{figure.value / footprint.usable:.1%}"]
+        for figure in _memory_figures(footprint, keeps)
+        if figure.seen
     ]
-    rows = [[name, format_bytes(size), f"{size / footprint.usable:.1%}"] for name, size in parts]
     return Table(title=title, columns=["", "bytes", "share"], rows=rows, right=_RIGHT)
 
 
-def _memory_record(footprint: Footprint) -> dict[str, float]:
-    return {
-        "weights_bytes": footprint.weights,
-        "activation_bytes": float(footprint.activations),
-        "reserve_bytes": footprint.reserve,
-        "kv_pool_bytes": footprint.kv_pool,
-        "usable_bytes": footprint.usable,
-    }
+def _memory_figures(footprint: Footprint, keeps: bool) -> list[Figure]:
+    """Bytes of one memory by what lies there."""
+    adapters = footprint.adapters
+    return [
+        Figure("weights_bytes", footprint.weights, "weights", format_bytes),
+        Figure("", adapters, "slots of LoRA adapters", format_bytes, seen=bool(adapters)),
+        Figure("activation_bytes", float(footprint.activations), "activations", format_bytes),
+        Figure("reserve_bytes", footprint.reserve, "runtime reserve", format_bytes),
+        Figure("kv_pool_bytes", footprint.kv_pool, "left for KV cache and state" if keeps else "left", format_bytes),
+        Figure("usable_bytes", footprint.usable, "usable", format_bytes),
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.estimate.batch import Estimate
+from inferplan.figures import Figure, pairs, record, text
 from inferplan.reports.estimate import estimate_report
 from inferplan.reports.simulation import steady_report
 from inferplan.serving.steady import UserLoad, steady_state
@@ -19,28 +20,27 @@ from inferplan.serving.techniques.speculation import break_even, speculate
 from inferplan.table import Report, Table
 from inferplan.units import format_time
 
-_Part = tuple[str, dict[str, Any], list[list[str]]]
-
 
 def served_report(result: Estimate) -> Report:
     """One screen of an estimate, and what its techniques do where it has some."""
     report = estimate_report(result)
     if not isinstance(result, ServedEstimate):
         return report
-    record, tables = technique_records(result)
-    return replace(report, record={**report.record, **record}, tables=[*report.tables, *tables])
+    records, tables = technique_records(result)
+    return replace(report, record={**report.record, **records}, tables=[*report.tables, *tables])
 
 
 def technique_records(result: ServedEstimate) -> tuple[dict[str, Any], list[Table]]:
     """Records by technique, for JSON, and a table of what each does beside the headline."""
-    record: dict[str, Any] = {}
-    rows: list[list[str]] = []
-    for part in (_speculation, _prefix, _chunks, _offload):
-        name, values, lines = part(result)
-        if values:
-            record[name] = values
-            rows += lines
-    return record, [Table(title="techniques", columns=("", ""), rows=rows)]
+    parts = {
+        "speculation": _speculation(result),
+        "prefix_caching": _prefix(result),
+        "chunked_prefill": _chunks(result),
+        "kv_offload": _offload(result),
+    }
+    rows = [line for figures in parts.values() for line in pairs(figures)]
+    records = {name: record(figures) for name, figures in parts.items() if figures}
+    return records, [Table(title="techniques", columns=("", ""), rows=rows)]
 
 
 def steady_record(result: ServedEstimate, users: int) -> tuple[dict[str, Any], Table]:
@@ -55,78 +55,86 @@ def steady_record(result: ServedEstimate, users: int) -> tuple[dict[str, Any], T
     return state.to_dict(), steady_report(state)
 
 
-def _speculation(result: ServedEstimate) -> _Part:
-    speculation = result.techniques.speculation
+def _speculation(result: ServedEstimate) -> list[Figure]:
+    """What drafts yield and take; nothing without."""
+    speculation, load = result.techniques.speculation, result.load
     if not speculation.length:
-        return "speculation", {}, []
-    load = result.load
+        return []
     context = float(np.max(load.prompt + np.maximum(load.output - 2.0, 0.0) / 2))
     gain = speculate(result.deployment, speculation, load.batch, context)
     verify, draft, speedup = float(np.max(gain.verify)), float(np.max(gain.draft)), float(np.max(gain.speedup))
-    losing = break_even(result.deployment, speculation, context)
-    values = {
-        "draft": None if speculation.draft is None else speculation.draft.model.name,
-        "length": speculation.length,
-        "branches": speculation.branches,
-        "acceptance": speculation.acceptance,
-        "acceptance_basis": speculation.basis,
-        "tokens_per_step": gain.tokens,
-        "tpot_s": float(np.max(result.tpot)),
-        "verification_s": verify,
-        "drafts_s": draft,
-        "speedup": speedup,
-        "loses_from_batch": losing,
-    }
-    lines = [
-        ["drafts: tokens a verification yields", f"{gain.tokens:.3f} ({speculation.accepted})"],
-        *([["  their acceptance", speculation.basis]] if speculation.basis not in ("", "given") else []),
-        ["  drafts and verification", f"{format_time(draft)} + {format_time(verify)}, {speedup:.3g} times as fast"],
-        ["  they lose from batch", "none up to 4,096" if losing is None else f"{losing:,}"],
+    losing, basis = break_even(result.deployment, speculation, context), speculation.basis
+    return [
+        Figure("draft", None if speculation.draft is None else speculation.draft.model.name),
+        Figure("length", speculation.length),
+        Figure("branches", speculation.branches),
+        Figure("acceptance", speculation.acceptance),
+        text("drafts: tokens a verification yields", f"{gain.tokens:.3f} ({speculation.accepted})"),
+        Figure("acceptance_basis", basis, "  their acceptance", seen=basis not in ("", "given")),
+        Figure("tokens_per_step", gain.tokens),
+        Figure("tpot_s", float(np.max(result.tpot))),
+        Figure("verification_s", verify),
+        Figure("drafts_s", draft),
+        Figure(
+            "speedup",
+            speedup,
+            "  drafts and verification",
+            text=f"{format_time(draft)} + {format_time(verify)}, {speedup:.3g} times as fast",
+        ),
+        Figure("loses_from_batch", losing, "  they lose from batch", ",", absent="none up to 4,096"),
     ]
-    return "speculation", values, lines
 
 
-def _prefix(result: ServedEstimate) -> _Part:
-    rate = result.techniques.hit_rate
+def _prefix(result: ServedEstimate) -> list[Figure]:
+    """What prefixes that are found save; nothing without."""
+    rate, load = result.techniques.hit_rate, result.load
     if not rate:
-        return "prefix_caching", {}, []
-    gain = float(np.max(prefix_gain(result.deployment, result.load.batch, result.load.prompt, rate)))
-    line = ["prefix caching", f"{int(np.max(result.cached)):,} tokens of each prompt found ({rate:.0%})"]
-    values = {
-        "hit_rate": rate,
-        "cached_tokens": int(np.max(result.cached)),
-        "ttft_s": float(np.max(result.ttft)),
-        "speedup": gain,
-    }
-    return "prefix_caching", values, [line]
+        return []
+    cached, gain = int(np.max(result.cached)), prefix_gain(result.deployment, load.batch, load.prompt, rate)
+    return [
+        Figure("hit_rate", rate),
+        Figure("cached_tokens", cached, "prefix caching", text=f"{cached:,} tokens of each prompt found ({rate:.0%})"),
+        Figure("ttft_s", float(np.max(result.ttft))),
+        Figure("speedup", float(np.max(gain))),
+    ]
 
 
-def _chunks(result: ServedEstimate) -> _Part:
+def _chunks(result: ServedEstimate) -> list[Figure]:
+    """One prompt in chunks; nothing without."""
     chunk = result.techniques.chunk
     if not chunk:
-        return "chunked_prefill", {}, []
+        return []
     prompt, batch = int(np.max(result.load.prompt)), int(np.max(result.load.batch))
     cut = chunked_prefill(result.deployment, prompt, chunk, batch - 1, float(prompt))
-    values = {
-        "chunk_tokens": chunk,
-        "ttft_s": cut.total,
-        "chunks": cut.steps,
-        "longest_step_s": cut.longest_gap,
-        "cost": cut.cost,
-    }
-    beside = f"beside {batch - 1:,} decodes " if batch > 1 else ""
-    line = [
-        f"one prompt in {cut.steps} chunks {beside}".strip(),
-        f"{cut.cost:.3g} times as long, longest step {format_time(cut.longest_gap)}",
+    beside = f" beside {batch - 1:,} decodes" if batch > 1 else ""
+    return [
+        Figure("chunk_tokens", chunk),
+        Figure("ttft_s", cut.total),
+        Figure("chunks", cut.steps),
+        Figure("longest_step_s", cut.longest_gap),
+        Figure(
+            "cost",
+            cut.cost,
+            f"one prompt in {cut.steps} chunks{beside}",
+            lambda cost: f"{cost:.3g} times as long, longest step {format_time(cut.longest_gap)}",
+        ),
     ]
-    return "chunked_prefill", values, [line]
 
 
-def _offload(result: ServedEstimate) -> _Part:
+def _offload(result: ServedEstimate) -> list[Figure]:
+    """The cached part of the batch's prompts back from the host; nothing without."""
     host = result.techniques.host
     if host is None:
-        return "kv_offload", {}, []
+        return []
     time, gain = float(np.max(result.host_loads)), float(np.max(reload_gain(result.deployment, host, result.cached)))
-    line = ["cached part back from the host", f"{format_time(time)} (computing it takes {gain:.3g} times as long)"]
-    tier = {"capacity_bytes": host.capacity, "bandwidth_bytes_per_s": host.bandwidth}
-    return "kv_offload", {**tier, "load_s": time, "gain": gain}, [line]
+    return [
+        Figure("capacity_bytes", host.capacity),
+        Figure("bandwidth_bytes_per_s", host.bandwidth),
+        Figure("load_s", time),
+        Figure(
+            "gain",
+            gain,
+            "cached part back from the host",
+            text=f"{format_time(time)} (computing it takes {gain:.3g} times as long)",
+        ),
+    ]

@@ -13,7 +13,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import prompt_drain
 from inferplan.estimate.run import estimate
-from inferplan.reports.beams import beams_record
+from inferplan.reports.beams import beams_figures
 from inferplan.serving.techniques.beams import BeamSearch
 from tests.cases import for_each
 from tests.command import exit_code
@@ -103,7 +103,7 @@ def test_rounds_from_outside_are_steps_of_short_prompts() -> None:
     ]
     assert found.rounds == pytest.approx(seconds, rel=1e-12)
     assert found.seconds == pytest.approx(sum(seconds), rel=1e-12)
-    record = beams_record(found)
+    record = {figure.key: figure.value for figure in beams_figures(found)}
     assert record["recomputed_tokens_mean"] == 4.5
     assert record["requests_per_s"] == pytest.approx(2 / sum(seconds), rel=1e-12)
     assert record["kv_bytes_per_token"] == 131_072
