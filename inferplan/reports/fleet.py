@@ -77,17 +77,10 @@ def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
     percentile, limits = percentile_of(plan.question.slo), plan.question.slo.limits
     figures = []
     for name, value in plan.at_percentile(run).items():
-        label = f"{METRIC_NAMES[name]} {percentile}"
         over = " !" * (name in limits and value > limits[name])
-        figures.append(
-            Figure(
-                f"{name}_s",
-                value if run.steady else None,
-                label,
-                lambda value, over=over: short_time(value) + over,
-                seen=name in limits,
-            )
-        )
+        said = f"{short_time(value)}{over}" if run.steady else "-"
+        label, kept = f"{METRIC_NAMES[name]} {percentile}", value if run.steady else None
+        figures.append(Figure(f"{name}_s", kept, label, text=said, seen=name in limits))
     return figures
 
 

@@ -67,7 +67,7 @@ def _model(plan: SeveralPlan, place: int) -> list[Figure]:
     after = None if stage.after is None else stages[stage.after].name
     shares = None if stage.shares is None else stages[stage.shares].name
     keeps, steady = keeps_own(run, stage), run if run is not None and run.steady else None
-    at = {n: steady and finite(at_percentile(steady, n, percentile)) for n in _NAMES}
+    at = {n: None if steady is None else finite(at_percentile(steady, n, percentile)) for n in _NAMES}
     devices = plan.replicas[place] * member.size.devices
     return [
         Figure("name", stage.name, "model", left=True),
@@ -104,9 +104,9 @@ def _replica(member: Member) -> str:
 
 def _limited(value: float | None, limit: float | None) -> str:
     """A latency, marked where it is over its limit."""
-    text = "-" if value is None else format_time(value, 3)
+    said = "-" if value is None else format_time(value, 3)
     over = limit is not None and (inf if value is None else value) > limit
-    return f"{text} (< {format_time(limit, 3)})" + " !" * over if limit is not None else text
+    return f"{said} (< {format_time(limit, 3)})" + " !" * over if limit is not None else said
 
 
 def _answers(plan: SeveralPlan, root: int, seen: Answers) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cases import for_each
 from tests.cli.conftest import Run
+from tests.json_page import listed
 
 ASKED = ("day", "llama-3.1-8b", "--gpu", "l4", "--prompt", "512", "--output", "32", "--ttft", "2s", "--tpot", "120ms")
 PRICE = ("--price", "l4=1.00")
@@ -28,6 +29,7 @@ def test_policies_side_by_side(run: Run, profile: str) -> None:
     """A day of which half an hour is simulated: costs are 48 times those; hours and rates are those of the file."""
     ran = run(*ASKED, *PRICE, "--profile", profile, "--duration", "30min", "--cold-start", "20s", "--format", "json")
     record = ran.json
+    assert sorted([*record["policies"][0], "failures"]) == sorted(listed("day", "policies[]"))
     assert record["profile"]["classes"] == ["chat", "code"]
     assert record["profile"]["peak_requests_per_s"] == 4.5
     assert record["profile"]["requests"] == pytest.approx(600 * 1.5 + 600 * 4.5, rel=0.1)

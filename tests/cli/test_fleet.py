@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.cli.conftest import Run
+from tests.json_page import listed
 
 ASKED = (
     *(
@@ -34,6 +35,8 @@ def test_the_record_adds_up(run: Run) -> None:
     One L40S is given 51 and cannot do it alone; on fewest GPUs at that cost one L4 stands beside it.
     """
     record = run(*ASKED, "--format", "json").json
+    for part in ("parts", "alone", "stock", "designs"):
+        assert sorted(record[part][0]) == sorted(listed("fleet", f"{part}[]"))
     carried = {one["gpu"]: 0.8 * one["requests_per_s"] for one in record["designs"]}
     assert 4 * carried["l4"] < 60.0 < carried["l4"] + carried["l40s"]
     assert {part["gpu"]: (part["source"], part["replicas"]) for part in record["parts"]} == {

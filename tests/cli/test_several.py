@@ -9,6 +9,7 @@ import pytest
 
 from tests.cases import for_each
 from tests.cli.conftest import Run
+from tests.json_page import listed
 
 FIRST = (
     "{name: small, model: llama-3.2-1b, gpu: l4, rate: 6, prompt: '256', output: '32', "
@@ -29,6 +30,8 @@ def file(tmp_path: Path, *models: str) -> str:
 
 def test_the_record_adds_up(run: Run, tmp_path: Path) -> None:
     record = run("several", file(tmp_path, FIRST, SECOND), *PRICE, "--format", "json").json
+    for part in ("models", "answers", "machines", "alone"):
+        assert sorted(record[part][0]) == sorted(listed("several", f"{part}[]"))
     small, large = record["models"]
     assert (small["requests_per_s"], large["requests_per_s"]) == (6.0, 3.0)
     assert (small["after"], large["after"], large["share_of_stream"]) == (None, "small", 0.5)

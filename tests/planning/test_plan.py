@@ -30,6 +30,7 @@ from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.table import render
 from inferplan.traffic.requests import Lengths, Requests, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism
+from tests.json_page import listed
 
 SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
 DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
@@ -212,6 +213,8 @@ def test_the_record_is_json_and_the_report_renders(found: Plan) -> None:
     assert {entry["load"] for entry in record["sensitivity"]} == {0.8, 1.1, 1.25, 1.5}
     assert plan_record(found)["frontier"]
     assert len(found.to_frame()) == 1 + len(found.alternatives)
+    for row in plan_report(found).rows:
+        assert sorted(row) == sorted(listed("plan", "alternatives[]"))
 
 
 def test_more_load_never_costs_less_and_tighter_limits_neither(space: Space, prices: PriceBook) -> None:

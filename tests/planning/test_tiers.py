@@ -33,6 +33,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.techniques.tiers import CacheTier, TierPrice
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
+from tests.json_page import listed
 
 OWN, ANSWER = Lengths(mean=1024), Lengths(mean=16)
 TALK = SharedPrefix(turns=4, think=ThinkTime(kind="exponential", mean=8.0))
@@ -161,6 +162,7 @@ def test_without_tiers_a_plan_is_as_it_was(found: Plan, options: list[Option]) -
 
 def test_the_report_says_what_they_are_worth(found: Plan) -> None:
     none, host, _ = tiers_record(found) or []
+    assert sorted(none) == sorted(host) == sorted(listed("plan", "cache_tiers[]"))
     gpus, saved = host["devices"], none["gpu_cost_per_hour"] - host["gpu_cost_per_hour"]
     assert host["chosen"] and not none["chosen"] and none["tiers"] == []
     assert host["saved_on_gpus_per_hour"] == saved == 2 * (none["devices"] - gpus) > 0
