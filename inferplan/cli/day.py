@@ -33,7 +33,7 @@ from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_b
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
-from inferplan.reports.day import day_report
+from inferplan.reports.day import day_report, with_day_energy
 from inferplan.serving.autoscaling import Losses, require_some
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
@@ -163,8 +163,6 @@ def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None,
     report = day_report(day)
     if energy is None:
         return report
-    from inferplan.reports.day_energy import with_day_energy
-
     return with_day_energy(report, day, energy)
 
 

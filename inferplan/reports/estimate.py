@@ -136,8 +136,7 @@ def _phase_figures(phase: Phase) -> list[Figure]:
 
 def estimate_record(estimate: Estimate) -> dict[str, Any]:
     """The JSON of ``inferplan estimate`` (docs/json.md)."""
-    load = estimate.load
-    decoding, encodes = bool(np.all(load.output > 1)), estimate.deployment.model.encodes
+    load, encodes = estimate.load, estimate.deployment.model.encodes
     return {
         **deployment_record(estimate.deployment),
         "load": {
@@ -154,19 +153,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "prefill": phase_record(estimate.prefill),
         "decode": None if encodes else phase_record(estimate.decode),
         "ridge_flop_per_byte": estimate.deployment.ridge,
-        "ttft_s": estimate.ttft,
-        **band_record(estimate, "ttft"),
-        **server_record(estimate),
-        "tpot_s": estimate.tpot if decoding else None,
-        **band_record(estimate, "tpot" if decoding else None),
-        "tpot_start_s": estimate.tpot_start if decoding else None,
-        "tpot_end_s": estimate.tpot_end if decoding else None,
-        "e2el_s": estimate.e2el,
-        **band_record(estimate, "e2el"),
-        "answer_ttft_s": estimate.answer_ttft if load.before else None,
-        "output_tokens_per_s": None if encodes else estimate.output_rate,
-        "total_tokens_per_s": estimate.total_rate,
-        "requests_per_s": estimate.request_rate,
+        **record(_latency_figures(estimate)),
         **({"diffusion": diffusion_record(estimate)} if isinstance(estimate, DiffusionEstimate) else {}),
         "max_batch": int(estimate.footprint.max_batch()),
         "max_context_tokens": estimate.footprint.max_context(),
@@ -300,11 +287,12 @@ def estimate_report(estimate: Estimate) -> Report:
 
 def _latency(estimate: Estimate) -> Table:
     load, deployment = estimate.load, estimate.deployment
-    rows = _latency_rows(estimate)
+    rows = pairs(_latency_figures(estimate))
     columns = ["latency and throughput", "value"]
     if isinstance(estimate, ServedEstimate):
         columns.append("without")
-        rows = [[*row, before[1]] for row, before in zip(rows, _latency_rows(estimate.without), strict=True)]
+        without = pairs(_latency_figures(estimate.without))
+        rows = [[*row, before] for row, (_, before) in zip(rows, without, strict=True)]
     copies = f", {deployment.parallel.replicas} replicas" if deployment.parallel.replicas > 1 else ""
     out = "" if deployment.model.encodes else f", {load.output:.0f} out"
     cache = "" if load.kv_cache else ", no KV cache"
@@ -314,37 +302,70 @@ def _latency(estimate: Estimate) -> Table:
     return Table(title=title, columns=columns, rows=rows, right=_RIGHT)
 
 
-def _latency_rows(estimate: Estimate) -> list[list[str]]:
+def _latency_figures(estimate: Estimate) -> list[Figure]:
+    """Latencies and throughput of the batch."""
     load, first, encodes = estimate.load, server_of(estimate), estimate.deployment.model.encodes
-    word = _first_word(estimate)
-    rows = [[f"{word} of the batch alone ({'one pass' if encodes else 'prefill'})", _time(estimate.ttft)]]
-    if first is not None:
-        rows.append(
-            [f"{word} at the server, {'idle' if load.batch == 1 else 'one request, idle'}", _time(first.at_server)]
-        )
-    if encodes:
-        rows.append(["requests a second", f"{float(estimate.request_rate):,.1f}"])
-        return [*rows, ["tokens read a second", f"{float(estimate.total_rate):,.1f}"]]
-    if load.output > 1:
-        rows += [
-            ["time per output token (TPOT), mean", _time(estimate.tpot)],
-            ["  first step, last step", f"{_time(estimate.tpot_start)}, {_time(estimate.tpot_end)}"],
-        ]
-    if isinstance(estimate, DiffusionEstimate):
-        block = f"block of {estimate.generation.block} tokens in {estimate.generation.steps}"
-        rows += [["denoising pass, mean", _time(estimate.step_time)], [block, _time(estimate.block_time)]]
-    if load.before:
-        rows.append([f"TTFT of the answer alone, behind {load.before:,.0f} tokens", _time(estimate.answer_ttft)])
-    several = load.samples > 1
-    alone = f"{1 / float(estimate.tpot):,.1f}" if load.output > 1 else "-"
+    word, decoding, several = _first_word(estimate), bool(np.all(load.output > 1)), bool(np.all(load.samples > 1))
+    tpot = estimate.tpot if decoding else None
+    answer = estimate.answer_ttft if load.before else None
+    steps = f"{_time(estimate.tpot_start)}, {_time(estimate.tpot_end)}" if decoding else ""
+    idle = "idle" if load.batch == 1 else "one request, idle"
     return [
-        *rows,
-        ["total latency alone, TTFT + (output - 1) TPOT", _time(estimate.e2el)],
-        [f"output tokens a second{', all samples' if several else ''}", f"{float(estimate.output_rate):,.1f}"],
-        ["input and output tokens a second", f"{float(estimate.total_rate):,.1f}"],
-        *([["requests a second", f"{float(estimate.request_rate):,.2f}"]] if several else []),
-        [f"output tokens a second and {'sample' if several else 'user'}", alone],
+        Figure("ttft_s", estimate.ttft, f"{word} of the batch alone ({'one pass' if encodes else 'prefill'})", _time),
+        *_band(estimate, "ttft"),
+        *(Figure(key, value) for key, value in server_record(estimate).items()),
+        text(f"{word} at the server, {idle}", "" if first is None else _time(first.at_server), seen=first is not None),
+        text("requests a second", f"{float(estimate.request_rate):,.1f}", seen=encodes),
+        Figure("tpot_s", tpot, "time per output token (TPOT), mean", _time, seen=decoding and not encodes),
+        *_band(estimate, "tpot" if decoding else None),
+        Figure("tpot_start_s", estimate.tpot_start if decoding else None),
+        Figure("tpot_end_s", estimate.tpot_end if decoding else None),
+        text("  first step, last step", steps, seen=decoding and not encodes),
+        *(_blocks(estimate) if isinstance(estimate, DiffusionEstimate) else []),
+        text(
+            f"TTFT of the answer alone, behind {load.before:,.0f} tokens",
+            "" if answer is None else _time(answer),
+            seen=answer is not None and not encodes,
+        ),
+        Figure("e2el_s", estimate.e2el, "total latency alone, TTFT + (output - 1) TPOT", _time, seen=not encodes),
+        *_band(estimate, "e2el"),
+        Figure("answer_ttft_s", answer),
+        Figure(
+            "output_tokens_per_s",
+            None if encodes else estimate.output_rate,
+            f"output tokens a second{', all samples' if several else ''}",
+            lambda rate: f"{float(rate):,.1f}",
+            seen=not encodes,
+        ),
+        Figure(
+            "total_tokens_per_s",
+            estimate.total_rate,
+            "tokens read a second" if encodes else "input and output tokens a second",
+            lambda rate: f"{float(rate):,.1f}",
+        ),
+        Figure(
+            "requests_per_s",
+            estimate.request_rate,
+            "requests a second",
+            lambda rate: f"{float(rate):,.2f}",
+            seen=several and not encodes,
+        ),
+        text(
+            f"output tokens a second and {'sample' if several else 'user'}",
+            "-" if tpot is None else f"{1 / float(tpot):,.1f}",
+            seen=not encodes,
+        ),
     ]
+
+
+def _band(estimate: Estimate, metric: str | None) -> list[Figure]:
+    return [Figure(key, value) for key, value in band_record(estimate, metric).items()]
+
+
+def _blocks(estimate: DiffusionEstimate) -> list[Figure]:
+    """What people see of blocks of a diffusion model."""
+    block = f"block of {estimate.generation.block} tokens in {estimate.generation.steps}"
+    return [text("denoising pass, mean", _time(estimate.step_time)), text(block, _time(estimate.block_time))]
 
 
 def _host(estimate: Estimate) -> list[Table]:
