@@ -21,8 +21,8 @@ class Figure:
 
     key: in JSON and CSV, with the unit (``ttft_s``); empty where only people see it. value: in SI units. label: heading
     of its column or line; none where only programs see it, and so where it is not ``seen``. written: how people see the
-    value, as a format of Python (``",.2f"``) or a function; ``text`` where they see something else; ``absent`` for no
-    value. left: a column of text.
+    value, as a format of Python (``",.2f"``), with its unit (``"{:,.0f} W"``), or a function; ``text`` where they see
+    something else; ``absent`` for no value. left: a column of text.
     """
 
     key: str
@@ -42,7 +42,9 @@ class Figure:
             return self.text
         if self.value is None:
             return self.absent
-        return format(self.value, self.written) if isinstance(self.written, str) else self.written(self.value)
+        if callable(self.written):
+            return self.written(self.value)
+        return self.written.format(self.value) if "{" in self.written else format(self.value, self.written)
 
 
 def text(label: str, said: str, left: bool = False, seen: bool = True) -> Figure:

@@ -16,6 +16,7 @@ def row(name: str, ttft: float | None, priced: bool) -> list[Figure]:
         Figure("currency", "USD"),
         text("GPUs", f"2 x {name}", left=True),
         Figure("cost", 3.5, "USD/h", ",.2f", seen=priced),
+        Figure("watts", 1234.5, "draw", "{:,.0f} W", seen=priced),
         Figure("most", None, "stock", absent="no limit"),
     ]
 
@@ -28,6 +29,7 @@ def test_programs_read_every_key_and_people_every_label_that_is_seen() -> None:
         "share": 0.125,
         "currency": "USD",
         "cost": 3.5,
+        "watts": 1234.5,
         "most": None,
     }
     assert pairs(one) == [
@@ -44,10 +46,10 @@ def test_rows_side_by_side() -> None:
     table = side_by_side("models", [row("a", 0.04321, priced=True), row("b", None, priced=True)])
     assert render(Report(record={}, tables=[table]), "markdown") == (
         "### models\n\n"
-        "| model | TTFT | share | GPUs | USD/h | stock |\n"
-        "| --- | ---: | ---: | --- | ---: | ---: |\n"
-        "| a | 43.2 ms | 12.5% | 2 x a | 3.50 | no limit |\n"
-        "| b | - | 12.5% | 2 x b | 3.50 | no limit |\n"
+        "| model | TTFT | share | GPUs | USD/h | draw | stock |\n"
+        "| --- | ---: | ---: | --- | ---: | ---: | ---: |\n"
+        "| a | 43.2 ms | 12.5% | 2 x a | 3.50 | 1,234 W | no limit |\n"
+        "| b | - | 12.5% | 2 x b | 3.50 | 1,234 W | no limit |\n"
     )
 
 

@@ -59,7 +59,7 @@ def _service(service: BatchCost) -> list[Figure]:
         Figure("tpot_s", tpot),
         Figure("requests_per_s", float(result.request_rate) * utilisation, "requests a second", ",.2f"),
         text("output tokens a second", f"{rate or 0.0:,.0f}", seen=not encodes),
-        Figure("utilisation", utilisation, "busy", lambda share: f"{share:.0%} of the time"),
+        Figure("utilisation", utilisation, "busy", "{:.0%} of the time"),
         Figure("output_tokens_per_s", rate),
         text(f"{'latency' if encodes else 'TTFT'} of the batch alone", short_time(ttft)),
         text("every further token (TPOT)", short_time(tpot or 0.0), seen=tpot is not None),
@@ -218,7 +218,7 @@ def _energy(energy: Energy) -> list[Figure]:
     used, carbon = energy.per_token * 1e6 / 3.6e6, energy.carbon_per_million_output if generates else None
     figures = [
         Figure("power_w", energy.watts, "power", lambda watts: f"{watts / 1e3:,.2f} kW"),
-        Figure("per_token_j", energy.per_token, "a token, input or output", lambda j: f"{j:,.3f} J", seen=generates),
+        Figure("per_token_j", energy.per_token, "a token, input or output", "{:,.3f} J", seen=generates),
         text("a million tokens", f"{used:,.6f} kWh", seen=not generates),
         text(
             "  in operation",
@@ -230,25 +230,7 @@ def _energy(energy: Energy) -> list[Figure]:
     kwh = energy.kwh_per_million_output if generates else None
     return [
         *figures,
-        Figure(
-            "per_output_token_j",
-            each,
-            "an output token, all energy on them",
-            lambda j: f"{j:,.3f} J",
-            seen=generates,
-        ),
-        Figure(
-            "per_million_output_tokens_kwh",
-            kwh,
-            "a million output tokens",
-            lambda kwh: f"{kwh:,.3f} kWh",
-            seen=generates,
-        ),
-        Figure(
-            "per_million_output_tokens_g_co2",
-            carbon,
-            "  in operation",
-            lambda grams: f"{grams:,.0f} g CO2",
-            seen=carbon is not None,
-        ),
+        Figure("per_output_token_j", each, "an output token, all energy on them", "{:,.3f} J", seen=generates),
+        Figure("per_million_output_tokens_kwh", kwh, "a million output tokens", "{:,.3f} kWh", seen=generates),
+        Figure("per_million_output_tokens_g_co2", carbon, "  in operation", "{:,.0f} g CO2", seen=carbon is not None),
     ]

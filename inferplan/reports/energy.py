@@ -61,7 +61,7 @@ def _static(energy: StaticEnergy) -> list[Figure]:
         text("watts of a GPU meanwhile", f"{decode.watts:,.0f} W" if decode is not None else "", seen=steps),
         Figure("request_j", energy.per_request, "a request", joules),
         Figure("j_per_output_token", each, "an output token, all of it on them", joules, seen=each is not None),
-        Figure("", kwh, "a million output tokens", lambda kwh: f"{kwh:,.3f} kWh", seen=kwh is not None),
+        Figure("", kwh, "a million output tokens", "{:,.3f} kWh", seen=kwh is not None),
         Figure("idle_share", energy.idle_share),
         Figure("request_g", grams),
         Figure(
@@ -137,10 +137,8 @@ def _run(found: RunEnergy, asked: EnergyAsked, result: SimulationResult) -> list
         Figure("idle_joules", found.idle, "no step: idle", joules),
         text(_all_of(found), joules(found.joules)),
         Figure("idle_share", found.on / found.joules, "of it for being on", text=joules(found.on)),
-        Figure("gpu_w_mean", found.watts, "a GPU, mean", lambda watts: f"{watts:,.0f} W"),
-        Figure(
-            "gpu_w_highest_step", found.highest, "a GPU in the step that draws most", lambda watts: f"{watts:,.0f} W"
-        ),
+        Figure("gpu_w_mean", found.watts, "a GPU, mean", "{:,.0f} W"),
+        Figure("gpu_w_highest_step", found.highest, "a GPU in the step that draws most", "{:,.0f} W"),
         Figure("w_mean", whole / seconds),
         Figure("gpus", found.devices),
         Figure("j_per_output_token", each, f"an output token, {asked.scope}", joules, seen=each is not None),
@@ -150,7 +148,7 @@ def _run(found: RunEnergy, asked: EnergyAsked, result: SimulationResult) -> list
             "g_per_million_output_tokens",
             million,
             "CO2 of a million output tokens",
-            lambda grams: f"{grams:,.1f} g",
+            "{:,.1f} g",
             seen=million is not None,
         ),
     ]
