@@ -68,9 +68,10 @@ def lines(title: str, row: Iterable[Figure], heading: str = "") -> Table:
 
 
 def side_by_side(title: str, rows: Sequence[Iterable[Figure]]) -> Table:
-    """Rows with the same figures, of which there is at least one, as a table."""
+    """Rows with the same labels, of which there is at least one, as a table."""
     shown = [pairs(row) for row in rows]
     columns = [label for label, _ in shown[0]]
+    assert all([label for label, _ in row] == columns for row in shown), columns
     right = frozenset(figure.label for figure in rows[0] if figure.label is not None and not figure.left)
     return Table(title=title, columns=columns, rows=[[cell for _, cell in row] for row in shown], right=right)
 

@@ -53,6 +53,11 @@ def test_rows_side_by_side() -> None:
     )
 
 
+def test_rows_with_other_columns_are_no_table() -> None:
+    with pytest.raises(AssertionError, match="TTFT"):
+        side_by_side("models", [row("a", 0.04321, priced=True), row("b", None, priced=False)])
+
+
 @pytest.mark.parametrize(("value", "kept"), [(1.5, 1.5), (float("inf"), None), (float("nan"), None)])
 def test_json_has_no_infinity(value: float, kept: float | None) -> None:
     assert finite(value) == kept
