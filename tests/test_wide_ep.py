@@ -12,12 +12,13 @@ from inferplan.answers.emit import launch
 from inferplan.answers.emit.engines import command
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_hardware
-from inferplan.devices.engine import EngineFlags, ExchangeRules
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import IndivisibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import decode_cycle
 from inferplan.serving.step_times import Reach, step_times
+from inferplan.work.exchange import ExchangeRules
 from inferplan.work.parallel import Parallelism
 from tests.benchmarks.compare_public_runs import DECODE, GAINS, RUNS, PublicRun
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from math import ceil
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,8 +13,9 @@ from inferplan.errors import UnknownNameError, UsageError
 from inferplan.fields import SHARE, Switch, Whole, declared, need
 from inferplan.spec import Spec
 from inferplan.units import Bytes, Num, Seconds
+from inferplan.work.exchange import ExchangeRules
 from inferplan.work.formats import Precision, find_format
-from inferplan.work.ops import MULTI_HEAD, ExchangeMode, Meeting
+from inferplan.work.ops import MULTI_HEAD
 
 KvRule = Literal["of_total", "static_of_total", "of_free", "all"]
 """of_total: KV = fraction x memory - weights - activations - context (vLLM). static_of_total: the fraction holds
@@ -217,39 +218,6 @@ class PoolsApart(Spec):
     handoff: float = Field(default=0.0, ge=0.0)
     """Decode steps from the end of a transfer until the request may join the batch, beside the step that it waits for:
     servers shake hands, make room and look for what has come between two steps."""
-
-
-class ExchangeRules(Spec):
-    """How tokens reach the ranks of their experts under attention data parallelism, and their sums come back.
-
-    See docs/operators/exchange.md.
-    """
-
-    source: str = ""
-    prefill: Meeting = "normal"
-    """Of a step that holds a prompt."""
-    decode: Meeting = "normal"
-    racks: ExchangeMode | None = None
-    """Of every step where one fabric joins the ranks of several nodes (NVL72); absent: as anywhere else."""
-    formats: dict[str, str] = {}
-    """The format in which tokens travel to their experts, by that of the experts' inputs; others travel in the base
-    format, as sums do."""
-    blocks: int = Field(default=20, ge=1)
-    """Thread blocks, and so multiprocessors, that carry an exchange of normal mode."""
-    computes: dict[ExchangeMode, Annotated[float, Field(ge=0.0, le=1.0)]] = {}
-    """By mode the share of an exchange in which its kernels hold all multiprocessors, and nothing runs beside it."""
-    shows: dict[ExchangeMode, Annotated[float, Field(ge=0.0, le=1.0)]] = {}
-    """By mode the share of the shorter of an exchange and a computation beside it by which they slow each other."""
-    experts_apart: tuple[ExchangeMode, ...] = ()
-    """Modes in which the routed experts of one half batch run beside no exchange of the other."""
-
-    def on(self, hardware: HardwareSpec, ranks: int) -> "ExchangeRules":
-        """The same for ``ranks`` devices, with the kernels for racks where they apply."""
-        if self.racks is None or ranks == 1:
-            return self
-        link, node = hardware.link(ranks), hardware.node or ranks
-        joins_nodes = link.name == hardware.links[0].name and link.domain is not None and link.domain > node
-        return self.model_copy(update={"prefill": self.racks, "decode": self.racks}) if joins_nodes else self
 
 
 WindowRule = Literal["window", "pool", "all"]

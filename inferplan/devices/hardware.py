@@ -173,6 +173,11 @@ class HardwareSpec(Spec):
             raise ValueError(f"host_link: none of the links is named {self.host_link!r}")
         return self
 
+    def joins_nodes(self, ranks: int) -> bool:
+        """Whether the fabric of a node joins so many devices of several nodes."""
+        link, node = self.link(ranks), self.node or ranks
+        return link.name == self.links[0].name and link.domain is not None and link.domain > node
+
     @property
     def to_host(self) -> Link:
         """The link to the host's memory. Raises ``MissingFactError`` where none is on file."""

@@ -34,7 +34,7 @@ def exchange(context: LayerContext, layer: RoutedExperts, direction: Direction, 
     """Dispatch or combine of vectors of ``width``; nothing without attention data parallelism.
 
     Each of the ``tp`` ranks that hold the same tokens sends its share of them. Tokens travel in the engine's format for
-    the experts' inputs (:class:`inferplan.devices.engine.ExchangeRules`), partial sums in the base format. Where every
+    the experts' inputs (:class:`inferplan.work.exchange.ExchangeRules`), partial sums in the base format. Where every
     rank gets all tokens, a collective is of as many as there are, not of the fullest rank's times ranks (SGLang:
     ``all_gatherv`` and ``reduce_scatterv`` of nvfp4 tokens, all-reduces of others where a step holds prompts).
     """

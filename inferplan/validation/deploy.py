@@ -14,7 +14,7 @@ from inferplan.catalog.calibrations import load_calibration, load_kernels
 from inferplan.catalog.drafts import head_beside
 from inferplan.catalog.files import load
 from inferplan.devices.constants import Calibration
-from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, ExchangeRules
+from inferplan.devices.engine import Engine, EngineFlags, EngineSpec
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
@@ -23,6 +23,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.validation.names import hardware_of, labelled, model_of
 from inferplan.validation.rows import Pool, Run, Spread
+from inferplan.work.exchange import ExchangeRules
 from inferplan.work.formats import Format, Precision, find_format, held_by
 from inferplan.work.parallel import Parallelism
 

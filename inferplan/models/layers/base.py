@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from inferplan.affine import affine, dense
-from inferplan.devices.engine import ExchangeRules
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.adapters import Adapters
+from inferplan.work.exchange import ExchangeRules
 from inferplan.work.formats import Format, Precision, find_format
 from inferplan.work.ops import Collective, Conv, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Norm, Op
 from inferplan.work.parallel import Parallelism, require_divides
