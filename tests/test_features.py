@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,12 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.cli import cli
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InferplanError, UsageError
+from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
-from inferplan.estimate.structured import Structured
-from inferplan.features import FEATURES, OBJECTS, QUESTIONS, REFUSALS, Refusal
+from inferplan.estimate.structured import Structured, StructuredEstimate
+from inferplan.features import FEATURES, OBJECTS, QUESTIONS, REFUSALS, Refusal, goes_together
 from inferplan.models.media import MediaAsked
 from inferplan.planning.day import simulate_day
 from inferplan.planning.demand import Demand
@@ -40,7 +43,8 @@ from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
-from inferplan.serving.simulator import simulate
+from inferplan.serving.simulator import features_of_run, simulate
+from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.serving.techniques.tiers import CacheTier
@@ -132,6 +136,7 @@ def with_prefix(**more: int) -> Callable[[Run], None]:
 def with_adapters(run: Run) -> None:
     run.request["lora"] = LoraAsked(rank=16, slots=2, modules=("q", "v"))
     run.load["adapters"] = Popularity(count=4, skew=1.0)
+    run.options["lora_bandwidth"] = 63e9
 
 
 def with_queue(run: Run) -> None:
@@ -454,3 +459,119 @@ def test_every_refusal_of_a_fleet_and_of_a_day_is_raised() -> None:
         ask = lambda of, on=on: simulate_day(missing, on, of, missing)  # noqa: E731
         found.append(unlike(row, q, lambda row=row, ask=ask: planned(row, ask)))
     assert not [wrong for wrong in found if wrong]
+
+
+# --- what the table does not refuse -----------------------------------------------------------------------------------
+
+DRAWN = (
+    *(
+        "classes",
+        "adapters",
+        "thoughts",
+        "turns",
+        "shared-text",
+        "samples",
+        "sessions",
+        "structured",
+        "users",
+        "drafts",
+    ),
+    *("hit-rate", "tiers", "pipelines", "attention-dp", "replicas", "pools", "failures", "elastic", "prefix-aware"),
+)
+"""Features of a run of one small dense model, of which sets are drawn."""
+NEEDS = ("cache tiers keep text", "needs conversations", "requests without arrival times")
+"""Errors that say what is missing beside a feature, not that two do not go together."""
+
+
+def drawn_sets(count: int) -> list[tuple[str, ...]]:
+    draw = Random(7)
+    return [tuple(draw.sample(DRAWN, draw.randint(1, 4))) for _ in range(count)]
+
+
+def test_random_features_are_refused_by_the_table_or_answered() -> None:
+    wrong, answered = [], 0
+    for names in drawn_sets(60):
+        run = Run()
+        for name in names:
+            FEATURE[name](run)
+        try:
+            asked = run.asked()
+            present = features_of_run(*asked)
+            found = simulate(*asked)
+        except UsageError as error:
+            if "do not go together" not in error.what and not error.what.startswith(NEEDS):
+                wrong.append((names, error.what))
+            continue
+        answered += 1
+        if not goes_together("simulate", present) or len(found.ttft) == 0 or not np.all(np.isfinite(found.ttft)):
+            wrong.append((names, "answered"))
+    assert not wrong
+    assert answered > 15
+
+
+ALONE = ("thoughts", "samples", "structured", "drafts", "pipelines", "power-cap", "several-devices")
+"""Features of one request on an idle replica, which a batch of one has too."""
+
+
+def alone(names: tuple[str, ...]) -> tuple[float, float]:
+    """TPOT of one request at a time in simulation, and of a batch of one."""
+    run = Run()
+    run.load.update(arrivals=ClosedLoop(concurrency=1), output=Lengths(mean=32.0), requests_count=1)
+    for name in names:
+        FEATURE[name](run)
+    if "thoughts" in names:
+        run.load["output"] = ReasoningLengths(thought=Lengths(mean=15.0), answer=Lengths(mean=16.0))
+    deployment, traffic, flags, options = run.asked()
+    simulated = simulate(deployment, traffic, flags, options)
+    load = StaticLoad(prompt=64.0, output=32.0, samples=2.0 if "samples" in names else 1.0)
+    if options.structured is not None:
+        batch: Estimate = StructuredEstimate(deployment=deployment, load=load, structured=options.structured)
+    elif options.speculation.length:
+        batch = served_estimate(deployment, load, Techniques(speculation=options.speculation))
+    else:
+        batch = estimate(deployment, load)
+    return float(np.mean(simulated.tpot)), float(batch.tpot)
+
+
+def test_estimate_and_simulate_price_an_idle_replica_alike() -> None:
+    apart = []
+    for names in (*((name,) for name in ALONE), *combinations(ALONE, 2)):
+        if names == ("samples", "pipelines"):  # two batches in flight of a static batch; a run has both in one step
+            continue
+        try:
+            simulated, priced = alone(names)
+        except UsageError as error:
+            assert "do not go together" in error.what, names
+            continue
+        if simulated != pytest.approx(priced, rel=0.02):
+            apart.append((names, simulated, priced))
+    assert not apart
+
+
+STAYING = Schedule(changes=((0.0, 1),), cold_start=5.0)
+NEUTRAL: dict[str, Callable[[Run], None]] = {
+    "drafts": of_options(speculation=Speculation(length=0)),
+    "hit-rate": of_options(hit_rate=0.0),
+    "tiers": of_options(tiers=()),
+    "samples": of_load(samples=1),
+    "shared-text": with_prefix(tokens=0, turns=1),
+    "power-cap": of_request(power_cap=700.0),
+    "replicas": divided(pp=1, dp=1, cp=1, replicas=1),
+    "elastic": of_fleet(scaling=STAYING),
+    "failures": of_fleet(failures=Failures(at=(Failure(at=1e6),)), scaling=STAYING),
+    "prefix-aware": of_fleet(routing="least-loaded"),
+    "jobs": of_options(jobs=1),
+    "queue": of_load(classes=()),
+}
+
+
+def test_a_feature_at_its_neutral_value_is_none() -> None:
+    plain = simulate(*Run().asked())
+    wrong = []
+    for name, change in NEUTRAL.items():
+        run = Run()
+        change(run)
+        same = simulate(*run.asked())
+        if any(list(getattr(same.records, of)) != list(getattr(plain.records, of)) for of in ("first", "finish")):
+            wrong.append(name)
+    assert not wrong
