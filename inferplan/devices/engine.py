@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from math import ceil
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
