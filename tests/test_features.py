@@ -48,11 +48,20 @@ from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.serving.techniques.tiers import CacheTier
-from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths
-from inferplan.traffic.requests import ClosedLoop, Lengths, Media, OpenLoop, Requests, SharedPrefix, Slo, Traffic
+from inferplan.traffic.requests import (
+    ClosedLoop,
+    Lengths,
+    Media,
+    OpenLoop,
+    Requests,
+    SharedPrefix,
+    Slo,
+    Traffic,
+    TrafficClass,
+)
 from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism

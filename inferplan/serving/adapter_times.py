@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferplan.serving.adapter_slots import AdapterPool, AdapterSlots
-from inferplan.serving.step_price import Lane, StepPrice
+from inferplan.serving.step_price import Change, Lane, StepPrice
 from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes
 
 
@@ -11,7 +11,7 @@ class AdapterModifier:
     """LoRA adapters as a :class:`inferplan.serving.step_price.StepModifier`: they bring kernels of their own, so they
     choose among tables of the whole step and come before what stands beside it."""
 
-    changes = "kernels"
+    changes: Change = "kernels"
 
     def __init__(self, pool: AdapterPool) -> None:
         self.pool = pool
@@ -21,7 +21,7 @@ class AdapterModifier:
         admitted = lane.scheduler.admitted
         if admitted.adapters is None:
             admitted.adapters = AdapterSlots(self.pool, lane.scheduler.meter, len(lane.scheduler.lanes))
-        return AdapterTimes(self.pool, admitted.adapters.lanes[lane.index])
+        return AdapterTimes(self.pool, admitted.adapters.lanes[lane.place])
 
 
 class AdapterTimes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from inferplan.estimate.structured import MaskedSteps, MaskRows
-from inferplan.serving.step_price import Lane, StepPrice
+from inferplan.serving.step_price import Change, Lane, StepPrice
 from inferplan.serving.step_times import NO_PROMPTS, Chunk
 
 
 class MaskModifier:
     """Masks as a :class:`inferplan.serving.step_price.StepModifier`: the host fills them beside the forward pass."""
 
-    changes = "beside"
+    changes: Change = "beside"
 
     def __init__(self, steps: MaskedSteps) -> None:
         self.steps = steps

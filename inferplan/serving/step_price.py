@@ -57,23 +57,27 @@ class StepPrice(Protocol):
 
 
 class Lane(NamedTuple):
-    """What a modifier may see: one batch in flight of one engine, its requests and their state."""
+    """What a modifier may see: one batch in flight (``place``) of one engine, its requests and their state."""
 
     scheduler: Scheduler
-    index: int = 0
+    place: int = 0
 
     @property
     def decodes(self) -> DecodeBatch:
         """The requests that decode in it."""
-        return self.scheduler.lanes[self.index]
+        return self.scheduler.lanes[self.place]
+
+
+Change = Literal["kernels", "beside"]
+"""What a modifier changes, which says where it stands in the list (see above)."""
 
 
 class StepModifier(Protocol):
     """What a technique does to the steps of an engine."""
 
     @property
-    def changes(self) -> Literal["kernels", "beside"]:
-        """What it changes, which says where it stands in the list (see above)."""
+    def changes(self) -> Change:
+        """What it changes."""
 
     def over(self, price: StepPrice, lane: Lane) -> StepPrice:
         """The price of a batch in flight with the technique, made of that without."""

@@ -12,17 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferplan.answers.power import RunEnergy, run_energy
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.power import power_shares
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.draw import step_joules
+from inferplan.estimate.phase import run_step
 from inferplan.estimate.structured import MaskedSteps, MaskRows, Structured
 from inferplan.serving.adapter_slots import AdapterPool, AdapterSlots
-from inferplan.serving.adapter_times import AdapterModifier
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, FailureMode, Failures
 from inferplan.serving.flags import Flags
-from inferplan.serving.masked_times import MaskModifier
 from inferplan.serving.options import Options
 from inferplan.serving.records import Meter, Records
 from inferplan.serving.result import SimulationResult
@@ -32,14 +34,14 @@ from inferplan.serving.step_price import Lane, StepModifier, modified
 from inferplan.serving.step_times import Chunk
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.serving.techniques.tiers import CacheTier
-from inferplan.traffic.classes import TrafficClass
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic, TrafficClass
 from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
+from inferplan.work.step import Segment, Step
 from tests.serving.plain_time import CLOSE, plain, requests
 from tests.serving.test_sessions import NEVER, figures, given
 
@@ -185,7 +187,7 @@ def test_answers_of_a_prompt_have_one_grammar_by_enumeration() -> None:
         mean = 0.0
         for ways in product((0, 1), repeat=len(sizes)):
             count = sum(size for size, there in zip(sizes, ways) if there)
-            chance = np.prod([0.3 if there else 0.7 for there in ways])
+            chance = float(np.prod([0.3 if there else 0.7 for there in ways]))
             mean += chance * max(count - 2.5, 0.0)
         assert steps.beyond(sum(sizes), 2.5) == pytest.approx(mean, rel=1e-9)
 
@@ -237,10 +239,11 @@ def test_slots_of_lanes_by_hand() -> None:
     slots = AdapterSlots(pool, Meter(), 2)
     assert [slots.enter(0), slots.enter(1)] == [0.0, 0.0]
     assert slots.copied() == [2.0, 4.0]
-    assert not slots.crowded
+    found = [slots.crowded]
     slots.turn(1)
     slots.enter(2)
-    assert slots.crowded and list(slots.held) == [1, 2] and slots.copied() == [1.0, 2.0]
+    assert [*found, slots.crowded] == [False, True]
+    assert list(slots.held) == [1, 2] and slots.copied() == [1.0, 2.0]
     slots.turn(0)
     slots.fetch()
     assert sorted(slots.held) == [0, 1] and slots.copied() == [1.0, 2.0]
@@ -429,11 +432,6 @@ def test_a_feature_at_its_neutral_value_is_its_absence() -> None:
     same(bare, simulate(small, turns, None, Options(tiers=(tier,))))
     same(bare, simulate(small, turns, None, Options(speculation=replace(PLAIN, acceptance=0.7))))
     same(bare, simulate(small, turns, None, Options(fleet=Fleet(weight=3.0))))
-    one = lora(slots=1)
-    times, modifiers, lane = lanes(one, named([0], [0.0]))
-    masked = modified(times, (MaskModifier(MaskedSteps(deployment=one, structured=masks(0.5, 1e-3))),), lane)
-    assert masked.decode(0, 1.0) == times.decode(0, 1.0) if times.cache.get(0) else True
-    assert isinstance(modifiers[0], AdapterModifier)
 
 
 def scheduler_of(lanes: int) -> Scheduler:
@@ -445,3 +443,55 @@ def scheduler_of(lanes: int) -> Scheduler:
 def test_without_modifiers_a_price_is_that_of_the_tables() -> None:
     times = prepare(plain(), requests((0.0, 4, 4))).kind.times
     assert modified(times, (), Lane(scheduler_of(1))) is times
+
+
+# --- energy ---------------------------------------------------------------------------------------------------------
+
+IDLE = 0.377 * 700
+"""Watts of an H100 for being on (docs/power.md)."""
+
+
+def joules(sent: Requests, **options: Any) -> RunEnergy:
+    asked = Options(**options)
+    made = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
+    found = run_energy(made, simulate(made, sent, Flags(), asked), asked)
+    assert found is not None
+    return found
+
+
+def worked(made: Deployment, *segments: Segment) -> float:
+    """Joules that the devices work in one step."""
+    phase = run_step(made, Step(segments=segments))
+    return float(step_joules(phase, power_shares(), float(phase.time))[1])
+
+
+LONE = Requests(prompt=np.array([512]), output=np.array([101]), arrival=np.array([0.0]))
+
+
+def test_pools_are_the_sum_of_both() -> None:
+    """One request: its prompt works as much in a pool of its own as beside nobody, its 100 decode steps too; two
+    devices are on."""
+    one, apart = joules(LONE), joules(LONE, fleet=Fleet(prefill=1, decode=1))
+    assert (one.devices, apart.devices) == (1, 2)
+    assert apart.on == pytest.approx(2 * IDLE * apart.seconds, rel=1e-9)
+    assert apart.joules - apart.on == pytest.approx(one.joules - one.on, rel=1e-3)
+
+
+def test_a_step_with_drafts_is_a_verification_and_its_passes() -> None:
+    """Four tokens of each step: 25 steps of a verification of four, and of a pass of four and two of one by the draft;
+    the draft computes the prompt too."""
+    made = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
+    draft = assemble(Request(model="llama-3.2-1b", gpu="h100-sxm", ideal=True))
+    found = joules(LONE, speculation=Speculation(length=3, acceptance=1.0, draft=draft))
+    past = 512 + 101 / 2
+    each = worked(made, Segment(batch=1.0, new=4.0, past=past)) + worked(draft, Segment(batch=1.0, new=4.0, past=past))
+    each += 2 * worked(draft, Segment(batch=1.0, new=1.0, past=past))
+    prompt = sum(worked(one, Segment(batch=1.0, new=512.0, past=0.0)) for one in (made, draft))
+    assert found.joules - found.on == pytest.approx(25 * each + prompt, rel=0.03)
+
+
+def test_devices_of_a_replica_that_restarts_are_on() -> None:
+    sent = named([0] * 20, [0.2 * place for place in range(20)])
+    found = joules(replace(sent, adapters=None), fleet=failing(1.0, restart=1.5))
+    assert found.devices == 2
+    assert found.on == pytest.approx(2 * IDLE * found.seconds, rel=1e-9)
