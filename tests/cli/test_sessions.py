@@ -74,7 +74,7 @@ def test_a_wrong_file_is_refused_where_it_is_wrong(
         ("--session-rate 1/s --warmup 5", "--warmup and --sessions exclude each other"),
         ("--session-rate 1/s --client-timeout 5s", "--client-timeout and --sessions exclude each other"),
         ("--session-rate 1/s --jobs 2 --replicas 2", "requests that follow answers connect them"),
-        ("--session-rate 1/s --prefill-replicas 1 --decode-replicas 1", "users who give up on sessions"),
+        ("--session-rate 1/s --samples 2", "--samples and --sessions exclude each other"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
