@@ -268,6 +268,16 @@ class Admitted:
         if request not in self.records.preempted:
             self.records.loaded[request] = loaded
 
+    def turn(self, lane: int) -> None:
+        """The next batch of a lane is composed."""
+        if self.adapters is not None:
+            self.adapters.turn(lane)
+
+    def move(self, request: int) -> None:
+        """The next piece of a prompt is in the batch that is composed."""
+        if self.adapters is not None:
+            self.adapters.move(request)
+
     @property
     def loading(self) -> bool:
         """Whether the next step has something to load, or to wait for."""

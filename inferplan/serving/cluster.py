@@ -198,8 +198,8 @@ class Process(Protocol):
     def connects(self) -> bool:
         """Whether what one engine does changes what another is sent."""
 
-    def start(self) -> None:
-        """The engines are made."""
+    def start(self, kind: Kind) -> None:
+        """The engines are made, of this kind; so is each that comes later."""
 
     def planned(self) -> list[Event]:
         """What happens whatever is sent."""
@@ -208,8 +208,8 @@ class Process(Protocol):
         """A client sees the end of a request at ``time``; ``rank``: the scheduler of the front that had it, or -1."""
 
 
-class Cluster(Apart):
-    """The engines of a run and the events between them: one heap, one clock."""
+class Engines(Apart):
+    """The engines of a run as a fleet has them, and the processes beside them."""
 
     def __init__(
         self,
@@ -221,37 +221,17 @@ class Cluster(Apart):
         super().__init__(records, Router(fleet.routing, [], records), progress)
         self.fleet, self.closed = fleet, closed
         self.senders: Senders = Senders(records, closed)
-        self.known: Iterator[Event] = iter(())
-        """Arrivals known ahead, in order of time."""
-        self.sent = 0
-        self.running: Replica | Pipeline | None = None
-        """The engine that advances."""
         self.links: Links | None = None
         """Those of the schedulers of the front, where pools are apart."""
         self.kinds: tuple[Kind, ...] = ()
         """What the engines of the front and of the back are."""
-        self.made_of: Kind
-        """What a replica of the run is; replicas that come later are too."""
-        self.now = 0.0
-        """When what happened last did, beside the engines."""
-        self.waiting: list[int] = []
-        """Requests that have found no replica."""
-        self.processes: list[Process] = []
-        self.handlers: dict[int, Callable[[Event], int | None]] = {
-            SENT: self.sends,
-            _CACHED: self._cached,
-            ANSWERED: self._answered,
-            _BEGIN: self._marks,
-            END: self._marks,
-        }
-        """What is done about each kind of event: gives the index of the engine that it reaches, if there is one."""
         self.member: list[int] = []
         """Of which deployment each engine of the front is, where they are not alike: see ``served_by`` of records."""
+        self.processes: list[Process] = []
 
-    def add(self, process: Process, handlers: dict[int, Callable[[Event], int | None]]) -> None:
-        """Something else happens on this clock. handlers: by kind of event."""
-        self.processes.append(process)
-        self.handlers.update(handlers)
+    def notify(self, request: int, time: float, finished: bool) -> None:
+        """A client has seen the end of a request, or its prompt is done and its cache can leave."""
+        raise NotImplementedError
 
     def build(self, kind: Kind, prompts: Kind | None = None, others: Sequence[Kind] = ()) -> None:
         """Make the engines: those of ``prompts`` compute prompts where pools are apart, ``None``: as the others.
@@ -261,10 +241,10 @@ class Cluster(Apart):
         """
         self._build(kind, prompts, others)
         for process in self.processes:
-            process.start()
+            process.start(kind)
 
     def _build(self, kind: Kind, prompts: Kind | None, others: Sequence[Kind]) -> None:
-        fleet, self.made_of = self.fleet, kind
+        fleet = self.fleet
         self.shares = kind.shares
         self.kinds = tuple(one._replace(cache=_nothing) for one in (prompts or kind, kind))  # for other processes too
         if others:
@@ -333,6 +313,41 @@ class Cluster(Apart):
     def planned(self) -> list[Event]:
         """What happens whatever is sent."""
         return [event for process in self.processes for event in process.planned()]
+
+
+class Cluster(Engines):
+    """The events between the engines of a run, and what happens beside them: one heap, one clock."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        records: Records,
+        closed: ClosedLoop | None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__(fleet, records, closed, progress)
+        self.known: Iterator[Event] = iter(())
+        """Arrivals known ahead, in order of time."""
+        self.sent = 0
+        self.running: Replica | Pipeline | None = None
+        """The engine that advances."""
+        self.now = 0.0
+        """When what happened last did, beside the engines."""
+        self.waiting: list[int] = []
+        """Requests that have found no replica."""
+        self.handlers: dict[int, Callable[[Event], int | None]] = {
+            SENT: self.sends,
+            _CACHED: self._cached,
+            ANSWERED: self._answered,
+            _BEGIN: self._marks,
+            END: self._marks,
+        }
+        """What is done about each kind of event: gives the index of the engine that it reaches, if there is one."""
+
+    def add(self, process: Process, handlers: dict[int, Callable[[Event], int | None]]) -> None:
+        """Something else happens on this clock. handlers: by kind of event."""
+        self.processes.append(process)
+        self.handlers.update(handlers)
 
     def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
         """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.

@@ -19,7 +19,7 @@ import numpy as np
 
 from inferplan.serving.apart import Event
 from inferplan.serving.autoscaling import Life, Scaling
-from inferplan.serving.cluster import ANSWERED, SENT, Cluster
+from inferplan.serving.cluster import ANSWERED, SENT, Cluster, Kind
 from inferplan.serving.failures import Outage
 from inferplan.serving.records import FINISHED, NAN, WAITING
 from inferplan.serving.replica import Replica
@@ -85,9 +85,9 @@ class ElasticReplicas:
         cluster.add(self, {what: _told(handler) for what, handler in handlers.items()})
         cluster.handlers[_HELD] = self._held
 
-    def start(self) -> None:
+    def start(self, kind: Kind) -> None:
         """The engines are there that the run begins with."""
-        self._kind = self.cluster.made_of
+        self._kind = kind
         self._lives = [Life(0.0, 0.0)] * self.scaling.first
         self._places = list(range(self.scaling.first))
         if self.connects:

@@ -16,7 +16,7 @@ from inferplan.serving.clients import ANSWER
 from inferplan.serving.flow_shop import Passage
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_price import StepPrice
-from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes
+from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes, slowest
 
 
 class Load(NamedTuple):
@@ -44,8 +44,9 @@ def _in_flight(rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
     return any(prompts is not None and prompts.partial == partial for prompts in pieces)
 
 
-class Ranks:
-    """The schedulers of a replica's attention ranks, and what they meter together."""
+class RankPrices:
+    """The schedulers of a replica's attention ranks, and what their batches take together: a step ends with the
+    slowest. prices: of each lane of each rank, where something changes those of ``times``."""
 
     def __init__(
         self, times: StepTimes, schedulers: Sequence[Scheduler], prices: Sequence[Sequence[StepPrice]] = ()
@@ -53,17 +54,85 @@ class Ranks:
         self.times, self.schedulers, self.rules = times, list(schedulers), schedulers[0].rules
         self.prices = [list(lanes) for lanes in prices] or [[times] * len(one.lanes) for one in schedulers]
         """Of each lane of each rank."""
+        self.plain = all(price is times for lanes in self.prices for price in lanes)
+        """Nothing changes the prices of the tables."""
+        tables = self.plain and isinstance(times, StepTimes) and not (times.drafts or any(times.cut_from))
+        self.alike = tables and len(schedulers) > 1
+        """Ranks that only decode are priced together."""
+
+    def first_end(self, batch: Batch) -> float:
+        """A time before which no request of a batch's lane is done; infinity when it has none."""
+        bound = inf
+        for scheduler, load, prices in zip(self.schedulers, batch.loads, self.prices):
+            lane = scheduler.lanes[batch.lane]
+            if load.prompts is not None:
+                bound = min(bound, batch.back)
+            elif lane.requests:
+                step = 0.999 * prices[batch.lane].decode(lane.size, lane.context / lane.size)
+                bound = min(bound, batch.back + lane.steps_left() * step)
+        return bound
+
+    def decode_pass(self, batch: Batch) -> float:
+        """Seconds of a decode step of a batch's lane through all stages, at its present contexts."""
+        lanes = [(one.lanes[batch.lane], prices[batch.lane]) for one, prices in zip(self.schedulers, self.prices)]
+        return max(price.decode(lane.size, lane.context / lane.size) for lane, price in lanes if lane.size)
+
+    def price_of(self, scheduler: Scheduler) -> StepPrice:
+        """The price of the lane of a rank whose turn it is."""
+        return self.prices[self.schedulers.index(scheduler)][scheduler.lanes.index(scheduler.decodes)]
+
+    def passage(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> Passage:
+        """A lane's batch on its way: its :meth:`seconds`, and for how long hosts are busy behind it."""
+        seconds = self.seconds(lane, loads, later)
+        if self.plain:
+            return Passage(seconds)
+        behind = [
+            prices[lane].behind(decodes, NO_PROMPTS if prompts is None else prompts)
+            for prices, (decodes, prompts) in zip(self.prices, loads)
+        ]
+        return Passage(seconds, max(behind))
+
+    def seconds(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> list[float]:
+        """Seconds of a lane's batch on the host and on each stage: those of the slowest rank.
+
+        later: tokens by which every context has grown since. Experts see the rows of all ranks, of which the mean rank
+        brings its share.
+        """
+        times, mean, ranks = self.times, None, []
+        if len(loads) > 1:
+            rows = sum([times.rows(decodes, prompts) for decodes, prompts in loads if prompts is not None])
+            rows += times.width * sum([decodes for decodes, prompts in loads if prompts is None])
+            mean = rows / len(loads)
+        alone: list[tuple[int, float]] = []
+        for scheduler, prices, (decodes, prompts) in zip(self.schedulers, self.prices, loads):
+            if prompts is None and decodes and self.alike and not scheduler.admitted.loading:
+                alone.append((decodes, scheduler.lanes[lane].context / decodes + later))
+            elif decodes or prompts is not None:
+                context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
+                stations = prices[lane].stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
+                stations[1] = scheduler.admitted.with_loads(stations[1])
+                if scheduler.admitted.adapters is not None and scheduler.admitted.adapters.copies:
+                    copied = scheduler.admitted.adapters.copied()
+                    stations[1:] = map(add, stations[1:], copied)
+                ranks.append(stations)
+        if alone and mean is not None:
+            ranks.append(slowest(times, alone, mean))
+        return ranks[0] if len(ranks) == 1 else list(map(max, *ranks))
+
+
+class Ranks(RankPrices):
+    """The schedulers of a replica's attention ranks, and what they meter together."""
+
+    def __init__(
+        self, times: StepTimes, schedulers: Sequence[Scheduler], prices: Sequence[Sequence[StepPrice]] = ()
+    ) -> None:
+        super().__init__(times, schedulers, prices)
         self.metered = 0.0
         """Up to when the meters have counted, in seconds."""
         self.sent = 0
         """Batches sent since then."""
         self.unbalanced = 0
         """Batches composed since every rank had a prompt, or none was waited for any longer."""
-        self.plain = all(price is times for lanes in self.prices for price in lanes)
-        """Nothing changes the prices of the tables."""
-        tables = self.plain and isinstance(times, StepTimes) and not (times.drafts or any(times.cut_from))
-        self.alike = tables and len(schedulers) > 1
-        """Ranks that only decode are priced together."""
         for scheduler in schedulers:
             for lane in scheduler.lanes:
                 lane.interleaved = True
@@ -95,27 +164,6 @@ class Ranks:
     def next_arrival(self) -> float:
         """When the next request can be seen; infinity when none is on its way."""
         return min((scheduler.queue.inbox[0][0] for scheduler in self.schedulers if scheduler.queue.inbox), default=inf)
-
-    def first_end(self, batch: Batch) -> float:
-        """A time before which no request of a batch's lane is done; infinity when it has none."""
-        bound = inf
-        for scheduler, load, prices in zip(self.schedulers, batch.loads, self.prices):
-            lane = scheduler.lanes[batch.lane]
-            if load.prompts is not None:
-                bound = min(bound, batch.back)
-            elif lane.requests:
-                step = 0.999 * prices[batch.lane].decode(lane.size, lane.context / lane.size)
-                bound = min(bound, batch.back + lane.steps_left() * step)
-        return bound
-
-    def decode_pass(self, batch: Batch) -> float:
-        """Seconds of a decode step of a batch's lane through all stages, at its present contexts."""
-        lanes = [(one.lanes[batch.lane], prices[batch.lane]) for one, prices in zip(self.schedulers, self.prices)]
-        return max(price.decode(lane.size, lane.context / lane.size) for lane, price in lanes if lane.size)
-
-    def price_of(self, scheduler: Scheduler) -> StepPrice:
-        """The price of the lane of a rank whose turn it is."""
-        return self.prices[self.schedulers.index(scheduler)][scheduler.lanes.index(scheduler.decodes)]
 
     def wake(self, start: float) -> None:
         """All ranks were idle until ``start``, when a request can be seen."""
@@ -151,7 +199,8 @@ class Ranks:
         apart, capacity = self.rules.batching.pieces_apart, self.rules.capacity
         for scheduler in self.schedulers:
             queue = scheduler.queue
-            scheduler.turn(lane)
+            scheduler.decodes = scheduler.lanes[lane]
+            scheduler.admitted.turn(lane)
             if queue.inbox and queue.inbox[0][0] <= seen:
                 known = len(queue.waiting)
                 queue.look(seen, scheduler.decodes.size > 0)
@@ -176,17 +225,6 @@ class Ranks:
                 scheduler.admitted.adapters.fetch()
         return loads, changed
 
-    def passage(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> Passage:
-        """A lane's batch on its way: its :meth:`seconds`, and for how long hosts are busy behind it."""
-        seconds = self.seconds(lane, loads, later)
-        if self.plain:
-            return Passage(seconds)
-        behind = [
-            prices[lane].behind(decodes, NO_PROMPTS if prompts is None else prompts)
-            for prices, (decodes, prompts) in zip(self.prices, loads)
-        ]
-        return Passage(seconds, max(behind))
-
     def _held_back(self) -> bool:
         """Whether prompts wait until every rank has one, for so many steps at most and only while all ranks decode.
 
@@ -200,33 +238,6 @@ class Ranks:
             self.unbalanced = 0
             return False
         return True
-
-    def seconds(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> list[float]:
-        """Seconds of a lane's batch on the host and on each stage: those of the slowest rank.
-
-        later: tokens by which every context has grown since. Experts see the rows of all ranks, of which the mean rank
-        brings its share.
-        """
-        times, mean, ranks = self.times, None, []
-        if len(loads) > 1:
-            rows = sum([times.rows(decodes, prompts) for decodes, prompts in loads if prompts is not None])
-            rows += times.width * sum([decodes for decodes, prompts in loads if prompts is None])
-            mean = rows / len(loads)
-        alone: list[tuple[int, float]] = []
-        for scheduler, prices, (decodes, prompts) in zip(self.schedulers, self.prices, loads):
-            if prompts is None and decodes and self.alike and not scheduler.admitted.loading:
-                alone.append((decodes, scheduler.lanes[lane].context / decodes + later))
-            elif decodes or prompts is not None:
-                context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
-                stations = prices[lane].stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
-                stations[1] = scheduler.admitted.with_loads(stations[1])
-                if scheduler.admitted.adapters is not None and scheduler.admitted.adapters.copies:
-                    copied = scheduler.admitted.adapters.copied()
-                    stations[1:] = map(add, stations[1:], copied)
-                ranks.append(stations)
-        if alone and mean is not None:
-            ranks.append(times.slowest(alone, mean))
-        return ranks[0] if len(ranks) == 1 else list(map(max, *ranks))
 
     def book(self, loads: Sequence[Load], back: float) -> None:
         """Count what a batch that was just sent makes by the time it is back."""

@@ -63,12 +63,6 @@ class Scheduler:
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
 
-    def turn(self, lane: int) -> None:
-        """The next batch of a lane is composed."""
-        self.decodes = self.lanes[lane]
-        if self.admitted.adapters is not None:
-            self.admitted.adapters.turn(lane)
-
     def submit(self, request: int, time: float) -> None:
         """A request reaches the front end at ``time``; it is refused when it can never run."""
         prompt = self.records.prompt[request]
@@ -94,8 +88,7 @@ class Scheduler:
         self.short = self.mixed and decodes.size * decodes.block > self.free and self.make_room(now)
         budget = rules.budget - decodes.size * self.width if self.mixed else rules.budget
         prompts, tokens, pairs = 0, 0, 0.0
-        completed: list[int] = []
-        skipped: list[int] = []
+        completed, skipped = list[int](), list[int]()
         places, adapters = self.lane_slots - decodes.size, self.admitted.adapters
         if self.partial is not None:
             tokens, pairs = self._continue(max(budget, 1), completed, now)
@@ -149,8 +142,7 @@ class Scheduler:
         request = self.partial
         assert request is not None
         self.clients.goes_on(request, self.computed, now)
-        if self.admitted.adapters is not None:
-            self.admitted.adapters.move(request)
+        self.admitted.move(request)
         whole = self.progress.compute(request)
         new = min(whole - self.computed, budget)
         step = self.decodes.taken(1) if self.grows else 0.0

@@ -7,7 +7,7 @@ from math import inf
 
 from inferplan.serving.aborts import abort
 from inferplan.serving.apart import Event
-from inferplan.serving.cluster import ANSWERED, END, SENT, Cluster
+from inferplan.serving.cluster import ANSWERED, END, SENT, Cluster, Kind
 from inferplan.serving.records import CANCELLED, FINISHED, NAN, WAITING
 from inferplan.serving.routing import Router
 from inferplan.serving.session_senders import Sending, SessionSenders
@@ -29,7 +29,7 @@ class SessionProcess:
             self, {SENT: self._send, ANSWERED: self._answered, _LEAVES: self._leaves, _TOUCHED: lambda event: event[1]}
         )
 
-    def start(self) -> None:
+    def start(self, kind: Kind) -> None:
         """The engines are made."""
 
     def planned(self) -> list[Event]:

@@ -427,24 +427,6 @@ class StepTimes:
             times.append(time)
         return times
 
-    def slowest(self, decodes: Sequence[tuple[int, float]], beside: float) -> list[float]:
-        """The longest :meth:`stations` of ranks that only decode, each of a batch and its mean context, to the same
-        last bit; without drafts and stages that are cut into halves.
-        """
-        contexts = self.contexts
-        where = [(batch, context, bisect_right(contexts, context)) for batch, context in decodes]
-        times = [self.host + self.host_sequence * max([batch for batch, _ in decodes])]
-        for table in self.narrow:
-            passes, longest = table.passes, -inf
-            for batch, context, at in where:
-                base, slope = (passes.get(batch) or self._pass_lines(table, batch))[at]
-                time = base + slope * context
-                if table.experts:
-                    time += _experts(table, batch * self.width, beside)
-                longest = max(longest, time)
-            times.append(longest)
-        return times
-
     def _segment_lines(self, table: StageTable, batch: int) -> Lines:
         """The decode segment's own operators."""
         knots = table.batch_knots
@@ -499,6 +481,25 @@ class StepTimes:
         low = _bilinear(table.prompt_grid[k], i, j, x, y)
         high = _bilinear(table.prompt_grid[k + 1], i, j, x, y)
         return low + (high - low) * z
+
+
+def slowest(of: StepTimes, decodes: Sequence[tuple[int, float]], beside: float) -> list[float]:
+    """The longest :meth:`StepTimes.stations` of ranks that only decode, each of a batch and its mean context, to the
+    same last bit; without drafts and stages that are cut into halves.
+    """
+    contexts = of.contexts
+    where = [(batch, context, bisect_right(contexts, context)) for batch, context in decodes]
+    times = [of.host + of.host_sequence * max([batch for batch, _ in decodes])]
+    for table in of.narrow:
+        passes, longest = table.passes, -inf
+        for batch, context, at in where:
+            base, slope = (passes.get(batch) or of._pass_lines(table, batch))[at]
+            time = base + slope * context
+            if table.experts:
+                time += _experts(table, batch * of.width, beside)
+            longest = max(longest, time)
+        times.append(longest)
+    return times
 
 
 def _lines(knots: list[float], values: list[float]) -> Lines:

@@ -171,7 +171,7 @@ def test_a_handoff_waits_for_the_steps_of_all_ranks() -> None:
     idle, full = (SimpleNamespace(size=size, context=10.0 * size) for size in (0, 3))
     ranks = [SimpleNamespace(rules=SimpleNamespace(handoff=2.0), decodes=lane) for lane in (full, idle)]
     apart, pipeline = object.__new__(Apart), object.__new__(Pipeline)
-    pipeline.times, pipeline.ranks = Even(1), SimpleNamespace(schedulers=ranks)  # type: ignore[assignment]
+    pipeline.ranks = SimpleNamespace(schedulers=ranks, price_of=lambda one: Even(1))  # type: ignore[assignment]
 
     class Idle(SimpleNamespace):
         def __hash__(self) -> int:
