@@ -32,6 +32,7 @@ from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo
 from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic, Subagents
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.cli.conftest import Run, run
 
 __all__ = ["run"]  # a fixture
@@ -186,7 +187,7 @@ def test_the_plan_is_the_smallest_fleet_that_keeps_the_limit_on_sessions() -> No
     assert shown.record["question"]["slo"]["session_s"] == 20.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ("--sessions coding-agent --ttft 1s", "sessions need one kind of load"),

@@ -26,6 +26,7 @@ from inferplan.errors import UsageError
 from inferplan.fields import Option, Quantity, Whole, declared
 from inferplan.reports.emit import EmitAsked
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +38,7 @@ def test_importing_is_cheap() -> None:
     assert shown.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", inferplan.PUBLIC)
+@for_each("name", inferplan.PUBLIC)
 def test_every_public_name_exists_and_is_documented(name: str) -> None:
     value = getattr(inferplan, name)
     assert value.__doc__
@@ -167,7 +168,7 @@ def test_a_spec_that_its_reader_changes_changes_no_other_answer() -> None:
     assert inferplan.estimate_batch(inferplan.deploy("llama-3.1-8b", "h100-sxm")).to_dict() == before
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "option"),
     [
         ("memory_fraction", 2, "--gpu-memory-utilization"),

@@ -27,6 +27,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.requests import Lengths, Slo, Traffic, TrafficClass
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.cli.conftest import Run, run
 
 __all__ = ["run"]  # a fixture
@@ -231,7 +232,7 @@ def test_a_class_that_is_too_rare_is_refused() -> None:
 PLAN = "plan llama-3.1-8b --gpu h100-sxm --classes chat-and-batch"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "said"),
     [
         ("--rate 5 --ttft 1s", "--ttft and --classes exclude each other"),

@@ -25,6 +25,7 @@ from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_record import plan_record
 from inferplan.table import render
 from inferplan.traffic.requests import Lengths, Slo
+from tests.cases import for_each
 
 DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
 SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
@@ -119,7 +120,7 @@ def test_more_confidence_never_costs_less() -> None:
     assert costs[-1] > costs[0]
 
 
-@pytest.mark.parametrize("confidence", [0.0, 0.49, 1.0, float("nan")])
+@for_each("confidence", [0.0, 0.49, 1.0, float("nan")])
 def test_a_confidence_is_a_chance_of_a_half_or_more(confidence: float) -> None:
     with pytest.raises(UsageError, match="--confidence"):
         asked(sizing=Sizing(confidence=confidence))

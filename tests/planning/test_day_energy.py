@@ -17,6 +17,7 @@ from inferplan.planning.day import Day, DayAsked, simulate_day
 from inferplan.planning.day_energy import DayEnergy
 from inferplan.serving.cold_start import ColdStart
 from inferplan.traffic.profile import Profile
+from tests.cases import for_each
 from tests.planning.test_day import REQUEST, question
 
 TWO_HOURS = Profile(name="two", starts=(0.0, 3600.0), rates=(1.0, 4.0), end=7200.0)
@@ -34,7 +35,7 @@ def energy(asked: EnergyAsked | None = None, policy: int = 0) -> DayEnergy:
     return DayEnergy(day=day(), policy=day().policies[policy], asked=asked or EnergyAsked())
 
 
-@pytest.mark.parametrize("policy", [0, 1])
+@for_each("policy", [0, 1])
 def test_a_replica_is_on_from_its_order_until_it_is_gone(policy: int) -> None:
     """0.377 of 700 W for every second that is paid for, and what the kernels of the run add."""
     found, of = energy(policy=policy), day().policies[policy]
@@ -76,7 +77,7 @@ def test_every_hour_emits_by_its_own_grid(tmp_path: Path) -> None:
     assert energy().grams is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("", "it is empty"),

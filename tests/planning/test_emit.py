@@ -44,6 +44,7 @@ from inferplan.serving.techniques.speculation import Speculation
 from inferplan.spec import Spec
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 HARDWARE = Path(__file__).parents[2] / "configs" / "hardware"
 
@@ -80,13 +81,13 @@ def test_vllm_flags_are_what_was_modelled() -> None:
     assert command(started)[2] == "meta-llama/Llama-3.1-70B"
 
 
-@pytest.mark.parametrize("engine", ["vllm@0.5", "vllm@0.12", "vllm@0.13.0", "trtllm@0.17", "trtllm@0.20.0"])
+@for_each("engine", ["vllm@0.5", "vllm@0.12", "vllm@0.13.0", "trtllm@0.17", "trtllm@0.20.0"])
 def test_versions_whose_options_nobody_read_are_not_started(engine: str) -> None:
     with pytest.raises(UsageError, match="its command line is not known here"):
         command(launch(request(engine), context=4096))
 
 
-@pytest.mark.parametrize("engine", list(ENGINES))
+@for_each("engine", list(ENGINES))
 def test_every_other_version_on_file_is_started(engine: str) -> None:
     for version in load("engines", engine, EngineSpec).versions:
         if version.commands:
@@ -99,7 +100,7 @@ def test_an_engine_version_brings_its_own_defaults() -> None:
     assert (old["--gpu-memory-utilization"], new["--gpu-memory-utilization"]) == ("0.9", "0.92")
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@for_each("engine", ["vllm", "sglang", "trtllm"])
 def test_every_engine_names_budget_slots_and_context(engine: str) -> None:
     line = command_line(launch(request(engine, max_sequences=96, token_budget=2048), context=16000))
     assert "\n" not in line
@@ -109,7 +110,7 @@ def test_every_engine_names_budget_slots_and_context(engine: str) -> None:
 # --- checkpoints
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "checkpoint"),
     [
         ("meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Llama-3.1-70B-Instruct"),
@@ -124,7 +125,7 @@ def test_the_checkpoint_is_the_id_that_was_typed(typed: str, checkpoint: str) ->
 _TUNED = "meta-llama/Llama-3.1-70B-Instruct"  # the hub's id of what Meta tuned of meta-llama/Llama-3.1-70B
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "chat", "checkpoint", "said"),
     [
         ("llama-3.1-70b", True, _TUNED, f"{_TUNED} is meta-llama/Llama-3.1-70B tuned on instructions"),
@@ -147,7 +148,7 @@ def test_chat_starts_what_was_tuned_on_instructions(typed: str, chat: bool, chec
     assert said in base_note(started) and bool(said) == bool(base_note(started))
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@for_each("engine", ["vllm", "sglang", "trtllm"])
 def test_chat_of_every_engine_and_manifest_names_one_checkpoint(engine: str) -> None:
     started = replace(launch(request(engine), context=4096), chat=True)
     assert _TUNED in command(started)
@@ -169,7 +170,7 @@ def test_a_model_without_a_repository_needs_a_checkpoint() -> None:
     assert command(launch(request(model="palm-8b", tp=1), context=1024, checkpoint="/models/palm"))[2] == "/models/palm"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "lacking"),
     [
         ({"quant": "w4a16"}, "weights in int4 (AWQ or GPTQ), inputs in bf16"),
@@ -181,7 +182,7 @@ def test_a_model_without_a_repository_needs_a_checkpoint() -> None:
         ({"model": "deepseek-v3", "gpu": "b300-hgx", "tp": 8, "quant": "bf16"}, "weights in bf16"),
     ],
 )
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@for_each("engine", ["vllm", "sglang", "trtllm"])
 def test_what_the_engine_cannot_make_of_the_checkpoint_needs_another(
     engine: str, changes: dict[str, Any], lacking: str
 ) -> None:
@@ -581,8 +582,8 @@ def with_option(base: Request, name: str, value: Any) -> Request:
     return replace(base, **{name: value})
 
 
-@pytest.mark.parametrize("option", every_option())
-@pytest.mark.parametrize("engine", sorted(ENGINES))
+@for_each("option", every_option())
+@for_each("engine", sorted(ENGINES))
 def test_every_option_changes_the_command_or_is_refused(engine: str, option: str) -> None:
     """Also an option that is new tomorrow: it fails here until it has a value above, and in ``refuse_untaken``."""
     assert option in CHANGED, f"{option} is new: give it a value, and a flag or a refusal in every engine"

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, Pools, launch, manifest, script
 from inferplan.answers.emit.engines import command, over_nodes
@@ -22,6 +20,7 @@ from inferplan.reports.emit import EmitAsked, emitted
 from inferplan.reports.plan_file import Planned
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 VLLM_FLAGS = {
     # vllm/engine/arg_utils.py: the line of add_argument in the wheels of 0.18.1, 0.20.2 and 0.33.0
@@ -188,7 +187,7 @@ def launches(engine: str) -> Iterator[Launch]:
         yield launch(request, 4096, drafts=Drafts(speculation, "llama-3.2-1b"))
 
 
-@pytest.mark.parametrize("engine", ["vllm@0.18", "vllm@0.20", "vllm@0.33", "sglang@0.5", "trtllm@1.0", "llama.cpp"])
+@for_each("engine", ["vllm@0.18", "vllm@0.20", "vllm@0.33", "sglang@0.5", "trtllm@1.0", "llama.cpp"])
 def test_every_flag_is_in_the_source_of_its_version(engine: str) -> None:
     name, _, version = engine.partition("@")
     seen = set()
@@ -208,7 +207,7 @@ def test_every_flag_is_in_the_source_of_its_version(engine: str) -> None:
     assert set(FLAGS[name]) - seen <= unseen, "a flag that nothing emits"
 
 
-@pytest.mark.parametrize("version", ["0.18", "0.20", "0.33"])
+@for_each("version", ["0.18", "0.20", "0.33"])
 def test_formats_of_the_cache_are_those_of_the_version(version: str) -> None:
     assert set(_KV_OF_VERSION[version].values()) | {"auto"} == VLLM_VALUES[version, "--kv-cache-dtype"]
 
@@ -217,7 +216,7 @@ def pooled(engine: str) -> Launch:
     return launch(asked(engine, parallel=Parallelism(tp=2)), 4096)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@for_each("engine", ["vllm", "sglang", "trtllm"])
 def test_pools_are_the_commands_of_both_and_a_router(engine: str) -> None:
     lines = script(pooled(engine), Pools(2, 3)).splitlines()
     starts = [
@@ -250,7 +249,7 @@ def test_pools_are_the_commands_of_both_and_a_router(engine: str) -> None:
         assert router.count(" 8998") == 2  # disagg.py:84: the bootstrap port of a prefill server
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@for_each("engine", ["vllm", "sglang", "trtllm"])
 def test_pools_on_kubernetes_are_two_sets_and_a_router_that_knows_every_server(engine: str) -> None:
     objects = manifest(pooled(engine), Pools(2, 3))
     by_kind = {(entry["kind"], entry["metadata"]["name"]): entry for entry in objects}

@@ -14,6 +14,7 @@ from inferplan.planning.formulas import plan_formulas
 from inferplan.planning.grid import Axes, load_grid
 from inferplan.traffic.requests import Lengths
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 TEXTS = {formula.text.partition(" = ")[0]: formula.text.partition(" = ")[2] for formula in plan_formulas()}
 
@@ -52,7 +53,7 @@ def test_prompts_in_steps_of_their_own_are_in_the_formula() -> None:
     assert texts["Time per output token"] == "TPOT = t_decode(B) + p * t_prompt(x*I/p)"
 
 
-@pytest.mark.parametrize(("batch", "budget"), [(1.0, 8192.0), (16.0, 2048.0), (64.0, 1024.0), (64.0, 8192.0)])
+@for_each(("batch", "budget"), [(1.0, 8192.0), (16.0, 2048.0), (64.0, 1024.0), (64.0, 8192.0)])
 def test_the_printed_formulas_give_the_grid(batch: float, budget: float) -> None:
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
     demand = Demand(rate=1.0, prompt=Lengths(kind="fixed", mean=1024), output=Lengths(kind="fixed", mean=257))

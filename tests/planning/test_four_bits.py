@@ -17,6 +17,7 @@ from inferplan.planning.space import Space
 from inferplan.reports.plan_notes import four_bits_line, notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.traffic.requests import Lengths, Slo
+from tests.cases import for_each
 
 L4 = 0.805
 """USD an hour of a g6.xlarge, one L4, on demand in us-east-1 (AWS)."""
@@ -71,7 +72,7 @@ def test_two_per_cent_are_not_worth_a_line(planned: Plan) -> None:
     assert in_four_bits(asked(), None) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "gpus", "quants", "other"),
     [
         ("qwen3-4b", ("l4",), ("fp8",), None),

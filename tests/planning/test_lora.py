@@ -36,6 +36,7 @@ from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.requests import Lengths, Requests, Slo
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.serving.plain_time import plain
 from tests.serving.test_lora import LOADED, replay
 
@@ -103,7 +104,7 @@ def estimated(active: int, batch: int) -> float:
     return float(estimate(assemble(request(lora=lora)), StaticLoad(batch=batch, prompt=512.0, output=128.0)).tpot)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 8])
+@for_each("batch", [1, 2, 8])
 def test_a_step_costs_what_an_estimate_says(batch: int) -> None:
     """One adapter for all, and one for each: 10 million alike are different in any batch."""
     assert step(Popularity(count=1, skew=0.0), 8, batch) == pytest.approx(estimated(1, batch), rel=1e-4)
@@ -281,7 +282,7 @@ def test_a_load_holds_up_every_stage() -> None:
 # --- refused ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lora", "asked", "said"),
     [
         (LoraAsked(), demand(THREE), "the deployments have none"),
@@ -308,7 +309,7 @@ def test_what_is_not_simulated_is_refused_or_ruled_out_with_the_reason() -> None
         plan(nowhere)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         ("--lora-rank 16", "which adapter a request names"),

@@ -20,6 +20,7 @@ from inferplan.cli import cli
 from inferplan.errors import InfeasibleError, InferplanError, InputFileError, UsageError
 from inferplan.reports.progress import counted
 from inferplan.table import SCHEMA_VERSION, plain
+from tests.cases import for_each
 
 PRICE = {"h100-sxm": 2.49}
 WORDS = "llama-3.1-8b --gpu h100-sxm"
@@ -80,7 +81,7 @@ COMMANDS = {
 RESULTS = {**COMMANDS, "simulate": ""}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each("name", COMMANDS)
 def test_numbers_are_those_of_the_command_line(name: str, one: inferplan.Deployment) -> None:
     record = asked(name, one).to_dict()
     own = {key: list(map(plain, value)) if key == "points" else plain(value) for key, value in record.items()}
@@ -104,7 +105,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("name", RESULTS)
+@for_each("name", RESULTS)
 def test_a_result_is_one_line_and_its_tables(name: str, one: inferplan.Deployment) -> None:
     result = asked(name, one)
     assert len(repr(result)) < 300
@@ -193,7 +194,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("call, what", WRONG, ids=[what for _, what in WRONG])
+@for_each("call, what", WRONG, ids=[what for _, what in WRONG])
 def test_a_value_of_another_type_is_an_error_of_the_library(call: Any, what: str, one: inferplan.Deployment) -> None:
     with pytest.raises(InferplanError, match=re.escape(what)) as found:
         call(one)
@@ -274,7 +275,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@for_each("wanted", [True, False])
 def test_a_terminal_has_a_bar_unless_nobody_wants_it(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)

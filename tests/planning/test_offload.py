@@ -38,6 +38,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 HOST = {"host": "epyc-9654", "host_memory": "480GB"}
 DEMAND = Demand(prompt=Lengths(mean=512), output=Lengths(mean=64), rate=1.6)
@@ -65,8 +66,8 @@ def question(**space: Any) -> Question:
     )
 
 
-@pytest.mark.parametrize("request_of", [layers, read])
-@pytest.mark.parametrize("batch", [1, 4])
+@for_each("request_of", [layers, read])
+@for_each("batch", [1, 4])
 def test_a_step_is_that_of_an_estimate(request_of: Any, batch: int) -> None:
     deployment = assemble(request_of())
     found = estimate(deployment, StaticLoad(batch=batch, prompt=512.0, output=64.0))
@@ -75,7 +76,7 @@ def test_a_step_is_that_of_an_estimate(request_of: Any, batch: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("memory", "tight"), [("384GB", "device"), ("23GB", "host")])
+@for_each(("memory", "tight"), [("384GB", "device"), ("23GB", "host")])
 def test_the_fuller_side_says_how_many_requests_there_are(memory: str, tight: str) -> None:
     """Of 80 layers 41 lie on the host and 39 on the card; a layer keeps 2 x 8 x 128 x 2 = 4096 bytes a token. A request
     keeps its prompt, half its answer and two deviations of the mean age of all, 64/sqrt(12 C)."""
@@ -176,7 +177,7 @@ def test_gpus_of_one_host_are_those_of_a_node_or_of_its_slots() -> None:
     assert _of_one_host(cards.model_copy(update={"links": []})) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "said"),
     [
         ({"engines": ("llama.cpp",)}, "--cpu-offload-gb is of vllm"),
@@ -190,7 +191,7 @@ def test_what_is_not_planned_is_refused(changes: dict[str, Any], said: str) -> N
         question(**changes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         ("--host epyc-9654", "nothing is to lie on the host"),

@@ -18,6 +18,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
+from tests.cases import for_each
 from tests.test_encode_estimate import deployment
 
 DEMAND = Demand(prompt=Lengths(mean=400.0), output=Lengths(), rate=100.0)
@@ -41,11 +42,12 @@ def test_a_step_of_the_grid_is_the_pass_of_an_estimate():
     assert np.all(grid.e2el == grid.ttft)
 
 
-ENCODERS = [name for name in names("models") if load_model(name).encodes]
+def encoders() -> list[str]:
+    return [name for name in names("models") if load_model(name).encodes]
 
 
-@pytest.mark.parametrize("gpu", ["l40s", "h100-sxm", "mi300x"])
-@pytest.mark.parametrize("name", ENCODERS)
+@for_each("gpu", ["l40s", "h100-sxm", "mi300x"])
+@for_each("name", encoders)
 def test_every_encoder_of_the_catalogue_has_one_price(name: str, gpu: str):
     """Estimate and planning grid to the bit, the simulator's table to half a percent, of a pass that hides its host."""
     where = assemble(Request(model=name, gpu=gpu, ideal=True))

@@ -30,6 +30,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, Lengths, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 THINK = SharedPrefix(think=ThinkTime(mean=30.0))
 LENGTHS: dict[str, Any] = {"prompt": Lengths(mean=1024), "output": Lengths(kind="lognormal", mean=64, spread=0.8)}
@@ -135,7 +136,7 @@ def test_slots_are_for_those_who_wait(people: Plan) -> None:
     assert people.best.slots < 100
 
 
-@pytest.mark.parametrize(("answer", "held", "rate"), [(4.0, 125, 31.25), (None, 2000, None), (2.0, 65, 32.258)])
+@for_each(("answer", "held", "rate"), [(4.0, 125, 31.25), (None, 2000, None), (2.0, 65, 32.258)])
 def test_fit_holds_those_who_wait(answer: float | None, held: int, rate: float | None) -> None:
     """2000 * 4/(4 + 60) = 125 at 2000/64 requests/s; 2000 * 2/62 = 64.5."""
     asked = FitAsked(users=2000, think_time=60.0 if answer else None, answer_time=answer)

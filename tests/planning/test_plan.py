@@ -30,6 +30,7 @@ from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.table import render
 from inferplan.traffic.requests import Lengths, Requests, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.json_page import listed
 
 SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
@@ -78,7 +79,7 @@ def brute(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: PriceB
     return best, sorted(set(frontier))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rate", "limits", "sizing"),
     [
         (30.0, {"ttft": 0.4, "tpot": 0.03}, Sizing()),
@@ -108,9 +109,9 @@ def test_the_search_finds_what_brute_force_finds(
     assert np.allclose(np.array(seen), np.array(frontier), rtol=1e-9)
 
 
-@pytest.mark.parametrize("ideal", [True, False])
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
-@pytest.mark.parametrize(
+@for_each("ideal", [True, False])
+@for_each("engine", ["vllm", "sglang", "trtllm"])
+@for_each(
     ("model", "parallel"),
     [
         ("llama-3.1-8b", Parallelism(tp=2)),
@@ -134,8 +135,8 @@ def test_the_grid_is_the_steady_state(model: str, parallel: Parallelism, engine:
         assert float(found.ttft[index, 0]) >= 0.98 * float(steady.ttft)
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
-@pytest.mark.parametrize("branches", [1, 2])
+@for_each("engine", ["vllm", "sglang"])
+@for_each("branches", [1, 2])
 def test_the_grid_of_drafts_is_the_steady_state(engine: str, branches: int) -> None:
     request = Request(model="llama-3.1-8b", gpu="h200-sxm", engine=engine)
     deployment = assemble(request)
@@ -303,7 +304,7 @@ def test_pools_apart_are_sized_for_the_rate(prices: PriceBook, space: Space) -> 
         assert not option.violations(SLO)
 
 
-@pytest.mark.parametrize(("acceptance", "helps"), [(0.9, True), (0.05, False)])
+@for_each(("acceptance", "helps"), [(0.9, True), (0.05, False)])
 def test_drafts_are_searched_and_judged(space: Space, prices: PriceBook, acceptance: float, helps: bool) -> None:
     small = replace(
         space, gpus=("h100-sxm",), quants=(None,), drafting=(Drafting(model=None, length=3, acceptance=acceptance),)
@@ -341,7 +342,7 @@ def test_what_prompts_share_is_cached() -> None:
     assert demand.hit_rate == 0.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "values",
     [
         {},
@@ -374,15 +375,13 @@ def test_a_rate_that_is_too_low_is_refused_as_it_was_typed() -> None:
     assert Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=1e-5).rate == 1e-5
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(86400.0, "24 h"), (5400.0, "1.5 h"), (60.0, "60.00 s"), (1e-6, "1.000 us")]
-)
+@for_each(("seconds", "said"), [(86400.0, "24 h"), (5400.0, "1.5 h"), (60.0, "60.00 s"), (1e-6, "1.000 us")])
 def test_a_deadline_is_said_in_a_unit_that_suits_it(seconds: float, said: str) -> None:
     job = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), requests=10, deadline=seconds)
     assert job.describe() == f"10 requests in {said}, 700 tokens in, 200 out"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arrivals", "message"),
     [
         (None, "needs a trace with arrival times"),
@@ -469,7 +468,7 @@ def test_each_pool_has_a_token_budget_of_its_own() -> None:
         assert slots_for(wide, demand, 0.8) <= option.budget
 
 
-@pytest.mark.parametrize("tokens", [4000, 20000])
+@for_each("tokens", [4000, 20000])
 def test_a_prompt_that_is_never_cut_has_room_in_a_step(tokens: int) -> None:
     """TensorRT-LLM refuses a prompt longer than a step; one that does not fit beside decodes waits for their end."""
     base = Request(model="llama-3.1-8b", gpu="", ideal=True)

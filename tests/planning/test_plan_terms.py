@@ -18,6 +18,7 @@ from inferplan.planning.space import Space
 from inferplan.reports.plan_terms import plan_terms
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.work.step import decode
+from tests.cases import for_each
 
 LENGTHS = {"prompt": Lengths(mean=700), "output": Lengths(mean=200)}
 DEMANDS = {
@@ -34,8 +35,10 @@ def planned(demand: Demand, slo: Slo, **changes: object) -> Plan:
     return plan(Question(space=space, demand=demand, slo=slo, sizing=Sizing(), prices=prices))
 
 
-@pytest.mark.parametrize("demand", DEMANDS)
-@pytest.mark.parametrize("changes", [{}, {"engines": ("sglang",)}, {"most": 1, "pp": (1,)}], ids=str)
+@for_each(
+    ("demand", "changes"),
+    [*((demand, {}) for demand in DEMANDS), ("rate", {"engines": ("sglang",)}), ("users", {"most": 1, "pp": (1,)})],
+)
 def test_evaluated_again_they_are_the_plans_numbers(demand: str, changes: dict[str, object]) -> None:
     found = planned(DEMANDS[demand], Slo(tpot=0.03, percentile=95.0), **changes)
     terms = {term.name: float(term.evaluate()) for term in plan_terms(found)}

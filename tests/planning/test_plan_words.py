@@ -21,6 +21,7 @@ from inferplan.reports import plan_pictures
 from inferplan.reports.glossary import WORDS, glossary
 from inferplan.reports.plan_figures import other_format
 from inferplan.reports.plan_notes import alternative, key_figures, recommendation, risk
+from tests.cases import for_each
 
 LIMITS = ["--ttft", "800ms", "--tpot", "50ms"]
 LOAD = ["--rate", "20", "--prompt", "1024", "--output", "200", *LIMITS]
@@ -57,7 +58,7 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
     assert "#767676" not in html, "text in the pictures has the colour of the page's own"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         (["--users", "40", "--workload", "chat", *SMALL], "With 40 users who each send the next request at once"),

@@ -19,6 +19,7 @@ from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.traffic.requests import Lengths, Slo
+from tests.cases import for_each
 
 QUESTIONS = [
     ("falcon-mamba-7b", "h200-sxm", 20.0, (2.0, 0.007), 2),
@@ -34,7 +35,7 @@ WIDE = {"falcon-mamba-7b", "mamba-codestral-7b", "nemotron-h-8b", "qwen3.5-9b", 
 """Released in 16 bits."""
 
 
-@pytest.mark.parametrize(("model", "gpu", "rate", "limits", "devices"), QUESTIONS)
+@for_each(("model", "gpu", "rate", "limits", "devices"), QUESTIONS)
 def test_as_many_devices_as_the_load_needs(
     model: str, gpu: str, rate: float, limits: tuple[float, float], devices: int
 ) -> None:

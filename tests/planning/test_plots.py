@@ -15,6 +15,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.reports import plots
+from tests.cases import for_each
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_text_has_contrast_on_white_and_on_black() -> None:
     assert (ink + 0.05) / 0.05 >= 4.5
 
 
-@pytest.mark.parametrize("colour", plots.COLOURS)
+@for_each("colour", plots.COLOURS)
 def test_colours_are_seen_on_white_and_on_black(colour: str) -> None:
     value = luminance(colour)
     assert 1.05 / (value + 0.05) >= 2.0
@@ -60,8 +61,8 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
-@pytest.mark.parametrize("suffix", plots.SUFFIXES)
+@for_each("name", FIGURES)
+@for_each("suffix", plots.SUFFIXES)
 def test_every_picture_is_drawn_in_every_format(name: str, suffix: str, tmp_path: Path, result: Estimate) -> None:
     figure = FIGURES[name](result)
     assert isinstance(figure, Figure)

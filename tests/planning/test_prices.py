@@ -16,11 +16,12 @@ from inferplan.catalog.bills import Offer, Tariff
 from inferplan.catalog.files import load, names
 from inferplan.catalog.price_lists import CONTRACTS, Instance, PriceList, every_list, price_book
 from inferplan.errors import MissingFactError, SpecError, UsageError
+from tests.cases import for_each
 
 AWS = price_book(["aws-us-east-1"])
 
 
-@pytest.mark.parametrize("name", names("prices"))
+@for_each("name", names("prices"))
 def test_every_list_names_known_devices_its_date_and_its_source(name: str) -> None:
     listing = load("prices", name, PriceList)
     assert listing.name == name
@@ -31,7 +32,7 @@ def test_every_list_names_known_devices_its_date_and_its_source(name: str) -> No
     assert len(keys) == len(set(keys)), "two prices of one instance on the same terms"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpu", "devices", "replicas", "instance", "units", "per_hour", "idle"),
     [
         ("b200-hgx", 2, 5, "p6-b200.48xlarge", 2, 227.86, 6),  # 10 GPUs are two boxes of 8 at 113.93
@@ -82,7 +83,7 @@ QUOTED = {
 """What the sources print for one GPU; of several sizes the cheapest."""
 
 
-@pytest.mark.parametrize("name", QUOTED)
+@for_each("name", QUOTED)
 def test_instances_are_priced_at_what_the_source_prints_for_a_gpu(name: str) -> None:
     listing = load("prices", name, PriceList)
     for gpu, price in QUOTED[name].items():
@@ -124,7 +125,7 @@ def test_a_group_that_no_instance_holds_is_said_to_be_across_instances() -> None
         assert any("across instances" in line for line in bill.remarks) is across
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpu", "devices", "replicas", "filled"),
     [
         ("b200-hgx", 2, 5, 8),
@@ -203,7 +204,7 @@ def test_a_stated_price_of_an_instance() -> None:
     assert book.bill("b200-hgx", 2, 4).describe() == "1 x instance (8 x b200-hgx) at 100.00 USD/h (stated, --price)"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "h100",
@@ -224,9 +225,7 @@ def test_what_is_no_price_is_refused(text: str) -> None:
         price_book(stated=[text])
 
 
-@pytest.mark.parametrize(
-    "text", ["h100=1e-300", "h100=1e300/8", "h100=0.00079/8", "h100=9e-5", "h100=8.1e6/8", "h100=1.1e6"]
-)
+@for_each("text", ["h100=1e-300", "h100=1e300/8", "h100=0.00079/8", "h100=9e-5", "h100=8.1e6/8", "h100=1.1e6"])
 def test_a_price_of_a_device_has_bounds(text: str) -> None:
     with pytest.raises(UsageError, match="not a price") as refused:
         price_book(stated=[text])
@@ -242,7 +241,7 @@ def test_prices_at_their_bounds_are_taken() -> None:
         Instance.model_validate({"gpu": "t4", "gpus": "any", "per_hour": 1e-9})
 
 
-@pytest.mark.parametrize("currency", ["", " ", "US", "DOLLARS", "12A", "€€€"])
+@for_each("currency", ["", " ", "US", "DOLLARS", "12A", "€€€"])
 def test_what_is_no_currency_is_refused(currency: str) -> None:
     with pytest.raises(UsageError, match="is no currency"):
         price_book(stated=["h100=2.49"], currency=currency)
@@ -297,7 +296,7 @@ def test_a_device_without_a_price_is_refused_with_the_lists_and_terms_that_have_
         price_book(["aws-us-east-1"]).require("mi300x", 1)
 
 
-@pytest.mark.parametrize("term", CONTRACTS)
+@for_each("term", CONTRACTS)
 def test_every_term_has_a_list_to_start_with(term: str) -> None:
     assert price_book(term=term).gpus  # type: ignore[arg-type]
 
@@ -327,7 +326,7 @@ def test_terms_say_what_they_mean() -> None:
     assert "whether it is used" in " ".join(reserved.remarks)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [{"gpus": 0}, {"gpus": -8}, {"gpus": "some"}, {"per_hour": 0}, {"per_hour": float("nan")}, {"length": "3 years"},
      {"term": "reserved"}, {"term": "lease"}],

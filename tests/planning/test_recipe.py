@@ -12,6 +12,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_model
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.traffic.requests import Lengths
+from tests.cases import for_each
 
 LOAD = Load(users=64, prompt=512.0, output=Lengths(kind="lognormal", mean=128, spread=0.6), reserved=2048)
 H100 = Request(model="llama-3.1-8b", gpu="h100-sxm")
@@ -102,7 +103,7 @@ def test_free_drafts_only_widen_the_step() -> None:
     assert paid < free
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("baseline", "wanted", "message"),
     [
         ("static,bf16", ["magic"], "no ingredient"),

@@ -23,6 +23,7 @@ from inferplan.planning.search import point, search
 from inferplan.planning.space import Space
 from inferplan.planning.verify import verify
 from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
+from tests.cases import for_each
 
 TOKEN = 2 * 8 * 128 * 32 * 2
 """Bytes of a token in the cache of Llama 3.1 8B in bf16."""
@@ -35,7 +36,7 @@ def demand(samples: int, rate: float = 8.0, **lengths: int) -> Demand:
     return Demand(prompt=whole, output=output, rate=rate, cached=cached, **shared)
 
 
-@pytest.mark.parametrize(("batch", "samples"), [(8, 4), (3, 2)])
+@for_each(("batch", "samples"), [(8, 4), (3, 2)])
 def test_a_step_is_that_of_an_estimate_with_as_many_answers(batch: int, samples: int) -> None:
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     grid = point(deployment, demand(samples), 95.0, batch * samples, 2048)
@@ -43,7 +44,7 @@ def test_a_step_is_that_of_an_estimate_with_as_many_answers(batch: int, samples:
     assert float(grid.step_decode[0]) == pytest.approx(float(estimate(deployment, load).tpot), rel=1e-4)
 
 
-@pytest.mark.parametrize("samples", [1, 4])
+@for_each("samples", [1, 4])
 def test_answers_keep_their_prompt_once(samples: int) -> None:
     """Of each answer a quarter of 1024 tokens and what it has written: 128, and two deviations of the mean age of all,
     256/sqrt(12 C)."""
@@ -97,7 +98,7 @@ def test_a_job_is_counted_in_prompts() -> None:
     assert question["demand"].startswith("1,000 prompts in 1 h, 4 answers each, 1,024 tokens in (756 of")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         ("--samples 2 --cached-prefix 100 --rate 1 --prompt 1024 --output 64", "--cached-prefix beside prompts"),

@@ -40,6 +40,7 @@ from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
 DEMAND = Demand(prompt=Lengths(mean=1000), output=Lengths(mean=101), rate=33.0)
@@ -119,7 +120,7 @@ def test_a_next_size_is_as_much_larger_as_capacities_are_known() -> None:
     assert [larger(option(replicas=replicas)).replicas for replicas in (1, 33, 34, 60)] == [2, 34, 36, 62]
 
 
-@pytest.mark.parametrize(("utilisation", "replicas"), [(1.0, 4), (0.5, 7), (0.3, 11)])
+@for_each(("utilisation", "replicas"), [(1.0, 4), (0.5, 7), (0.3, 11)])
 def test_decode_replicas_are_given_their_share_of_capacity(utilisation: float, replicas: int) -> None:
     """100 steps of 20 ms at a batch of 20 finish 20/(100*0.02) = 10 requests a second; 33 are asked for."""
     pool = decode_pool(grid(), DEMAND, P95, Sizing(utilisation=utilisation))
@@ -296,7 +297,7 @@ def test_slots_hold_the_fluctuation_of_the_load() -> None:
     assert float(np.mean(drawn > 143)) > 0.4  # what the mean alone would turn away
 
 
-@pytest.mark.parametrize(("mean", "spread"), [(1024, 0.8), (100, 0.5), (7, 0.1), (50, 1.0)])
+@for_each(("mean", "spread"), [(1024, 0.8), (100, 0.5), (7, 0.1), (50, 1.0)])
 def test_the_variance_of_uniform_lengths(mean: int, spread: float) -> None:
     """Whole numbers from spread*mean to mean, ends included, each as likely."""
     lengths = Lengths(kind="uniform", mean=mean, spread=spread)
@@ -306,7 +307,7 @@ def test_the_variance_of_uniform_lengths(mean: int, spread: float) -> None:
     assert lengths.variance == pytest.approx(float(np.var(drawn)), rel=0.02, abs=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["lognormal", "gamma", "normal", "fixed"])
+@for_each("kind", ["lognormal", "gamma", "normal", "fixed"])
 def test_the_variance_of_other_lengths(kind: str) -> None:
     lengths = Lengths(kind=kind, mean=1000, spread=0.3)
     drawn = lengths.sample(np.random.default_rng(0), 200_000)

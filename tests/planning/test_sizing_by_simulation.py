@@ -26,6 +26,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 220))
@@ -59,7 +60,7 @@ def test_sizes_that_are_equally_slow_within_rounding_are_no_line_to_follow() -> 
     assert 6 < sizer._between(6, 12) <= 12
 
 
-@pytest.mark.parametrize("carries", [1.27, 1.9, 7.0, 0.4])
+@for_each("carries", [1.27, 1.9, 7.0, 0.4])
 def test_capacities_are_bisected_within_three_percent(carries: float) -> None:
     slo, tried = Slo(ttft=1.0, percentile=95.0), []
 
@@ -139,7 +140,7 @@ def fleet(found: Plan, rate: float, seed: int) -> dict[str, float]:
     return {name: float(np.percentile(getattr(result, name), 95)) for name in ("ttft", "tpot")}
 
 
-@pytest.mark.parametrize("utilisation", [0.6, 0.8])
+@for_each("utilisation", [0.6, 0.8])
 def test_the_utilisation_means_what_it_says(utilisation: float) -> None:
     """The whole fleet keeps the limits at 1/utilisation of the load; one replica less does not."""
     found = plan(asked(Demand(**LENGTHS, rate=60.0), utilisation=utilisation))

@@ -29,6 +29,7 @@ from inferplan.reports.plan_figures import launch_line
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.traffic.requests import Lengths, Slo
+from tests.cases import for_each
 from tests.serving.test_structured import after, asked
 
 
@@ -54,8 +55,8 @@ def question(asked_for: Demand, sizing: Sizing | None = None, **space: Any) -> Q
     )
 
 
-@pytest.mark.parametrize("share", [1.0, 0.3])
-@pytest.mark.parametrize("batch", [1, 8, 64, 200])
+@for_each("share", [1.0, 0.3])
+@for_each("batch", [1, 8, 64, 200])
 def test_a_step_of_the_closed_form_is_that_of_an_estimate(batch: int, share: float) -> None:
     """Masks of 200 us: hidden behind small batches, the pace of larger ones. Answers of two tokens are one step."""
     structured = asked(share=share, mask_time=200e-6)
@@ -153,7 +154,7 @@ def test_beside_what_it_is_not_planned() -> None:
         plan(question(demand(Structured(share=1.0, mask_time=1e-6, cores=1))))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         ("plan --ttft 1s --mask-time 40us", "--mask-time is of structured decoding"),

@@ -33,6 +33,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.techniques.tiers import CacheTier, TierPrice
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
+from tests.cases import for_each
 from tests.json_page import listed
 
 OWN, ANSWER = Lengths(mean=1024), Lengths(mean=16)
@@ -242,7 +243,7 @@ def test_users_of_a_whole_fleet_are_counted_once(options: list[Option]) -> None:
     assert one is not None and all_of == pytest.approx(one, rel=0.1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         ({"demand": Demand(prompt=OWN, output=ANSWER, rate=1.0)}, "these share none"),
