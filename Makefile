@@ -3,9 +3,17 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint types unit docs minimum other release-check same-answers mutants mutants-drawn install wheels calibrate-gpu clean
+# Python keeps its bytecode, whatever the shell says: else each process that a test starts compiles the package anew, and
+# each worker of pytest compiles every test.
+unexport PYTHONDONTWRITEBYTECODE
 
-test: lint types docs unit
+.PHONY: test lint types unit slow zoo docs minimum other release-check same-answers mutants mutants-drawn install wheels \
+	calibrate-gpu clean
+
+# The checks run beside each other, and each prints what it has to say when it ends.
+CHECKS := lint types docs unit slow
+test: install
+	$(MAKE) --no-print-directory --jobs=$(words $(CHECKS)) --keep-going --output-sync=target $(CHECKS)
 
 install: $(VENV)/.installed
 
@@ -31,7 +39,18 @@ types: install
 	$(BIN)/mypy
 
 unit: install
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not slow' $(PYTEST_ARGS)
+
+# Tests that wait more than they compute: of a browser, of a package that is built, of a process that is stopped.
+slow: install
+	$(BIN)/python -m pytest -q -m slow $(PYTEST_ARGS)
+
+# Every model that transformers builds, where `unit` takes a sample: .ci/run asks for it when the kept hash of what it
+# depends on is no longer that of the code. Commit the new one.
+zoo: install
+	INFERPLAN_ZOO=whole $(BIN)/python -m pytest -q -n $(ZOO_PROCESSES) --dist worksteal tests/oracle
+	$(BIN)/python -m tests.oracle.zoo --write
+ZOO_PROCESSES ?= auto
 
 # Some five hundred questions to a commit and to the working tree: answers to 1e-9, exit codes, classes of errors.
 same-answers: install
@@ -55,6 +74,7 @@ docs: install
 # then the tests of the command line and of every extra that is not torch, but for those of several seconds.
 MINIMUM_PYTHON ?= python3.11
 MINIMUM := build/minimum
+TEST_PROCESSES ?= auto
 SHORT_TESTS := $(patsubst %,tests/cli/test_%.py,catalogue cost estimate extras import settings simulate start) \
 	tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
 	tests/test_readme.py tests/test_report.py tests/test_roofline.py tests/test_units.py tests/planning/test_api.py \
@@ -67,14 +87,14 @@ minimum:
 	$(MINIMUM)/bin/python -m pip install --quiet . -c $(MINIMUM)/lowest.txt
 	cd $(MINIMUM) && bin/inferplan $(README_COMMAND) > /dev/null
 	$(MINIMUM)/bin/python -m pip install --quiet '.[all]' pytest pytest-xdist hypothesis -c $(MINIMUM)/lowest.txt
-	$(MINIMUM)/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider -m 'not slow' $(SHORT_TESTS)
+	$(MINIMUM)/bin/python -m pytest -q -n $(TEST_PROCESSES) -W ignore -p no:cacheprovider -m 'not slow' $(SHORT_TESTS)
 
 # The newest releases on another Python, by the same tests.
 OTHER_PYTHON ?= python3.13
 other:
 	$(OTHER_PYTHON) -m venv --clear build/other
 	build/other/bin/python -m pip install --quiet '.[all]' pytest pytest-xdist hypothesis
-	build/other/bin/python -m pytest -q -n auto -W ignore -p no:cacheprovider -m 'not slow' $(SHORT_TESTS)
+	build/other/bin/python -m pytest -q -n $(TEST_PROCESSES) -W ignore -p no:cacheprovider -m 'not slow' $(SHORT_TESTS)
 
 # What is released, as a stranger gets it: the wheel that is built from the source distribution, in an environment with its
 # dependencies alone, prints what the README shows. What is in both files, tests/test_packaging.py checks.

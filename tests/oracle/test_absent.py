@@ -25,8 +25,10 @@ pytest.importorskip("transformers")
 
 from transformers import CONFIG_MAPPING
 
+from tests.cases import for_each
 from tests.oracle.built import config_of, kinds
 from tests.oracle.variations import OWN
+from tests.oracle.zoo import sample
 
 
 def stated(name: str) -> dict[str, Any]:
@@ -35,7 +37,7 @@ def stated(name: str) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "field"),
     [
         ("axk2", "n_shared_experts"),
@@ -139,13 +141,13 @@ def silently(name: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(kinds()))
+@for_each("name", lambda: sample(sorted(kinds())))
 def test_no_field_is_taken_otherwise_than_its_class_fills_it_in(name: str) -> None:
     """Each field left out of the default config of each type: refused, said in a note, or as transformers reads it."""
     assert silently(name) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "field"),
     [(kind, field) for kind, fields in (UNCOUNTED | WRITTEN).items() for field in fields],
 )
@@ -154,8 +156,8 @@ def test_what_is_taken_for_an_absent_field_is_said(name: str, field: str) -> Non
     assert any(field in note for note in import_config(less, name, "test").model.notes)
 
 
-@pytest.mark.parametrize("layers", [1, 2, 5, 9])
-@pytest.mark.parametrize("name", sorted(WRITTEN))
+@for_each("layers", [1, 2, 5, 9])
+@for_each("name", sorted(WRITTEN))
 def test_lists_that_a_class_writes_are_its_own(name: str, layers: int) -> None:
     own = CONFIG_MAPPING[name](num_hidden_layers=layers)
     for field, rule in WRITTEN[name].items():
@@ -185,13 +187,13 @@ def test_an_absent_outer_flag_is_said() -> None:
     assert any("in the outer config, and not in the nested one: taken as False" in note for note in bare.notes)
 
 
-@pytest.mark.parametrize("kind", sorted(OUTER_TEXT_DEFAULTS))
+@for_each("kind", sorted(OUTER_TEXT_DEFAULTS))
 def test_what_a_class_says_of_its_language_model_is_its_own(kind: str) -> None:
     said = CONFIG_MAPPING[kind].sub_configs_defaults["text_config"].init_kwargs
     assert {name: said[name] for name in OUTER_TEXT_DEFAULTS[kind]} == OUTER_TEXT_DEFAULTS[kind]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "path", "says"),
     [
         ("gemma3", ("mm_tokens_per_image",), "mm_tokens_per_image"),
@@ -203,7 +205,7 @@ def test_what_media_are_cut_by_is_asked_for_by_its_name(name: str, path: tuple[s
         import_config(without(stated(name), path), name, "test")
 
 
-@pytest.mark.parametrize("name", sorted(STATED))
+@for_each("name", sorted(STATED))
 def test_what_a_class_fills_in_is_its_own_and_must_be_stated(name: str) -> None:
     own = CONFIG_MAPPING[name]()
     assert {field: getattr(type(own), field, getattr(own, field)) for field in STATED[name]} == STATED[name]

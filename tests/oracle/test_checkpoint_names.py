@@ -12,6 +12,8 @@ import pytest
 from inferplan.models.huggingface import import_path, model_from_config
 from inferplan.models.huggingface.families import FAMILIES
 from inferplan.models.huggingface.quantisation import LAYOUTS, checkpoint_shapes
+from tests.cases import for_each
+from tests.oracle.zoo import sample
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -58,7 +60,7 @@ def written(model) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-@pytest.mark.parametrize("family", [name for name in LAYOUTS if name not in NOT_BUILT])
+@for_each("family", sample(name for name in LAYOUTS if name not in NOT_BUILT))
 def test_names_and_shapes_are_those_that_transformers_writes(family):
     if family not in transformers.CONFIG_MAPPING:
         pytest.skip("not in this transformers")
@@ -111,7 +113,7 @@ FOLDERS = {
 }
 
 
-@pytest.mark.parametrize("family", FOLDERS)
+@for_each("family", FOLDERS)
 def test_a_folder_that_transformers_wrote_is_the_model_of_its_config(family, tmp_path):
     if family not in transformers.CONFIG_MAPPING:
         pytest.skip("not in this transformers")
@@ -133,7 +135,7 @@ def saved(model) -> set[str]:
     return {name for name in kept if name not in tied}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("outer", "builds", "family"),
     [
         ("mllama", "MllamaForConditionalGeneration", "mllama_text_model"),

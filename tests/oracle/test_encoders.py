@@ -16,6 +16,8 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.models.huggingface import import_config
 from inferplan.models.huggingface.families import encoders, uncommon
+from tests.cases import for_each
+from tests.oracle.zoo import sample
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -82,8 +84,8 @@ def classes(config: Any) -> Iterator[type]:
             yield found
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1, 2])
-@pytest.mark.parametrize("family", NAMES)
+@for_each("seed", [None, 0, 1, 2])
+@for_each("family", sample(NAMES))
 def test_every_class_of_an_encoder_is_exact_or_refused_by_name(family: str, seed: int | None):
     fields = {} if seed is None else varied(family, random.Random(f"{family}{seed}"))
     fields |= {"vocab_size": 33} if family == "esm" else {}
@@ -114,8 +116,8 @@ TINY |= {"intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
-@pytest.mark.parametrize("end", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForCausalLM"])
-@pytest.mark.parametrize(
+@for_each("end", ["Model", "ForSequenceClassification", "ForTokenClassification", "ForCausalLM"])
+@for_each(
     ("family", "name"),
     [("llama", "Llama"), ("mistral", "Mistral"), ("qwen2", "Qwen2"), ("qwen3", "Qwen3"), ("qwen3_moe", "Qwen3Moe"),
      ("gemma2", "Gemma2"), ("mixtral", "Mixtral"), ("phi3", "Phi3"), ("glm4", "Glm4")],
@@ -138,7 +140,7 @@ def test_the_class_of_a_decoder_decides_its_head(family: str, name: str, end: st
 RELATIVE = {"relative_attention": True, "position_buckets": 16, "norm_rel_ebd": "layer_norm"}
 
 
-@pytest.mark.parametrize(("kinds", "shared"), [(["c2p"], False), (["p2c", "c2p"], False), (["p2c", "c2p"], True)])
+@for_each(("kinds", "shared"), [(["c2p"], False), (["p2c", "c2p"], False), (["p2c", "c2p"], True)])
 def test_attention_with_terms_of_position(kinds: list[str], shared: bool):
     """Parameters and FLOP of DeBERTa-v2 as its class runs it on two sequences of 24 tokens."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -157,7 +159,7 @@ def test_attention_with_terms_of_position(kinds: list[str], shared: bool):
     assert ours == counter.get_total_flops()
 
 
-@pytest.mark.parametrize(("tokens", "kinds"), [(12, ["c2p"]), (40, ["c2p", "p2c"])])
+@for_each(("tokens", "kinds"), [(12, ["c2p"]), (40, ["c2p", "p2c"])])
 def test_the_first_deberta_projects_the_distances_of_the_sequence(tokens: int, kinds: list[str]):
     """FLOP of its class on two sequences, shorter and longer than its 20 distances."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -179,7 +181,7 @@ SMALL_BERT = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 
 SMALL_BERT |= {"vocab_size": 99, "max_position_embeddings": 60}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "fields"),
     [
         ("SqueezeBert", {"embedding_size": 32, "output_groups": 2}),
@@ -220,7 +222,7 @@ def test_layers_without_a_kind_do_the_work_of_their_class(name: str, fields: dic
     assert sum(cost.op.work().flop * cost.op.count for cost in multiplied) == counter.get_total_flops()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "fields"),
     [("fnet", {}), ("mra", {}), ("funnel", {}), ("reformer", {}), ("yoso", {"use_expectation": False})],
 )
@@ -245,7 +247,7 @@ def test_a_reranker_on_llama_by_hand():
     assert model.parameters["total"] == 8_030_261_248 - 128256 * 4096 + 4096 == 7_504_928_768
 
 
-@pytest.mark.parametrize("name", ["LlamaForSomething", "MistralModel", "LlamaWithTwoHeads"])
+@for_each("name", ["LlamaForSomething", "MistralModel", "LlamaWithTwoHeads"])
 def test_a_class_of_another_head_is_refused_by_name(name: str):
     with pytest.raises(SpecError, match=name):
         import_config(LLAMA | {"architectures": [name]}, "x", "test")

@@ -15,6 +15,8 @@ import pytest
 
 from inferplan.catalog.files import load_model
 from inferplan.errors import InputFileError, SpecError
+from tests.cases import for_each
+from tests.oracle.zoo import sample
 
 gguf = pytest.importorskip("gguf")
 torch = pytest.importorskip("torch")
@@ -232,7 +234,7 @@ def cached(model: Any, tokens: int) -> int:
     )
 
 
-@pytest.mark.parametrize("arch", CASES)
+@for_each("arch", sample(CASES))
 def test_a_file_of_an_architecture(arch: str, tmp_path: Path) -> None:
     kind, fields, extra = CASES[arch]
     if kind not in transformers.CONFIG_MAPPING:
@@ -259,7 +261,7 @@ def tiny(
     return path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "said"),
     [
         ({"blk.1.attn_new.weight": (64, 64)}, "attn_new.weight (blk.1)"),
@@ -313,7 +315,7 @@ def test_a_type_that_is_not_known(tmp_path: Path) -> None:
         load_model(str(path))
 
 
-@pytest.mark.parametrize("left", [0, 3, 4, 24, 400, 1000, -200 * 64 * 4, -1])
+@for_each("left", [0, 3, 4, 24, 400, 1000, -200 * 64 * 4, -1])
 def test_a_file_cut_short(left: int, tmp_path: Path) -> None:
     """Within the magic, the metadata, the table of tensors, a tensor: one error that says so."""
     path = tiny(tmp_path / "t.gguf")
@@ -330,8 +332,8 @@ def stored(path: Path, arch: str, kind: str) -> tuple[int, int]:
     return sum(parameter.numel() for parameter in model.parameters()), total
 
 
-@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0", "NVFP4", "MXFP4"])
-@pytest.mark.parametrize(
+@for_each("kind", ["BF16", "Q8_0", "Q4_0", "NVFP4", "MXFP4"])
+@for_each(
     "arch",
     [
         *("llama", "qwen2", "qwen3", "qwen3moe", "gemma", "gemma2", "phi3", "mamba2"),
@@ -346,7 +348,7 @@ def test_bytes_of_a_file_are_those_of_its_blocks(arch: str, kind: str, tmp_path:
     assert (found.parameters["total"], found.checkpoint_bytes) == (parameters, total)
 
 
-@pytest.mark.parametrize("kind", ["TQ1_0", "TQ2_0", "Q4_K", "IQ3_XXS"])
+@for_each("kind", ["TQ1_0", "TQ2_0", "Q4_K", "IQ3_XXS"])
 def test_blocks_of_256(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CASES, "llama", ("llama", {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}, {}))
     path = tmp_path / "tiny.gguf"

@@ -16,6 +16,7 @@ from inferplan.work.formats import Precision, find_format
 from inferplan.work.ops import Attention, IndexSelect, Matmul, Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
+from tests.cases import for_each
 from tests.oracle.built import build, growth, kinds
 
 torch = pytest.importorskip("torch")
@@ -115,15 +116,15 @@ def kept(cache) -> int:
     return sum(tensor.numel() for tensor in tensors.values())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("family", FAMILIES)
+@for_each("seed", SEEDS)
+@for_each("family", FAMILIES)
 def test_parameters_of_random_configs(family: str, seed: int):
     config, model = built(family, FAMILIES[family](seed))
     assert imported(family, config).parameters["total"] == sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("family", FAMILIES)
+@for_each("seed", SEEDS)
+@for_each("family", FAMILIES)
 def test_the_cache_after_a_prompt(family: str, seed: int):
     """One token short of a whole entry at every rate, where most waits; a window keeps one key fewer there."""
     config, model = built(family, FAMILIES[family](seed), "cpu")
@@ -137,7 +138,7 @@ def test_the_cache_after_a_prompt(family: str, seed: int):
     assert kept(cache) == expected
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@for_each("family", FAMILIES)
 def test_the_growth_of_the_cache_beyond_windows(family: str):
     """Over a span of whole entries at every rate, token by token and in one piece."""
     config, model = built(family, FAMILIES[family](1), "cpu")
@@ -164,8 +165,8 @@ def mixer_ops(spec: ModelSpec, index: int, new: int, past: int) -> list[Op]:
     return list(mixer.ops(context(spec.d_model, segment)))
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("family", FAMILIES)
+@for_each("seed", range(6))
+@for_each("family", FAMILIES)
 def test_matmuls_are_those_of_the_linear_modules(family: str, seed: int):
     """2 FLOP a token for every element of a linear module's weight; each module once."""
     config, model = built(family, FAMILIES[family](seed))
@@ -176,8 +177,8 @@ def test_matmuls_are_those_of_the_linear_modules(family: str, seed: int):
         assert flop == 2 * 7 * weights
 
 
-@pytest.mark.parametrize("past", [0, 21, 64])
-@pytest.mark.parametrize("seed", range(8))
+@for_each("past", [0, 21, 64])
+@for_each("seed", range(8))
 def test_pairs_of_deepseek_v4_are_the_open_places_of_its_masks(seed: int, past: int):
     """The bias that the compressor gives the attention, and the window's mask, counted place by place."""
     config, model = built("deepseek_v4", deepseek_v4(seed), "cpu")
@@ -202,8 +203,8 @@ def test_pairs_of_deepseek_v4_are_the_open_places_of_its_masks(seed: int, past: 
         assert core.mask.pairs(float(new), float(past)) == window + seen
 
 
-@pytest.mark.parametrize("past", [0, 21, 64])
-@pytest.mark.parametrize("seed", range(8))
+@for_each("past", [0, 21, 64])
+@for_each("seed", range(8))
 def test_pairs_of_minimax_m3_are_the_open_places_of_its_masks(seed: int, past: int):
     config, model = built("minimax_m3_vl_text", minimax_m3(seed), "cpu")
     spec, new = imported("minimax_m3_vl_text", config), 13
@@ -308,7 +309,7 @@ RWKV7 = {
 }
 
 
-@pytest.mark.parametrize("published", RWKV7)
+@for_each("published", RWKV7)
 def test_rwkv7_has_the_published_parameters(published: int):
     fields = dict(RWKV7[published])
     names = ("decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim")
@@ -354,7 +355,7 @@ def mistral_large4(seed: int) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_mistral_large_4_has_the_parameters_of_its_class(seed: int):
     """It caches a latent for each token and layer, a rotary key where it has one, index keys where they are its own."""
     config = transformers.CONFIG_MAPPING["mistral_large4_text"](**mistral_large4(seed))
@@ -402,7 +403,7 @@ def test_glm_5_3_scores_pools_and_attends_to_the_chosen_and_the_last():
     assert sum(w.elements for w in mixer.weights(4096)) - sum(w.elements for w in plain.weights(4096)) == pooled
 
 
-@pytest.mark.parametrize("field", [{"index_kpool": 1}, {"index_kpool_always_select_tail": False}])
+@for_each("field", [{"index_kpool": 1}, {"index_kpool_always_select_tail": False}])
 def test_other_pools_are_refused_by_name(field: dict[str, Any]):
     config = transformers.Glm5NextTextConfig(num_hidden_layers=4, **field)
     with pytest.raises(SpecError, match="index_kpool"):

@@ -14,6 +14,7 @@ from inferplan.errors import SpecError, UnknownNameError
 from inferplan.models.huggingface import import_config, model_from_config
 from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import FORMATS
+from tests.cases import for_each
 
 
 def rows(shared: Path) -> list[dict[str, str]]:
@@ -133,7 +134,7 @@ def truth(shared: Path, model: str, metric: str) -> float:
         return next(float(r["value"]) for r in csv.DictReader(file) if r["model"] == model and r["metric"] == metric)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("row", "name"),
     [
         ("mistralai/Devstral-Small-2507 (Mistral-Small-24B arch)", "mistral-small-24b"),

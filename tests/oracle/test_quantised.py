@@ -24,6 +24,7 @@ from inferplan.models.huggingface.quantisation.rules import (  # noqa: E402
     by_substring,
     by_transformers,
 )
+from tests.cases import for_each  # noqa: E402
 from tests.oracle.quantised import MODELS, Case, config_of, predicted, stored  # noqa: E402
 from tests.oracle.quantised_tables import CASES  # noqa: E402
 
@@ -31,7 +32,7 @@ TOLERANCE = 1e-3
 """What is not counted: scalars of a tensor, bitsandbytes' text of a state and its maps of values (1.3 kB a matrix)."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model}-{case.name}")
+@for_each("case", CASES, ids=lambda case: f"{case.model}-{case.name}")
 def test_bytes_of_a_quantised_checkpoint(case: Case) -> None:
     assert predicted(case) == pytest.approx(stored(case), rel=TOLERANCE)
 
@@ -55,8 +56,8 @@ def test_a_wrong_table_is_seen() -> None:
         assert predicted(wrong) != pytest.approx(stored(case), rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3", "qwen3_next", "jamba"])
-@pytest.mark.parametrize("skips", [[], ["mlp"], ["model.layers.0"], ["o_proj"]])
+@for_each("family", ["llama", "qwen3_moe", "deepseek_v3", "qwen3_next", "jamba"])
+@for_each("skips", [[], ["mlp"], ["model.layers.0"], ["o_proj"]])
 def test_fp8_as_transformers_builds_it(family: str, skips: list[str]) -> None:
     """Its own ``replace_with_fp8_linear`` on meta: every FP8Linear and FP8Experts with their scales.
 

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from inferplan.errors import SpecError  # noqa: E402
 from inferplan.models.huggingface import import_path  # noqa: E402
+from tests.cases import for_each  # noqa: E402
 from tests.oracle.quantised import WIDE, Case, Shapes, config_of, tensors  # noqa: E402
 from tests.oracle.quantised_tables import CASES  # noqa: E402
 
@@ -56,13 +57,13 @@ def folder(path: Path, case: Case, table: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model}-{case.name}")
+@for_each("case", CASES, ids=lambda case: f"{case.model}-{case.name}")
 def test_a_quantised_folder_is_the_model_of_its_config(case: Case, tmp_path: Path) -> None:
     model = import_path(folder(tmp_path, case, case.table)).model
     assert not any("stored as" in note for note in model.notes)
 
 
-@pytest.mark.parametrize("case", CASES[::7], ids=lambda case: f"{case.model}-{case.name}")
+@for_each("case", CASES[::7], ids=lambda case: f"{case.model}-{case.name}")
 def test_a_quantised_folder_whose_config_says_nothing_is_refused(case: Case, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="is not the model of its config"):
         import_path(folder(tmp_path, case, None))

@@ -19,6 +19,7 @@ from inferplan.work.step import prefill
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from tests.cases import for_each  # noqa: E402
 from tests.oracle.built import config_of, kinds  # noqa: E402
 
 
@@ -76,7 +77,7 @@ def test_a_table_of_ngrams_has_primes_for_rows() -> None:
     assert tables == [(208, 32), (216, 32)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "fields", "said"),
     [
         ("musicgen", {"audio_encoder": {"model_type": "dac"}}, "model_type = 'dac'"),
@@ -100,7 +101,7 @@ LATE, PADDED = 2 * 2 * 64 * 16 * 3, 2 * 2 * 64 * 99
 """Zaya's class projects a zero for what is ahead of the first token; every class gives logits of all tokens."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "fields", "ahead", "extra", "left"),
     [
         (

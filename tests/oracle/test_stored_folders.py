@@ -9,6 +9,7 @@ import pytest
 from inferplan.errors import InferplanError
 from inferplan.models.checkpoint import read_folder
 from inferplan.models.huggingface import import_path
+from tests.cases import for_each
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -46,7 +47,7 @@ def save(folder, kind, config, beside=None, without=(), **fields):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "config", "change"),
     [
         ("BartForConditionalGeneration", HALVES | {"max_position_embeddings": 64}, {}),  # final_logits_bias

@@ -11,9 +11,11 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from inferplan.models.huggingface import model_from_config
+from tests.cases import for_each
 from tests.oracle.built import Counts, build, config_of, count, growth, kinds
 from tests.oracle.sweep import parameters, sweep
 from tests.oracle.variations import variations
+from tests.oracle.zoo import sample
 
 SHARE = (
     "llama",
@@ -32,7 +34,7 @@ SHARE = (
 FULL = os.environ.get("INFERPLAN_SWEEP") == "all"
 
 
-@pytest.mark.parametrize("name", list(kinds()) if FULL else SHARE)
+@for_each("name", list(kinds()) if FULL else sample(SHARE))
 def test_no_count_of_a_type_is_wrong(name):
     (found,) = sweep([name], 20 if FULL else 3, 0)
     assert found.verdict != "wrong", found.what

@@ -12,6 +12,7 @@ from inferplan.estimate.graph import media_ops
 from inferplan.models.huggingface import model_from_config
 from inferplan.models.media import MediaAsked
 from inferplan.work.ops import Attention, Matmul
+from tests.cases import for_each
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -258,7 +259,7 @@ CASES: dict[str, tuple[dict[str, Any], MediaAsked, Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", CASES)
+@for_each("kind", CASES)
 def test_flop_of_a_pass(kind: str):
     config, asked, run = CASES[kind]
     model = built(config)

@@ -30,8 +30,10 @@ from inferplan.work.formats import uniform
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
+from tests.cases import for_each
 from tests.oracle.built import build, config_of, count, kinds
 from tests.oracle.sweep import sweep
+from tests.oracle.zoo import sample
 
 COMPLETE = {
     "gemma4": {"vision_config": {"model_type": "gemma4_vision"}, "audio_config": {"model_type": "gemma4_audio"}},
@@ -53,7 +55,7 @@ def expected(name: str, fields: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     return total, json.loads(json.dumps(config.to_dict(), default=str))
 
 
-@pytest.mark.parametrize("name", BUILT)
+@for_each("name", sample(BUILT))
 def test_language_model_and_towers_are_those_of_the_class(name):
     total, config = expected(name, COMPLETE.get(name, {}))
     found = model_from_config(config, name, "test")
@@ -67,13 +69,13 @@ TIMM = {"fast_vlm", "gemma3n", "perception_lm"}
 SHARE = BUILT if os.environ.get("INFERPLAN_SWEEP") == "all" else random.Random(11).sample(BUILT, 5)
 
 
-@pytest.mark.parametrize("name", SHARE)
+@for_each("name", sample(SHARE))
 def test_variations_are_exact_or_refused(name):
     (found,) = sweep([name], 2, 1)
     assert found.verdict == ("text" if name in TIMM else "exact"), found.what
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "fields"),
     [
         ("gemma3n", {"audio_config": {"conf_num_hidden_layers": 3, "input_feat_size": 101, "hidden_size": 1024}}),
@@ -101,7 +103,7 @@ def varied(config: dict[str, Any], table: str) -> Iterator[tuple[str, dict[str, 
             yield name, changed
 
 
-@pytest.mark.parametrize("name", SHARE[:2])
+@for_each("name", SHARE[:2])
 def test_no_field_of_a_tower_is_lost(name):
     """Every field of a tower's table, changed alone: the class's count, or a refusal."""
     _, config = expected(name, COMPLETE.get(name, {}))
@@ -174,7 +176,7 @@ def test_a_config_as_released_and_one_as_saved_again_are_the_same_model():
     assert (again.parameters, again.tower_parameters) == (found.parameters, found.tower_parameters)
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+@for_each("name", ["qwen2_vl", "qwen2_5_vl"])
 def test_a_flat_config_is_read_as_the_nested_one(name):
     """The language model at the top level, as those types were released."""
     nested = json.loads(json.dumps(config_of(name).to_dict(), default=str))
@@ -225,7 +227,7 @@ def test_kyutai_has_rows_for_codes_and_a_window_and_its_codec_is_a_tower():
     assert found.tower_parameters == 16 * block + convolutions + ends + 512 * 512 * 4 + 512 * 4 + 4 * 256 * 512
 
 
-@pytest.mark.parametrize(("name", "parts"), [("qwen2_5_omni", 2), ("qwen3_omni_moe", 3)])
+@for_each(("name", "parts"), [("qwen2_5_omni", 2), ("qwen3_omni_moe", 3)])
 def test_what_speaks_is_counted_unless_it_is_switched_off(name, parts):
     """Talker and vocoder, with what predicts further codes in Qwen3-Omni."""
     thinker = {"thinker_config": {"text_config": {"num_hidden_layers": 2}}, "enable_audio_output": False}
@@ -301,8 +303,8 @@ def test_inkling_folds_pixels_by_hand():
         model_from_config(config, "inkling", "test")
 
 
-@pytest.mark.parametrize("name", ["audioflamingo3", "musicflamingo", "molmo2"])
-@pytest.mark.parametrize("whole", [True, False])
+@for_each("name", ["audioflamingo3", "musicflamingo", "molmo2"])
+@for_each("whole", [True, False])
 def test_a_class_with_a_head_of_its_own_is_never_tied(name: str, whole: bool):
     fields = {"text_config": {"num_hidden_layers": 2, "tie_word_embeddings": True}, "tie_word_embeddings": whole}
     fields["text_config"]["model_type"] = "molmo2_text" if name == "molmo2" else "qwen2"

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from inferplan.errors import SpecError
+from tests.cases import for_each
 from tests.oracle.traced import LAYERS, beside, config_of, traced
+from tests.oracle.zoo import sample
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -28,7 +30,7 @@ FAMILIES = {
 """Biases, experts, windows, tied heads, learned positions; bloom spells its attention out."""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@for_each("family", sample(FAMILIES))
 def test_flop_and_bytes_are_those_of_the_described_model(family: str) -> None:
     """Both are also right in parameters and caches, which the sweep compares with the class."""
     found = beside(family, FAMILIES[family])
@@ -146,7 +148,7 @@ def test_experts_that_a_mask_picks_have_no_count_of_active_parameters() -> None:
     assert any("is not known" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("family", ["bart", "t5", "whisper"])
+@for_each("family", ["bart", "t5", "whisper"])
 def test_a_decoder_behind_an_encoder_has_parameters_and_a_cache(family: str) -> None:
     """Its time is refused; a token and a position of the encoder each keep the keys and values of every layer."""
     config = config_of(family, {"encoder_layers": 2, "decoder_layers": 3, "num_layers": 2, "num_decoder_layers": 3})

@@ -11,8 +11,10 @@ from inferplan.models.huggingface.families import FAMILIES, multimodal
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from tests.cases import for_each  # noqa: E402
 from tests.oracle.built import WHOLE, Kind, build, config_of, kinds  # noqa: E402
 from tests.oracle.sweep import SPARE  # noqa: E402
+from tests.oracle.zoo import sample  # noqa: E402
 
 NOT_BUILT = {
     "esm": "its default config lacks a vocabulary",
@@ -24,7 +26,7 @@ NOT_BUILT |= dict.fromkeys(
 )
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in NOT_BUILT])
+@for_each("family", sample(name for name in FAMILIES if name not in NOT_BUILT))
 def test_the_default_model_of_a_family(family):
     if family not in transformers.CONFIG_MAPPING:
         pytest.skip("not in this transformers")
@@ -41,7 +43,7 @@ def test_the_default_model_of_a_family(family):
     assert found.parameters["total"] + found.tower_parameters == expected
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in NOT_BUILT])
+@for_each("family", sample(name for name in FAMILIES if name not in NOT_BUILT))
 def test_layers_slide_where_transformers_says(family):
     """The family's own rule, where the config has no ``layer_types``."""
     config = config_of(family) if family in transformers.CONFIG_MAPPING else None
@@ -66,7 +68,7 @@ ERNIE = {"moe_k": 3, "moe_num_experts": 12, "moe_intermediate_size": 96}
 GLOBAL = {"head_dim": 32, "global_head_dim": 64, "sliding_window": 128, "vocab_size_per_layer_input": 900}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("family", "fields"),
     [
         ("arcee", {"head_dim": 64, "mlp_bias": True, "attention_bias": True}),
