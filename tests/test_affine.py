@@ -15,6 +15,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 ONE, OTHER = np.array([[1.0], [2.0], [7.0]]), np.array([[3.0, 0.0]])
 
@@ -48,7 +49,7 @@ def test_sums_and_multiples_stay_lines() -> None:
     assert not np.any(ONE != [[1.0], [2.0], [7.0]])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "operation",
     [
         operator.add,
@@ -81,8 +82,8 @@ def test_whatever_is_asked_of_a_line_is_answered_for_its_array(operation: Callab
 IN_PLACE = [operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod]
 
 
-@pytest.mark.parametrize("in_place", [*IN_PLACE, operator.ipow], ids=lambda chosen: chosen.__name__)
-@pytest.mark.parametrize("other", [2.0, np.array([[2.0, 4.0]])], ids=["number", "array"])
+@for_each("in_place", [*IN_PLACE, operator.ipow], ids=lambda chosen: chosen.__name__)
+@for_each("other", [2.0, np.array([[2.0, 4.0]])], ids=["number", "array"])
 def test_in_place_is_as_without(in_place: Callable[[Any, Any], Any], other: Any) -> None:
     """``x += y`` gives ``x + y`` and leaves whoever else holds the line, and its array, as they were."""
     array = np.array([[3.0], [5.0]])
@@ -115,10 +116,8 @@ def test_the_larger_of_two_lines_by_hand() -> None:
     assert dense(root(x * 9.0)).tolist() == pytest.approx([0.0, 3.0, 3.0 * 2**0.5, 3.0 * 3**0.5])
 
 
-@pytest.mark.parametrize("division", [{}, {"tp": 2}, {"tp": 2, "pp": 2}, {"dp": 2}], ids=str)
-@pytest.mark.parametrize(
-    "model", ["llama-3.1-8b", "gemma-3-27b", "gpt-oss-20b", "deepseek-v3.2", "mixtral-8x7b-v0.1", "zamba2-7b"]
-)
+@for_each("division", [{}, {"tp": 2}, {"tp": 2, "pp": 2}, {"dp": 2}], ids=str)
+@for_each("model", ["llama-3.1-8b", "gemma-3-27b", "gpt-oss-20b", "deepseek-v3.2", "mixtral-8x7b-v0.1", "zamba2-7b"])
 def test_a_grid_is_priced_as_without_lines(
     model: str, division: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "inferplan"
 PACKAGES = ("inferplan", "calibrate", "tools")
@@ -170,7 +172,7 @@ def test_every_module_has_a_floor() -> None:
     )
 
 
-@pytest.mark.parametrize("module", modules())
+@for_each("module", modules())
 def test_imports_point_down(module: str) -> None:
     own = HEIGHT.get(module, -1)
     wrong = [
@@ -185,7 +187,7 @@ BESIDE = {"calibrate": CALIBRATE_FLOORS, "tools": TOOLS_FLOORS}
 """Packages beside the library."""
 
 
-@pytest.mark.parametrize("package", BESIDE)
+@for_each("package", BESIDE)
 def test_imports_of_packages_beside_the_library_point_down(package: str) -> None:
     """Each of their modules has a floor."""
     height = {module: floor for floor, (_, modules) in enumerate(BESIDE[package]) for module in modules}
@@ -267,7 +269,7 @@ def rooms_of(package: Path) -> set[str]:
     return {path.parent.name for path in package.glob("*/__init__.py")}
 
 
-@pytest.mark.parametrize("module", modules())
+@for_each("module", modules())
 def test_heavy_packages_stay_where_they_are_used(module: str) -> None:
     wrong = [
         f"line {line}: {name}"
@@ -303,7 +305,7 @@ def test_the_roofline_knows_operators_and_devices_only() -> None:
     }
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@for_each("package", PACKAGES)
 def test_functions_take_at_most_six_parameters(package: str) -> None:
     """Beyond ``self``: more than that is a value object without a name. Commands take what their options are."""
     wrong = []
@@ -400,7 +402,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@for_each("command", COMMANDS)
 def test_light_commands_load_nothing_heavy(command: str) -> None:
     """In a process of its own: what was loaded when the command has run."""
     script = (

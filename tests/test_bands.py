@@ -14,6 +14,7 @@ from inferplan.estimate.phase import Phase, run_step
 from inferplan.estimate.run import unchecked
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
+from tests.cases import for_each
 
 BANDS = {"matmul": (0.9, 1.2), "attention.decode": (0.7, 1.5)}
 KERNELS = ("matmul", "attention.decode", "elementwise", "copy", "gather")
@@ -39,7 +40,7 @@ def test_bands_are_weighted_by_time() -> None:
     assert band == pytest.approx((0.8, 1.35), rel=1e-6)
 
 
-@pytest.mark.parametrize(("share", "known"), [(0.01, True), (0.019, True), (0.021, False), (0.1, False)])
+@for_each(("share", "known"), [(0.01, True), (0.019, True), (0.021, False), (0.1, False)])
 def test_more_than_two_percent_of_unknown_error_hides_the_band(share: float, known: bool) -> None:
     phase = step({"matmul": (1 - share) / 5, "attention.decode": share}, unknown=("attention.decode",))
     assert (phase.band is not None) == known
@@ -51,7 +52,7 @@ def test_independent_errors_add_as_squares_of_logs() -> None:
     assert widened((0.5, 2.0), None) is None and widened(None, (0.5, 2.0)) is None
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite", "bge-m3"])
+@for_each("model", ["llama-3.1-8b", "deepseek-v2-lite", "bge-m3"])
 def test_the_bands_of_a_grid_are_those_of_its_points(model: str) -> None:
     """NaN exactly where a point has none: on an H100 some kernels of some batches have no held-out error."""
     deployment, batches = assemble(Request(model=model, gpu="h100-sxm")), np.array([1.0, 8.0, 33.0, 128.0])

@@ -14,6 +14,7 @@ from inferplan.errors import InputFileError, MissingExtraError, SpecError, Unkno
 from inferplan.estimate.memory import Footprint
 from inferplan.models.checkpoint import fetch_configs, read_folder, read_gguf, read_header
 from inferplan.models.huggingface import import_path
+from tests.cases import for_each
 
 CONFIG = {
     "model_type": "llama",
@@ -116,7 +117,7 @@ INT4 = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size":
 FP8 = {"quantization_config": {"quant_method": "fp8", "activation_scheme": "static"}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtypes", "config", "said"),
     [
         ({}, INT4, "stored as BF16 and the config says int4"),
@@ -148,7 +149,7 @@ def test_matrices_that_are_missing_are_named(folder):
         load_model(str(folder))
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, struct.pack("<Q", 4) + b"nope"])
+@for_each("content", [b"", b"short", b"\xff" * 64, struct.pack("<Q", 4) + b"nope"])
 def test_what_is_no_safetensors_file(tmp_path, content):
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
@@ -163,7 +164,7 @@ def header(text):
 ENTRY = b'"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         b"[]",
@@ -186,7 +187,7 @@ def test_a_header_that_the_format_forbids(tmp_path, text):
         read_header(path)
 
 
-@pytest.mark.parametrize("table", [[], {"a": 1}])
+@for_each("table", [[], {"a": 1}])
 def test_an_index_that_is_none(folder, table):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}), encoding="utf-8")
     with pytest.raises(SpecError, match="index"):
@@ -204,7 +205,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
+@for_each(("field", "value"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_field_of_a_type_that_is_none_of_its_own(folder, field, value):
     (folder / "config.json").write_text(json.dumps(CONFIG | {field: value}), encoding="utf-8")
     with pytest.raises(SpecError, match=field):
@@ -308,7 +309,7 @@ def test_weights_that_are_stored_twice_are_read_once(folder):
     assert read_folder(folder).size == 2 * load_model(str(folder)).parameters["total"]
 
 
-@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME"])
+@for_each("variable", ["HF_HUB_CACHE", "HF_HOME"])
 def test_the_cache_of_the_hub_is_read_without_its_client(folder, tmp_path, monkeypatch, variable):
     """The layout that huggingface_hub documents: models--ORG--NAME/refs/main names snapshots/COMMIT."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)

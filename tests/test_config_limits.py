@@ -9,6 +9,7 @@ from transformers import CONFIG_MAPPING
 
 from inferplan.errors import SpecError
 from inferplan.models.huggingface import model_from_config
+from tests.cases import for_each
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -38,7 +39,7 @@ GUARD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "value"),
     [
         ("num_hidden_layers", 0),
@@ -57,13 +58,13 @@ def test_a_size_that_no_model_has_is_named(field, value):
     assert field in error.value.what
 
 
-@pytest.mark.parametrize("value", [1, 0, "on", True, [3]])
+@for_each("value", [1, 0, "on", True, [3]])
 def test_a_new_field_is_refused_though_it_is_zero(value):
     with pytest.raises(SpecError, match="brand_new_field"):
         model_from_config(LLAMA | {"brand_new_field": value}, "x", "test")
 
 
-@pytest.mark.parametrize("value", [None, False, "", [], {}, 0.0])
+@for_each("value", [None, False, "", [], {}, 0.0])
 def test_a_new_field_that_is_off_passes(value):
     layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
     expected = 2 * layer + 2 * 100 * 64 + 64
@@ -119,7 +120,7 @@ def test_experts_that_give_back_their_input_have_no_weights():
     assert model.kv_elements_per_token == 28 * 2 * (512 + 64)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "field", "value"),
     [
         ("convbert", "head_ratio", 0),

@@ -21,6 +21,7 @@ from inferplan.models.huggingface.quantisation.rules import (
 )
 from inferplan.models.spec import ModelSpec
 from tests.builders import LLAMA_3_1_8B
+from tests.cases import for_each
 
 LLAMA = LLAMA_3_1_8B | {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
 """Llama-3.1-8B: 218,103,808 weights in the linear layers of each layer, 525,336,576 in each vocabulary table."""
@@ -61,7 +62,7 @@ QKVO = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o
 SPARSE = {"format": "marlin_24", "sparsity_structure": "2:4", "targets": ["Linear"]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "expected"),
     [
         (AWQ | {"modules_to_not_convert": ["self_attn"]}, 7.715),
@@ -102,7 +103,7 @@ MX = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": 
 HQQ = {"weight_quant_params": {"nbits": 4, "group_size": 64, "axis": 1}, "scale_quant_params": None}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "name", "expected"),
     [
         ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, "int4", by_hand(4, group=20 / 128)),
@@ -147,7 +148,7 @@ def test_formats_that_were_refused(table, name, expected):
         assert model.checkpoint_bytes == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "bits"),
     [
         ({}, 4 + 32 / 64),
@@ -178,7 +179,7 @@ def test_a_head_that_mlx_leaves_alone():
     assert native.embedding == "int4-g64b"
 
 
-@pytest.mark.parametrize("bits", [[], [1], {"a": 1}])
+@for_each("bits", [[], [1], {"a": 1}])
 def test_inputs_of_no_number_of_bits(bits):
     table = ct()
     table["config_groups"]["group_0"]["input_activations"] = {"num_bits": bits, "type": "int"}
@@ -221,9 +222,7 @@ GEMMA4 = {
 }
 
 
-@pytest.mark.parametrize(
-    ("parts", "expected"), [(("router", "self_attn"), 3.677), (("mlp", "router", "self_attn"), 3.894)]
-)
+@for_each(("parts", "expected"), [(("router", "self_attn"), 3.677), (("mlp", "router", "self_attn"), 3.894)])
 def test_experts_of_gemma_4_are_not_its_mlp(parts, expected):
     """151 M weights of the dense MLP at 4.5 bits, or at 16; the experts are ``layers.N.experts``."""
     ignored = [f"model.layers.{i}.{part}*" for i in range(12) for part in parts] + ["lm_head"]
@@ -278,7 +277,7 @@ def test_where_loaders_differ_the_model_says_so():
     assert not llama(AWQ | {"modules_to_not_convert": ["lm_head"]}).notes
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "said"),
     [
         (GPTQ | {"brand_new": 1}, "quantization_config.brand_new"),
@@ -333,7 +332,7 @@ def test_some_of_the_experts_is_refused():
         import_config(config | {"quantization_config": table}, "mixtral", "test")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "some"),
     [
         ("model.layers.3.mlp.experts", False),
@@ -364,7 +363,7 @@ VISION = {"depth": 2, "hidden_size": 64, "num_heads": 4, "intermediate_size": 96
 VISION |= {"patch_size": 16, "temporal_patch_size": 2, "spatial_merge_size": 2, "in_channels": 3}
 
 
-@pytest.mark.parametrize(("skips", "said"), [([], 1), (["visual"], 0), (["model.visual", "lm_head"], 0)])
+@for_each(("skips", "said"), [([], 1), (["visual"], 0), (["model.visual", "lm_head"], 0)])
 def test_towers_that_a_table_does_not_leave_out_are_noted(skips, said):
     """Their bytes stay those of 16 bits."""
     text = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"model_type": "qwen3_vl_text"}
@@ -381,7 +380,7 @@ def test_an_unquantised_base_in_fp16_stays_so():
     assert (native.base, native.weights) == ("fp16", "int4")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("table", "field"),
     [
         ({"quant_method": "gptq", "bits": 4}, "group_size"),

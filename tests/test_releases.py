@@ -36,6 +36,7 @@ from inferplan.validation.run import Pricing, price_row
 from inferplan.work.formats import find_format
 from inferplan.work.ops import GroupedMatmul, Matmul, Op
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 H100 = load_hardware("h100-sxm")
 USUAL = {"model": "gpt-oss-120b", "gpu": "h100-sxm"}
@@ -68,7 +69,7 @@ def test_candidates_and_later_builds_of_a_release_are_in_the_order_of_pep_440() 
     assert release_order("nightly") is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("engine", "day", "release"),
     [("vllm", date(2026, 4, 10), "0.19.0"), ("sglang", date(2026, 3, 25), "0.5.9"), ("vllm", date(2025, 1, 1), None)],
 )
@@ -77,7 +78,7 @@ def test_a_day_has_the_newest_release_before_it(engine: str, day: date, release:
     assert release_dates()[engine].before(day) == release
 
 
-@pytest.mark.parametrize(("version", "fits"), [("0.1", OLD), ("0.2", OLD), ("0.3", NEW), ("0.4", NEW)])
+@for_each(("version", "fits"), [("0.1", OLD), ("0.2", OLD), ("0.3", NEW), ("0.4", NEW)])
 def test_the_nearest_release_by_its_day_stands_in(version: str, fits: Fit) -> None:
     """0.2 is 19 days after 0.1 and 40 before 0.3; what comes after the last one on file counts as of its day."""
     chosen = TABLES.chosen(ON_FILE, "vllm", version, DATES, tuple(KERNEL_ROLES))

@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.columns import Columns, blocks_of
@@ -17,6 +16,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.reports.estimate import estimate_report
 from inferplan.table import SCHEMA_VERSION, Report, Table, plain, render
+from tests.cases import for_each
 
 
 def reports() -> list[Report]:
@@ -29,7 +29,7 @@ def reports() -> list[Report]:
     ]
 
 
-@pytest.mark.parametrize("report", reports(), ids=["estimate", "odd"])
+@for_each("report", reports(), ids=["estimate", "odd"])
 def test_plain_text_is_the_terminal_without_colour(report: Report) -> None:
     """Without a terminal no rich is loaded; what is drawn is the same as on a terminal that is wide enough."""
     assert render(report, "table") == render(report, "table", width=10_000)
@@ -41,7 +41,7 @@ def test_json_has_no_nan_and_no_numpy() -> None:
     assert json.loads(render(Report(record=record), "json")) == {"schema_version": 2, **plain(record)}
 
 
-@pytest.mark.parametrize("by_column", [False, True])
+@for_each("by_column", [False, True])
 def test_a_spreadsheet_computes_no_cell_of_csv(by_column: bool) -> None:
     """Texts that begin as formulas do get an apostrophe (OWASP, CSV Injection); numbers, and numbers as text, stay."""
     texts = ["=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "＝1", "-", "a=b", "-5", "+1.5e-3", "", "'=1"]

@@ -9,6 +9,7 @@ import pytest
 
 from inferplan.errors import InputFileError, UsageError
 from inferplan.traffic.request_log import Log, folded, read_log, way_of
+from tests.cases import for_each
 
 HOUR, DAY = 3600.0, 86_400.0
 
@@ -69,7 +70,7 @@ def test_times_are_those_of_the_clock(tmp_path: Path) -> None:
     assert read_log(path) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("timestamp\n1\nnoon\n", ":3: timestamp is 'noon', neither"),

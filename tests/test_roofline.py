@@ -19,6 +19,7 @@ from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Collective, Copy, GroupedMatmul, Mask, Matmul, Op
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
+from tests.cases import for_each
 
 BF16, FP8 = find_format("bf16"), find_format("fp8")
 MEASURED = ("a100-80gb-sxm", "b200-hgx", "h100-sxm", "h200-sxm", "l40s")
@@ -62,14 +63,14 @@ def test_calibrated_is_the_formula() -> None:
     assert seconds(op, fit) == pytest.approx(3e-6 + (math**2 + memory**2) ** 0.5)
 
 
-@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.3, 4.0, float("inf")])
+@for_each("p", [1.0, 1.5, 2.0, 3.3, 4.0, float("inf")])
 def test_soft_maximum_is_the_p_norm(p: float) -> None:
     a, b = np.array([1e-9, 3.0, 0.0]), np.array([2e-3, 4.0, 5.0])
     expected = np.maximum(a, b) if np.isinf(p) else (a**p + b**p) ** (1 / p)
     assert np.allclose(soft_maximum(a, b, p), expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("op", "term", "count"),
     [
         (matmul(m=64.0, k=1000, n=512), "depth", 8),
@@ -92,7 +93,7 @@ def test_terms_count_what_they_say(op: Op, term: str, count: float) -> None:
     assert ideal_time(op, op.work(), device(), [term]).counts[term] == pytest.approx(count)
 
 
-@pytest.mark.parametrize(("rows", "share"), [(1.0, 0.0), (2.0, 0.0), (4.0, 0.5), (8.0, 1.0), (512.0, 1.0)])
+@for_each(("rows", "share"), [(1.0, 0.0), (2.0, 0.0), (4.0, 0.5), (8.0, 1.0), (512.0, 1.0)])
 def test_a_processor_without_thread_blocks_copies_weights_for_several_rows(rows: float, share: float) -> None:
     """fp32 on a Xeon, 67 MB of weights: 4.8, 5.1, 9.9, 15.3 ms at 1, 2, 4, 8 rows, 14.7 at 16 (22 November 2026)."""
     op = matmul(m=rows, k=1000, n=512)
@@ -122,7 +123,7 @@ def test_collective_terms_are_hops_and_pipeline() -> None:
     assert seconds(op, fit) == pytest.approx(4e-6 + 2e-6 + 1e-3 * wire**0.5 + wire / 0.5)
 
 
-@pytest.mark.parametrize(("tokens", "times"), [(1023.0, 0.0), (1024.0, 0.0), (1025.0, 1.0)])
+@for_each(("tokens", "times"), [(1023.0, 0.0), (1024.0, 0.0), (1025.0, 1.0)])
 def test_large_all_reduces_fall_back_to_the_library(tokens: float, times: float) -> None:
     """1,024 tokens of 4,096 channels in 16 bits are 8 MiB, which vLLM's own kernel still takes."""
     op = Collective(name="c", pattern="all_reduce", elements=tokens * 4096, group=8, format=BF16, span=8)
@@ -248,7 +249,7 @@ def test_band_of_a_step_is_that_of_its_kernels_all_off_together() -> None:
     assert found == pytest.approx((0.85, 1.25), rel=1e-9)
 
 
-@pytest.mark.parametrize(("unknown", "known"), [(0.0199, True), (0.0201, False), (0.1, False), (1.0, False)])
+@for_each(("unknown", "known"), [(0.0199, True), (0.0201, False), (0.1, False), (1.0, False)])
 def test_band_is_unknown_where_a_fiftieth_of_the_time_is(unknown: float, known: bool) -> None:
     """docs/validate.md: kernels without a held-out error may take at most 2 % of the step."""
     found = phase_of(lasting(1.0 - unknown, (0.9, 1.2)), lasting(unknown, None)).band
@@ -270,7 +271,7 @@ def test_measured_devices_have_their_own_constants() -> None:
     assert {file.stem for file in shipped()} >= {*MEASURED, "_transferred-hbm", "_transferred-other"}
 
 
-@pytest.mark.parametrize("file", shipped(), ids=lambda file: file.stem)
+@for_each("file", shipped(), ids=lambda file: file.stem)
 def test_shipped_constants_load_with_their_provenance(file: Path) -> None:
     found = validate(file, read_yaml(file), Calibration)
     assert {"source", "licence", "date", "command"} <= set(found.provenance)
@@ -283,7 +284,7 @@ def test_shipped_constants_load_with_their_provenance(file: Path) -> None:
             assert fit is not None and fit.band is not None and fit.error["median"] > 0
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@for_each("name", MEASURED)
 def test_a_measured_device_is_priced_with_its_own_constants(name: str) -> None:
     constants = load_calibration(load_hardware(name), None, False, "vllm@0.10")
     fit = constants.fit("matmul", "bf16")
@@ -292,7 +293,7 @@ def test_a_measured_device_is_priced_with_its_own_constants(name: str) -> None:
     assert 0.4 < fit.math <= 1.0 and 0.5 < fit.memory <= 1.0 and 1e-6 < fit.overhead < 1e-5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "known"), [("gh200-96gb", True), ("rtx-4090", True), ("mi300x", True), ("mi325x", True), ("mi210", False)]
 )
 def test_other_devices_get_transferred_constants(name: str, known: bool) -> None:

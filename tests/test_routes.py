@@ -20,6 +20,7 @@ from inferplan.work.parallel import Parallelism
 from inferplan.work.routes import reached, route
 from inferplan.work.step import Segment, Step
 from tests.builders import chip
+from tests.cases import for_each
 
 BF16, FP8 = find_format("bf16"), find_format("fp8-tile")
 MESSAGE = 4096 * 7168
@@ -91,7 +92,7 @@ def test_a_level_is_no_faster_than_its_latency() -> None:
 # Bytes on them --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "inner", "outer"),
     [
         ("all_reduce", 2 * 7 / 8, 2 * 3 / 4 / 8),
@@ -111,7 +112,7 @@ def test_only_the_switch_that_adds_saves_bytes() -> None:
     assert route("all_reduce", (1.0,), (False,)) == (0.0,)
 
 
-@pytest.mark.parametrize("pattern", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@for_each("pattern", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 def test_levels_add_up_to_a_flat_group(pattern: str) -> None:
     """Every byte that leaves a rank crosses one level: hierarchy saves network, not the sum."""
     flat = route(pattern, (64.0,), (False,))[0]
@@ -147,9 +148,9 @@ def counted(experts: int, top_k: int, held: set[int], groups: int = 1, top_group
     return hits / ways
 
 
-@pytest.mark.parametrize("routing", [(1, 1), (4, 2), (8, 3), (2, 1)])
-@pytest.mark.parametrize("share", [1 / 16, 1 / 8, 1 / 4, 1 / 2])
-@pytest.mark.parametrize("top_k", [1, 3])
+@for_each("routing", [(1, 1), (4, 2), (8, 3), (2, 1)])
+@for_each("share", [1 / 16, 1 / 8, 1 / 4, 1 / 2])
+@for_each("top_k", [1, 3])
 def test_reached_is_the_share_of_all_choices(routing: tuple[int, int], share: float, top_k: int) -> None:
     held = set(range(round(16 * share)))
     assert reached(16, top_k, share, *routing) == pytest.approx(counted(16, top_k, held, *routing), rel=1e-12)
@@ -197,7 +198,7 @@ def test_tokens_travel_with_their_scales() -> None:
     assert exchange(tokens=1.0).work().wire == pytest.approx(sum(exchange().copies((16.0,))) * 7392)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mode", "crowding", "mean_share", "longer"),
     [
         ("low_latency", 1.5, 1.0, (1.5, 1.5)),
@@ -244,7 +245,7 @@ def moe_costs(gpu: str, engine: str, tokens: float, wide: bool, ranks: int) -> d
     return {cost.op.name: cost for cost in run_step(deployment, Step(segments=(segment,))).costs}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpu", "engine", "wide", "kernels"),
     [
         ("h200-sxm", "sglang", True, ("dispatch.normal", "combine.normal")),
@@ -282,7 +283,7 @@ def test_no_exchange_without_attention_data_parallelism() -> None:
 # Published figures ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nodes", "dispatch", "combine"), [(2, 43e9, 43e9), (4, 58e9, 57e9), (8, 51e9, 50e9)], ids=["EP16", "EP32", "EP64"]
 )
 def test_deepep_normal_is_above_the_bound(nodes: int, dispatch: float, combine: float) -> None:
@@ -294,7 +295,7 @@ def test_deepep_normal_is_above_the_bound(nodes: int, dispatch: float, combine: 
         assert 0.4 < ideal(op, "h100-sxm") / (counted_bytes / rate) < 1.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nodes", "dispatch", "combine"),
     [(2, 118e-6, 195e-6), (4, 155e-6, 273e-6), (8, 173e-6, 314e-6), (16, 192e-6, 369e-6), (32, 194e-6, 360e-6)],
 )
@@ -305,7 +306,7 @@ def test_deepep_low_latency_is_above_the_bound(nodes: int, dispatch: float, comb
         assert 0.6 < ideal(op, "h100-sxm") / seconds < 1.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpu", "nodes", "dispatch", "combine"),
     [
         ("h100-sxm", 2, 90e9, 81e9),

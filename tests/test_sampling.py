@@ -28,6 +28,7 @@ from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.serving.techniques.paging import shared_samples
 from inferplan.work.ops import Mask
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.command import exit_code
 from tests.strategies import deployments, loads
 
@@ -209,7 +210,7 @@ def test_samples_take_at_least_one_request_and_at_most_as_many(
         assert not at(whole, largest + 1).fits
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_of", "more", "words"),
     [
         ({"model": "mamba2-2.7b"}, {}, "layers that keep a state of constant size"),

@@ -8,6 +8,7 @@ import pytest
 
 from inferplan.catalog.files import load_model
 from inferplan.errors import UnknownNameError
+from tests.cases import for_each
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +17,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "gigabytes"),
     [  # safetensors of the releases, as the hub lists them
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", 5.57),
@@ -32,9 +33,7 @@ def test_a_sibling_is_as_large_as_its_release(name: str, gigabytes: float) -> No
     assert model.notes[0].startswith("stored as its name says")
 
 
-@pytest.mark.parametrize(
-    "name", ["someone/a-model-of-their-own-awq", "qwen2.5-7b-instruct-int9", "some/llama-3.1-8b-fp8"]
-)
+@for_each("name", ["someone/a-model-of-their-own-awq", "qwen2.5-7b-instruct-int9", "some/llama-3.1-8b-fp8"])
 def test_a_name_that_says_no_layout_is_unknown(name: str) -> None:
     with pytest.raises(UnknownNameError):
         load_model(name)

@@ -12,6 +12,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import StepTime, decode_phase, launched, prefill_phase, run_step
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
+from tests.cases import for_each
 from tests.serving.conftest import deployment as served
 from tests.serving.plain_time import CLOSE, HOST, plain, seconds
 
@@ -37,22 +38,22 @@ def last_leaves(batches: list[tuple[float, ...]]) -> list[float]:
     return [passes(free, 0.0, batch) for batch in batches]
 
 
-@pytest.mark.parametrize("stations", STATIONS)
+@for_each("stations", STATIONS)
 def test_a_batch_alone_passes_every_station(stations: tuple[float, ...]) -> None:
     for flow in ("pass", "drain", "cycle"):
         assert float(StepTime(fullest=stations, mean=stations, flow=flow).total) == sum(stations)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("stations", STATIONS)
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@for_each("stations", STATIONS)
+@for_each("count", [1, 2, 3, 5])
 def test_batches_fill_and_drain_the_stages(stations: tuple[float, ...], count: int) -> None:
     """The last of so many equal batches is through: 1 + 2 + 3 + 2 x (1 + 3) = 14 s for three of 1, 2 and 3 s."""
     drained = StepTime(fullest=stations, mean=stations, microbatches=float(count), flow="drain")
     assert float(drained.total) == pytest.approx(last_leaves([stations] * count)[-1])
 
 
-@pytest.mark.parametrize("shares", [(2.0, 1.0), (4.0, 1.0, 1.0), (3.0, 2.0, 2.0, 2.0)])
-@pytest.mark.parametrize("stations", STATIONS)
+@for_each("shares", [(2.0, 1.0), (4.0, 1.0, 1.0), (3.0, 2.0, 2.0, 2.0)])
+@for_each("stations", STATIONS)
 def test_the_fullest_batch_drains_first(stations: tuple[float, ...], shares: tuple[float, ...]) -> None:
     """Batches of several lengths, the longest first: 4 + 4 + 1 + 1 = 10 s for 4, 1 and 1 s on two stages alone."""
     batches = [tuple(share * seconds for seconds in stations) for share in shares]
@@ -65,8 +66,8 @@ def test_the_fullest_batch_drains_first(stations: tuple[float, ...], shares: tup
         assert float(drained.total) == pytest.approx(exact)
 
 
-@pytest.mark.parametrize("stations", STATIONS)
-@pytest.mark.parametrize("count", [1, 2, 3])
+@for_each("stations", STATIONS)
+@for_each("count", [1, 2, 3])
 def test_batches_that_take_turns(stations: tuple[float, ...], count: int) -> None:
     """So many batches go round and round: in the long run each is back after the time of a cycle."""
     free, back, starts = [-inf] * len(stations), [0.0] * count, [0.0] * count
@@ -78,7 +79,7 @@ def test_batches_that_take_turns(stations: tuple[float, ...], count: int) -> Non
     assert float(cycle.total) == pytest.approx(back[0] - starts[0])
 
 
-@pytest.mark.parametrize("stations", STATIONS)
+@for_each("stations", STATIONS)
 def test_batches_follow_each_other(stations: tuple[float, ...]) -> None:
     """With as many in flight as there are stages: the slowest station, or a share of the pass, sets the interval."""
     stages = len(stations) - 1
@@ -124,14 +125,14 @@ def test_each_rank_has_a_scheduler_of_its_own() -> None:
     assert float(phase.time) == pytest.approx(1.0 + 0.04 + 0.4, rel=CLOSE)
 
 
-@pytest.mark.parametrize(("batch", "fullest"), [(1.0, 1), (4.0, 1), (5.0, 2), (8.0, 2), (9.0, 3)])
+@for_each(("batch", "fullest"), [(1.0, 1), (4.0, 1), (5.0, 2), (8.0, 2), (9.0, 3)])
 def test_the_fullest_rank_ends_the_step(batch: float, fullest: int) -> None:
     """Sequences are whole: five on four ranks are two on one of them."""
     phase = decode_phase(plain(parallel=Parallelism(dp=4)), StaticLoad(batch=batch), 10.0)
     assert float(phase.time) == pytest.approx(seconds(fullest), rel=CLOSE)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("engine", "gpu", "kv", "saved"),
     [
         ("vllm", "h100-sxm", "bf16", 32),  # FlashAttention 3: one call over all tokens

@@ -25,6 +25,7 @@ from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
+from tests.cases import for_each
 
 ACCURACY = (config_root().parent / "docs" / "accuracy.md").read_text(encoding="utf-8")
 
@@ -97,7 +98,7 @@ def counted(**systems: dict[str, int]) -> Calibration:
 FAMILY = {"attention": 3, "mlp": 3}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("systems", "forms", "missing"),
     [
         ({"device": {"chip": 3}, "family": FAMILY}, (), {}),

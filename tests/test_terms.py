@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from inferplan.terms import Term, floor, named, plain, total
+from tests.cases import for_each
 from tests.printed import Between, read
 
 
@@ -21,7 +22,7 @@ def test_a_formula_is_printed_in_names_and_in_numbers() -> None:
     assert found.value == found.evaluate() == 1.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("made", "formula"),
     [
         (lambda a, b, c: 0.0 + a, "usable"),

@@ -9,6 +9,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
+from tests.cases import for_each
+
 ROOT = Path(__file__).parents[1]
 WHEELS = {
     "linux": "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl",
@@ -19,7 +21,7 @@ WHEELS = {
 version alone."""
 
 
-@pytest.mark.parametrize("system", WHEELS)
+@for_each("system", WHEELS)
 def test_only_a_cpu_build_satisfies_the_pin(system: str) -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line.startswith("torch==")]

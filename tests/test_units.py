@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from inferplan.units import format_bytes, format_quantity, format_time, parse_count, parse_quantity
+from tests.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "dimension", "value"),
     [
         ("80 GB", "bytes", 80e9),
@@ -28,7 +29,7 @@ def test_text_with_a_unit_is_si(text: str, dimension: str, value: float) -> None
     assert parse_quantity(text, dimension) == pytest.approx(value, rel=1e-15)
 
 
-@pytest.mark.parametrize("bad", [4.8, 80, "80", "", "GB", "80 GB/s", "-1 GB", "1e400 GB", "nan GB", None, True])
+@for_each("bad", [4.8, 80, "80", "", "GB", "80 GB/s", "-1 GB", "1e400 GB", "nan GB", None, True])
 def test_what_is_no_quantity_is_refused(bad: object) -> None:
     with pytest.raises(ValueError, match=r"unit|quantity|finite"):
         parse_quantity(bad, "bytes")
@@ -43,12 +44,12 @@ def test_people_read_decimal_prefixes() -> None:
     assert format_bytes(0.0) == "0 B"
 
 
-@pytest.mark.parametrize(("text", "count"), [("4096", 4096), ("8k", 8000), ("8Ki", 8192), ("1.5M", 1_500_000)])
+@for_each(("text", "count"), [("4096", 4096), ("8k", 8000), ("8Ki", 8192), ("1.5M", 1_500_000)])
 def test_counts(text: str, count: int) -> None:
     assert parse_count(text) == count
 
 
-@pytest.mark.parametrize("bad", ["", "k", "-4", "8 tokens", "1e3"])
+@for_each("bad", ["", "k", "-4", "8 tokens", "1e3"])
 def test_bad_counts(bad: str) -> None:
     with pytest.raises(ValueError, match="not a count"):
         parse_count(bad)

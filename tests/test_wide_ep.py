@@ -21,6 +21,7 @@ from inferplan.serving.step_times import Reach, step_times
 from inferplan.work.exchange import ExchangeRules
 from inferplan.work.parallel import Parallelism
 from tests.benchmarks.compare_public_runs import DECODE, GAINS, RUNS, PublicRun
+from tests.cases import for_each
 
 EXPERT = 3 * 7168 * 2048 * (1 + 4 / 128**2)
 """Bytes of one expert of DeepSeek-V3: three matrices in fp8, one fp32 scale for each 128 x 128 of them."""
@@ -78,7 +79,7 @@ def test_an_ideal_device_balances_perfectly() -> None:
         assert rows == {256.0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("engine", "ranks", "redundant", "says"),
     [
         ("sglang", 72, 0, "--redundant-experts 32 or 104"),
@@ -124,13 +125,13 @@ def test_the_simulator_dispatches_decodes_as_decodes() -> None:
         assert sum(times.stations(batch, 2000.0)) == pytest.approx(wanted, rel=2e-3)
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.source[:34]} {run.name}")
+@for_each("run", RUNS, ids=lambda run: f"{run.source[:34]} {run.name}")
 def test_published_runs_at_scale(run: PublicRun) -> None:
     """Decodes and prompts of DeepSeek-V3 and Kimi K2 on 32 to 96 H100 and H200 with two batches, on GB200 without."""
     assert run.predicted() == pytest.approx(run.measured, rel=0.18)
 
 
-@pytest.mark.parametrize(("name", "run", "gained"), GAINS, ids=[name for name, _, _ in GAINS])
+@for_each(("name", "run", "gained"), GAINS, ids=[name for name, _, _ in GAINS])
 def test_two_batches_gain_what_was_published(name: str, run: PublicRun, gained: tuple[float, float]) -> None:
     """Within a twentieth of the published ratio of the two step times: 19 % where 256 sequences gained 25.5."""
     least, most = gained

@@ -19,6 +19,7 @@ from inferplan.serving.records import Records
 from inferplan.work.formats import uniform
 from inferplan.work.parallel import Parallelism
 from tests.builders import SOURCE, chip
+from tests.cases import for_each
 
 KIB, GIB = 2.0**10, 2.0**30
 BLOCK, BUDGET, WINDOW = 16, 512, 100
@@ -114,7 +115,7 @@ def test_a_batch_for_each_stage_and_one_more_in_flight() -> None:
     assert staged.concurrency(4096) == pytest.approx(min(staged.pool(s) for s in staged.stages) / one_each)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("windowed", "full", "paid"),
     [
         (6, 2, (6, 2)),  # groups of two

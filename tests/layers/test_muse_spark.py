@@ -17,11 +17,11 @@ from inferplan.work.step import Segment
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.oracle.built import config_of
-
 
 @pytest.fixture(scope="module")
 def spark() -> ModelSpec:
+    from tests.oracle.built import config_of
+
     config = json.loads(json.dumps(config_of("muse_spark").to_dict(), default=str))
     return model_from_config(config, "muse-spark", "test")
 

@@ -32,6 +32,7 @@ from inferplan.work.ops import Collective, Wired
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import WIDE, decode, prefill
 from tests.builders import all_in, deploy
+from tests.cases import for_each
 from tests.strategies import Rates, calibrations, deployments, loads, models, parallelisms, rates
 
 FULL = "INFERPLAN_LAW_EXAMPLES" in os.environ
@@ -324,7 +325,7 @@ def test_one_rank_has_no_collectives(
         assert not any(isinstance(op, Collective) for stage in build(deployment, step) for op in stage.ops)
 
 
-@pytest.mark.parametrize("pattern", ["all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send"])
+@for_each("pattern", ["all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send"])
 def test_one_rank_collective_is_free(pattern: str) -> None:
     op = Collective(name="x", pattern=pattern, elements=1e9, group=1, format=FORMATS["bf16"], span=1)
     hardware = Rates(bandwidth=1e12, peak=1e15, link=1e9).hardware()

@@ -18,6 +18,7 @@ from inferplan.estimate.run import estimate
 from inferplan.terms import Term
 from inferplan.units import Num
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.printed import read
 from tests.properties.test_laws import law
 from tests.strategies import deployments, loads
@@ -93,8 +94,8 @@ CATALOGUE = [
 ]
 
 
-@pytest.mark.parametrize("ideal", [True, False], ids=["ideal", "calibrated"])
-@pytest.mark.parametrize(("model", "gpu", "degrees"), CATALOGUE, ids=[f"{m}-{g}-{d}" for m, g, d in CATALOGUE])
+@for_each("ideal", [True, False], ids=["ideal", "calibrated"])
+@for_each(("model", "gpu", "degrees"), CATALOGUE, ids=[f"{m}-{g}-{d}" for m, g, d in CATALOGUE])
 def test_terms_are_the_numbers_of_the_catalogue(model: str, gpu: str, degrees: dict[str, int], ideal: bool) -> None:
     """With every engine's memory; times are the same under all of them."""
     request = Request(model=model, gpu=gpu, ideal=ideal, parallel=Parallelism(**degrees))
