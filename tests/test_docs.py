@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from inferplan.models.layers import kinds
 from inferplan.work import ops
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -27,7 +26,7 @@ def examples(page: Path) -> list[tuple[int, str]]:
 RUNNABLE = [page for page in PAGES if examples(page)]
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_examples_run(page: Path):
     """The blocks of one page share their names, top to bottom."""
     names: dict[str, Any] = {}
@@ -40,7 +39,7 @@ def test_examples_run(page: Path):
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
 
 
-@pytest.mark.parametrize("kind", kinds())
+@for_each("kind", kinds())
 def test_every_layer_kind_has_a_page_with_a_worked_number(kind: str):
     page = ROOT / "docs" / "formulas" / f"{kind}.md"
     assert page in RUNNABLE
@@ -55,7 +54,7 @@ def operators() -> list[str]:
     return sorted({c.kind for c in classes} - {ops.Op.kind})
 
 
-@pytest.mark.parametrize("kind", operators())
+@for_each("kind", operators())
 def test_every_operator_has_a_page_with_a_worked_number(kind: str):
     page = ROOT / "docs" / "operators" / f"{kind}.md"
     assert page in RUNNABLE

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from inferplan.cli import COMMANDS
+from tests.cases import for_each
 from tests.command import exit_code
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +115,7 @@ ELSEWHERE = re.compile(r"\]\([^)]*\)|`[^`]*`")
 """Targets of links, and code in a sentence: what may be typed, not what was answered."""
 
 
-@pytest.mark.parametrize("page", ["questions.md", "cases.md"])
+@for_each("page", ["questions.md", "cases.md"])
 def test_numbers_of_the_prose_are_printed_above_it(page: str) -> None:
     """A sentence cannot be staler than the output beside it: what it says in figures stands in its section's blocks."""
     for section in SECTION.finditer((ROOT / "docs" / page).read_text(encoding="utf-8")):
@@ -147,7 +148,7 @@ def test_the_reference_names_every_command_and_option() -> None:
         assert f"\n## inferplan {name}\n" in text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """Relative links of the documentation point at files that exist."""
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text(encoding="utf-8"))

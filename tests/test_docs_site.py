@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 import inferplan
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -41,7 +41,7 @@ def test_the_front_page_names_every_page() -> None:
     assert named == set(PAGES) - {"index.md"}
 
 
-@pytest.mark.parametrize("name", inferplan.PUBLIC)
+@for_each("name", inferplan.PUBLIC)
 def test_the_reference_documents_every_public_name(name: str) -> None:
     text = (DOCS / "python-reference.md").read_text(encoding="utf-8")
     module = inferplan.PUBLIC[name]
@@ -50,7 +50,7 @@ def test_the_reference_documents_every_public_name(name: str) -> None:
     assert f"inferplan.{module}.{name}" in listed | set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{page}" for page in PAGES)])
+@for_each("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{page}" for page in PAGES)])
 def test_paths_that_pages_name_exist(page: str) -> None:
     named = re.findall(PATH, (ROOT / page).read_text(encoding="utf-8"))
     assert [name for name in named if not any(ROOT.glob(name.rstrip("/"))) and name not in NOT_YET] == []
@@ -66,6 +66,6 @@ def moved() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("module", moved())
+@for_each("module", moved())
 def test_modules_are_where_the_changelog_says(module: str) -> None:
     assert find_spec(module)

@@ -11,6 +11,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
+from tests.cases import for_each
 from tests.test_encoding import bert
 
 
@@ -56,15 +57,13 @@ def test_the_whole_context_is_for_the_prompt():
         estimate(deployment(), StaticLoad(prompt=513.0))
 
 
-@pytest.mark.parametrize(
-    "load", [StaticLoad(prompt=64.0, output=7.0), StaticLoad(kv_cache=False), StaticLoad(all_logits=True)]
-)
+@for_each("load", [StaticLoad(prompt=64.0, output=7.0), StaticLoad(kv_cache=False), StaticLoad(all_logits=True)])
 def test_what_only_generation_has_is_refused(load):
     with pytest.raises(UsageError, match="generates nothing"):
         estimate(deployment(), load)
 
 
-@pytest.mark.parametrize("asked", [{"roles": (("kv", "fp8"),)}, {"quant": "w8a8kv8"}])
+@for_each("asked", [{"roles": (("kv", "fp8"),)}, {"quant": "w8a8kv8"}])
 def test_a_format_of_keys_and_values_is_refused(asked):
     with pytest.raises(UsageError, match="keeps no keys and values"):
         deployment(**asked)

@@ -53,6 +53,7 @@ from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.ops import Attention, Conv, GroupedMatmul, Matmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Step, decode, prefill
+from tests.cases import for_each
 from tests.oracle.built import config_of
 
 OTHERS: dict[str, list[dict[str, Any]]] = {
@@ -93,7 +94,7 @@ def imported(config: Any) -> ModelSpec:
     return import_config(json.loads(json.dumps(config.to_dict(), default=str)), "x", "x").model
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "fields"),
     [(kind, fields) for kind in encoder_decoders.FAMILIES for fields in ({}, *OTHERS.get(kind, []))],
     ids=lambda value: value if isinstance(value, str) else "-".join(value) or "default",
@@ -108,8 +109,8 @@ def test_parameters_are_those_of_the_class(kind: str, fields: dict[str, Any]) ->
     assert found.parameters["total"] + found.tower_parameters == sum(one.numel() for one in model.parameters())
 
 
-@pytest.mark.parametrize("fields", [{}, {"feat_extract_norm": "layer", "conv_bias": True, "mask_time_prob": 0.0}])
-@pytest.mark.parametrize("kind", encoder_decoders.SOUND)
+@for_each("fields", [{}, {"feat_extract_norm": "layer", "conv_bias": True, "mask_time_prob": 0.0}])
+@for_each("kind", encoder_decoders.SOUND)
 def test_parameters_of_encoders_of_sound_are_those_of_the_class(kind: str, fields: dict[str, Any]) -> None:
     config = CONFIG_MAPPING[kind](**fields)
     with torch.device("meta"):
@@ -135,8 +136,8 @@ SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "i
 MEL = {"num_mel_bins": 16, "subsampling_conv_channels": 24, "conv_kernel_size": 7}
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(
+@for_each("bias", [True, False])
+@for_each(
     ("kind", "fields"),
     [
         ("parakeet_ctc", {"encoder_config": SMALL | MEL}),
@@ -175,7 +176,7 @@ SOUND |= {"conv_kernel": (10, 4, 4), "vocab_size": 50}
 """80 samples a position, which the first convolution reads 10 of at a time."""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "fields"),
     [
         ("wavlm", {"num_buckets": 32}),
@@ -200,7 +201,7 @@ def test_relatives_of_wav2vec_are_those_of_the_class(kind: str, fields: dict[str
     assert flop == pytest.approx(counter.get_total_flops(), rel=0.002)
 
 
-@pytest.mark.parametrize("kind", ["speecht5", "moonshine_streaming", "pop2piano"])
+@for_each("kind", ["speecht5", "moonshine_streaming", "pop2piano"])
 def test_flop_of_those_that_read_sound_by_parts_of_others(kind: str) -> None:
     """One token written about 40 positions. Pairs beyond a window of Moonshine's are computed by the class, masked."""
     t5, vectors = {"d_model": 64, "num_layers": 3, "d_ff": 96, "num_heads": 4, "d_kv": 16}, torch.ones(1, 39, 64)
@@ -228,8 +229,8 @@ def test_flop_of_those_that_read_sound_by_parts_of_others(kind: str) -> None:
     assert flop == pytest.approx(counter.get_total_flops(), rel=0.005)
 
 
-@pytest.mark.parametrize("listens", ["wav2vec2", "wavlm", "data2vec-audio"])
-@pytest.mark.parametrize("writes", [{"model_type": "bert", "hidden_size": 48}, {"model_type": "gpt2", "n_embd": 64}])
+@for_each("listens", ["wav2vec2", "wavlm", "data2vec-audio"])
+@for_each("writes", [{"model_type": "bert", "hidden_size": 48}, {"model_type": "gpt2", "n_embd": 64}])
 def test_a_pair_of_what_listens_and_what_writes_is_that_of_the_class(listens: str, writes: dict[str, Any]) -> None:
     """Parameters, and FLOP of one token written about 40 positions; an output of other widths is projected."""
     small = {"num_hidden_layers": 2, "n_layer": 2, "num_attention_heads": 4, "n_head": 4, "vocab_size": 60}
@@ -347,7 +348,7 @@ def multiplied(one: Deployment, step: Step) -> float:
     return sum(float(op.work().flop * op.count) for op in ops if isinstance(op, Matmul | GroupedMatmul | Attention))
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@for_each("name", CLASSES)
 def test_the_cache_grows_as_that_of_the_class(name: str) -> None:
     """The encoder's positions are kept once, and each token of the decoder beside them: as much for either."""
     batch, source = 2, 50 if name == "whisper" else 11
@@ -356,7 +357,7 @@ def test_the_cache_grows_as_that_of_the_class(name: str) -> None:
     assert run.second == (2 * run.first[0], run.first[1])
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@for_each("name", CLASSES)
 def test_flop_of_the_first_pass_and_of_a_step_are_those_of_the_class(name: str) -> None:
     batch, source = 2, 50 if name == "whisper" else 11
     run, one = Run(name, batch, source), deployment(imported(CLASSES[name][1]))
@@ -385,6 +386,7 @@ def test_whisper_tiny_by_hand() -> None:
     assert cached == 3 * (1500 + 100) * 4 * 2 * d * 2
 
 
+@for_each("ideal", [True, False])
 @settings(deadline=None, max_examples=30)
 @given(
     source=st.integers(17, 4000),  # shorter prompts run through other kernels
@@ -392,7 +394,6 @@ def test_whisper_tiny_by_hand() -> None:
     written=st.integers(2, 300),
     batch=st.sampled_from([1, 7, 64]),
 )
-@pytest.mark.parametrize("ideal", [True, False])
 def test_a_longer_input_is_never_faster(ideal: bool, source: int, more: int, written: int, batch: int) -> None:
     one = deployment("t5-base", ideal=ideal)
     short, long = (
@@ -420,7 +421,7 @@ def test_what_the_encoder_left_does_not_grow_with_the_output(source: int, writte
     assert float(kept["cross.core"].work().flop) == 4 * source * 768
 
 
-@pytest.mark.parametrize("tp", [2, 4])
+@for_each("tp", [2, 4])
 def test_ranks_share_the_work_and_the_weights(tp: int) -> None:
     whole, shared = deployment("t5-large"), deployment("t5-large", parallel=Parallelism(tp=tp))
     step = prefill(4.0, 300.0)
@@ -430,7 +431,7 @@ def test_ranks_share_the_work_and_the_weights(tp: int) -> None:
     assert tp * held[1].weights == pytest.approx(held[0].weights, rel=1e-3)
 
 
-@pytest.mark.parametrize("model", ["switch", "nllb"])
+@for_each("model", ["switch", "nllb"])
 def test_experts_of_both_sides_are_counted(model: str) -> None:
     """A prompt of many tokens reaches every expert of the encoder, a single row of the decoder top_k of its layer."""
     name, fields = {
@@ -511,7 +512,7 @@ DRAFTS = Speculation(length=3, acceptance=0.7)
 TRAFFIC = Traffic(arrivals=OpenLoop(rate=1.0), prompt=Lengths(mean=64.0), output=Lengths(mean=8.0), requests_count=8)
 
 
-@pytest.mark.parametrize(("said", "call"), REFUSED, ids=[said for said, _ in REFUSED])
+@for_each(("said", "call"), REFUSED, ids=[said for said, _ in REFUSED])
 def test_what_cannot_be_is_refused_by_name(said: str, call: Any) -> None:
     with pytest.raises(UsageError, match=said):
         call()
@@ -523,7 +524,7 @@ def test_engines_neither_cut_nor_look_up_what_an_encoder_reads() -> None:
     assert deployment("llama-3.1-8b").engine.defaults.scheduler.chunked_prefill
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "said"),
     [
         ({"encoder": None}, "cross_attention needs an encoder"),
@@ -543,20 +544,13 @@ def test_a_decoder_must_attend_to_its_encoder(change: dict[str, Any], said: str)
         ModelSpec.model_validate(data)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@for_each("name", CLASSES)
 def test_a_model_survives_its_own_mapping(name: str) -> None:
     model = imported(CLASSES[name][1])
     assert ModelSpec.model_validate(model.to_dict()) == model
 
 
-@pytest.mark.parametrize("kind", encoder_decoders.UNKNOWN)
-def test_what_is_exotic_is_refused_with_its_reason(kind: str) -> None:
-    with pytest.raises(SpecError) as refused:
-        import_config({"model_type": kind}, "x", "x")
-    assert encoder_decoders.UNKNOWN[kind] in refused.value.because
-
-
-@pytest.mark.parametrize("task", ["BartForCausalLM", "T5EncoderModel", "BartForSequenceClassification"])
+@for_each("task", ["BartForCausalLM", "T5EncoderModel", "BartForSequenceClassification"])
 def test_the_class_of_another_task_is_refused(task: str) -> None:
     config = (T5 if task.startswith("T5") else BART).to_dict() | {"architectures": [task]}
     with pytest.raises(SpecError, match=task):

@@ -17,6 +17,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.reports.estimate import estimate_record
 from inferplan.serving.techniques.applied import Techniques, served_estimate
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.conftest import fitted
 from tests.printed import read
 
@@ -32,7 +33,7 @@ def explainer(model: str = "llama-3.1-8b", gpu: str = "h100-sxm") -> Explainer:
     return Explainer(request=Request(model=model, gpu=gpu, ideal=True), load=StaticLoad(batch=8.0))
 
 
-@pytest.mark.parametrize(("model", "gpu"), CASES)
+@for_each(("model", "gpu"), CASES)
 def test_every_number_is_its_printed_formula(model: str, gpu: str) -> None:
     found = explainer(model, gpu)
     for name in found.names():
@@ -65,7 +66,7 @@ def test_lines_hold_what_they_are_said_to_hold() -> None:
         assert field.rpartition(".")[2] in text, entry
 
 
-@pytest.mark.parametrize("name", ["ttfd", "decode.fn.down", "memory.weight", "", "decode."])
+@for_each("name", ["ttfd", "decode.fn.down", "memory.weight", "", "decode."])
 def test_unknown_numbers_are_refused_with_close_ones(name: str) -> None:
     with pytest.raises(UnknownNameError, match="no number named"):
         explainer().explain(name)
@@ -85,7 +86,7 @@ def test_a_pipeline_explains_its_slowest_stage() -> None:
         assert found.explain(f"decode.{name}").value == pytest.approx(float(time), rel=1e-12), name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "answered"),
     [
         ("decode.ffn.up", "decode.ffn.gate_up"),
@@ -123,7 +124,7 @@ RESERVES = {
 }
 
 
-@pytest.mark.parametrize("engine", RESERVES)
+@for_each("engine", RESERVES)
 def test_the_reserve_of_every_rule(engine: str) -> None:
     """Numbers by hand; the printed formula, its units replaced, is the same arithmetic."""
     by_hand, value = RESERVES[engine]
@@ -136,7 +137,7 @@ def test_the_reserve_of_every_rule(engine: str) -> None:
     assert printed.high - printed.low <= 1e-4 * value
 
 
-@pytest.mark.parametrize("dp", [1, 4])
+@for_each("dp", [1, 4])
 def test_the_largest_batch_without_an_engine_pays_its_activations(dp: int) -> None:
     found = asked("max_batch", engine="none", parallel=Parallelism(dp=dp))
     assert found.substituted == f"floor(max(63.9395 GB, 0) / (167.772 MB + 104.858 MB)) * {dp}"
@@ -184,7 +185,7 @@ def test_an_overhead_is_that_of_the_file_and_its_share_stands_beside_it() -> Non
     assert "overhead * share of overhead in a step" in one_run.formula
 
 
-@pytest.mark.parametrize("tp", [1, 2, 8])
+@for_each("tp", [1, 2, 8])
 def test_decoding_alone_uses_nearly_all_bandwidth_at_the_roofline(tp: int) -> None:
     """A step at the roofline reads weights and cache and little else: MBU is just below 1 on any number of devices."""
     found = asked("decode.mbu", StaticLoad(batch=1.0), parallel=Parallelism(tp=tp))
@@ -230,7 +231,7 @@ def test_the_first_token_at_the_server_is_its_parts() -> None:
         unknown.explain("ttft_at_server")
 
 
-@pytest.mark.parametrize("number", ["ttft", "tpot", "e2el", "ttft_at_server"])
+@for_each("number", ["ttft", "tpot", "e2el", "ttft_at_server"])
 def test_a_batch_with_drafts_is_explained_with_them(number: str) -> None:
     request = Request(model="deepseek-v3", gpu="h200-sxm", parallel=Parallelism(tp=8))
     asked = Techniques(speculation=measured_drafting(load_model("deepseek-v3"), "mtp", 1).on(request, request.parallel))

@@ -17,6 +17,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.models.gguf_formats import FILE_TYPES, blend, file_precision
 from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import Precision, find_format
+from tests.cases import for_each
 
 
 @cache
@@ -30,7 +31,7 @@ def size(model: ModelSpec, precision: Precision, module: bool = False) -> float:
     return sum(w.elements * count * precision.stored(w.role, w.name).width for w, count in tensors)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "file_type", "bits", "digits"),
     [  # llama.cpp's tools/quantize README; Llama-3.1-70B and Qwen2.5-72B: gguf-parser-go's README
         ("llama-2-7b", "q3_k_s", 3.50, 0.005),
@@ -93,7 +94,7 @@ def test_a_blend_is_the_mean_of_bytes() -> None:
     assert blend({"q4_k": 5}) == find_format("q4_k")
 
 
-@pytest.mark.parametrize("file_type", FILE_TYPES)
+@for_each("file_type", FILE_TYPES)
 def test_every_file_type_of_every_kind_of_model(file_type: str) -> None:
     for name in ("llama-3.1-8b", "falcon-7b", "gpt2", "deepseek-v2-lite", "qwen3.5-0.8b", "jamba-v0.1", "gemma-3n-e2b"):
         model = load_model(name)

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,18 @@ from inferplan.catalog.assemble import with_memory
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UsageError
 from inferplan.units import parse_quantity
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "configs" / "hardware").glob("*.yaml"))
-SPECS = {path.stem: HardwareSpec.model_validate(yaml.safe_load(path.read_text("utf-8"))) for path in FILES}
-every_device = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+
+
+@cache
+def specs() -> dict[str, HardwareSpec]:
+    return {path.stem: HardwareSpec.model_validate(yaml.safe_load(path.read_text("utf-8"))) for path in FILES}
+
+
+every_device = for_each("spec", lambda: specs().values(), ids=lambda spec: spec.name)
 
 ARITHMETIC = {"fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4"}
 FP8_AT_BF16_RATE = {"gaudi3", "inferentia2", "tpu-v5p", "tpu-v6e"}
@@ -145,19 +153,19 @@ def factor(text: str) -> float:
 
 def test_catalogue_is_there() -> None:
     assert len(FILES) >= 56
-    assert sum(bool(spec.derivation) for spec in SPECS.values()) >= 30
+    assert sum(bool(spec.derivation) for spec in specs().values()) >= 30
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@for_each("path", FILES, ids=lambda path: path.stem)
 def test_aliases_are_the_first_line(path: Path) -> None:
     """The alias lookup reads that line and no more."""
     first = path.read_text("utf-8").splitlines()[0]
-    assert yaml.safe_load(first) == {"aliases": SPECS[path.stem].aliases}
+    assert yaml.safe_load(first) == {"aliases": specs()[path.stem].aliases}
 
 
 @every_device
 def test_says_who_it_is(spec: HardwareSpec) -> None:
-    assert spec.name in SPECS and spec is SPECS[spec.name]
+    assert spec.name in specs() and spec is specs()[spec.name]
     assert spec.source.strip() and spec.memory.label and spec.memory.kind
     assert spec.memory.usable_basis or spec.memory.usable is not None
     for alias in [spec.name, *spec.aliases]:
@@ -166,9 +174,9 @@ def test_says_who_it_is(spec: HardwareSpec) -> None:
 
 def test_segments() -> None:
     for segment, members in NOT_FOR_DATA_CENTRES.items():
-        assert {name for name, spec in SPECS.items() if spec.segment == segment} == members
-    others = set(SPECS) - set().union(*NOT_FOR_DATA_CENTRES.values())
-    assert {SPECS[name].segment for name in others} == {"datacenter"}
+        assert {name for name, spec in specs().items() if spec.segment == segment} == members
+    others = set(specs()) - set().union(*NOT_FOR_DATA_CENTRES.values())
+    assert {specs()[name].segment for name in others} == {"datacenter"}
 
 
 def test_an_unknown_segment_is_refused() -> None:
@@ -178,7 +186,7 @@ def test_an_unknown_segment_is_refused() -> None:
 
 
 def test_a_name_means_one_device() -> None:
-    names = Counter([*SPECS, *(alias for spec in SPECS.values() for alias in spec.aliases)])
+    names = Counter([*specs(), *(alias for spec in specs().values() for alias in spec.aliases)])
     assert [name for name, count in names.items() if count > 1] == []
 
 
@@ -223,19 +231,17 @@ def test_derivations_are_of_the_parts_on_file(spec: HardwareSpec) -> None:
             assert "1830 MHz" in derivation.note and clocks == ["1.83 GHz"], figure
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, spec in SPECS.items() if spec.vendor == "NVIDIA" and "tf32" in spec.peak]
-)
+@for_each("name", lambda: [name for name, spec in specs().items() if spec.vendor == "NVIDIA" and "tf32" in spec.peak])
 def test_tensor_cores_take_tf32_at_half_the_rate_of_bf16(name: str) -> None:
     """NVIDIA's white papers of GA100, GA102, AD102, GH100 and GB202, of cards with either rule of accumulation."""
-    peak = SPECS[name].peak
+    peak = specs()[name].peak
     assert peak["tf32"] / peak["bf16"] == pytest.approx(0.5, rel=0.025)
 
 
-@pytest.mark.parametrize("name", [name for name in SPECS if name.startswith("rtx-")])
+@for_each("name", lambda: [name for name in specs() if name.startswith("rtx-")])
 def test_geforce_halves_what_it_accumulates_in_fp32(name: str) -> None:
     """GA102, AD102 and GB202 white papers: int8 has twice the rate of fp16 at the full rate, four times the halved."""
-    spec = SPECS[name]
+    spec = specs()[name]
     expected = 4 if spec.segment == "consumer" else 2
     assert spec.peak["int8"] / spec.peak["bf16"] == pytest.approx(expected, rel=0.01)
     assert spec.peak["bf16"] / spec.peak["fp32"] == pytest.approx(8 / expected, rel=0.03)
@@ -274,9 +280,9 @@ TECHPOWERUP = {
 }
 
 
-@pytest.mark.parametrize("name", TECHPOWERUP)
+@for_each("name", TECHPOWERUP)
 def test_cards_equal_an_independent_list(name: str) -> None:
-    spec = SPECS[name]
+    spec = specs()[name]
     assert spec.clock is not None and spec.cache is not None
     bus = int(spec.derivation["bandwidth"].factors[0])
     assert (spec.units, spec.clock / 1e6, spec.cache / 2**20, spec.power, bus) == pytest.approx(TECHPOWERUP[name])
@@ -291,12 +297,12 @@ def test_links_widen(spec: HardwareSpec) -> None:
         assert link.note if link.switch_reduces else link.name
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "group", "gigabytes"),
     [("mi300x", 2, 64), ("mi300x", 8, 448), ("h100-sxm", 2, 450), ("h100-sxm", 16, 50), ("h100-pcie", 4, 63)],
 )
 def test_link_of_a_group(name: str, group: int, gigabytes: float) -> None:
-    assert SPECS[name].link(group).bandwidth == gigabytes * 1e9
+    assert specs()[name].link(group).bandwidth == gigabytes * 1e9
 
 
 def test_nobody_gives_a_device_memory_that_it_does_not_have() -> None:
@@ -304,7 +310,7 @@ def test_nobody_gives_a_device_memory_that_it_does_not_have() -> None:
     byte above them is not, and the refusal proposes the most that is. A GB of memory is a GiB, 1.074e9 B.
     The DIMMs of a socket are its owner's."""
     wrong = []
-    for spec in SPECS.values():
+    for spec in specs().values():
         if spec.vendor in ("AMD", "Intel") and "DIMM" in spec.memory.label:
             assert with_memory(spec, "6TB").usable == 6e12
             continue
@@ -323,7 +329,7 @@ def test_nobody_gives_a_device_memory_that_it_does_not_have() -> None:
 
 def test_a_refusal_of_memory_says_how_the_label_is_read() -> None:
     """80 * 2^30 B = 85.9e9 B; a label in GiB needs no reading, and a reading above its label is named."""
-    memory = SPECS["h100-sxm"].memory
+    memory = specs()["h100-sxm"].memory
     assert memory.most_in_words == ("it is sold with 80 GB, read as GiB (85.9 GB)", "80GiB")
     half = memory.model_copy(update={"label": "31.5 GiB", "usable": None})
     assert half.most_in_words == ("it is sold with 31.5 GiB", "31.5GiB")
@@ -333,16 +339,16 @@ def test_a_refusal_of_memory_says_how_the_label_is_read() -> None:
 
 def test_a_label_may_have_a_fraction() -> None:
     """1.5 TB are 1,500 GB, not 5 TB."""
-    memory = next(iter(SPECS.values())).memory
+    memory = next(iter(specs().values())).memory
     for label, gigabytes in (("1.5 TB", 1500.0), ("up to 2 TB", 2000.0), ("80 GB", 80.0), ("31.5 GiB", 31.5)):
         assert memory.model_copy(update={"label": label}).labelled == gigabytes
 
 
 def test_bytes_a_program_sees_on_h100() -> None:
-    assert SPECS["h100-sxm"].usable == 81082 * 2**20 == 85_020_639_232
+    assert specs()["h100-sxm"].usable == 81082 * 2**20 == 85_020_639_232
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "devices"),
     [
         ("h100-sxm", 8),  # HGX H100: p5.48xlarge, ND H100 v5
@@ -357,7 +363,7 @@ def test_bytes_a_program_sees_on_h100() -> None:
     ],
 )
 def test_devices_of_a_node(name: str, devices: int | None) -> None:
-    assert SPECS[name].node == devices
+    assert specs()[name].node == devices
 
 
 @every_device
@@ -365,16 +371,16 @@ def test_the_same_chip_has_as_many_units_at_the_same_clock(spec: HardwareSpec) -
     """Within 5 %, and no lower a power limit: else it is another chip for the errors of carried constants."""
     if not spec.same_chip:
         return
-    other = SPECS[str(spec.relative)]
+    other = specs()[str(spec.relative)]
     assert spec.units == pytest.approx(other.units, rel=0.05)
     assert spec.clock == pytest.approx(other.clock, rel=0.05)
     assert spec.power is None or other.power is None or spec.power >= other.power
 
 
-@pytest.mark.parametrize("name", ["h20", "h20-141gb", "h100-pcie", "b300-hgx", "gb300", "h200-nvl", "b100"])
+@for_each("name", ["h20", "h20-141gb", "h100-pcie", "b300-hgx", "gb300", "h200-nvl", "b100"])
 def test_another_chip_of_the_generation_is_not_the_same(name: str) -> None:
     """Fewer SMs (H20 78, H100 PCIe 114 of 132), a lower power limit (NVL 600, B100 700 W), or Blackwell Ultra."""
-    assert SPECS[name].relative and not SPECS[name].same_chip
+    assert specs()[name].relative and not specs()[name].same_chip
 
 
 @every_device
@@ -383,10 +389,10 @@ def test_announced_figures_are_in_the_name(spec: HardwareSpec) -> None:
     assert spec.preliminary is spec.name.endswith("-preliminary")
 
 
-@pytest.mark.parametrize("name", ["tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "trainium2", "trainium3"])
+@for_each("name", ["tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "trainium2", "trainium3"])
 def test_a_few_large_cores_take_no_thread_blocks(name: str) -> None:
-    assert SPECS[name].units in (1, 2, 8) and SPECS[name].multiprocessors is None
-    assert SPECS["h100-sxm"].multiprocessors == 132
+    assert specs()[name].units in (1, 2, 8) and specs()[name].multiprocessors is None
+    assert specs()["h100-sxm"].multiprocessors == 132
 
 
 APPLE = "all of Apple's"
@@ -409,13 +415,13 @@ def gaps() -> dict[str, set[str]]:
         "`year`": lambda spec: spec.year is None,
         "`derivation`": lambda spec: not spec.derivation,
     }
-    return {fact: {name for name, spec in SPECS.items() if missing(spec)} for fact, missing in absent.items()}
+    return {fact: {name for name, spec in specs().items() if missing(spec)} for fact, missing in absent.items()}
 
 
 def test_docs_list_the_gaps() -> None:
     text = (ROOT / "docs" / "hardware.md").read_text("utf-8").partition("## Gaps")[2]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    apple = {name for name, spec in SPECS.items() if spec.vendor == "Apple"}
+    apple = {name for name, spec in specs().items() if spec.vendor == "Apple"}
     listed = {fact: set(names.split(", ")) for fact, names in rows}
     assert {fact: names - {APPLE} | (apple if APPLE in names else set()) for fact, names in listed.items()} == gaps()
 
@@ -423,10 +429,10 @@ def test_docs_list_the_gaps() -> None:
 def test_equals_the_reference_table(shared: Path) -> None:
     with (shared / "reference" / "hardware.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert {row["id"] for row in rows} <= set(SPECS)
+    assert {row["id"] for row in rows} <= set(specs())
     wrong = []
     for row in rows:
-        spec = SPECS[row["id"]]
+        spec = specs()[row["id"]]
         cells: dict[str, tuple[float | None, float]] = {
             "mem_bw_bytes_per_s": (spec.memory.bandwidth, 1),
             "cuda_visible_bytes" if row["cuda_visible_bytes"] else "mem_usable_bytes": (spec.memory.usable, 1),

@@ -12,6 +12,7 @@ from inferplan.models.huggingface import import_config, model_from_config
 from inferplan.models.huggingface.dialect import compress
 from inferplan.models.huggingface.families import ALIASES, FAMILIES
 from inferplan.models.huggingface.quantisation.rules import Module, by_path, by_wildcard
+from tests.cases import for_each
 
 LLAMA = {
     "model_type": "llama",
@@ -83,7 +84,7 @@ def test_a_small_latent_model_by_hand():
     assert spec.kv_elements_per_token == 3 * (16 + 8)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "changes", "named"),
     [
         (LLAMA, {"mystery_layers": 4}, "mystery_layers"),
@@ -134,7 +135,7 @@ def test_what_does_not_matter_is_listed():
     assert "_source" not in imported.ignored
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("family", "tied"),
     [("llama", False), ("mistral", False), ("qwen2", False), ("qwen3_moe", False), ("phi3", False), ("gemma", True)],
 )
@@ -239,7 +240,7 @@ def test_opt_350m_by_hand():
     assert spec.parameters["embedding"] == 50272 * 512
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "why"),
     [("rwkv5", "RWKV-5"), ("rwkv6", "RWKV-6")],
 )
@@ -252,7 +253,7 @@ def test_families_that_are_not_covered_say_what_they_need(kind, why):
 PUBLIC = json.loads((Path(__file__).parent / "fixtures" / "configs.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@for_each("name", PUBLIC)
 def test_public_configs_are_exact_or_refused_by_name(name):
     entry = PUBLIC[name]
     if "refused" in entry:
@@ -306,7 +307,7 @@ def module(name):
     return Module(name, f"model.{name}")
 
 
-@pytest.mark.parametrize("pattern", ["model.layers.*.self_attn", "*self_attn*", "model.layers.1.self_attn.q_proj"])
+@for_each("pattern", ["model.layers.*.self_attn", "*self_attn*", "model.layers.1.self_attn.q_proj"])
 def test_patterns_name_modules(pattern):
     rule = by_wildcard([pattern])
     assert rule(module("layers.1.self_attn.q_proj")) == pattern
@@ -382,7 +383,7 @@ def scaled(kind, factor, original=None):
     return {"rope_type": kind, "factor": factor} | ({"original_max_position_embeddings": original} if original else {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("positions", "fields", "expected"),
     [
         # Qwen3-32B as its model card asks for long texts: 4 x 32,768.
@@ -404,7 +405,7 @@ def test_the_scaling_of_positions_stretches_the_context(positions, fields, expec
     assert any("context" in note for note in spec.notes) == (expected != positions)
 
 
-@pytest.mark.parametrize("factor", [0, -1, "4", True, float("inf")])
+@for_each("factor", [0, -1, "4", True, float("inf")])
 def test_a_factor_that_is_none_is_refused(factor):
     with pytest.raises(SpecError, match=r"rope_scaling\.factor = .* is not understood"):
         model(LLAMA, rope_scaling={"rope_type": "linear", "factor": factor})

@@ -27,6 +27,7 @@ from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
 from inferplan.work.ops import Attention, Matmul
 from inferplan.work.step import decode, prefill
+from tests.cases import for_each
 
 BLIP = {
     "text_config": {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96},
@@ -150,7 +151,7 @@ PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@for_each("name", PAIRS)
 def test_a_pair_is_that_of_the_class(name: str) -> None:
     """Parameters; and of a ViT with another decoder the FLOP of its first step, but for the learned words' patches."""
     said = CONFIG_MAPPING["vision-encoder-decoder"](**PAIRS[name])
@@ -182,7 +183,7 @@ def test_donut_reads_the_positions_of_its_last_stage() -> None:
     assert own is not None and own - 80 * 60 == 1024
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("half", "fields"),
     [("encoder", {"model_type": "beit"}), ("decoder", {"model_type": "llama"}), ("decoder", {"model_type": "bert"})],
 )

@@ -15,6 +15,7 @@ from inferplan.catalog import files, kept
 from inferplan.devices.constants import Calibration
 from inferplan.devices.engine import EngineSpec
 from inferplan.devices.hardware import HardwareSpec
+from tests.cases import for_each
 
 PARSED = (
     "import sys; sys.argv = ['inferplan', 'estimate', 'tiny', '--gpu', 'h100-sxm'];"
@@ -225,9 +226,7 @@ def test_two_sources_of_one_name_are_two(folder: Path, source: Path) -> None:
     assert again(Reads(other)) == "other"
 
 
-@pytest.mark.parametrize(
-    ("kind", "spec"), [("hardware", HardwareSpec), ("engines", EngineSpec), ("calibration", Calibration)]
-)
+@for_each(("kind", "spec"), [("hardware", HardwareSpec), ("engines", EngineSpec), ("calibration", Calibration)])
 def test_every_shipped_spec_survives(kind: str, spec: type) -> None:
     for name in files.names(kind):
         path = files.config_root() / kind / f"{name}.yaml"

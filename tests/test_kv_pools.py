@@ -14,6 +14,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import uniform
 from inferplan.work.parallel import Parallelism
 from tests.builders import SOURCE, chip, dense
+from tests.cases import for_each
 
 USABLE = 80e9
 WIDTH, LAYERS, FF, VOCAB = 4096, 32, 14336, 128256
@@ -64,7 +65,7 @@ def test_all_that_is_left() -> None:
     assert pool(made("all", None, context="1 GB")) == pytest.approx(USABLE - WEIGHTS - LOGITS - 1e9, rel=1e-12)
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.8, 0.8 * USABLE - WEIGHTS), (0.9999, USABLE - WEIGHTS - LOGITS)])
+@for_each(("fraction", "expected"), [(0.8, 0.8 * USABLE - WEIGHTS), (0.9999, USABLE - WEIGHTS - LOGITS)])
 def test_a_static_fraction_for_weights_and_cache(fraction: float, expected: float) -> None:
     """SGLang: the fraction holds weights and cache; activations live in the rest, or take from it what they need."""
     assert pool(made("static_of_total", fraction)) == pytest.approx(expected, rel=1e-12)
@@ -75,7 +76,7 @@ def test_collective_buffers_are_taken_where_there_is_more_than_one_device() -> N
     assert one - two == pytest.approx(0.42e9, rel=1e-6)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parallel", "share"), [(Parallelism(), 1), (Parallelism(dp=4), 4), (Parallelism(pp=2), 1), (Parallelism(tp=2), 1)]
 )
 def test_sequences_that_fit_are_those_of_the_tightest_rank(parallel: Parallelism, share: int) -> None:
@@ -118,7 +119,7 @@ def test_pages_are_whole() -> None:
     assert float(held.state) == 3 * 1025 * 2 * 32 * 128 * LAYERS * 2
 
 
-@pytest.mark.parametrize(("usable", "expected"), [(USABLE, 256), (1e9, 0)])
+@for_each(("usable", "expected"), [(USABLE, 256), (1e9, 0)])
 def test_sequences_that_keep_nothing_are_limited_by_slots_where_the_weights_fit(usable: float, expected: int) -> None:
     """32 matrices of 4096 x 4096 in bf16 are 1.07 GB, with two small tables: too much for 1 GB."""
     matrix = {"mixer": {"kind": "linear"}, "repeat": 32}

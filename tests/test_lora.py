@@ -33,6 +33,7 @@ from inferplan.work.adapters import LoraAsked
 from inferplan.work.ops import GroupedMatmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode, prefill
+from tests.cases import for_each
 
 # Llama 3.1 8B: 32 layers, width 4096, 8 KV heads of 128, feed-forward 14336. r (d_in + d_out), matrix by matrix.
 BY_MATRIX = {
@@ -64,8 +65,8 @@ def test_parameters_of_an_adapter_on_all_seven_matrices_are_those_that_peft_prin
     assert deployment.lora is not None and parameters(deployment.lora, deployment.model) == ADAPTER
 
 
-@pytest.mark.parametrize(("step", "tokens"), [(decode(8.0, 1000.0, 1000.0), 8), (prefill(8.0, 100.0), 800)])
-@pytest.mark.parametrize("ideal", [True, False])
+@for_each(("step", "tokens"), [(decode(8.0, 1000.0, 1000.0), 8), (prefill(8.0, 100.0), 800)])
+@for_each("ideal", [True, False])
 def test_a_step_has_two_flop_a_token_and_parameter_and_reads_the_active_adapters_once(step, tokens, ideal) -> None:
     found = adapter_ops(served(ideal=ideal), step)
     assert sum(float(op.work().flop * op.count) for op in found) == 2 * tokens * ADAPTER
@@ -143,7 +144,7 @@ def test_a_slot_holds_what_is_merged_and_a_load_brings_what_is_adapted() -> None
     }
 
 
-@pytest.mark.parametrize("modules", [(), ("q", "v"), ("o",)])
+@for_each("modules", [(), ("q", "v"), ("o",)])
 def test_slots_and_operators_agree_for_every_model_on_file(modules: tuple[str, ...]) -> None:
     """Memory is counted from tensors, a step from matmuls: the same elements wherever adapters are known."""
     known = 0
@@ -204,7 +205,7 @@ def test_many_blocks_take_the_time_of_their_bytes() -> None:
     assert float(shrink.time) == pytest.approx((33 * 64 + 32 - 64) * 14336 * 2 / 3.35e12, rel=2e-3)
 
 
-@pytest.mark.parametrize("gpu", ["h100-sxm", "a100-80gb-sxm", "l40s"])
+@for_each("gpu", ["h100-sxm", "a100-80gb-sxm", "l40s"])
 def test_a_step_never_takes_less_time_with_more_adapters_of_a_higher_rank_or_with_more_rows(gpu: str) -> None:
     step = decode(np.array([1.0, 7.0, 31.0, 32.0, 33.0, 127.0, 128.0, 129.0]), 512.0, 512.0)
     found = np.array(
@@ -233,7 +234,7 @@ def test_constants_of_adapters_that_somebody_measured_stand_before_those_of_a_ma
     assert (fit.math, fit.basis) == (0.25, "calibrated")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lora", "changes", "said"),
     [
         ({"slots": 4}, {}, "no adapters were asked for"),
@@ -321,7 +322,7 @@ def test_slots_may_have_room_for_more_than_the_adapter_in_the_folder_changes(tmp
     assert slot_bytes(adapters, model, model.sequence, Parallelism()) == 2 * 32 * sum(BY_MATRIX[n] for n in "qkvo")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "said"),
     [
         ({"use_dora": True}, "use_dora is not known here: DoRA"),
@@ -380,7 +381,7 @@ def test_what_is_emitted_is_what_was_modelled(tmp_path: Path) -> None:
         command(launch(replace(asked, engine="sglang"), 4096))
 
 
-@pytest.mark.parametrize("gpu", ["h100-sxm", "l4"])
+@for_each("gpu", ["h100-sxm", "l4"])
 def test_operators_of_an_adapter_are_explained(gpu: str) -> None:
     explainer = Explainer(request=Request(model="llama-3.1-8b", gpu=gpu, lora=SEVEN), load=StaticLoad(batch=8.0))
     found_names = [name for name in explainer.names() if "lora" in name]

@@ -30,6 +30,7 @@ from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Media, Traffic
 from inferplan.work.ops import Attention, Matmul
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 SIDES = st.integers(min_value=32, max_value=3000)
 
@@ -119,7 +120,7 @@ def test_gemma_3_has_256_tokens_whatever_the_size():
         assert (item.positions, item.tokens) == (64 * 64, 256)  # 896/14 patches a side; mm_tokens_per_image
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "fields", "positions", "tokens"),
     [
         ("llava", {}, 577, 576),  # 336/14 squared and a class token, which LlavaProcessor takes away
@@ -158,7 +159,7 @@ def test_windows_of_qwen2_5_vl():
     assert rule.item((448 + 28, 224)).windows == 10
 
 
-@pytest.mark.parametrize("model", ["qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2.5-vl-32b", "qwen2.5-vl-72b"])
+@for_each("model", ["qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2.5-vl-32b", "qwen2.5-vl-72b"])
 def test_four_layers_of_qwen2_5_vl_see_the_whole_image(model: str):
     """arXiv 2502.13923 table 1: 32 layers of width 1280, full attention in 7, 15, 23 and 31, windows of 112 pixels in
     the others. 896x896 pixels are 64 x 64 patches of 14 and 8 x 8 windows."""
@@ -246,7 +247,7 @@ def tower_flop(config: dict[str, Any], asked: MediaAsked) -> float:
     return float(sum(o.work().flop * o.count for o in media_ops(deployment, 1.0) if isinstance(o, (Matmul, Attention))))
 
 
-@pytest.mark.parametrize("size", [(64, 96), (128, 128)])
+@for_each("size", [(64, 96), (128, 128)])
 def test_a_pass_of_qwen3_vl_has_the_flop_that_torch_counts(size: tuple[int, int]):
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
@@ -394,7 +395,7 @@ def test_numbers_of_images_that_vary():
     assert media.beside(traffic.prompt).average == pytest.approx(100 + 1024 * 2.5, rel=0.02)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "asked", "error", "says"),
     [
         ("qwen3-8b", MediaAsked(images=1, image_size=(64, 64)), UsageError, "no tower that takes images"),

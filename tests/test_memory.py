@@ -16,6 +16,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import estimate
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 GIB = 2.0**30
 
@@ -33,7 +34,7 @@ def footprint(model: str, quant: str | None = None, tp: int = 1, fraction: float
     return footprint_at(assemble(request), 8192)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "quant", "tp", "fraction", "weights", "activations", "pool"),
     [
         ("llama-3.1-8b", None, 1, None, 14.99, 4.76, 51.38),
@@ -121,8 +122,8 @@ def test_without_a_cache_the_last_pass_is_the_longest() -> None:
     assert float(footprints[0].activations) == float(footprints[1].activations)
 
 
-@pytest.mark.parametrize("engine", ["none", "vllm", "sglang", "trtllm", "llama.cpp"])
-@pytest.mark.parametrize("degrees", [{}, {"tp": 2}, {"pp": 2}, {"dp": 2}, {"tp": 2, "cp": 2}])
+@for_each("engine", ["none", "vllm", "sglang", "trtllm", "llama.cpp"])
+@for_each("degrees", [{}, {"tp": 2}, {"pp": 2}, {"dp": 2}, {"tp": 2, "cp": 2}])
 def test_the_limits_are_the_limits(engine: str, degrees: dict[str, int]) -> None:
     request = Request(model="mistral-7b-v0.1", gpu="l40s", engine=engine, ideal=True)
     deployment = assemble(replace(request, parallel=Parallelism(**degrees)))
@@ -174,7 +175,7 @@ def test_sglang_has_its_fraction_for_weights_and_cache() -> None:
     assert found.kv_pool == pytest.approx(0.818 * 80e9 - WEIGHTS, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "gpu", "degrees", "kept"),
     [
         ("llama-3.1-8b", "h100-sxm", {}, 512 + 1.5 * 8192 + 8 * 58 + 128 + 2 * 256),
@@ -202,7 +203,7 @@ def test_vllm_has_its_fraction_for_everything() -> None:
     assert float(engine_footprint("vllm").max_batch()) == pool // EACH
 
 
-@pytest.mark.parametrize("dp", [1, 4])
+@for_each("dp", [1, 4])
 def test_without_an_engine_everything_is_for_the_batch(dp: int) -> None:
     """Each sequence keeps its cache and, while prompts are computed together, its 1,024 tokens of activations."""
     most = (80e9 - WEIGHTS) // (EACH + 1024 * LIVE * 2)

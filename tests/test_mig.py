@@ -12,6 +12,7 @@ from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 from tests.cli.conftest import Run, run  # noqa: F401
 
 GIB = 2**30
@@ -40,7 +41,7 @@ def test_an_instance_by_hand() -> None:
     assert found.part.stranded == "12 of 132 multiprocessors and 0 of 8 memory slices"
 
 
-@pytest.mark.parametrize(("gpu", "profile"), EVERY)
+@for_each(("gpu", "profile"), EVERY)
 def test_profiles_are_those_of_the_guide(gpu: str, profile: str) -> None:
     """The names say it: slices before the point, gigabytes after it, and which 1g has the memory of a 2g."""
     row, names = mig_table().gpus[gpu].profiles[profile], list(mig_table().gpus[gpu].profiles)
@@ -55,7 +56,7 @@ def test_profiles_are_those_of_the_guide(gpu: str, profile: str) -> None:
         assert row.units == pytest.approx(int(compute[0]) / 7 * units, rel=0.17)  # "roughly"
 
 
-@pytest.mark.parametrize(("gpu", "profile"), EVERY)
+@for_each(("gpu", "profile"), EVERY)
 def test_instances_sum_to_no_more_than_the_gpu(gpu: str, profile: str) -> None:
     whole, one = load_hardware(gpu), load_hardware(f"{gpu}:{profile}")
     assert one.part is not None
@@ -67,7 +68,7 @@ def test_instances_sum_to_no_more_than_the_gpu(gpu: str, profile: str) -> None:
     assert all(count * one.peak[math] <= whole.peak[math] * (1 + 1e-12) for math in whole.peak)
 
 
-@pytest.mark.parametrize("gpu", ["h100-sxm:7g.80gb", "h200-sxm:7g.141gb"])
+@for_each("gpu", ["h100-sxm:7g.80gb", "h200-sxm:7g.141gb"])
 def test_the_largest_instance_is_the_gpu_without_its_links(gpu: str) -> None:
     """Of H100 and H200; an A100 has 98 of its 108 multiprocessors in MIG mode, so 0.907 of its peak."""
     whole, all_of_it = load_hardware(gpu.partition(":")[0]), load_hardware(gpu)
@@ -78,7 +79,7 @@ def test_the_largest_instance_is_the_gpu_without_its_links(gpu: str) -> None:
     assert load_hardware("a100:7g.80gb").peak["bf16"] == pytest.approx(312e12 * 98 / 108)
 
 
-@pytest.mark.parametrize("ideal", [True, False])
+@for_each("ideal", [True, False])
 def test_a_decode_step_of_half_the_bandwidth_takes_twice_as_long(ideal: bool) -> None:
     """Without overheads a small batch is bound by memory: 4/8 of it twice, 1/8 eight times the time."""
     times = {}
@@ -111,7 +112,7 @@ def test_whole_gpus_are_bought() -> None:
     assert (own.gpus, own.per_hour) == (None, 0.30)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpu", "says"),
     [
         ("l40s:1g.10gb", "no MIG profiles of l40s are on file"),

@@ -10,6 +10,7 @@ import pytest
 
 from inferplan.catalog import files as catalog
 from inferplan.models.spec import ModelSpec, uncounted
+from tests.cases import for_each
 
 NAMES = catalog.names("models")
 FAMILIES = {
@@ -76,7 +77,7 @@ def test_there_are_at_least_ninety():
     assert len(NAMES) >= 90
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_file_is_a_model_with_a_source(name):
     model = load(name)
     assert model.name == name
@@ -84,7 +85,7 @@ def test_file_is_a_model_with_a_source(name):
     assert model.family
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_published_counts(name):
     model = load(name)
     published = model.published
@@ -122,7 +123,7 @@ def test_every_family_is_there():
     assert {load(name).family for name in NAMES} >= FAMILIES
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "name"),
     [
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),

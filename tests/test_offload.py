@@ -27,6 +27,7 @@ from inferplan.reports.fit import memory_report
 from inferplan.serving.flags import Flags, rules_of
 from inferplan.work.parallel import Parallelism
 from inferplan.work.routing import UNIFORM
+from tests.cases import for_each
 
 LOAD = StaticLoad(batch=1.0, prompt=512.0, output=128.0)
 PCIE_4 = 31e9
@@ -54,7 +55,7 @@ def alone(load: StaticLoad = LOAD, **asked: Any) -> Estimate:
     return unchecked(assemble(request), load)
 
 
-@pytest.mark.parametrize("ideal", [True, False])
+@for_each("ideal", [True, False])
 def test_all_layers_on_the_device_are_the_plain_estimate(ideal: bool) -> None:
     """80 layers and the head: bit for bit, more than there are too."""
     plain = priced(ideal=ideal)
@@ -64,7 +65,7 @@ def test_all_layers_on_the_device_are_the_plain_estimate(ideal: bool) -> None:
         assert found.deployment.offload is None and found.footprint.host is None
 
 
-@pytest.mark.parametrize("ideal", [True, False])
+@for_each("ideal", [True, False])
 def test_no_layer_on_the_device_is_the_host_alone(ideal: bool) -> None:
     """Nothing crosses the link below 32 rows: the two are equal to the bit; what the device holds is the runtime's own.
     A longer prompt is computed on the device, to which the weights are copied."""
@@ -104,14 +105,14 @@ def test_the_hidden_row_crosses_once() -> None:
     assert sum(by_place(found.decode).values()) == pytest.approx(found.decode.time - found.decode.host)
 
 
-@pytest.mark.parametrize("ideal", [True, False])
+@for_each("ideal", [True, False])
 def test_fewer_layers_on_a_faster_device_are_never_faster(ideal: bool) -> None:
     found = [priced(ideal=ideal, gpu_layers=layers) for layers in range(0, 82, 3)]
     for times in ([one.tpot for one in found], [one.ttft for one in found]):
         assert np.all(np.diff(times) < 0.0)
 
 
-@pytest.mark.parametrize("layers", [0, 1, 2, 17, 40, 80])
+@for_each("layers", [0, 1, 2, 17, 40, 80])
 def test_every_byte_lies_on_one_side(layers: int) -> None:
     """Weights and cache of both sides are those of the whole."""
     whole, found = priced().footprint, priced(gpu_layers=layers).footprint
@@ -129,7 +130,7 @@ def test_a_tied_table_lies_on_both_sides() -> None:
     assert found.weights + found.host.weights == pytest.approx(whole.weights + table, rel=1e-12)
 
 
-@pytest.mark.parametrize("layers", [1, 12, 36])
+@for_each("layers", [1, 12, 36])
 def test_experts_on_the_host_by_hand(layers: int) -> None:
     """gpt-oss-120b: 36 layers of 128 experts, three matrices of 2880 x 2880, mxfp4 with a scale of 8 bits for 32.
 
@@ -151,7 +152,7 @@ def test_experts_on_the_host_by_hand(layers: int) -> None:
     assert by_place(found.decode)["host"] == pytest.approx((layers * (weights + rows) + looked_up) / DDR5)
 
 
-@pytest.mark.parametrize("prompt", [31, 512, 513, 543, 544, 1024, 1025, 4096])
+@for_each("prompt", [31, 512, 513, 543, 544, 1024, 1025, 4096])
 def test_prompts_copy_the_experts_of_the_host_by_hand(prompt: int) -> None:
     """26 layers of 128 experts of 3 x 2880 x 2880 weights in 4.25 bits. Each 512 rows copy the experts that they reach,
     and so does a remainder of 32 rows or more; the host computes a smaller one, whose rows cross twice a layer.
@@ -168,7 +169,7 @@ def test_prompts_copy_the_experts_of_the_host_by_hand(prompt: int) -> None:
     assert by_place(found.prefill)["link"] == pytest.approx(by_hand, rel=1e-6)
 
 
-@pytest.mark.parametrize("prompt", [512, 513, 543, 544, 1024])
+@for_each("prompt", [512, 513, 543, 544, 1024])
 def test_prompts_copy_the_layers_of_the_host_by_hand(prompt: int) -> None:
     """41 layers of Llama 3.1 70B in q4_0 are copied whole for 512 rows and for a remainder of 32 or more, beside the
     cache, once; the host reads all of them for a smaller remainder."""
@@ -275,7 +276,7 @@ def test_the_bandwidth_of_the_link_may_be_stated() -> None:
     assert by_place(found.decode)["link"] == pytest.approx(8192 * 2 / 63e9)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "gigabytes"),
     [("gh200-96gb", 450), ("gh200-144gb", 450), ("gb200", 225), ("gb300", 225), ("rtx-4090", 31), ("h100-pcie", 63)],
 )
@@ -300,7 +301,7 @@ def test_a_host_link_is_one_of_the_links() -> None:
         )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "error", "words"),
     [
         ({"gpu_layers": 40, "host": None}, UsageError, "needs a host"),
@@ -384,7 +385,7 @@ def streaming(gib: float, gpu: str = "gh200-96gb", tp: int = 1, **more: Any) -> 
     return unchecked(assemble(request), LOAD)
 
 
-@pytest.mark.parametrize("gib", [4.0, 20.0, 32.0])
+@for_each("gib", [4.0, 20.0, 32.0])
 def test_streamed_weights_take_their_bytes_over_the_link(gib: float) -> None:
     """A decode step on an ideal GH200 reads them at 450 GB/s and not at 4 TB/s; all but norms, 0.01 %, are matmuls."""
     plain, found = streaming(0.0), streaming(gib)
@@ -430,7 +431,7 @@ def test_experts_are_read_as_far_as_they_are_touched() -> None:
     assert found.decode.time - plain.decode.time == pytest.approx(read / 450e9 - read / 4e12, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "error", "words"),
     [
         ({"host": None}, UsageError, "needs a host"),
@@ -460,7 +461,7 @@ def test_the_host_holds_what_every_gpu_of_a_fit_leaves_there() -> None:
     assert "does not fit" in str(smallest(replace(request, offload=replace(away, host_memory="50GB")), 8192, 1))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@for_each("replicas", [1, 2])
 def test_replicas_are_said_to_have_a_host_each(replicas: int) -> None:
     asked = Request(
         model="llama-3.1-70b",

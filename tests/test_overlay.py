@@ -24,6 +24,7 @@ from inferplan.estimate.roofline import OpCost
 from inferplan.reports.estimate import band_note, basis_note, estimate_record
 from inferplan.reports.overlay import overlay_note
 from inferplan.work.step import Segment, Step
+from tests.cases import for_each
 
 HALF = {"math": 0.5, "memory": 0.5, "sharpness": 1.0}
 
@@ -75,7 +76,7 @@ def test_what_was_not_measured_keeps_the_constants_on_file(tmp_path: Path) -> No
     assert deployment(file).calibration.step == deployment().calibration.step
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama.cpp", "none"])
+@for_each("engine", ["vllm", "sglang", "trtllm", "llama.cpp", "none"])
 def test_a_file_without_constants_changes_nothing(engine: str, tmp_path: Path) -> None:
     """On every device of the catalogue, measured or not."""
     for gpu in (
@@ -88,8 +89,8 @@ def test_a_file_without_constants_changes_nothing(engine: str, tmp_path: Path) -
         assert own.model_copy(update={"overlay": None}) == shipped, gpu
 
 
-@pytest.mark.parametrize("gpu", ["h200-sxm", "a100-80gb-sxm", "l40s", "h20", "mi300x", "rtx-4090"])
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "none"])
+@for_each("gpu", ["h200-sxm", "a100-80gb-sxm", "l40s", "h20", "mi300x", "rtx-4090"])
+@for_each("engine", ["vllm", "sglang", "none"])
 def test_a_file_with_all_constants_is_the_file(gpu: str, engine: str, tmp_path: Path) -> None:
     """Every kernel and format on file, each with a constant of its own that no file has."""
     hardware = load_hardware(gpu)
@@ -144,7 +145,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "label", "library", "gpu", "engine", "price"), CASES)
+@for_each(("kernel", "label", "library", "gpu", "engine", "price"), CASES)
 def test_the_constant_nearest_to_the_engines_kernel_prices(
     kernel: str, label: str, library: str, gpu: str, engine: str, price: str, tmp_path: Path
 ) -> None:
@@ -192,8 +193,8 @@ def test_one_set_of_constants_for_all_formats_prices_all(tmp_path: Path) -> None
     assert {found.fit("matmul", label).math for label in ("bf16", "fp8", "int8")} == {0.5}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["a100-80gb-sxm", "a100-sxm"])
-@pytest.mark.parametrize(("gpu", "why"), [("h200-sxm", "constants of its own"), ("rtx-4090", "nearest relative")])
+@for_each("name", ["a100-80gb-sxm", "a100-sxm"])
+@for_each(("gpu", "why"), [("h200-sxm", "constants of its own"), ("rtx-4090", "nearest relative")])
 def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, name: str, tmp_path: Path) -> None:
     """So that a list of devices can be asked with the file of one of them, or by its alias; a note says it."""
     file = calibration(tmp_path, {"matmul": {"bf16": HALF}}, name=name)
@@ -203,7 +204,7 @@ def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, name: str, 
     assert why in found.note and found.described == shipped.name
 
 
-@pytest.mark.parametrize("gpu", ["h200-sxm", "m3-max"])
+@for_each("gpu", ["h200-sxm", "m3-max"])
 def test_a_cpu_that_was_calibrated_prices_no_device_of_the_catalogue(gpu: str, tmp_path: Path) -> None:
     """It is in no catalogue itself; under the hardware YAML written with it, renamed or not, its constants hold."""
     run = {"source": "inferplan calibrate: kernels that torch reaches, on this device"}
@@ -282,7 +283,7 @@ def test_explain_names_the_file_of_each_constant(tmp_path: Path) -> None:
     assert not any(file in place for place in kept)
 
 
-@pytest.mark.parametrize("gpu", ["rtx-4090", "h20"])
+@for_each("gpu", ["rtx-4090", "h20"])
 def test_a_run_that_was_written_beside_the_shipped_files_lies_over_them(
     gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,7 +346,7 @@ def test_an_unknown_error_names_its_kernels_and_what_a_step_adds(tmp_path: Path)
         assert "matmul" not in said
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fit", "words"),
     [
         ({"overhead": float("inf")}, "overhead: Input should be less than or equal to 10"),
@@ -369,7 +370,7 @@ def test_a_step_without_end_is_refused(tmp_path: Path) -> None:
         deployment(file)
 
 
-@pytest.mark.parametrize("text", ["[" * 50_000, "x: " + '{"a":' * 50_000, "- " * 50_000, '{"a":' * 50_000])
+@for_each("text", ["[" * 50_000, "x: " + '{"a":' * 50_000, "- " * 50_000, '{"a":' * 50_000])
 def test_nesting_without_end_is_an_error_and_not_the_end_of_the_process(text: str, tmp_path: Path) -> None:
     path = tmp_path / "deep.yaml"
     path.write_text(text, encoding="utf-8")

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 import inferplan
+from tests.cases import for_each
 from tests.lowest import lowest
 
 ROOT = Path(__file__).parents[1]
@@ -90,12 +91,12 @@ def on_file(kind: str) -> set[str]:
     return {path.stem for path in (ROOT / "configs" / KINDS[kind]).glob("*.yaml")}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_the_wheel_lists_everything(installed: Path, tmp_path: Path, kind: str) -> None:
     assert names([installed], kind, tmp_path) == on_file(kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_the_editable_install_lists_everything(tmp_path: Path, kind: str) -> None:
     command: list[str | Path] = [sys.executable, "-c", "from inferplan.cli import main; main()"]
     assert names(command, kind, tmp_path) == on_file(kind)

@@ -12,6 +12,7 @@ from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
 from inferplan.work.parallel import Parallelism, divisors, split_layers
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
+from tests.cases import for_each
 
 GPU = chip(1e12, 1e15, link=1e11)
 EXPERTS, TOP_K, WIDTH = 8, 2, 64
@@ -25,8 +26,8 @@ def phases(batch: float, **degrees: int) -> list[Phase]:
     return [prefill_phase(deployment, load), decode_phase(deployment, load, 32.0)]
 
 
-@pytest.mark.parametrize("batch", [1.0, 3.0, 4.0, 9.0])
-@pytest.mark.parametrize("degrees", [{"dp": 4}, {"dp": 8}, {"dp": 4, "pp": 4}, {"dp": 2, "pp": 2}])
+@for_each("batch", [1.0, 3.0, 4.0, 9.0])
+@for_each("degrees", [{"dp": 4}, {"dp": 8}, {"dp": 4, "pp": 4}, {"dp": 2, "pp": 2}])
 def test_ranks_do_the_flop_of_the_sequences_there_are(batch: float, degrees: dict[str, int]) -> None:
     for divided, whole in zip(phases(batch, **degrees), phases(batch)):
         assert float(divided.flop) == pytest.approx(float(whole.flop), rel=1e-12)
@@ -39,7 +40,7 @@ def test_a_pipeline_cuts_what_one_attention_rank_has() -> None:
     assert [float(phase.microbatches) for phase in phases(8.0, dp=4, pp=4)] == [2.0, 2.0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("degrees", "copies"),
     [
         ({"dp": 8, "ep": 8}, 7 * 2 / 8),  # one of the 8 experts on each of the 7 others, two of them the token's
@@ -64,7 +65,7 @@ def test_the_last_stage_has_the_tied_table_and_no_other_input() -> None:
     assert first.weights - last.weights == 4096 * WIDTH * 2
 
 
-@pytest.mark.parametrize("number", [1, 2, 12, 49, 97, 360])
+@for_each("number", [1, 2, 12, 49, 97, 360])
 def test_divisors(number: int) -> None:
     assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
 

@@ -9,6 +9,7 @@ import pytest
 
 from inferplan.estimate.pieces import kinks, pair, stairs, whole
 from inferplan.work.ops import Mask
+from tests.cases import for_each
 
 
 def seen(mask: Mask, past: int) -> int:
@@ -44,13 +45,13 @@ ODD = Mask(kind="compressed", rate=6)
 BLOCKS = Mask(kind="blocks", size=8, top=3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "masks",
     [[SLIDING], [HEAVY], [SLIDING, HEAVY], [SLIDING, ODD], [BLOCKS], [BLOCKS, HEAVY]],
     ids=["chosen entries", "all entries", "both", "periods that do not divide", "blocks", "blocks beside entries"],
 )
-@pytest.mark.parametrize("prompt", [1, 2, 3, 7, 15, 16, 30])
-@pytest.mark.parametrize("steps", [1, 2, 3, 5, 17, 64, 131])
+@for_each("prompt", [1, 2, 3, 7, 15, 16, 30])
+@for_each("steps", [1, 2, 3, 5, 17, 64, 131])
 def test_pieces_add_up_to_every_step(masks: list[Mask], prompt: int, steps: int) -> None:
     ours, _ = sampled(masks, prompt, steps)
     assert ours == pytest.approx(sum(seen(mask, prompt + step) for mask in masks for step in range(steps)), rel=1e-12)

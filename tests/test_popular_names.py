@@ -8,6 +8,7 @@ import pytest
 
 from inferplan.catalog.files import find, load_model
 from inferplan.errors import UnknownNameError
+from tests.cases import for_each
 
 NAMES = (Path(__file__).parent / "fixtures" / "popular_names.txt").read_text(encoding="utf-8").splitlines()
 UNKNOWN = [name.removesuffix(" unknown") for name in NAMES if name.endswith(" unknown")]
@@ -19,13 +20,13 @@ def test_at_least_nine_of_ten_are_on_file() -> None:
     assert len(UNKNOWN) <= 0.1 * len(NAMES)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.endswith(" unknown")])
+@for_each("name", [name for name in NAMES if not name.endswith(" unknown")])
 def test_a_popular_name_is_on_file(name: str) -> None:
     assert find("models", name).is_file()
     assert load_model(name).parameters["total"] > 0
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@for_each("name", UNKNOWN)
 def test_an_unknown_name_is_no_other_model(name: str) -> None:
     """What is not on file resolves to nothing, rather than to a sibling of another shape."""
     with pytest.raises(UnknownNameError):

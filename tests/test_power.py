@@ -28,6 +28,7 @@ from inferplan.work.formats import FORMATS
 from inferplan.work.ops import Matmul
 from inferplan.work.parallel import Parallelism
 from tests.builders import chip
+from tests.cases import for_each
 
 SHARES = PowerShares(
     source="by hand", idle=0.4, arithmetic=0.8, memory=0.3, static=0.2, voltage=1.0, clock_source="by hand"
@@ -227,7 +228,7 @@ def test_carbon_by_hand() -> None:
         carbon_of("nan")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "said"),
     [
         ({"power_cap": 701.0}, "above what h100-sxm draws"),
@@ -258,7 +259,7 @@ def served(watts: float | None, users: int) -> tuple[Estimate, float, float]:
     return estimate, (energy.joules - energy.idle) / (20 * users), float(np.mean(result.tpot))
 
 
-@pytest.mark.parametrize(("watts", "users"), [(None, 1), (450.0, 1), (None, 8)])
+@for_each(("watts", "users"), [(None, 1), (450.0, 1), (None, 8)])
 def test_a_simulated_request_takes_the_joules_of_the_estimate(watts: float | None, users: int) -> None:
     """The simulator's step tables and the static estimate are two ways to the same kernels, capped or not. Of several
     users prompts come a few at a time, while the others decode."""

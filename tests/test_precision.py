@@ -14,12 +14,13 @@ from inferplan.validation.deploy import deployment_of
 from inferplan.validation.rows import Run
 from inferplan.work.formats import arithmetic, find_format, parse_precision
 from inferplan.work.step import decode
+from tests.cases import for_each
 
 HOPPER = frozenset({"fp32", "bf16", "fp16", "fp8", "int8"})
 AMPERE = frozenset({"fp32", "bf16", "fp16", "int8"})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "bits"),
     [
         ("bf16", 16),
@@ -34,7 +35,7 @@ def test_bits_of_a_weight_with_its_scales(name: str, bits: float) -> None:
     assert find_format(name).width * 8 == pytest.approx(bits, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("weights", "activations", "math"),
     [
         ("bf16", "bf16", "bf16"),
@@ -51,7 +52,7 @@ def test_weight_only_formats_run_in_their_activations(weights: str, activations:
     assert arithmetic(find_format(weights), find_format(activations)) == math
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "peaks", "weights", "activations", "kv"),
     [
         ("bf16", HOPPER, "bf16", "bf16", "bf16"),
@@ -76,7 +77,7 @@ def test_shorthands(text: str, peaks: frozenset[str], weights: str, activations:
     assert {precision.embedding.name, precision.head.name, precision.base.name} == {"bf16"}
 
 
-@pytest.mark.parametrize("text", ["w3a16", "w8a4", "banana", "w8", "", "w16a8", "w8a8kv2"])
+@for_each("text", ["w3a16", "w8a4", "banana", "w8", "", "w16a8", "w8a8kv2"])
 def test_bad_shorthands_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="cannot read the precision"):
         parse_precision(text, HOPPER)
@@ -87,7 +88,7 @@ def test_unknown_format_lists_the_known_ones() -> None:
         find_format("fp7")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "bits"),
     [
         ("fp8-token-head", 8 + 32 / 128),
@@ -137,7 +138,7 @@ def test_caches_of_latents() -> None:
         cache_format(find_format("int8-token-head"), load_model("deepseek-v3"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "gpu", "taken"),
     [
         ("llama-3.2-3b", "t4", "fp16"),  # Turing multiplies no bf16: vLLM falls back to float16
@@ -161,8 +162,8 @@ def test_sixteen_bits_that_the_device_multiplies(model: str, gpu: str, taken: st
     assert ([found.formats_note] if found.formats_note else []) == [note for note in notes if "16 bits" in note]
 
 
-@pytest.mark.parametrize("gpu", names("hardware"))
-@pytest.mark.parametrize("quant", [None, "bf16", "fp16", "int8", "fp8", "nvfp4", "w4a8", "q4_k_m"])
+@for_each("gpu", names("hardware"))
+@for_each("quant", [None, "bf16", "fp16", "int8", "fp8", "nvfp4", "w4a8", "q4_k_m"])
 def test_a_hint_works_when_followed(gpu: str, quant: str | None) -> None:
     """A format that is refused for want of arithmetic runs in the one that the refusal names."""
     asked = Request(model="llama-3.1-8b", gpu=gpu, quant=quant, ideal=True)

@@ -13,6 +13,7 @@ from inferplan.errors import InferplanError, InputFileError, UnknownNameError, U
 from inferplan.traffic import traces
 from inferplan.traffic.profile import DAY, Profile, profile_of, read_profile
 from inferplan.traffic.requests import Requests
+from tests.cases import for_each
 
 STEPS = Profile(name="two steps", starts=(0.0, 100.0, 300.0), rates=(1.0, 4.0, 0.0), end=400.0)
 
@@ -41,7 +42,7 @@ def test_classes_are_added(tmp_path: Path) -> None:
     assert found.classes == ("chat", "code")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("", "is empty"),
@@ -119,7 +120,7 @@ def test_a_profile_of_a_trace_has_its_requests() -> None:
         profile_of(Requests(prompt=np.ones(2, int), output=np.ones(2, int)))
 
 
-@pytest.mark.parametrize("name", names("profiles"))
+@for_each("name", names("profiles"))
 def test_shipped_profiles_are_of_their_traces(shared: Path, name: str) -> None:
     trace = traces.read(shared / "traces" / f"azure_llm_2023_{name.rsplit('-', 1)[1]}.csv")
     found, computed = load_profile(name), profile_of(trace)

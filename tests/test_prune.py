@@ -8,6 +8,7 @@ from inferplan.catalog.files import load_model
 from inferplan.errors import UsageError
 from inferplan.models.prune import parse_prune, prune
 from inferplan.models.spec import LayerGroup
+from tests.cases import for_each
 
 
 def test_minitron_8b_is_nemotron_4_15b_pruned() -> None:
@@ -29,7 +30,7 @@ def test_hybrids_keep_the_share_of_each_kind() -> None:
     assert sorted(count for _, count in prune(model, {"layers": 0.5}).distinct) == [4, 20]
 
 
-@pytest.mark.parametrize("text", ["layers", "layers=", "layers=x", "depth=3", "layers=99", "d_ff=0", "experts=4"])
+@for_each("text", ["layers", "layers=", "layers=x", "depth=3", "layers=99", "d_ff=0", "experts=4"])
 def test_what_cannot_be_cut_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         prune(load_model("llama-3.1-8b"), parse_prune(text))

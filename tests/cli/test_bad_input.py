@@ -140,9 +140,9 @@ def test_unreadable_file_is_exit_4(run: Run, folder: Path, name: str, where: str
     refused(run(*arguments), 4, "cannot read", name)
 
 
-@for_each("path", ["/nonexistent/report.json", "/dev/full"])
-def test_unwritable_output_is_exit_4(run: Run, path: str) -> None:
-    refused(run(*E, "--format", "json", "-o", path), 4, "cannot write")
+def test_unwritable_output_is_exit_4(run: Run, tmp_path: Path) -> None:
+    for path in (str(tmp_path / "absent" / "report.json"), "/dev/full"):
+        refused(run(*E, "--format", "json", "-o", path), 4, "cannot write")
 
 
 def test_output_onto_a_folder(run: Run, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from inferplan.errors import UsageError
 from inferplan.measuring.address import Key, address_of
 from inferplan.measuring.prompts import Sizing
+from tests.cases import for_each
 from tests.measuring.wire import Request, answer, event, read_request, served
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -95,7 +96,7 @@ def events(body: bytes) -> bytes:
     return HEAD + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("server", "code", "words"),
     [
         (Hostile(raw=events(b"data: " + b"[" * 200_000 + b"\n\n")), 5, "an event that is not JSON"),
@@ -124,7 +125,7 @@ def test_a_server_that_is_silent_until_the_end_is_no_success(call: Callable[...,
     assert code == 5 and "--max-minutes 0.02 was over, and no load had a reply" in said, said
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("usage", "suspect"),
     [
         (lambda r: {**honest(r), "completion_tokens": 10**6}, "a reply has 1000000 tokens by the server's count, 4"),
@@ -135,7 +136,7 @@ def test_counts_that_cannot_be_right_make_a_row_suspect(
     usage: Callable[[Request], Any], suspect: str, call: Callable[..., Any]
 ) -> None:
     with served(Hostile(usage=usage)) as server:
-        code, _, said = call(server.url, *SMALL, "--out", "own.csv")
+        code, _, said = call(server.url, *SMALL, "--out", "own.csv", "--force")
     rows = list(csv.DictReader(Path("own.csv").read_text().splitlines()))
     assert code == 0 and len(rows) == 2, said
     assert all(row["suspect"].startswith(suspect) for row in rows), rows
@@ -187,21 +188,21 @@ def test_a_filler_in_place_of_a_key_spoils_no_name(call: Callable[..., Any], mon
     assert Key(LONG_KEY).hidden(f"the key {LONG_KEY}") == "the key ***"
 
 
-@pytest.mark.parametrize("gauge", ["NaN", "-Inf", "-3"])
+@for_each("gauge", ["NaN", "-Inf", "-3"])
 def test_a_gauge_without_a_value_is_no_other_work(gauge: str, call: Callable[..., Any]) -> None:
     with served(Hostile(pages={"/metrics": f"vllm:num_requests_running {gauge}\n"})) as server:
         code, out, said = call(server.url, *SMALL, "--format", "json")
     assert code == 0 and json.loads(out)["requests_running_before"] is None, said
 
 
-@pytest.mark.parametrize("url", ["user:secret@h:8000", "http://user:sec/ret@h:8000", "http://user:secret@h"])
+@for_each("url", ["user:secret@h:8000", "http://user:sec/ret@h:8000", "http://user:secret@h"])
 def test_a_password_in_an_address_is_not_repeated(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         address_of(url)
     assert "sec" not in refused.value.render()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("HTTP_PROXY", "gopher://proxy"),
@@ -232,7 +233,7 @@ def test_bounds_that_leave_no_load_are_an_error(call: Callable[..., Any]) -> Non
     assert code == 2 and "every load is out of bounds" in said, said
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("size", "because"),
     [
         ("0", "a group has one device or more"),

@@ -27,6 +27,7 @@ from inferplan.measuring.session import Session, Settings, measure, start
 from inferplan.validation.anchor import anchor_of, load_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import Pricing, price_rows
+from tests.cases import for_each
 from tests.measuring.stand_in import FIRST, KEY, PER_TOKEN, PER_USER, STEP, StandIn
 from tests.measuring.wire import served
 
@@ -110,7 +111,7 @@ def test_warm_up_is_sent_first_and_left_out() -> None:
     assert session.loads[0].replies[0].sent > server.seen[-4].written[-1]  # after the warm-up's last token
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("refuses", "left_out"),
     [
         ((), []),
@@ -159,7 +160,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@for_each("fault", FAULTS)
 def test_a_request_that_fails_is_counted_and_the_run_goes_on(fault: int | str) -> None:
     """The last of three; the two before it are the figures, and the row says that it lost one."""
     with served(StandIn(fast=True, key=KEY, faults={6: fault})) as server:
@@ -200,7 +201,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("owner", SAID)
+@for_each("owner", SAID)
 def test_what_a_server_says_of_itself_is_in_its_rows(owner: str, call: Callable[..., Any]) -> None:
     pages, facts = SAID[owner]
     with served(StandIn(fast=True, owner=owner, context=None, pages=pages)) as server:
@@ -245,7 +246,7 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("case", UNKNOWN)
+@for_each("case", UNKNOWN)
 def test_names_that_cannot_be_priced_are_refused_before_anything_is_sent(case: str, call: Callable[..., Any]) -> None:
     options, said = UNKNOWN[case]
     with served(StandIn(fast=True)) as server:
@@ -269,7 +270,7 @@ NO_SERVER = {
 }
 
 
-@pytest.mark.parametrize("case", NO_SERVER)
+@for_each("case", NO_SERVER)
 def test_no_server(case: str, call: Callable[..., Any]) -> None:
     url, said, code = NO_SERVER[case]
     left, out, err = call(url)
@@ -291,7 +292,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str], str, int]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@for_each("case", REFUSED)
 def test_what_cannot_be_measured_is_one_error(
     case: str, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,7 +315,7 @@ def test_a_busy_server_is_marked_where_it_is_measured_all_the_same(call: Callabl
     assert row["suspect"] == "2 requests of others were in the server"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("metrics", "suspect"),
     [
         ("llamacpp:requests_processing 1\nllamacpp:requests_deferred 2\n", "3 requests of others were in the server"),
@@ -359,7 +360,7 @@ def test_the_key_does_not_follow_a_redirect(call: Callable[..., Any], monkeypatc
     assert other.seen == []
 
 
-@pytest.mark.parametrize("name", ["MY_KEY", "sk-given-in-its-place"])
+@for_each("name", ["MY_KEY", "sk-given-in-its-place"])
 def test_a_key_that_is_not_in_the_environment(name: str, call: Callable[..., Any]) -> None:
     code, out, err = call("http://127.0.0.1:9", "--api-key-env", name)
     assert (code, out) == (2, "")

@@ -13,12 +13,13 @@ from inferplan.measuring.loads import Load
 from inferplan.measuring.prompts import Sizing
 from inferplan.measuring.session import MeasuredLoad
 from inferplan.measuring.stream import EventLines, StreamError, Transcript, said
+from tests.cases import for_each
 
 BYTES = 'event: x\r\ndata: {"a": "é"}\r\n\r\n: ping\n\ndata:{"b": 2}\n\nid: 7\ndata: [DONE]\n\n'.encode()
 PAYLOADS = ['{"a": "é"}'.encode(), b'{"b": 2}', b"[DONE]"]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 17, len(BYTES)])
+@for_each("size", [1, 2, 3, 5, 17, len(BYTES)])
 def test_events_do_not_depend_on_how_they_are_cut(size: int) -> None:
     lines = EventLines()
     found = [payload for at in range(0, len(BYTES), size) for payload in lines.feed(BYTES[at : at + size])]
@@ -55,7 +56,7 @@ STREAMS: dict[str, tuple[list[dict[str, Any]], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@for_each("name", STREAMS)
 def test_which_events_bring_a_token(name: str) -> None:
     events, times = STREAMS[name]
     script = Transcript()
@@ -77,7 +78,7 @@ def test_the_last_usage_counts() -> None:
     assert script.complete
 
 
-@pytest.mark.parametrize("payload", [b"{", b"[1]", b'{"error": {"message": "no memory"}}', b'{"error": "no memory"}'])
+@for_each("payload", [b"{", b"[1]", b'{"error": {"message": "no memory"}}', b'{"error": "no memory"}'])
 def test_what_is_no_event_fails_the_request(payload: bytes) -> None:
     with pytest.raises(StreamError):
         Transcript().add(payload, 0.0)
@@ -92,7 +93,7 @@ ERRORS: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "words"), ERRORS)
+@for_each(("body", "words"), ERRORS)
 def test_errors_of_several_servers(body: Any, words: str) -> None:
     assert said(body) == words
 

@@ -2,9 +2,9 @@
 
 Models that generate nothing have no decode: tests/planning/test_passes.py holds their one pass to the same.
 
-Every model on every calibrated GPU, with divisions and engines in turn, so that each model meets each GPU and every
-(division, engine) meets many models. What shares a formula agrees to 1e-9; what reads a table agrees to half a
-percent.
+Every model on every third calibrated GPU, with divisions and engines in turn, so that each model meets several GPUs
+and every (division, engine) meets many models. What shares a formula agrees to 1e-9; what reads a table agrees to half
+a percent.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ PROMPT, PAST, BATCH = 1000.0, 500.0, 4.0
 
 
 def deployments(gpu: str) -> list[Deployment]:
-    """Each model of the catalogue on a GPU, divided in the first of the settings in turn that divides it."""
+    """A third of the catalogue on a GPU, each model divided in the first of the settings in turn that divides it."""
     found = []
     for index, model in enumerate(names("models")):
+        if (index + GPUS.index(gpu)) % 3:
+            continue
         turn = 37 * index + 101 * GPUS.index(gpu)
         for step in range(len(SETTINGS)):
             division, engine, ideal = SETTINGS[(turn + 7 * step) % len(SETTINGS)]
@@ -95,10 +97,10 @@ def test_layers_and_weights_on_the_host_have_one_price(
     assert not disagreements(assemble(replace(request, offload=offload)))
 
 
-@for_each("gpu", GPUS)
+@pytest.mark.parametrize("gpu", GPUS)
 def test_every_path_gives_the_same_price(gpu: str) -> None:
     every = deployments(gpu)
-    assert len(every) > 150
+    assert len(every) > 50
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a division by zero would be one
         wrong = [f"{one.describe()} {one.engine.name}: {said}" for one in every for said in disagreements(one)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import for_each
 from tests.web.conftest import ROOT, Web, started, stopped
 
 VIEWS: dict[str, dict[str, Any]] = {
@@ -48,7 +49,7 @@ def words(options: dict[str, Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@for_each("name", VIEWS)
 def test_a_view_is_the_estimate_of_the_command_line(web: Web, name: str) -> None:
     got = web.post("/api/view", VIEWS[name])
     assert got.status == 200, got.body
@@ -57,7 +58,7 @@ def test_a_view_is_the_estimate_of_the_command_line(web: Web, name: str) -> None
     assert got.json["estimate"] == json.loads(printed.stdout)
 
 
-@pytest.mark.parametrize("name", ["an alias, a kernel file", "stages", "drafts", "a flag off and a flag"])
+@for_each("name", ["an alias, a kernel file", "stages", "drafts", "a flag off and a flag"])
 def test_its_command_asks_the_same(web: Web, name: str) -> None:
     view = web.post("/api/view", VIEWS[name]).json
     program, *rest = view["command"].split()
@@ -65,7 +66,7 @@ def test_its_command_asks_the_same(web: Web, name: str) -> None:
     assert json.loads(typed(*rest, "--format", "json", cwd=web.folder).stdout) == view["estimate"]
 
 
-@pytest.mark.parametrize("name", ["an alias, a kernel file", "stages", "experts", "no engine, ideal"])
+@for_each("name", ["an alias, a kernel file", "stages", "experts", "no engine, ideal"])
 def test_its_python_gives_the_same(web: Web, name: str) -> None:
     view = web.post("/api/view", VIEWS[name]).json
     script = view["python"] + "import json; print(json.dumps([found.ttft, found.e2el]))\n"
@@ -75,7 +76,7 @@ def test_its_python_gives_the_same(web: Web, name: str) -> None:
     assert json.loads(ran.stdout.splitlines()[-1]) == [view["estimate"]["ttft_s"], view["estimate"]["e2el_s"]]
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@for_each("name", VIEWS)
 def test_the_parts_of_a_view_add_up(web: Web, name: str) -> None:
     view = web.post("/api/view", VIEWS[name]).json
     record, roofline = view["estimate"], view["roofline"]
@@ -95,7 +96,7 @@ def test_the_parts_of_a_view_add_up(web: Web, name: str) -> None:
             assert row["achieved_flop_per_s"] <= roof * (1 + 1e-9), row
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@for_each("name", VIEWS)
 def test_curves_go_through_the_point(web: Web, name: str) -> None:
     """At the batch that is asked for a curve has the figure of the estimate, and the ends of its band: all to the last
     digits, for a sum over a grid is rounded in another order."""
@@ -127,7 +128,7 @@ def test_a_view_of_a_70b_by_hand(web: Web) -> None:
     assert down["intensity"] == pytest.approx(2 * inner * width / (2 * (inner * width + inner + width)))
 
 
-@pytest.mark.parametrize("points", [1, 2, 7, 500])
+@for_each("points", [1, 2, 7, 500])
 def test_as_many_points_as_asked_for(web: Web, points: int) -> None:
     options = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "tp": 4, "points": points}
     curves = web.post("/api/view", options).json["curves"]
@@ -170,7 +171,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@for_each("name", REFUSED)
 def test_refusals_are_those_of_the_command_line(web: Web, name: str) -> None:
     error = web.post("/api/view", REFUSED[name]).error
     printed = typed("estimate", *words(REFUSED[name]), cwd=web.folder)
@@ -219,9 +220,7 @@ def test_fit_and_explain_are_those_of_the_command_line(web: Web) -> None:
     assert {key: ours[key] for key in theirs} == theirs
 
 
-@pytest.mark.parametrize(
-    ("model", "more"), [("llama-3.1-70b", {"users": 4, "context": "32k"}), ("bge-m3", {}), ("mamba2-2.7b", {})]
-)
+@for_each(("model", "more"), [("llama-3.1-70b", {"users": 4, "context": "32k"}), ("bge-m3", {}), ("mamba2-2.7b", {})])
 def test_the_numbers_of_a_fit_are_those_that_their_views_explain(web: Web, model: str, more: dict[str, Any]) -> None:
     """What is printed in a row is the value of an explanation, to the last bit: here of some rows, best first."""
     fit = web.post("/api/fit", {"model": model, **more}).json

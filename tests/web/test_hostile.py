@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import for_each
 from tests.web.conftest import Web, alive, gone, started, stopped
 
 SECRET = "canary-7f3a"
@@ -142,7 +143,7 @@ def test_the_user_s_own_places_are_not_read(tmp_path: Path, monkeypatch: pytest.
     stopped(web)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@for_each("how", [signal.SIGTERM, signal.SIGINT])
 def test_without_a_folder_no_file_can_be_named(tmp_path: Path, how: signal.Signals) -> None:
     """Not even one where it was started; the empty folder in its place goes with it."""
     (tmp_path / "own.yaml").write_text(f"derive: {{from: llama-3.1-8b}}\nname: {SECRET}\n")
@@ -185,7 +186,7 @@ BODIES: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
+@for_each("name", BODIES)
 def test_bodies_that_are_no_options(web: Web, name: str) -> None:
     for path in ("/api/view", "/api/compare", "/api/fit", "/api/explain", "/api/export", "/api/jobs"):
         got = web.ask("POST", path, BODIES[name])
@@ -219,7 +220,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("option", VALUES)
+@for_each("option", VALUES)
 def test_values_that_no_option_has(web: Web, option: str) -> None:
     for value in VALUES[option]:
         got = web.ask("POST", "/api/view", json.dumps({**GOOD, option: value}).encode())
@@ -263,13 +264,13 @@ def raw(web: Web, text: str) -> bytes:
     return b""
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "a" * 500])
+@for_each("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "a" * 500])
 def test_names_that_are_not_this_server(web: Web, host: str) -> None:
     """What a page has whose name was made to point here (DNS rebinding)."""
     assert raw(web, f"GET /api/catalog HTTP/1.1\r\nHost: {host}\r\n\r\n")[:12] in (b"HTTP/1.1 403", b"HTTP/1.1 400")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "headers",
     [
         {"Origin": "https://evil.example"},

@@ -11,6 +11,7 @@ import pytest
 
 from inferplan.cli import cli
 from inferplan.cli.programs import WITHHELD, CommandLine
+from tests.cases import for_each
 from tests.web.conftest import Web
 
 WRITES = {"-o", "--timeline", "--plot", "--report"}
@@ -61,7 +62,7 @@ def test_bodies_have_the_options_of_the_commands(described: dict[str, Any]) -> N
     assert schemas["View"]["required"] == ["model", "gpu"]
 
 
-@pytest.mark.parametrize("name", ["estimate", "fit", "explain", "simulate", "plan"])
+@for_each("name", ["estimate", "fit", "explain", "simulate", "plan"])
 def test_no_option_that_writes_a_file_is_taken(name: str) -> None:
     """A new option that names a file has to be put into one of the two lists above, and withheld if it writes."""
     command = cli.get_command(click.Context(cli), name)

@@ -17,6 +17,7 @@ import pytest
 
 from inferplan.reports.glossary import WORDS
 from inferplan.units import format_bytes, format_quantity, format_time
+from tests.cases import for_each
 from tests.web.browser import CHROMIUM, fragment, printed, row, serving
 
 pytest.importorskip("playwright", reason="the page's tests need playwright (the extra dev)")
@@ -607,7 +608,7 @@ CONTRAST = """
 """Ratio of the luminances of text and ground as WCAG 2.2 defines it; 4.5 is its level AA."""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@for_each("scheme", ["light", "dark"])
 def test_light_and_dark_can_be_read(opened: Opener, scheme: str) -> None:
     page = opened(fragment(**SMALL), color_scheme=scheme)
     settle(page)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import for_each
 from tests.web.conftest import ROOT, started, stopped
 from tests.web.test_contract import typed
 
@@ -26,14 +27,14 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("folder", ["nothing", "file.txt"])
+@for_each("folder", ["nothing", "file.txt"])
 def test_a_folder_that_is_none(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file.txt").write_text("")
     ran = typed("web", "--no-browser", "--port", "0", "--folder", folder, cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (4, f"error: cannot read {folder}\nbecause: it is no folder\n")
 
 
-@pytest.mark.parametrize("option", [("--port", "65536"), ("--port", "-1"), ("--port", "x"), ("--host", "no host")])
+@for_each("option", [("--port", "65536"), ("--port", "-1"), ("--port", "x"), ("--host", "no host")])
 def test_an_address_that_is_none(tmp_path: Path, option: tuple[str, str]) -> None:
     ran = typed("web", "--no-browser", *option, cwd=tmp_path)
     assert ran.returncode == 2 and ran.stderr.startswith("error: ")

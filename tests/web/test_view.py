@@ -18,6 +18,7 @@ from inferplan.web.view import _run, batches
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Matmul
 from tests.builders import chip
+from tests.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +48,7 @@ def test_an_operator_that_runs_often_counts_as_often() -> None:
     assert row["achieved_flop_per_s"] == pytest.approx(600_000)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "call",
     [
         "__import__('socket').create_connection(('127.0.0.1', 9))",
