@@ -27,6 +27,7 @@ from inferplan.catalog.files import load_hardware
 from inferplan.errors import InputFileError, UsageError
 from inferplan.work.ops import Op
 from tests.calibrate.synthetic import DESIGN, SyntheticMeasurer
+from tests.cases import for_each
 
 HARDWARE = load_hardware("h200-sxm")
 FOUND = cache(lambda design: candidates(design, HARDWARE))
@@ -225,7 +226,7 @@ def test_steps_too_long_for_the_budget_are_refused_with_what_they_take(tmp_path:
     assert all(step.new == 1 for steps in session.steps.values() for step in steps) and session.steps
 
 
-@pytest.mark.parametrize("name", ["torch", "driver", "inferplan"])
+@for_each("name", ["torch", "driver", "inferplan"])
 def test_other_versions_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     raw = tmp_path / "raw.jsonl"
     measurer = Faulty()
@@ -243,7 +244,7 @@ def test_other_versions_are_not_mixed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert raw.read_bytes() == before, "nothing was added"
 
 
-@pytest.mark.parametrize("stop", [1, 40, 300, 600])
+@for_each("stop", [1, 40, 300, 600])
 def test_a_run_that_was_cut_short_spends_what_is_left_of_its_budget(tmp_path: Path, stop: int) -> None:
     """And measures, shape by shape and visit by visit, what it would have measured in one go."""
     whole = run(Faulty(), tmp_path / "whole.jsonl")

@@ -13,6 +13,7 @@ from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.cli import main
 from inferplan.cli.calibrate import Duration, Share
 from inferplan.devices.constants import Calibration
+from tests.cases import for_each
 
 
 def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -51,7 +52,7 @@ def test_the_command_is_listed_without_loading_torch() -> None:
     assert shown.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "says"),
     [
         (["--device", "abacus"], "no kind of device"),

@@ -29,6 +29,7 @@ from inferplan.devices.constants import Calibration  # noqa: E402
 from inferplan.estimate.roofline import price  # noqa: E402
 from inferplan.work.ops import Collective, Op  # noqa: E402
 from tests.calibrate.standin import KNOWN, Failure, no_capture, no_collectives, standin  # noqa: E402
+from tests.cases import for_each  # noqa: E402
 
 CPU = Device(kind="cpu", name="cpu", memory=1e9, units=1, cache=1e6, software={})
 SYMMETRIC = "torch.distributed._symmetric_memory"
@@ -154,9 +155,7 @@ def test_a_collective_that_is_wrong_is_left_out() -> None:
     assert set(WITHOUT.values()) == {"some process got another result than float64"}
 
 
-@pytest.mark.parametrize(
-    ("devices", "sizes"), [(1, []), (2, [2]), (3, [2, 3]), (4, [2, 4]), (6, [2, 4, 6]), (8, [2, 4, 8])]
-)
+@for_each(("devices", "sizes"), [(1, []), (2, [2]), (3, [2, 3]), (4, [2, 4]), (6, [2, 4, 6]), (8, [2, 4, 8])])
 def test_groups_are_powers_of_two_and_all(devices: int, sizes: list[int]) -> None:
     assert group_sizes(devices) == sizes
 
@@ -190,7 +189,7 @@ def on_standin(
     return list(collectives._fastest(collectives._records(plan.results))), plan.results.read_text()
 
 
-@pytest.mark.parametrize(("chip", "library"), [("h200-sxm", "nccl"), ("mi300x", "rccl")])
+@for_each(("chip", "library"), [("h200-sxm", "nccl"), ("mi300x", "rccl")])
 def test_laps_are_replayed_from_graphs(
     chip: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ from inferplan.work.ops import Matmul  # noqa: E402
 from tests.calibrate.standin import Machine, no_capture, out_of_memory, standin  # noqa: E402
 from tests.calibrate.synthetic import DESIGN  # noqa: E402
 from tests.calibrate.test_health import FakeNvml  # noqa: E402
+from tests.cases import for_each  # noqa: E402
 
 BF16 = FORMATS["bf16"]
 
@@ -49,7 +50,7 @@ def device(name: str = "h200-sxm", *failures: Any, **more: Any) -> Iterator[tupl
         yield machine, TorchMeasurer(found, 0, block_bytes(found, 450.0))
 
 
-@pytest.mark.parametrize("op", [SMALL, WEIGHT, LARGE], ids=["small", "weight", "large"])
+@for_each("op", [SMALL, WEIGHT, LARGE], ids=["small", "weight", "large"])
 def test_a_lap_is_longer_than_a_millisecond_and_holds_no_launch(op: Matmul) -> None:
     """A launch of a graph shows as 8 us on the stand-in: in none of the laps, since they are queued."""
     with device() as (machine, measurer):
@@ -141,7 +142,7 @@ def test_results_are_written_to_more_memory_than_a_cache_holds() -> None:
     assert results.size == 5000, "the newest stays, however large it is"
 
 
-@pytest.mark.parametrize(("name", "cache"), [("h200-sxm", 60 << 20), ("mi300x", 256 << 20), ("t4", 4 << 20)])
+@for_each(("name", "cache"), [("h200-sxm", 60 << 20), ("mi300x", 256 << 20), ("t4", 4 << 20)])
 def test_operands_are_three_times_the_last_cache(name: str, cache: int) -> None:
     """The runtime of an MI300X tells of 4 MB of L2; its Infinity Cache has 256."""
     with device(name) as (_, measurer):
@@ -254,8 +255,8 @@ def test_a_neighbour_is_marked() -> None:
     assert seen[-1] == "another process (77) computes"
 
 
-@pytest.mark.parametrize("name", ["t4", "a100-80gb-sxm", "h200-sxm", "mi300x"])
-@pytest.mark.parametrize("taken", [0.0, 0.7])
+@for_each("name", ["t4", "a100-80gb-sxm", "h200-sxm", "mi300x"])
+@for_each("taken", [0.0, 0.7])
 def test_memory_is_planned_from_what_is_free(name: str, taken: float) -> None:
     """All blocks, two sets of the largest operands and a result as large, and the results of a graph."""
     with standin(name) as machine:

@@ -25,6 +25,7 @@ from calibrate.device.device import (
 from calibrate.files import write_yaml
 from inferplan.catalog.files import load_hardware
 from inferplan.errors import MissingFactError, UsageError
+from tests.cases import for_each
 
 REPORTED = [
     ("NVIDIA H200", 150109945856, 132, "h200-sxm"),
@@ -111,13 +112,13 @@ def device(kind: str = "cuda", name: str = "x", memory: float = 1e9, units: int 
     return Device(kind=kind, name=name, memory=memory, units=units, cache=32 << 20, software={"torch": "2"})
 
 
-@pytest.mark.parametrize(("name", "memory", "units", "expected"), REPORTED)
+@for_each(("name", "memory", "units", "expected"), REPORTED)
 def test_catalogue_entry_of_a_reported_name(name: str, memory: float, units: int, expected: str | None) -> None:
     found = match(device(name=name, memory=memory, units=units))
     assert (found and found.name) == expected
 
 
-@pytest.mark.parametrize(("name", "architecture", "memory", "units", "expected"), BY_ARCHITECTURE)
+@for_each(("name", "architecture", "memory", "units", "expected"), BY_ARCHITECTURE)
 def test_catalogue_entry_of_an_amd_architecture(
     name: str, architecture: str, memory: float, units: int, expected: str | None
 ) -> None:
@@ -125,7 +126,7 @@ def test_catalogue_entry_of_an_amd_architecture(
     assert (found and found.name) == expected
 
 
-@pytest.mark.parametrize(("name", "cores", "memory", "expected"), APPLE)
+@for_each(("name", "cores", "memory", "expected"), APPLE)
 def test_catalogue_entry_of_an_apple_chip(name: str, cores: int, memory: float, expected: str | None) -> None:
     found = match(device("mps", name, memory, cores))
     assert (found and found.name) == expected
@@ -156,7 +157,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
         identify("abacus")
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@for_each("kind", REFUSED)
 def test_what_has_no_timer_is_refused_by_name(kind: str) -> None:
     with pytest.raises(UsageError, match=rf"{REFUSED[kind]} \({kind}\) cannot be calibrated"):
         identify(kind)
@@ -181,7 +182,7 @@ PROPERTIES = {
 """What the runtime tells (name, memory, units, L2, gcnArchName), and what follows: architecture, cache, known."""
 
 
-@pytest.mark.parametrize("which", PROPERTIES)
+@for_each("which", PROPERTIES)
 def test_caches_and_architectures_of_accelerators(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Infinity Cache of an MI300X is 64 times the L2 that its runtime tells of."""
     import torch

@@ -18,6 +18,7 @@ from inferplan.errors import InputFileError, UsageError
 from inferplan.estimate.roofline import TERMS, price
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Collective, Copy, Mask, Matmul, Op
+from tests.cases import for_each
 from tools.fitting.tables.calibrations import calibrate_device, vector_constants, with_fallbacks
 from tools.fitting.tables.choose import EAGER, gather
 from tools.fitting.tables.read import LARGE_MESSAGE, read_tables, routed
@@ -226,7 +227,7 @@ def test_a_folder_without_tables_is_an_error(tmp_path: Path) -> None:
         read_tables(tmp_path)
 
 
-@pytest.mark.parametrize("skew", [0.0, 1.01, 1.2])
+@for_each("skew", [0.0, 1.01, 1.2])
 def test_routing_deals_every_token_out(skew: float) -> None:
     rows, reached = routed(64, 4, 32, 1, skew)
     assert rows == 64 * 4 and 1 <= reached <= 32

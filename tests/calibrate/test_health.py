@@ -19,6 +19,7 @@ from calibrate.device.device import identify  # noqa: E402
 from calibrate.device.health import Monitor, Reading, others  # noqa: E402
 from calibrate.device.health_tools import AmdSmi, NvidiaSmi, Nvml, RocmSmi, find_tool, reasons  # noqa: E402
 from calibrate.device.torch_measurer import TorchMeasurer  # noqa: E402
+from tests.cases import for_each  # noqa: E402
 
 UUID = "11111111-2222-3333-4444-555555555555"
 
@@ -137,7 +138,7 @@ def test_nothing_read_is_said() -> None:
     assert monitor.facts()["read by"].startswith("nothing: clocks")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("found", "words"),
     [
         ({}, ""),

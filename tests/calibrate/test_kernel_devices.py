@@ -26,6 +26,7 @@ from inferplan.work.ops import Attention, Copy, GroupedMatmul, Mask, Matmul, Op 
 from tests.calibrate.kernel_libraries import attend, whole  # noqa: E402
 from tests.calibrate.standin import standin  # noqa: E402
 from tests.calibrate.test_kernels import SAMPLES  # noqa: E402
+from tests.cases import for_each  # noqa: E402
 
 BF16, FP16, FP8, FP8_BLOCK, INT8, INT4 = (
     find_format(name) for name in ("bf16", "fp16", "fp8", "fp8-block", "int8", "int4")
@@ -80,7 +81,7 @@ def refuses(*_: Any, **__: Any) -> Any:
     raise NotImplementedError("DeepSeek style (1x128, 128x128) scaling requires cublasLt >= 12.9")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("new", "old", "name"),
     [
         (recipes, refuses, "F.scaled_mm (1x128 and 128x128 blocks)"),
@@ -131,7 +132,7 @@ def test_blackwell_has_exponents_for_scales(monkeypatch: pytest.MonkeyPatch) -> 
     assert kernel.library == "deepgemm" and check(kernel) <= kernel.tolerance
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("op", "words"),
     [
         (matmul(INT4, BF16, n=96), "n in multiples of 64"),
@@ -188,7 +189,7 @@ def attention(**changes: Any) -> Attention:
     return Attention(name="attn", **(values | changes))
 
 
-@pytest.mark.parametrize(("chip", "says"), [("t4", "SM75"), ("v100-sxm2-32gb", "SM70")])
+@for_each(("chip", "says"), [("t4", "SM75"), ("v100-sxm2-32gb", "SM70")])
 def test_before_sm80_attention_goes_through_sdpa_and_says_so(chip: str, says: str) -> None:
     with standin(chip):
         pool = OperandPool("cuda", 1 << 24)

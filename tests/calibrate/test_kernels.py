@@ -15,6 +15,7 @@ from calibrate.kernels.operands import NoKernelError, OperandPool  # noqa: E402
 from inferplan.work import ops  # noqa: E402
 from inferplan.work.formats import FORMATS  # noqa: E402
 from inferplan.work.ops import Attention, Mask, Op  # noqa: E402
+from tests.cases import for_each  # noqa: E402
 
 FP32, BF16, FP8, INT8, INT4 = (FORMATS[name] for name in ("fp32", "bf16", "fp8", "int8", "int4"))
 CAUSAL = Mask()
@@ -111,13 +112,13 @@ def test_every_operator_has_a_sample() -> None:
     assert not [kind.__name__ for kind in concrete() if kind not in sampled]
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@for_each("name", SAMPLES)
 def test_result_equals_the_reference(name: str, pool: OperandPool) -> None:
     kernel = build(SAMPLES[name], pool)
     assert check(kernel) <= kernel.tolerance
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name.split()[0] in ("matmul", "norm", "gather", "copy")])
+@for_each("name", [name for name in SAMPLES if name.split()[0] in ("matmul", "norm", "gather", "copy")])
 def test_operands_weigh_what_the_operator_reads(name: str, pool: OperandPool) -> None:
     """Bytes of the operands against ``Work.read``, with scales and indices aside."""
     op = SAMPLES[name]
@@ -129,7 +130,7 @@ def test_operands_weigh_what_the_operator_reads(name: str, pool: OperandPool) ->
     assert large == pytest.approx(float(op.work().read), rel=0.06)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "op",
     [
         matmul(FORMATS["nvfp4"], FORMATS["nvfp4"]),

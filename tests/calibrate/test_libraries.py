@@ -24,6 +24,7 @@ from inferplan.work.formats import find_format  # noqa: E402
 from inferplan.work.ops import Attention, GroupedMatmul, Mask, Matmul  # noqa: E402
 from tests.calibrate import kernel_libraries as fakes  # noqa: E402
 from tests.calibrate.standin import dies_after, out_of_memory, standin  # noqa: E402
+from tests.cases import for_each  # noqa: E402
 
 BF16, FP8, FP8_BLOCK = (find_format(name) for name in ("bf16", "fp8", "fp8-block"))
 HOPPER, AMPERE, ADA = (Target(kind="cuda", sm=sm) for sm in (90, 80, 89))
@@ -73,7 +74,7 @@ def right(kernel: Kernel, library: str) -> None:
     assert check(kernel) <= kernel.tolerance
 
 
-@pytest.mark.parametrize(
+@for_each(
     "op",
     [
         attention(**PROMPT),
@@ -93,7 +94,7 @@ def test_flash_attention_3(op: Attention, monkeypatch: pytest.MonkeyPatch) -> No
     right(build(op, pool(HOPPER)), "flash-attention-3")
 
 
-@pytest.mark.parametrize("op", [attention(**PROMPT), attention(), attention(**PROMPT, kv_heads=8, key_dim=96)])
+@for_each("op", [attention(**PROMPT), attention(), attention(**PROMPT, kv_heads=8, key_dim=96)])
 def test_flash_attention_2_has_blocks_of_256_and_values_of_the_keys_width(
     op: Attention, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +102,7 @@ def test_flash_attention_2_has_blocks_of_256_and_values_of_the_keys_width(
     right(build(op, pool(AMPERE)), "flash-attention-2")
 
 
-@pytest.mark.parametrize("op", [attention(**PROMPT, mask=WINDOW), attention(), attention(heads=2, mask=WINDOW)])
+@for_each("op", [attention(**PROMPT, mask=WINDOW), attention(), attention(heads=2, mask=WINDOW)])
 def test_flashinfer_is_planned_once(op: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is the engine's work of a step, not of a layer: it is no part of what is timed."""
     install(monkeypatch, fakes.flashinfer())
@@ -144,7 +145,7 @@ def test_deep_gemm_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fakes.calls["grouped"] == 2, "once at the small size, once here"
 
 
-@pytest.mark.parametrize("weight", [BF16, FP8, FP8_BLOCK], ids=lambda f: f.name)
+@for_each("weight", [BF16, FP8, FP8_BLOCK], ids=lambda f: f.name)
 def test_fused_experts(weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, fakes.fused_moe())
     source = BF16 if weight == BF16 else FP8

@@ -24,6 +24,7 @@ from inferplan.models.layers import parse_layer  # noqa: E402
 from inferplan.models.spec import LayerGroup, ModelSpec  # noqa: E402
 from inferplan.work.formats import FORMATS  # noqa: E402
 from tests.calibrate.test_kernels import FP8, INT4, SAMPLES, attention, grouped, matmul  # noqa: E402
+from tests.cases import for_each  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_a_wrong_kernel_is_refused(measurer: TorchMeasurer, monkeypatch: pytest.
     assert "float64 reference" in str(measurer.refusal(SAMPLES["matmul bf16"]))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@for_each("name", SAMPLES)
 def test_small_operators_are_of_the_same_kernel(name: str) -> None:
     op = SAMPLES[name]
     assert (small(op).kernel.split(".")[0], small(op).label) == (op.kernel.split(".")[0], op.label)
@@ -98,7 +99,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each("name", MODELS)
 def test_a_decode_step_continues_a_prefill(name: str) -> None:
     """The cache is used: the state after twenty tokens at once equals that after nineteen and then one."""
     model = WholeModel(MODELS[name], "cpu", "fp32", FusedMaps())
@@ -179,7 +180,7 @@ def test_a_block_is_filled_only_as_far_as_it_is_handed_out() -> None:
     assert filled == [300, 600, 900, 900]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rate", "budget", "short", "size"),
     [
         (0.4e9, 30.0, True, 1.2e9),  # a tenth of 30 s at 0.4 GB/s

@@ -20,6 +20,7 @@ from inferplan.errors import InputFileError, UsageError
 from tests.calibrate.synthetic import SyntheticMeasurer
 from tests.calibrate.test_cli import call
 from tests.calibrate.test_kernels import matmul
+from tests.cases import for_each
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def edited(path: Path, kind: str, **values: Any) -> None:
 NAN, INFINITE = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "values"),
     [
         *[("sample", {"seconds": value}) for value in ("abc", NAN, INFINITE, -1.0, 0.0, None, [1], True, 10**40)],
@@ -68,10 +69,12 @@ NAN, INFINITE = float("nan"), float("inf")
 def test_values_that_nothing_can_measure_are_refused_by_their_line(
     kind: str, values: dict[str, Any], raw: Path
 ) -> None:
+    whole = raw.read_text()
     edited(raw, kind, **values)
     line = {"provenance": 1, "ceiling": 2, "shape": 3, "sample": 4}[kind]
     with pytest.raises(InputFileError, match=rf"raw.jsonl:{line}: not a record of a calibration"):
         read(raw)
+    raw.write_text(whole)
 
 
 def test_a_sample_without_its_shape_is_refused(raw: Path) -> None:
@@ -99,7 +102,7 @@ def test_a_file_cut_at_any_place_is_read_and_resumed_alike(raw: Path) -> None:
         assert (list(seen.shapes), seen.samples, seen.ceilings) == (list(again.shapes), again.samples, again.ceilings)
 
 
-@pytest.mark.parametrize("content", ["a diary, and its only copy", '{"a": 1}\n{"b": 2}\n', "name: x\nconstants: {}\n"])
+@for_each("content", ["a diary, and its only copy", '{"a": 1}\n{"b": 2}\n', "name: x\nconstants: {}\n"])
 def test_a_file_of_something_else_is_left_as_it_is(content: str, tmp_path: Path) -> None:
     path = tmp_path / "own.txt"
     path.write_text(content)
@@ -109,7 +112,7 @@ def test_a_file_of_something_else_is_left_as_it_is(content: str, tmp_path: Path)
     assert path.read_text() == content
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("named", "words"),
     [
         ({"out": "h.jsonl"}, "--out and --raw are the same file"),
@@ -138,7 +141,7 @@ def test_a_slow_device_is_not_taken_for_the_one_that_it_is_said_to_be(tmp_path: 
     assert not (tmp_path / "a.yaml").exists()
 
 
-@pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])
+@for_each("seed", ["-1", "99999999999999999999"])
 def test_a_seed_that_no_generator_takes_is_refused(
     seed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from calibrate.session.raw_file import Session, read
 from inferplan.catalog.files import read_yaml
 from tests.calibrate.standin import Failure, dies_after, interrupted, standin
 from tests.calibrate.standin.designs import SMALL_GPU
+from tests.cases import for_each
 
 DESIGN = replace(
     SMALL_GPU,
@@ -81,7 +82,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Ses
     return constants(out), read(out.with_suffix(".jsonl")), calls
 
 
-@pytest.mark.parametrize("point", (0, 3, 5, 8, 9))
+@for_each("point", (0, 3, 5, 8, 9))
 def test_a_kill_loses_nothing(point: int, whole: tuple[dict[str, Any], Session, int], tmp_path: Path) -> None:
     expected, session, calls = whole
     out, error = tmp_path / "out.yaml", (KeyboardInterrupt, SystemExit)[point % 2]

@@ -31,6 +31,7 @@ from inferplan.work.formats import find_format
 from inferplan.work.ops import Op
 from tests.calibrate.synthetic import DESIGN, TRUTH, SyntheticMeasurer
 from tests.calibrate.test_kernels import SAMPLES, matmul
+from tests.cases import for_each
 
 BF16 = find_format("bf16")
 
@@ -47,16 +48,21 @@ def run(measurer: SyntheticMeasurer, raw: Path, budget: float = 120.0, **changes
     return fit(read(raw), measurer.device, settings)
 
 
-def test_fit_recovers_the_constants_of_a_device(tmp_path: Path) -> None:
-    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Of a run in which nothing happens."""
+    return run(SyntheticMeasurer(), tmp_path_factory.mktemp("ordinary") / "raw.jsonl")
+
+
+def test_fit_recovers_the_constants_of_a_device(ordinary: Outcome) -> None:
     for kernel in ("matmul", "attention.prefill", "attention.decode"):
-        found, true = outcome.calibration.constants[kernel]["bf16"], TRUTH.constants[kernel]["bf16"]
+        found, true = ordinary.calibration.constants[kernel]["bf16"], TRUTH.constants[kernel]["bf16"]
         assert found.overhead == pytest.approx(true.overhead, rel=0.05), kernel
         assert found.sharpness == true.sharpness, kernel
         assert found.memory == pytest.approx(true.memory, rel=0.02), kernel
-        assert outcome.calibration.held_out[kernel]["bf16"]["median"] < 0.01, kernel
-    assert outcome.calibration.constants["matmul"]["bf16"].math == pytest.approx(0.7, rel=0.02)
-    assert outcome.calibration.constants["attention.prefill"]["bf16"].math == pytest.approx(0.5, rel=0.02)
+        assert ordinary.calibration.held_out[kernel]["bf16"]["median"] < 0.01, kernel
+    assert ordinary.calibration.constants["matmul"]["bf16"].math == pytest.approx(0.7, rel=0.02)
+    assert ordinary.calibration.constants["attention.prefill"]["bf16"].math == pytest.approx(0.5, rel=0.02)
 
 
 def test_noise_of_five_percent_moves_predictions_by_less(tmp_path: Path) -> None:
@@ -72,8 +78,8 @@ def test_noise_of_five_percent_moves_predictions_by_less(tmp_path: Path) -> None
     assert matmul_fit.memory == pytest.approx(0.8, rel=0.05)
 
 
-def test_whole_models_are_predicted_from_operators_alone(tmp_path: Path) -> None:
-    rows = step_rows(run(SyntheticMeasurer(), tmp_path / "raw.jsonl"))
+def test_whole_models_are_predicted_from_operators_alone(ordinary: Outcome) -> None:
+    rows = step_rows(ordinary)
     assert {row.step.new > 1 for row in rows} == {True, False}
     for row in rows:
         assert row.off == pytest.approx(0.0, abs=0.02)
@@ -95,11 +101,13 @@ def test_calibration_file_loads_and_says_where_it_is_from(tmp_path: Path) -> Non
     assert {"median", "mape", "p90", "worst", "bias", "n", "worst_shape"} <= set(loaded.held_out["matmul"]["bf16"])
 
 
-@pytest.mark.parametrize("budget", [30.0, 120.0, 600.0])
+@for_each("budget", [30.0, 120.0, 600.0])
 def test_budget_is_honoured(tmp_path: Path, budget: float) -> None:
     """By the device's clock; what is kept back (a few seconds) is for the fit and the report."""
     measurer = SyntheticMeasurer(visit=0.1)
-    run(measurer, tmp_path / "raw.jsonl", budget)
+    file = RawFile.open(tmp_path / "raw.jsonl")
+    Run(measurer, file, Settings(budget=budget, design=DESIGN), quiet).measure()
+    file.close()
     assert measurer.now <= budget
     assert measurer.now >= 0.85 * budget - 5.0
 
@@ -157,8 +165,9 @@ def test_check_passes_on_the_same_device_and_reports_a_wrong_constant(tmp_path: 
     assert next(row.bias for row in rows if row.kernel == "matmul") < -0.2, "predicted is faster than measured"
 
 
-def test_a_check_goes_on_after_a_shape_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+def test_a_check_goes_on_after_a_shape_that_does_not_fit(
+    ordinary: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure = SyntheticMeasurer.measure
 
     def tight(self: SyntheticMeasurer, op: Op, seconds: float) -> Sample:
@@ -167,7 +176,7 @@ def test_a_check_goes_on_after_a_shape_that_does_not_fit(tmp_path: Path, monkeyp
         return measure(self, op, seconds)
 
     monkeypatch.setattr(SyntheticMeasurer, "measure", tight)
-    found = check(SyntheticMeasurer(), outcome.calibration, Settings(budget=30.0, design=DESIGN), quiet)
+    found = check(SyntheticMeasurer(), ordinary.calibration, Settings(budget=30.0, design=DESIGN), quiet)
     kernels = {row.kernel for row in found.rows}
     assert "matmul" in kernels and "norm" not in kernels
     assert found.unchecked[("norm", "any")] == "out of memory"
@@ -177,8 +186,7 @@ def test_a_check_goes_on_after_a_shape_that_does_not_fit(tmp_path: Path, monkeyp
     assert "Not checked: norm any: out of memory." in report.notes
 
 
-def test_a_check_ends_when_the_device_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
+def test_a_check_ends_when_the_device_is_lost(ordinary: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def lost(*_: object) -> Any:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -187,7 +195,7 @@ def test_a_check_ends_when_the_device_is_lost(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(measurer, "measure", lost)
     monkeypatch.setattr(measurer, "synchronize", lost)
     with pytest.raises(DeviceLostError, match="illegal memory access") as caught:
-        check(measurer, outcome.calibration, Settings(budget=30.0, design=DESIGN), quiet)
+        check(measurer, ordinary.calibration, Settings(budget=30.0, design=DESIGN), quiet)
     assert caught.value.exit_code == 2
 
 
@@ -202,12 +210,11 @@ class SlowToBegin(SyntheticMeasurer):
         return super().refusal(op)
 
 
-def test_a_check_too_short_for_a_slow_machine_still_visits_every_kernel(tmp_path: Path) -> None:
+def test_a_check_too_short_for_a_slow_machine_still_visits_every_kernel(ordinary: Outcome) -> None:
     """4 s of budget, 4 s to the end of the first visit: seven kernels take 28 s, and not one of them twice."""
-    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
     measurer = SlowToBegin()
-    rows = check(measurer, outcome.calibration, Settings(budget=4.0, design=DESIGN), quiet).rows
-    stored = {(kernel, label) for kernel, formats in outcome.calibration.constants.items() for label in formats}
+    rows = check(measurer, ordinary.calibration, Settings(budget=4.0, design=DESIGN), quiet).rows
+    stored = {(kernel, label) for kernel, formats in ordinary.calibration.constants.items() for label in formats}
     assert {(row.kernel, row.label) for row in rows} == stored - {("collective.all_reduce", "any")}
     assert {row.shapes for row in rows} == {1}
     assert measurer.now == 4.0 * len(rows)
@@ -220,10 +227,9 @@ def test_a_run_too_short_for_a_slow_machine_still_fits_the_matmul(tmp_path: Path
     assert len(outcome.train) + len(outcome.test) == 7
 
 
-def test_a_check_of_kernels_that_do_not_run_here_says_why(tmp_path: Path) -> None:
-    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
-    only = outcome.calibration.constants["matmul"]
-    stored = outcome.calibration.model_copy(update={"constants": {"matmul": only}})
+def test_a_check_of_kernels_that_do_not_run_here_says_why(ordinary: Outcome) -> None:
+    only = ordinary.calibration.constants["matmul"]
+    stored = ordinary.calibration.model_copy(update={"constants": {"matmul": only}})
     with pytest.raises(MissingFactError, match="none of the stored kernels") as caught:
         check(SyntheticMeasurer(refuse="matmul"), stored, Settings(budget=4.0, design=DESIGN), quiet)
     assert caught.value.because == "no matmul here"
@@ -236,9 +242,8 @@ def test_a_raw_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
-def test_check_on_the_command_line_exits_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = run(SyntheticMeasurer(), tmp_path / "raw.jsonl")
-    write_calibration(outcome.calibration, tmp_path / "out.yaml")
+def test_check_on_the_command_line_exits_6(ordinary: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_calibration(ordinary.calibration, tmp_path / "out.yaml")
     monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
     options = Options(budget=20.0, calibration=tmp_path / "out.yaml", only_check=True)
     assert "matmul" in json.dumps(execute(options, SyntheticMeasurer()).record)
@@ -295,7 +300,7 @@ def test_too_little_is_said(tmp_path: Path) -> None:
         fit(read(tmp_path / "raw.jsonl"), measurer.device, Settings(budget=1.0))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@for_each("name", SAMPLES)
 def test_operators_survive_the_raw_file(name: str) -> None:
     op = SAMPLES[name]
     again = decode(json.loads(json.dumps(encode(op))))

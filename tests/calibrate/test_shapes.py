@@ -29,6 +29,7 @@ from inferplan.errors import InfeasibleError, UnknownNameError
 from inferplan.estimate.roofline import price
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, GroupedMatmul, Matmul, Op
+from tests.cases import for_each
 
 BF16 = find_format("bf16")
 MIB = 2**20
@@ -96,7 +97,7 @@ def test_no_step_holds_more_tokens_than_an_engine_takes(found: dict[str, Candida
             assert op.batch * op.new <= 8192
 
 
-@pytest.mark.parametrize(("gpu", "tokens"), [("h200-sxm", 8192), ("b200-sxm", 16384), ("t4", 8192)])
+@for_each(("gpu", "tokens"), [("h200-sxm", 8192), ("b200-sxm", 16384), ("t4", 8192)])
 def test_the_largest_step_is_that_of_engines(gpu: str, tokens: int) -> None:
     """vLLM 0.18 and SGLang 0.5 raise their 8192 to 16384 on 160 GB and more; TensorRT-LLM has 8192 everywhere."""
     assert largest_step(load_hardware(gpu)) == tokens
@@ -165,7 +166,7 @@ def test_the_model_held_out_is_another_when_the_user_asks_for_it() -> None:
     assert GPU.fitted_to(GPU.held_out).stranger is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "memory", "error", "says"),
     [
         ("llama-9.9-8b", 1e12, UnknownNameError, "llama-9.9-8b"),
@@ -191,7 +192,7 @@ def test_a_model_comes_by_path(tmp_path: Path) -> None:
     assert {op.n for op in own if isinstance(op, Matmul)} == {1280, 640, 3328, 9000}
 
 
-@pytest.mark.parametrize(("gpu", "base"), [("h200-sxm", "bf16"), ("t4", "fp16"), ("v100-sxm2-32gb", "fp16")])
+@for_each(("gpu", "base"), [("h200-sxm", "bf16"), ("t4", "fp16"), ("v100-sxm2-32gb", "fp16")])
 def test_the_base_format_is_one_that_the_device_has(gpu: str, base: str) -> None:
     hardware = load_hardware(gpu)
     design = SMALL.on(hardware)
@@ -200,7 +201,7 @@ def test_the_base_format_is_one_that_the_device_has(gpu: str, base: str) -> None
     assert labels == {base}
 
 
-@pytest.mark.parametrize(("design", "gpu"), [(SMALL, "h200-sxm"), (CPU, "xeon-8480plus")])
+@for_each(("design", "gpu"), [(SMALL, "h200-sxm"), (CPU, "xeon-8480plus")])
 def test_designed_shapes_cover_each_kernel(design: Design, gpu: str) -> None:
     small = replace(design, models=design.models[:1], quantised_models=())
     chosen = choose(candidates(small, load_hardware(gpu)).values(), 90, design.base)

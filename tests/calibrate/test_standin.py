@@ -27,6 +27,7 @@ from tests.calibrate.standin import (
     refuses,
     standin,
 )
+from tests.cases import for_each
 
 BF16 = find_format("bf16")
 
@@ -61,7 +62,7 @@ def test_everything_is_undone() -> None:
         torch.empty(2, device="cuda")
 
 
-@pytest.mark.parametrize("name", CHIPS)
+@for_each("name", CHIPS)
 def test_every_chip_is_identified_as_torch_would(name: str) -> None:
     with standin(name) as device:
         found = identify(device.chip.kind)

@@ -26,6 +26,7 @@ from inferplan.estimate.roofline import price
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Collective, Mask, Matmul, Op
 from tests.calibrate.synthetic import DESIGN, TRUTH, SyntheticMeasurer
+from tests.cases import for_each
 
 H200 = load_hardware("h200-sxm")
 BF16 = find_format("bf16")
@@ -161,7 +162,7 @@ def disturb(made: Session, visits: int, **why: Any) -> None:
         made.samples[key][index] = replace(made.samples[key][index], **why)
 
 
-@pytest.mark.parametrize("why", [{"waited": 0.5}, {"disturbed": "another process"}])
+@for_each("why", [{"waited": 0.5}, {"disturbed": "another process"}])
 def test_a_run_of_which_most_was_disturbed_is_refused(why: dict[str, Any]) -> None:
     """Fifteen shapes, thirty visits: with fifteen disturbed it is fitted, with sixteen it is not, unless asked for."""
     half = session(MATMULS)
@@ -250,13 +251,13 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has /dev/full")
-def test_a_device_without_room() -> None:
+def test_a_device_without_room(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match="cannot write /dev/full") as caught:
         write_text(Path("/dev/full"), "text" * 10000)
     assert caught.value.because == "No space left on device"
     measurer = SyntheticMeasurer()
     with pytest.raises(InputFileError, match="cannot write /dev/full"):
-        execute(Options(budget=60.0, out=Path("/tmp/unused.yaml"), raw=Path("/dev/full")), measurer)
+        execute(Options(budget=60.0, out=tmp_path / "unused.yaml", raw=Path("/dev/full")), measurer)
     assert measurer.visits == 0
 
 

@@ -25,6 +25,7 @@ from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Calibration
 from inferplan.estimate.graph import build
 from inferplan.models.spec import ModelSpec
+from tests.cases import for_each
 from tools.accuracy import cpu, cpu_page
 from tools.accuracy.cpu import LOADS, Comparison, Sizes, Timed, compared, drift, independent_model, shared_shapes
 
@@ -95,7 +96,7 @@ def test_the_independent_model_is_a_llama() -> None:
     assert torch.equal(torch.stack(mine), torch.stack(theirs))
 
 
-@pytest.mark.parametrize("load", [(2, 9, 0), (3, 1, 20)])
+@for_each("load", [(2, 9, 0), (3, 1, 20)])
 def test_the_model_that_is_priced_is_the_one_that_runs(load: tuple[int, int, int]) -> None:
     """torch's own count of FLOP in matmuls, the linear layers of which are those of the graph."""
     model = independent_model(TINY, torch.float32)

@@ -7,6 +7,7 @@ import pytest
 from inferplan.validation.predict import Prediction
 from inferplan.validation.rows import Measured, Row
 from inferplan.validation.score import Scored
+from tests.cases import for_each
 from tools.accuracy.frontier import pick, share_of_best
 
 
@@ -26,7 +27,7 @@ WIDE, NARROW, SLOW = form("wide", (24, 900), (20, 800)), form("narrow", (12, 300
 FORMS = [WIDE, NARROW, SLOW]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("speed", "picked", "share"),
     [
         (15, SLOW, 1.0),  # 66.7 ms: the slow one is predicted best, and is

@@ -16,6 +16,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.rows import Run
+from tests.cases import for_each
 from tools.fitting.published.batches import batch_traffic, static_run
 from tools.fitting.published.host import Case, HostFit
 from tools.fitting.published.peaks import Peak, tuned
@@ -24,7 +25,7 @@ from tools.fitting.serving_host import closed_loop, open_loop
 ROW = {"model": "Llama-2-7b-hf", "hardware": "H100-80GB", "precision": "fp16/bf16", "tp": "1"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tokens", "prompt", "output", "flags"),
     [
         (1e6, 128, 128, (4096, 8192)),  # 3906.25 -> 16 * 256; 7812.5 -> 16 * 512
@@ -66,7 +67,7 @@ MEASURED = [
 ]
 
 
-@pytest.mark.parametrize(("model", "gpu", "weights", "tp", "prompt", "output", "rate"), MEASURED)
+@for_each(("model", "gpu", "weights", "tp", "prompt", "output", "rate"), MEASURED)
 def test_maximum_throughput(
     model: str, gpu: str, weights: str, tp: int, prompt: float, output: float, rate: float
 ) -> None:
@@ -85,9 +86,7 @@ def test_maximum_throughput(
     assert usual.output_rate < found.output_rate
 
 
-@pytest.mark.parametrize(
-    ("tp", "users", "interval"), [(2, 32, 0.020064), (4, 8, 0.010596), (4, 128, 0.025631), (8, 128, 0.019277)]
-)
+@for_each(("tp", "users", "interval"), [(2, 32, 0.020064), (4, 8, 0.010596), (4, 128, 0.025631), (8, 128, 0.019277)])
 def test_vllm_that_does_not_schedule_ahead(tp: int, users: int, interval: float) -> None:
     """Qwen3-32B with vLLM 0.12.0 on H100, prompts and outputs of 1,024 in a closed loop: measured seconds a token (the
     campaign of fixed lengths). As 0.18, whose host works while the device does, they would be 9 to 25 % shorter."""
@@ -109,7 +108,7 @@ def test_vllm_that_does_not_schedule_ahead(tp: int, users: int, interval: float)
     assert predicted("0.18.1") < 0.93 * interval
 
 
-@pytest.mark.parametrize(("batch", "seconds"), [("1", 7.8385), ("64", 32.6412)])
+@for_each(("batch", "seconds"), [("1", 7.8385), ("64", 32.6412)])
 def test_vllm_of_2024(batch: str, seconds: float) -> None:
     """Argonne's LLM-Inference-Bench, Plots/All_results.csv at 4211f5d; the vLLM of today is faster by a quarter."""
     run = static_run({**ROW, "batch": batch, "isl": "1024", "osl": "1024"}, "vllm")

@@ -17,6 +17,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import Pricing, price_rows
+from tests.cases import for_each
 from tools.fitting.published import llama
 
 TRUE = {"stream": 0.8, "cache": 0.5, "layer": 5e-5, "wide": 0.6, "quantised": 0.4, "attention": 0.1}
@@ -93,7 +94,7 @@ def test_runs_that_speed_up_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("card", "file"),
     [
         ("m4-max", "apple"),
@@ -110,7 +111,7 @@ def test_class_of_a_device(card: str, file: str) -> None:
     assert found is not None and found.stem == f"llama.cpp-{file}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("card", "share", "per_second"),
     [("rtx-4090", 0.23, 660.6e12), ("rtx-pro-6000-ws", 0.20, 1007.6e12), ("h100-sxm", 0.094, 1978.9e12)],
 )
@@ -121,7 +122,7 @@ def test_a_prompt_reaches_the_published_share_of_int8(card: str, share: float, p
     assert 512 * 2 * 6.476e9 / seconds / per_second == pytest.approx(share, rel=0.05)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpu", "model", "quant", "prompt", "output", "rate", "within"),
     [  # Apple: llama-bench, truths MAC-002 to MAC-012 and XD-2023; no 7B is in the fit
         ("m1-pro-14core", "llama-2-7b", "fp16", 1, 129, 12.75, 0.05),

@@ -18,6 +18,7 @@ from inferplan.work.formats import find_format, uniform
 from inferplan.work.ops import Elementwise, IndexSelect, Mask
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
+from tests.cases import for_each
 from tools.fitting.tables.mechanism_fit import LABELS, held_out, measured, with_caches, without_mechanisms
 
 H200 = load_hardware("h200-sxm")
@@ -68,7 +69,7 @@ def test_decodes_of_deepseek_v4_on_h200() -> None:
     assert np.median(np.abs(1.0 / ratios - 1.0)) <= fit.error["p90"] < 0.2
 
 
-@pytest.mark.parametrize(("tokens", "milliseconds"), [(16384, 0.579), (131072, 4.592)])
+@for_each(("tokens", "milliseconds"), [(16384, 0.579), (131072, 4.592)])
 def test_streams_spread_on_h200(tokens: float, milliseconds: float) -> None:
     """aiconfigurator's ``mhc_module``, ``mhc_post`` of vLLM on H200 SXM: 4 streams of 4,096, two sites."""
     bf16 = find_format("bf16")

@@ -14,6 +14,7 @@ from inferplan.devices.constants import Calibration, Fit
 from inferplan.estimate.roofline import price
 from inferplan.validation.rows import row_of
 from inferplan.validation.run import price_rows
+from tests.cases import for_each
 from tools.accuracy.data_centre import one_factor
 from tools.accuracy.published_rows import serving_rows
 from tools.accuracy.scores import pairs_of
@@ -90,7 +91,7 @@ def test_one_step_finds_the_constant_that_is_off() -> None:
     assert _step({"latents": 0.8}, -error, slopes)["latents"] == pytest.approx(UNKNOWNS["latents"].high)  # in bounds
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@for_each("engine", ["vllm", "sglang"])
 def test_large_published_matmuls_on_mi300x_are_within_a_fifth(engine: str) -> None:
     constants, device = load_kernels(load_hardware("mi300x"), None, engine), load_hardware("mi300x")
     for gpu, _, measurement in matmuls(figures()):
@@ -108,7 +109,7 @@ def test_rccl_on_mi300x_is_within_an_eighth_but_for_latency() -> None:
         assert float(stacked.predict(fit)[0]) == pytest.approx(measurement.seconds, rel=off)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "tpot", "ttft"),
     [
         ({"isl": "1024", "osl": "8192", "concurrency": "64"}, 21.746, 122.3),  # ix1136
@@ -128,7 +129,7 @@ def test_deepseek_r1_as_it_was_measured(change: dict[str, str], tpot: float, ttf
     assert found.prediction.at("ttft", "median") == pytest.approx(ttft * 1e-3, rel=0.25)
 
 
-@pytest.mark.parametrize("name", sorted(SINCE))
+@for_each("name", sorted(SINCE))
 def test_files_say_how_far_off_they_are_on_the_other_gpu(name: str) -> None:
     file = config_root() / "calibration" / f"{name}.yaml"
     held = validate(file, read_yaml(file), Calibration).held_out["serving"]
@@ -170,7 +171,7 @@ def test_a_batch_is_told_as_tokens_a_second(tmp_path: Path) -> None:
     assert (gaudi.engine, gaudi.batch, gaudi.model) == ("none", 44, "mistral-7b-v0.3")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "every", "metric", "limit"),
     [("gaudi3.csv", 1, "rate", 0.2), ("tpu_v6e.csv", 6, "tpot", 0.2), ("tpu_v6e.csv", 6, "ttft", 0.2)],
 )

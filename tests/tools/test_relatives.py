@@ -11,13 +11,14 @@ from inferplan.catalog.files import config_root, load_hardware, names
 from inferplan.devices.constants import ANY, Calibration, Fit
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Matmul
+from tests.cases import for_each
 from tools.fitting.tables.choose import DeviceTables
 from tools.fitting.tables.relatives import carried_ratios, others_of, pooled_errors
 
 BF16 = find_format("bf16")
 
 
-@pytest.mark.parametrize("name", names("hardware"))
+@for_each("name", names("hardware"))
 def test_a_relative_has_constants_of_its_own_and_the_same_maker(name: str) -> None:
     device = load_hardware(name)
     if device.relative is not None:
@@ -26,7 +27,7 @@ def test_a_relative_has_constants_of_its_own_and_the_same_maker(name: str) -> No
         assert (relative.vendor, relative.memory.kind[:3]) == (device.vendor, device.memory.kind[:3])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "relative"), [("gb300", "b200-hgx"), ("h20", "h100-sxm"), ("mi325x", "mi300x"), ("mi350x", "mi355x")]
 )
 def test_a_device_takes_the_constants_of_its_relative(name: str, relative: str) -> None:
@@ -37,7 +38,7 @@ def test_a_device_takes_the_constants_of_its_relative(name: str, relative: str) 
     assert (carried.basis, other.basis, other.source) == ("transferred", "transferred", f"{relative}'s constants")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "kind"),
     [("gh200-144gb", "same_chip"), ("h800", "same_chip"), ("h20", "other_chip"), ("h100-pcie", "other_chip")],
 )
@@ -46,7 +47,7 @@ def test_its_band_is_that_of_chips_as_alike_that_were_measured(name: str, kind: 
     assert fit is not None and fit.error == getattr(relatives(), kind)["vllm"]["attention.decode"]["bf16"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("library", "kernel"),
     [("trtllm", "attention.decode"), ("trtllm", "collective.all_reduce"), ("sglang", "grouped_matmul")],
 )

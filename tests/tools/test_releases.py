@@ -14,6 +14,7 @@ pytest.importorskip("pandas")
 from calibrate.fit import Measurement, stack
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Fit
+from tests.cases import for_each
 from tools.fitting.tables.read import measurement_of, read_tables, refusal
 from tools.fitting.tables.releases import FEWEST, changed, difference, off_the_fast_path, usable
 
@@ -65,7 +66,7 @@ def test_a_release_far_slower_than_those_around_it_ran_off_its_fast_path(middle:
     assert off_the_fast_path(releases) == slow
 
 
-@pytest.mark.parametrize("factor", [0.8, 1.0, 1.5])
+@for_each("factor", [0.8, 1.0, 1.5])
 def test_a_release_has_the_constants_on_file_times_few_factors(factor: float) -> None:
     """All rows take ``factor`` times as long: every constant moves by it, and the shape of the law stays."""
     fit = changed(ON_FILE, stack(rows(factor), H100, ("depth",)))
