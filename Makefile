@@ -43,7 +43,7 @@ unit: install
 
 # Tests that wait more than they compute: of a browser, of a package that is built, of a process that is stopped.
 slow: install
-	$(BIN)/python -m pytest -q -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m slow $$(grep -rl 'mark\.slow' tests --include='test_*.py') $(PYTEST_ARGS)
 
 # Every model that transformers builds, where `unit` takes a sample: .ci/run asks for it when the kept hash of what it
 # depends on is no longer that of the code. Commit the new one.

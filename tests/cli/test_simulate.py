@@ -145,6 +145,7 @@ def test_every_knob_is_taken(run: Run) -> None:
     assert record["slo"] == {"ttft_s": 1.0, "tpot_s": 0.1}
 
 
+@pytest.mark.slow
 def test_cache_tiers_are_those_of_the_option(run: Run) -> None:
     load = ("--rate", "1", "--requests", "40", "--prompt", "512", "--output", "16", "--turns", "4")
     tiers = ("--cache-tier", "host:2GB:25GB/s", "--cache-tier", "store:1TB:10GB/s:2ms:shared")
@@ -157,6 +158,7 @@ def test_cache_tiers_are_those_of_the_option(run: Run) -> None:
     assert run(*BASE, *load, "--format", "json").json["cache_tiers"] is None
 
 
+@pytest.mark.slow
 def test_a_price_of_a_tier_is_paid_by_every_device_and_of_a_shared_one_once(run: Run) -> None:
     """Two replicas of two devices: 4 x 2 GB at 3 USD a month of 730 hours, 1,000 GB once at 0.002 USD an hour."""
     load = ("--rate", "1", "--requests", "40", "--prompt", "512", "--output", "16", "--turns", "4", "--tp", "2")
