@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from inferplan.answers.power import RunEnergy, run_energy
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble, load_engine
 from inferplan.catalog.power import power_shares
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
@@ -53,7 +53,7 @@ MASK = 3.0
 
 def of_vllm(made: Deployment) -> Deployment:
     """The deployment under an engine whose masks are known."""
-    return replace(made, engine=made.engine.model_copy(update={"name": "vllm"}))
+    return replace(made, engine=made.engine.model_copy(update={"masks": load_engine("vllm").masks}))
 
 
 def masks(share: float = 1.0, mask_time: float = MASK, **more: Any) -> Structured:
