@@ -115,6 +115,8 @@ class Run:
             traffic = sessions_of(self.sessions, self.load["arrivals"]).requests()
             told = {"samples": self.load.get("samples", 1), "classes": self.load.get("classes", ())}
             traffic = replace(traffic, **told, of=np.zeros(len(traffic), dtype=np.int64) if told["classes"] else None)
+            if "adapters" in self.load:
+                traffic = traffic.naming(self.load["adapters"], 0)
         return deployment, traffic, self.flags, Options(**{**self.options, "fleet": Fleet(**self.fleet)})
 
 
@@ -545,6 +547,8 @@ def alone(names: tuple[str, ...]) -> tuple[float, float]:
 def test_estimate_and_simulate_price_an_idle_replica_alike() -> None:
     apart = []
     for names in (*((name,) for name in ALONE), *combinations(ALONE, 2)):
+        if not goes_together("estimate", names):  # as a run has them a batch has not
+            continue
         if names == ("samples", "pipelines"):  # two batches in flight of a static batch; a run has both in one step
             continue
         try:

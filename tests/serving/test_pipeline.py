@@ -473,13 +473,14 @@ def test_fleets_of_pipelines_and_of_lockstep_ranks() -> None:
         arrivals=OpenLoop(rate=20.0), prompt=Lengths(mean=512), output=Lengths(mean=64), requests_count=200
     )
     for parallel in (Parallelism(pp=2, replicas=2), Parallelism(dp=2, replicas=2)):
-        served = deployment("olmoe-1b-7b-0924", "h100-sxm", parallel=parallel)
         for fleet in (
             Fleet(),
             Fleet(routing="least-loaded"),
             Fleet(routing="prefix-aware"),
             Fleet(prefill=1, decode=2),
         ):
+            own = replace(parallel, replicas=1) if fleet.disaggregated else parallel  # pools have numbers of their own
+            served = deployment("olmoe-1b-7b-0924", "h100-sxm", parallel=own)
             run = simulate(served, traffic, options=Options(fleet=fleet))
             assert run.counts["finished"] == 200
             assert sum(meter.decode_tokens for meter in run.meters) == 200 * 63
