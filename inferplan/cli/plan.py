@@ -263,7 +263,6 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     base, demand = _with_media(Request(model=model, gpu="", media=made_of(MediaAsked, values)), demand, named)
     demand = replace(_naming_adapters(demand, values), structured=made_if_asked(Structured, values))
     slots = _tried(values["max_loras"], "--max-loras") or ()
-    lora = made_of(LoraAsked, {**values, "max_loras": slots[0] if slots else None})
     slo = screened_by(demand.classes) if demand.classes else _slo(values, named, demand)
     gpus = tuple(gpu_name(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in gpus)
@@ -276,17 +275,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     drafts = made_if_asked(DraftsTried, values)
     chains = chains_of_sizes([sizes_of(text) for text in values["cache_tiers"] or ()])
     space = Space(
-        base=replace(
-            base,
-            **option_values(
-                Request, {one.name: values[one.name] for one in options_of(Request, without=_NOT_CONSTANT)}
-            ),
-            calibration=values["calibration"],
-            expert_skew=values["expert_skew"],
-            roles=roles,
-            flags=EngineFlags(backends=values["backend"] or ()),
-            lora=lora,
-        ),
+        base=_constant(base, values, slots, roles),
         gpus=gpus,
         quants=quants,
         engines=engines,
@@ -313,6 +302,22 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         chains=chains,
         routing=values["routing"],
         budgets=budgets if len(budgets) > 1 else (),
+    )
+
+
+def _constant(
+    base: Request, values: dict[str, Any], slots: tuple[int, ...], roles: tuple[tuple[str, str], ...]
+) -> Request:
+    """The request that all candidates begin from: what the search does not vary."""
+    same = {one.name: values[one.name] for one in options_of(Request, without=_NOT_CONSTANT)}
+    return replace(
+        base,
+        **option_values(Request, same),
+        calibration=values["calibration"],
+        expert_skew=values["expert_skew"],
+        roles=roles,
+        flags=EngineFlags(backends=values["backend"] or ()),
+        lora=made_of(LoraAsked, {**values, "max_loras": slots[0] if slots else None}),
     )
 
 
