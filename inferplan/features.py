@@ -146,7 +146,7 @@ _TEXT_ALONE = "what prompts share of text beside media is not planned"
 _MID_STEP = "a place of such a batch stays taken until all of it is done"
 _MIG = "instances have no NVLink between them, and nobody has published what they exchange otherwise"
 _MASKED_RANKS = "masks of one batch are filled beside another, which a run shows and a static batch does not"
-_MEAN_POWER = "what devices draw comes from the simulation of one pool"
+_MEAN_POWER = "what devices draw comes from the simulation, and a job is not simulated"
 _PASSED_OVER = "what a class is due whose requests are passed over for want of a slot, nobody says"
 _PLAIN_BATCH = "it is known of a plain batch"
 _STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
@@ -154,7 +154,6 @@ _PLAIN = "requests are text that shares nothing"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
-_TEMPLATES = "chat templates leave thoughts out of later prompts, which then differ from what was cached"
 _WHICH_POOL = "nobody publishes what engines do with caches on their way from a pool that loses a replica, or to it"
 _WHOLE_RUN = "failures are at times of the whole run"
 
@@ -207,7 +206,6 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("encodes", "adapters", "plan", "adapters are planned for models that generate", _LEAVE),
     # sessions of agents
     ("sessions", "routing", "plan", _ONE_REPLICA, "inferplan simulate --sessions"),
-    ("thoughts", "turns", "plan", _TEMPLATES, "leave one of them out, or inferplan simulate"),
     ("media", "sessions shared-text turns samples", "plan", _TEXT_ALONE, _LENGTHS),
     ("sessions", "media", "simulate", "the calls of a session are text", _LEAVE),
     ("sessions", "warmup", "simulate", "a warm-up counts requests, and sessions are not cut", "leave --warmup out"),
@@ -224,8 +222,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("tiers", "job", "plan", "a job is not simulated, so nothing says what tiers find", "--rate"),
     ("tiers", "pools", "plan", "tiers are planned beside replicas that compute prompts and decode", "--aggregated"),
     # power
-    ("mean-power", "pools", "plan", _MEAN_POWER, "--provision tdp, or --aggregated"),
-    ("mean-power", "drafts job structured", "plan", _MEAN_POWER, "--provision tdp"),
+    ("mean-power", "job", "plan", _MEAN_POWER, "--provision tdp"),
     # anchors and hosts
     ("anchor", "drafts", "estimate simulate plan", "the measured runs are of steps without drafts", _LEAVE),
     ("anchor", "streamed", "plan", "the measured runs are of devices that keep every layer", _LEAVE),

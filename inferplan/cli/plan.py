@@ -254,7 +254,7 @@ def gpu_name(name: str) -> str:
 def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
     """The question that the options ask."""
     named = load_workload(values["workload"]) if values["workload"] else None
-    classes = asked_classes(values)
+    classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
     budgets = parse_budgets(values["thinking_budget"] or "")

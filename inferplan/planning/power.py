@@ -11,6 +11,7 @@ from inferplan.answers.power import RunEnergy, run_energy
 from inferplan.catalog.power import power_shares
 from inferplan.estimate.deployment import Deployment
 from inferplan.fields import Quantity, Topic, Words, ask, need, part
+from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 
 Provision = Literal["tdp", "mean"]
@@ -68,8 +69,9 @@ def nameplate(deployment: Deployment) -> float:
     return deployment.hardware.tdp if deployment.cap is None else deployment.cap.watts
 
 
-def drawn(deployment: Deployment, result: SimulationResult | None) -> RunEnergy | None:
-    """What devices draw in a run of one pool without drafts or masks; ``None`` for others, or without a TDP."""
-    if result is None or result.prompt_pool[0] or result.conditions["structured"] or deployment.hardware.power is None:
+def drawn(deployment: Deployment, result: SimulationResult | None, options: Options | None) -> RunEnergy | None:
+    """What devices draw in a run that was asked for with ``options``; ``None`` without a run, a TDP, or where its
+    energy is not known."""
+    if result is None or deployment.hardware.power is None:
         return None
-    return run_energy(deployment, result)
+    return run_energy(deployment, result, options)

@@ -118,6 +118,8 @@ class Verified:
     classes: tuple[Kept, ...] = ()
     survival: Survival | None = None
     """What became of it when replicas were lost, where that was asked for."""
+    options: Options | None = None
+    """What the run was asked."""
 
     def kept(self, slo: Slo) -> tuple[Kept, ...]:
         """What is held to limits: every class to its own, or all traffic to ``slo``."""
@@ -151,16 +153,16 @@ class Verified:
     @property
     def watts(self) -> float | None:
         """Mean watts of all devices, with what the power budget counts beside them; spare ones are on. ``None`` where
-        that is not known: of pools apart, with drafts, without a run or a TDP.
+        that is not known: without a run or a TDP.
         """
         option = self.option
-        found = None if option.speculation.length else drawn(option.deployment, self.result)
+        found = drawn(option.deployment, self.result, self.options)
         if found is None:
             return None
         budgets = (limit for limit in option.limits if isinstance(limit, PowerBudget))
-        ranks, beside = option.deployment.parallel.ranks, next(budgets, PowerBudget(watts=inf))
-        spare = beside.whole(found.on / found.seconds / found.devices, ranks * option.spare)
-        return beside.whole(found.watts, ranks * option.replicas) + spare
+        beside, running = next(budgets, PowerBudget(watts=inf)), replace(option, spare=0).devices
+        spare = beside.whole(found.on / found.seconds / found.devices, option.devices - running)
+        return beside.whole(found.watts, running) + spare
 
     def longer(self, precision: Precision) -> tuple[Verified | None, Precision]:
         """This run of a steady load with what it says of a precision; ``None`` where that takes a longer one, and the
@@ -408,7 +410,8 @@ def _run(
     classes = tuple(Kept(one.name, one.slo, _achieved(p, one.slo.percentile, option)) for one, p in parts(result))
     told = precision is None or demand.trace is not None or result.verdict == "overloaded" or _enough(result, slo)
     verdict = result.verdict if told else TOO_SHORT
-    return Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=verdict, classes=classes)
+    found = Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=verdict, classes=classes)
+    return replace(found, options=options)
 
 
 def flags_of(option: Option, question: Question) -> Flags:

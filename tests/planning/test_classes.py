@@ -248,6 +248,26 @@ def test_what_a_plan_of_classes_refuses(more: str, said: str, run: Run) -> None:
     assert answer.code == 2 and said in answer.err
 
 
+def test_requests_of_classes_share_text_and_think(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """320 tokens before every prompt, of which all but the first request find all; 200 tokens of thought and its end
+    before every answer; two answers of a prompt are two requests, the second of which finds the prompt."""
+    asked_for: list[Demand] = []
+
+    def caught(question: Question, progress: object = None) -> None:
+        asked_for.append(question.demand)
+        raise InfeasibleError("seen")
+
+    monkeypatch.setattr("inferplan.cli.plan.plan", caught)
+    for more in ("--shared-prefix 320 --thinking-tokens 200", "--samples 2"):
+        assert run(*f"{PLAN} --rate 4 {more}".split()).code == 3
+    shared, twice = asked_for
+    prompt, output = mixed(shared.classes)
+    assert shared.prompt.average == pytest.approx(prompt.average + 320, rel=0.05)
+    assert shared.cached in (319, 320) and shared.output.average == pytest.approx(output.average + 201)
+    assert (twice.rate, twice.samples) == (8.0, 2)
+    assert twice.cached == pytest.approx(prompt.average / 2, rel=0.05)
+
+
 def test_a_class_of_messages_makes_the_load_chat() -> None:
     """The file says it of its class chat, and of no other."""
     classes = load_classes("chat-and-batch").classes

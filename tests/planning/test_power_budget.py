@@ -164,11 +164,11 @@ def test_an_instance_is_filled_as_far_as_there_is_power() -> None:
     assert replace(rented, limits=(PowerBudget(watts=7_000.0, provision="mean"),)).filled(9) == 9
 
 
-def test_means_of_pools_are_refused() -> None:
-    with pytest.raises(UsageError, match="aggregated"):
+def test_means_of_a_job_are_refused() -> None:
+    with pytest.raises(UsageError, match="an offline job"):
         Question(
             space=Space(base=Request(model="llama-3.1-8b", gpu=""), gpus=("h100-sxm",)),
-            demand=Demand(prompt=parse_lengths("1024"), output=parse_lengths("128"), rate=60.0),
+            demand=Demand(prompt=parse_lengths("1024"), output=parse_lengths("128"), requests=100, deadline=1e5),
             slo=Slo(ttft=0.4, percentile=95.0),
             sizing=Sizing(power=PowerBudget(watts=1e4, provision="mean")),
             prices=price_book(stated=["h100-sxm=3"]),

@@ -20,7 +20,6 @@ from inferplan.estimate.structured import MaskedSteps, Structured, StructuredEst
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
-from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
 from inferplan.planning.space import Space
@@ -127,7 +126,7 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted() -> Non
     record = json.loads(json.dumps(plan_record(best), default=str))
     assert record["question"]["structured"]["share"] == 0.5
     assert record["question"]["structured"]["mask_time_s"] == 1e-3
-    assert best.best.watts is None
+    assert best.best.watts is not None and 0.3 * 700 < best.best.watts < 700
 
 
 def test_masks_that_set_the_pace_cost_replicas() -> None:
@@ -148,8 +147,6 @@ def test_beside_what_it_is_not_planned() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             question(of, **space)
-    with pytest.raises(UsageError, match=r"mean power .* and structured decoding"):
-        question(of, Sizing(power=PowerBudget(watts=1e6, provision="mean")))
     with pytest.raises(InfeasibleError, match="how fast masks come to h100-sxm"):
         plan(question(demand(Structured(share=1.0, mask_time=1e-6, cores=1))))
 

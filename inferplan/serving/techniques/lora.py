@@ -15,7 +15,6 @@ from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.lora import loaded_bytes
 from inferplan.serving.adapter_slots import AdapterPool
-from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import Requests
 from inferplan.work.parallel import split_layers
@@ -32,16 +31,6 @@ def require_adapters(deployment: Deployment, requests: Requests) -> None:
         raise UsageError("which adapter a request names is not said", hint="--loras 100 --lora-skew 1")
     if lora.active != lora.slots:
         raise UsageError("--active-loras is counted in a simulation", hint="leave it out: --max-loras is the most")
-
-
-def require_served(deployment: Deployment) -> None:
-    """Raise ``UsageError`` for a division that is not planned with adapters."""
-    beside = {
-        "--pp": deployment.parallel.pp > 1,
-        "--dp of ranks that share experts": coupled_ranks(deployment) > 1,
-    }
-    if odd := [name for name, there in beside.items() if there]:
-        raise UsageError(f"adapters beside {odd[0]} are not simulated")
 
 
 def adapter_bytes(deployment: Deployment) -> float:
