@@ -270,6 +270,7 @@ REFUSALS = tuple(
 )
 """Every pair that does not go together, once."""
 _ROWS = {question: [row for row in REFUSALS if question in row.questions] for question in QUESTIONS}
+_NAMES = {name.replace("-", "_"): name for name in FEATURES}
 
 
 def goes_together(question: str, present: Collection[str]) -> bool:
@@ -286,4 +287,4 @@ def require_together(question: str, present: Collection[str]) -> None:
 
 def those(**found: bool) -> set[str]:
     """The names of features that are there: ``those(pipelines=pp > 1)``; ``_`` stands for ``-``."""
-    return {name.replace("_", "-") for name, there in found.items() if there}
+    return {_NAMES[name] for name, there in found.items() if there}

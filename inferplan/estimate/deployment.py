@@ -156,7 +156,7 @@ class Deployment(Shown):
                 hint="leave --gpu-layers and --cpu-moe-layers out",
             )
 
-    @property
+    @cached_property
     def features(self) -> set[str]:
         """As :mod:`inferplan.features` names them."""
         parallel = self.parallel
