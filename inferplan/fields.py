@@ -54,6 +54,7 @@ class Whole:
         if value < self.low:
             raise UsageError(f"{name} must be {self.low} or more, not {value}")
         if value > self.most:
+            said = f"{value:,}" if value < 1e18 else "more than that can be"
             raise UsageError(f"{name} must be at most {self.most:,}, not {value:,}")
 
 

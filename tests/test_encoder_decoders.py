@@ -485,26 +485,26 @@ def served(model: str, techniques: Techniques) -> Any:
 
 
 REFUSED: list[tuple[str, Any]] = [
-    ("--pp 2 of an encoder-decoder", lambda: deployment("t5-base", parallel=Parallelism(pp=2))),
-    ("--dp 2 of an encoder-decoder", lambda: deployment("t5-base", parallel=Parallelism(dp=2))),
-    ("--cp 2 of an encoder-decoder", lambda: deployment("t5-base", parallel=Parallelism(cp=2))),
-    ("no steps without a cache", lambda: estimate(deployment("t5-base"), StaticLoad(kv_cache=False))),
-    ("no logits of prompt tokens", lambda: estimate(deployment("t5-base"), StaticLoad(all_logits=True))),
+    ("an encoder-decoder and pipeline stages", lambda: deployment("t5-base", parallel=Parallelism(pp=2))),
+    ("an encoder-decoder and attention data parallelism", lambda: deployment("t5-base", parallel=Parallelism(dp=2))),
+    ("an encoder-decoder and context parallelism", lambda: deployment("t5-base", parallel=Parallelism(cp=2))),
+    ("a model with an encoder and steps without a KV cache", lambda: estimate(deployment("t5-base"), StaticLoad(kv_cache=False))),
+    ("a model with an encoder and logits of prompt tokens", lambda: estimate(deployment("t5-base"), StaticLoad(all_logits=True))),
     ("more than bart-large has positions", lambda: estimate(deployment("bart-large"), StaticLoad(prompt=1100.0))),
     ("500 tokens of output", lambda: estimate(deployment("whisper-tiny"), StaticLoad(prompt=1500.0, output=500.0))),
     ("30 s of sound", lambda: estimate(deployment("whisper-tiny"), StaticLoad(prompt=700.0))),
     ("which half of t5-base", lambda: deployment("t5-base", prune="layers=6")),
     ("flags for an encoder-decoder", lambda: command_line(launch(Request(model="t5-base", gpu="h100-sxm")))),
     ("no recipe", lambda: recipe(Request(model="t5-base", gpu="h100-sxm"), "static", ["fp8"], USERS)),
-    ("no free drafts", lambda: served("t5-base", Techniques(speculation=DRAFTS))),
-    ("no 50% of the prompt cached", lambda: served("t5-base", Techniques(hit_rate=0.5))),
-    ("no speculative decoding", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(speculation=DRAFTS))),
-    ("no pool of its own", lambda: simulate(deployment("t5-base"), TRAFFIC, options=POOLS)),
+    ("a model with an encoder and drafts", lambda: served("t5-base", Techniques(speculation=DRAFTS))),
+    ("a model with an encoder and a given hit rate", lambda: served("t5-base", Techniques(hit_rate=0.5))),
+    ("a model with an encoder and drafts", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(speculation=DRAFTS))),
+    ("a model with an encoder and pools of their own", lambda: simulate(deployment("t5-base"), TRAFFIC, options=POOLS)),
     ("reads tokens", lambda: deployment("t5-base", media=MediaAsked(images=1))),
     ("more than whisper-tiny reads at once", lambda: deployment("whisper-tiny", media=MediaAsked(audio_seconds=31.0))),
     ("no chunked prefill", lambda: simulate(deployment("t5-base"), TRAFFIC, Flags(chunked_prefill=True))),
     ("no prefix cache", lambda: simulate(deployment("t5-base"), TRAFFIC, Flags(prefix_caching=True))),
-    ("no prefix cache", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(hit_rate=0.5))),
+    ("a model with an encoder and a given hit rate", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(hit_rate=0.5))),
 ]  # fmt: skip
 USERS = Load(users=4, prompt=64.0, output=Lengths(mean=8.0), reserved=128)
 POOLS = Options(fleet=Fleet(prefill=1, decode=1))

@@ -56,11 +56,13 @@ def test_no_band_of_what_was_not_measured() -> None:
 
 def test_a_run_of_pools_apart_has_no_band() -> None:
     """The same GPUs: two replicas that do both have bands, one that computes prompts and one that decodes have none."""
-    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", parallel=Parallelism(replicas=2)))
-    load = Traffic(arrivals=OpenLoop(rate=5.0), prompt=Lengths(mean=256), output=Lengths(mean=8), requests_count=20)
-    both, apart = (
-        simulate(deployment, load, options=Options(fleet=fleet)) for fleet in (Fleet(), Fleet(prefill=1, decode=1))
+    one, two = (
+        assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", parallel=Parallelism(replicas=replicas)))
+        for replicas in (1, 2)
     )
+    load = Traffic(arrivals=OpenLoop(rate=5.0), prompt=Lengths(mean=256), output=Lengths(mean=8), requests_count=20)
+    both = simulate(two, load)
+    apart = simulate(one, load, options=Options(fleet=Fleet(prefill=1, decode=1)))
     assert set(both.bands) == {"ttft", "tpot"} and not apart.bands
 
 

@@ -29,7 +29,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import made_if_asked, made_of, option_values
 from inferplan.planning.day import HOUR, POLICIES, Autoscaler, DayAsked, Policy, simulate_day
-from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
+from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
@@ -297,9 +297,8 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
             hint="--prompt 1024 --output 256, --workload chat, or --profile-from TRACE",
         )
     own, generated = parse_lengths(prompt), parse_lengths(output)
-    shared: dict[str, Any] = {}
-    if named is not None and sharing(own, generated, named.shared_prefix(), named.samples)[0] is not own:
-        shared = {"own": own}
+    # what the table of features refuses of a day has to be seen to be refused
+    shared: dict[str, Any] = {"prefix": named.shared_prefix(), "samples": named.samples} if named else {}
     cached = round(named.cached_share * own.average) if named is not None else 0
     return Demand(prompt=own, output=generated, cached=cached, rate=1.0, arrivals=kind, burstiness=burstiness, **shared)
 

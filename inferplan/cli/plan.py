@@ -438,9 +438,10 @@ def _require_plain(values: dict[str, Any]) -> None:
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     if values["trace"] and not values["sessions"]:
         return _traced(values)
+    if values["sessions"] is not None:
+        _require_plain(values)
     sessions = asked_sessions({**values, "session_count": None, "seed": 0}, None)
     if sessions is not None:
-        _require_plain(values)
         return demand_of_sessions(sessions)
     prompt, output = values["prompt"], values["output_tokens"]
     if named is not None:

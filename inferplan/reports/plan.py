@@ -62,7 +62,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [cost_table(cost)] if cost else []
     tables += [energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
-    if not plan.question.demand.offline:
+    if plan.sensitivity:
         tables.append(sensitivity_table(plan))
     tables.append(rejections_table(plan))
     rows = [record(row) for row in candidates(plan)]

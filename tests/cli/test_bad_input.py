@@ -90,7 +90,7 @@ USAGE = [
             "--replicas",
             "3",
         ],
-        ["--replicas 3 beside pools"],
+        ["a number of replicas (--replicas)"],
     ),
     (
         ["estimate", "mixtral-8x7b-v0.1", "--gpu", "h100", "--dp", "16", "--ep", "16"],

@@ -21,7 +21,6 @@ SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
         (f"{PLAN} --pue 1.2", "--pue is of a power budget"),
         (f"{PLAN} --power-budget 8", "has no unit"),
         (f"{PLAN} --power-cap ,", "names no watts"),
-        (f"{PLAN} --power-budget 8kW --provision mean", "a budget of the mean power (--provision mean)"),
         (f"{ESTIMATE} --power-cap 500", "--power-cap: '500' has no unit"),
         (f"{ESTIMATE} --power-cap 0W", "--power-cap must be more than 0"),
         (f"{ESTIMATE} --power-cap 900W", "above what h100-sxm draws"),

@@ -228,6 +228,6 @@ def test_what_a_day_needs() -> None:
         DayAsked(profile=FLAT, policies=("static",), span=1e6)
     with pytest.raises(UsageError, match="more than a run holds"):
         DayAsked(profile=FLAT.scaled(1e4), policies=("static",))
-    with pytest.raises(UsageError, match="--replicas 2"):
+    with pytest.raises(UsageError, match="a number of replicas"):
         many = assemble(replace(REQUEST, parallel=replace(REQUEST.parallel, replicas=2)))
         simulate_day(REQUEST, many, question(), DayAsked(profile=FLAT, policies=("static",)))

@@ -366,7 +366,6 @@ SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
         ((*SIMULATE[:1], "bge-m3", *SIMULATE[2:], "--thinking-tokens", "4k"), "a model with an encoder"),
         ((*PLAN, "--prompt", "512", "--output", "100", "--answer-ttft", "1s"), "nobody thinks"),
         ((*PLAN, *THOUGHTS, "--ttft", "1s", "--thinking-budget", "1k,soon"), "--thinking-budget: 'soon'"),
-        ((*PLAN, "--classes", "chat-and-batch", "--thinking-tokens", "4k"), "--thinking-tokens and --classes"),
         (
             ("report", *PLAN[1:], *THOUGHTS, "--ttft", "1s", "--thinking-budget", "1k,2k", "-o", "x.md"),
             "a page is of one budget",

@@ -347,7 +347,7 @@ def test_the_least_loaded_replica_takes_the_next() -> None:
 
 def test_pools_apart_send_the_cache_over_their_link() -> None:
     """A's prompt of 50 is done at 6 s, its 200 bytes take 2 s at 100 B/s, then three decodes of 1.1 s."""
-    deployment = plain(parallel=Parallelism(replicas=2))
+    deployment = plain()
     slow = deployment.hardware.model_copy(update={"links": [Link(name="slow", bandwidth="100 B/s")]})
     apart = replace(deployment, hardware=slow)
     first, last = served(apart, requests((0.0, 50, 4)), fleet=Fleet(prefill=1, decode=1))

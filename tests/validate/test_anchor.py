@@ -240,7 +240,7 @@ def test_another_system_is_refused_by_name(tmp_path: Path) -> None:
     assert code == 2
     assert "which is no candidate" in error
     pools = ["--concurrency", "2", "--prefill-replicas", "1", "--decode-replicas", "1", "--requests", "4"]
-    assert "not of pools" in run_cli("simulate", *BARE, *pools, "--anchor", target)[2]
+    assert "compute prompts and decode" in run_cli("simulate", *BARE, *pools, "--anchor", target)[2]
 
 
 def test_a_cache_in_another_format_is_another_system(tmp_path: Path) -> None:
