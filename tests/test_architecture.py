@@ -54,6 +54,7 @@ CALIBRATE_FLOORS: list[tuple[str, set[str]]] = [
 """The same for the calibrator."""
 TOOLS_FLOORS: list[tuple[str, set[str]]] = [
     ("0 answers held still", {"same_answers"}),
+    ("0 mistakes planted, pairs of features asked", {"mutants", "feature_pairs"}),
     ("0 constants fitted to published data", {"fitting"}),
     ("1 the pages on accuracy", {"accuracy"}),
 ]

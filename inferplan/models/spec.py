@@ -495,13 +495,7 @@ class ModelSpec(Spec):
         Stages that hold the same layers are the same list. Raises ``IndivisibleError`` for more stages than layers.
         """
         if count not in self._stages:
-            stages: list[list[tuple[LayerGroup, int]]] = []
-            start = 0
-            for layers in split_layers(len(self.sequence), count) if self.sequence else [0] * count:
-                held = count_distinct(self.sequence[start : start + layers])
-                stages.append(next((known for known in stages if known == held), held))
-                start += layers
-            self._stages[count] = stages
+            self._stages[count] = _stages_of(self.sequence, count)
         return self._stages[count]
 
     def weights(self) -> Iterator[tuple[Weight, int]]:
@@ -571,12 +565,7 @@ class ModelSpec(Spec):
         if self._projects_out:
             yield Weight(name="project_out", shape=(self.table_width, self.d_model))
         yield from self.ends.output_weights(NORM_VECTORS[self.norm])
-        if not self.predicts:
-            return
-        if not self.tied and "head" not in self.borrowed:
-            yield Weight(name="head", shape=(self.vocab, self.table_width), role="head", shard="tp", units=self.vocab)
-        if self.head_bias:
-            yield Weight(name="head.bias", shape=(self.vocab,), role="head", shard="tp", units=self.vocab)
+        yield from _head_weights(self) if self.predicts else ()
 
     @cached_property
     def parameters(self) -> dict[str, int]:
@@ -634,6 +623,26 @@ class ModelSpec(Spec):
     def to_dict(self) -> dict[str, Any]:
         """The mapping its YAML holds."""
         return _dump(self)
+
+
+def _stages_of(layers: list[LayerGroup], count: int) -> list[list[tuple[LayerGroup, int]]]:
+    """The different layers of each of ``count`` stages, with their numbers; stages that are alike are the same list."""
+    stages: list[list[tuple[LayerGroup, int]]] = []
+    start = 0
+    for size in split_layers(len(layers), count) if layers else [0] * count:
+        held = count_distinct(layers[start : start + size])
+        stages.append(next((known for known in stages if known == held), held))
+        start += size
+    return stages
+
+
+def _head_weights(model: ModelSpec) -> Iterator[Weight]:
+    """The output matrix and its bias, as far as they are tensors of their own."""
+    if not model.tied and "head" not in model.borrowed:
+        shape = (model.vocab, model.table_width)
+        yield Weight(name="head", shape=shape, role="head", shard="tp", units=model.vocab)
+    if model.head_bias:
+        yield Weight(name="head.bias", shape=(model.vocab,), role="head", shard="tp", units=model.vocab)
 
 
 def _require_cross(model: ModelSpec) -> None:
