@@ -54,8 +54,9 @@ class Whole:
         if value < self.low:
             raise UsageError(f"{name} must be {self.low} or more, not {value}")
         if value > self.most:
-            said = f"{value:,}" if value < 1e18 else "more than that can be"
-            raise UsageError(f"{name} must be at most {self.most:,}, not {value:,}")
+            shown = f"{value:,}"
+            shown = shown if len(shown) <= 40 else f"{shown[:40]}..."
+            raise UsageError(f"{name} must be at most {self.most:,}, not {shown}")
 
 
 @dataclass(frozen=True)

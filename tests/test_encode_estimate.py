@@ -59,7 +59,7 @@ def test_the_whole_context_is_for_the_prompt():
 
 @for_each("load", [StaticLoad(prompt=64.0, output=7.0), StaticLoad(kv_cache=False), StaticLoad(all_logits=True)])
 def test_what_only_generation_has_is_refused(load):
-    with pytest.raises(UsageError, match="generates nothing|a model with an encoder"):
+    with pytest.raises(UsageError, match=r"generates nothing|a model with an encoder"):
         estimate(deployment(), load)
 
 
