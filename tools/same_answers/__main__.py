@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections import Counter
 from hashlib import sha256
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ from tools.same_answers.questions import FILES, Question, questions
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build" / "same-answers"
 _SHOWN = 4
+WRITTEN = "plan.json"
+"""The file that one question writes and others read."""
 NOT_ANSWERED = -signal.SIGXCPU
 """The exit code of a question that ran out of its CPU time (``CPU_SECONDS`` in ask.py)."""
 
@@ -34,6 +35,8 @@ def main() -> int:
     read.add_argument("--only", default="", help="the questions that hold this text")
     given = read.parse_args()
     asked = [question for question in questions() if given.only in question.text]
+    if any(WRITTEN in question.text for question in asked):
+        asked = [question for question in questions() if given.only in question.text or WRITTEN in question.text]
     commit = _git("rev-parse", f"{given.base}^{{commit}}")
     base = _checkout(commit)
     return _told(asked, *_both(asked, base, base.with_suffix(".jsonl")))
@@ -62,17 +65,28 @@ def _both(asked: list[Question], base: Path, known: Path) -> tuple[list[dict[str
     old = {line["key"]: line["answer"] for line in lines}
     keys = [_key(question) for question in asked]
     unknown = {key: question for key, question in zip(keys, asked) if key not in old}
-    halves = (asked[::2], asked[1::2]) if not unknown else (asked,)
+    shares = _shares(asked) if not unknown else [list(range(len(asked)))]
     with tempfile.TemporaryDirectory() as folder:
-        running = [_started(Path(folder) / f"here{index}", ROOT, half) for index, half in enumerate(halves)]
+        running = [
+            _started(Path(folder) / f"here{index}", ROOT, [asked[place] for place in share])
+            for index, share in enumerate(shares)
+        ]
         if unknown:
             running.append(_started(Path(folder) / "base", base, list(unknown.values())))
         found = [_finished(*one) for one in running]
     if unknown:
         old |= dict(zip(unknown, found.pop()))
         known.write_text("".join(json.dumps({"key": key, "answer": answer}) + "\n" for key, answer in old.items()))
-    new = [answer for pair in zip_longest(*found) for answer in pair if answer is not None]
-    return [old[key] for key in keys], new
+    new = {place: answer for share, answers in zip(shares, found) for place, answer in zip(share, answers)}
+    return [old[key] for key in keys], [new[place] for place in range(len(asked))]
+
+
+def _shares(asked: list[Question]) -> list[list[int]]:
+    """Which questions each of two processes asks, in order: those that write or read a file of theirs stay in one."""
+    shares: list[list[int]] = [[], []]
+    for place, question in enumerate(asked):
+        shares[0 if WRITTEN in question.text else place % 2].append(place)
+    return shares
 
 
 def _key(question: Question) -> str:
