@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from inferplan.traffic.requests import Traffic as Traffic
     from inferplan.validation.files import Validation as Validation
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 PUBLIC: dict[str, str] = {
     **dict.fromkeys(
