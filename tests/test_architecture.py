@@ -418,3 +418,33 @@ def test_light_commands_load_nothing_heavy(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip().splitlines()[-1] == "loaded: []"
+
+
+AGE_OR_RARITY = frozenset(
+    [
+        "modern",
+        "new",
+        "newer",
+        "newest",
+        "latest",
+        "recent",
+        "old",
+        "early",
+        "rare",
+        "uncommon",
+        "special",
+        "other",
+        "others",
+        "further",
+        "misc",
+    ]
+)
+
+
+def test_files_are_named_for_what_they_hold() -> None:
+    """A file that is named for the age or the rarity of what it holds says nothing once something else comes."""
+    files = [
+        file for package in ("inferplan", "calibrate", "tools", "tests") for file in (ROOT / package).rglob("*.py")
+    ]
+    assert len(files) > 500
+    assert not [file for file in files if AGE_OR_RARITY.intersection(file.stem.split("_"))]

@@ -15,7 +15,7 @@ from inferplan.errors import MissingFactError, SpecError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.models.huggingface import import_config
-from inferplan.models.huggingface.families import encoders, uncommon
+from inferplan.models.huggingface.families import encoders, mixing_encoders
 from tests.cases import for_each
 from tests.oracle.zoo import sample
 
@@ -38,7 +38,7 @@ SWITCHES = (
     "use_task_id",
     "tie_word_embeddings",
 )
-NAMES = [*encoders.FAMILIES, *uncommon.FAMILIES, *encoders.ALIASES]
+NAMES = [*encoders.FAMILIES, *mixing_encoders.FAMILIES, *encoders.ALIASES]
 NAMES = [name for name in NAMES if name not in ("new", "perceiver")]  # one class of Perceiver's reads text
 TIED_ONE_WAY = ("rembert", "ultrabert", "esmc")
 """Whose output table is another one: refused where it is tied."""

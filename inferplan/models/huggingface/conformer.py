@@ -7,8 +7,8 @@ from typing import Any
 
 from inferplan.models.huggingface.decoder import ACTIVATIONS
 from inferplan.models.huggingface.dialect import Dialect, Layer
-from inferplan.models.huggingface.rare import untimed
 from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.segments_and_bytes import untimed
 
 _ENCODER = (
     "dropout_positions", "layerdrop", "scale_input", "num_key_value_heads", "max_position_embeddings",

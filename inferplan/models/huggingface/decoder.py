@@ -1,6 +1,6 @@
 """Decoders of attention and feed-forward, dense and mixture of experts: what the rows of the table build.
 
-Families that need a function of their own are in :mod:`inferplan.models.huggingface.special`.
+Families that need a function of their own are in :mod:`inferplan.models.huggingface.decoder_builders`.
 """
 
 from __future__ import annotations

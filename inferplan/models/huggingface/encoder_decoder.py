@@ -14,7 +14,7 @@ from inferplan.models.huggingface.conformer import activation as hidden_activati
 from inferplan.models.huggingface.conformer import fast_encoder
 from inferplan.models.huggingface.decoder import ACTIVATIONS, activation
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress, flag
-from inferplan.models.huggingface.modern import walk
+from inferplan.models.huggingface.gates_and_norms import walk
 from inferplan.models.huggingface.reader import Reader
 
 Experts = Callable[[Reader, str, int], list[Layer | None]]

@@ -6,8 +6,8 @@ from typing import Any
 
 from inferplan.models.huggingface.decoder import attention, first_dense, mlp, model, moe
 from inferplan.models.huggingface.dialect import Dialect, Layer
+from inferplan.models.huggingface.gates_and_norms import kinds_of
 from inferplan.models.huggingface.latent import INDEX_KEYS, indexers, mla
-from inferplan.models.huggingface.modern import kinds_of
 from inferplan.models.huggingface.reader import EXPERTS, FFN, HEAD_DIM, HEADS, LAYERS, MOE_FFN, TOP_K, WIDTH, Reader
 
 _SLIDING, _SPARSE, _HEAVY = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"

@@ -9,8 +9,8 @@ from typing import Any
 from inferplan.models.huggingface.decoder import attention, mlp
 from inferplan.models.huggingface.dialect import Dialect
 from inferplan.models.huggingface.pictures import no_field_left
-from inferplan.models.huggingface.rare import untimed
 from inferplan.models.huggingface.reader import LAYERS, MEDIA, WIDTH, Reader
+from inferplan.models.huggingface.segments_and_bytes import untimed
 from inferplan.models.huggingface.towers import text_defaults, towers
 from inferplan.models.huggingface.towers.parts import Tensors, copies, linear, norm
 

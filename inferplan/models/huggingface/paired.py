@@ -13,10 +13,10 @@ from typing import Any
 from inferplan.models.huggingface.ctc import RELATIVES, listener
 from inferplan.models.huggingface.dialect import Dialect
 from inferplan.models.huggingface.encoder_decoder import Bart, bart
-from inferplan.models.huggingface.modern import walk
+from inferplan.models.huggingface.gates_and_norms import walk
 from inferplan.models.huggingface.pictures import no_field_left, vit
-from inferplan.models.huggingface.rare import trocr, untimed
 from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.segments_and_bytes import trocr, untimed
 from inferplan.models.huggingface.towers.parts import Tensors, conv, copies, linear, norm, pair
 
 _SHIFTED = "attention in shifted windows of an image whose positions are joined from stage to stage"

@@ -11,11 +11,11 @@ from inferplan.models.huggingface.conformer import activation
 from inferplan.models.huggingface.dialect import Dialect, Layer
 from inferplan.models.huggingface.encoder_decoder import decoder_layers, t5
 from inferplan.models.huggingface.heads import head, linear
-from inferplan.models.huggingface.rare import untimed
 from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.segments_and_bytes import untimed
 from inferplan.models.huggingface.towers.beside import left_out
 from inferplan.models.huggingface.towers.defaults import DEFAULTS
-from inferplan.models.huggingface.towers.further import sam
+from inferplan.models.huggingface.towers.documents import sam
 from inferplan.models.huggingface.towers.parts import block, conv, copies, feed_forward, heads_of, pair
 
 

@@ -11,8 +11,8 @@ from inferplan.models.huggingface import encoder_decoder as e
 from inferplan.models.huggingface.conformer import activation, block, positioned
 from inferplan.models.huggingface.ctc import TRAINING, Sound, convolved_positions, masked, samples
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress
-from inferplan.models.huggingface.rare import untimed
 from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.segments_and_bytes import untimed
 from inferplan.models.huggingface.towers.parts import Tensors, copies, linear
 
 _SPEAKING = (

@@ -7,9 +7,9 @@ from typing import Any
 from inferplan.models.huggingface.decoder import activation
 from inferplan.models.huggingface.dialect import Dialect, Layer
 from inferplan.models.huggingface.encoder_decoder import decoder_layers
-from inferplan.models.huggingface.modern import walk
-from inferplan.models.huggingface.rare import untimed
+from inferplan.models.huggingface.gates_and_norms import walk
 from inferplan.models.huggingface.reader import Reader
+from inferplan.models.huggingface.segments_and_bytes import untimed
 from inferplan.models.huggingface.towers.parts import heads_of, linear
 
 _WHY = "its decoder runs a stream for each token that it predicts beside that of the tokens: no operator here does"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from inferplan.models.huggingface.dialect import Dialect
 from inferplan.models.huggingface.families import (
     decoders,
-    early,
     encoder_decoders,
     encoders,
+    gated_decoders,
+    gpt_dialects,
     mechanisms,
+    mixing_encoders,
     multimodal,
-    rare,
-    recent,
-    uncommon,
+    single_models,
 )
 
 __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
@@ -24,11 +24,11 @@ FAMILIES: dict[str, Dialect] = {
     **encoder_decoders.CONFORMERS,
     **encoder_decoders.PICTURES,
     **mechanisms.FAMILIES,
-    **recent.FAMILIES,
-    **rare.FAMILIES,
-    **early.FAMILIES,
+    **gated_decoders.FAMILIES,
+    **single_models.FAMILIES,
+    **gpt_dialects.FAMILIES,
     **encoders.FAMILIES,
-    **uncommon.FAMILIES,
+    **mixing_encoders.FAMILIES,
     **multimodal.FAMILIES,
 }
 
@@ -36,10 +36,10 @@ ALIASES: dict[str, str] = {
     **decoders.ALIASES,
     **encoder_decoders.ALIASES,
     **mechanisms.ALIASES,
-    **recent.ALIASES,
-    **early.ALIASES,
+    **gated_decoders.ALIASES,
+    **gpt_dialects.ALIASES,
     **encoders.ALIASES,
-    **uncommon.ALIASES,
+    **mixing_encoders.ALIASES,
     **multimodal.ALIASES,
 }
 """Other names of a row."""
@@ -48,10 +48,10 @@ UNKNOWN: dict[str, str] = {
     **decoders.UNKNOWN,
     **mechanisms.UNKNOWN,
     **encoder_decoders.UNKNOWN,
-    **recent.UNKNOWN,
-    **early.UNKNOWN,
+    **gated_decoders.UNKNOWN,
+    **gpt_dialects.UNKNOWN,
     **encoders.UNKNOWN,
-    **uncommon.UNKNOWN,
+    **mixing_encoders.UNKNOWN,
     **multimodal.UNKNOWN,
 }
 """Families that are known and not covered, and what they need."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inferplan.models.huggingface import decoder as d
-from inferplan.models.huggingface import latent, recurrent, special
+from inferplan.models.huggingface import decoder_builders, latent, recurrent
 from inferplan.models.huggingface.dialect import Dialect, Flag
 
 _BIAS: Flag = ("attention_bias", False)
@@ -46,7 +46,7 @@ FAMILIES: dict[str, Dialect] = {
     "granite": _LLAMA,
     "mistral": replace(_PLAIN, windows=d.every_layer),
     "mixtral": replace(_PLAIN, windows=d.every_layer, moe=d.all_sparse),
-    "qwen": replace(_PLAIN, build=special.qwen1, qkv_bias=True, kv_default=True),
+    "qwen": replace(_PLAIN, build=decoder_builders.qwen1, qkv_bias=True, kv_default=True),
     "qwen2": replace(_PLAIN, qkv_bias=True, windows=d.switched, fixed={"attention_bias": (True,)}),
     "qwen2_moe": replace(_PLAIN, qkv_bias=("qkv_bias", True), windows=d.switched, moe=d.qwen_sparse),
     "qwen3": replace(_QWEN3, head_dim=True),
@@ -57,8 +57,12 @@ FAMILIES: dict[str, Dialect] = {
     "gemma3_text": replace(
         _GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL, defaults=_GEMMA3_DEFAULTS
     ),
-    "gemma4_text": replace(_GEMMA, build=special.gemma4, qk_norm=("head", True), attention={"value_norm": True}),
-    "gemma3n_text": replace(_GEMMA, build=special.gemma3n, qk_norm=("head", True), windows=d.last_of(5), fixed=_CAUSAL),
+    "gemma4_text": replace(
+        _GEMMA, build=decoder_builders.gemma4, qk_norm=("head", True), attention={"value_norm": True}
+    ),
+    "gemma3n_text": replace(
+        _GEMMA, build=decoder_builders.gemma3n, qk_norm=("head", True), windows=d.last_of(5), fixed=_CAUSAL
+    ),
     "phi": replace(_BIASED, parallel=True, norms=1, head_bias=True, ffn_factor=None, fixed={"qk_layernorm": (False,)}),
     "phi3": replace(
         _PLAIN,
@@ -77,15 +81,17 @@ FAMILIES: dict[str, Dialect] = {
     "gpt2": replace(_GPT2, ignored=("n_ctx",), fixed={"add_cross_attention": (False,)}),
     "gpt_bigcode": replace(
         _GPT2,
-        build=special.bigcode,
+        build=decoder_builders.bigcode,
         ignored=("inference_runner", "validate_runner_input", "pre_allocate_kv_cache", "max_batch_size"),
     ),
     "gptj": _GPTJ,
     "codegen": _GPTJ,
     "gpt_neox": replace(
-        _BIASED, build=special.neox, qkv_bias=("attention_bias", True), out_bias=("attention_bias", True)
+        _BIASED, build=decoder_builders.neox, qkv_bias=("attention_bias", True), out_bias=("attention_bias", True)
     ),
-    "opt": replace(_GPT2, build=special.opt, positions=2, ffn_factor=None, activation="relu", ignored=("layerdrop",)),
+    "opt": replace(
+        _GPT2, build=decoder_builders.opt, positions=2, ffn_factor=None, activation="relu", ignored=("layerdrop",)
+    ),
     "bloom": replace(
         _BIASED,
         tied=True,
@@ -93,9 +99,9 @@ FAMILIES: dict[str, Dialect] = {
         embedding_norm=True,
         ignored=("apply_residual_connection_post_layernorm", "offset_alibi"),
     ),
-    "falcon": replace(_PLAIN, build=special.falcon, tied=True, norm="layer", gated=False),
+    "falcon": replace(_PLAIN, build=decoder_builders.falcon, tied=True, norm="layer", gated=False),
     "mpt": replace(
-        _PLAIN, build=special.mpt, tied=True, norm="layer_plain", rotary=False, gated=False, kv_default=True
+        _PLAIN, build=decoder_builders.mpt, tied=True, norm="layer_plain", rotary=False, gated=False, kv_default=True
     ),
     "cohere": replace(_COHERE, kv_default=True, qk_norm=("per_head", ("use_qk_norm", False))),
     "cohere2": replace(
@@ -117,7 +123,7 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "stablelm": replace(
         _PLAIN,
-        build=special.stablelm,
+        build=decoder_builders.stablelm,
         norm="layer",
         qkv_bias=("use_qkv_bias", False),
         fixed={"qk_layernorm": (False,)},
@@ -144,7 +150,7 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "llada": replace(
         _PLAIN,
-        build=special.llada,
+        build=decoder_builders.llada,
         kv_default=True,
         attention={"causal": False},
         fixed={
@@ -188,9 +194,9 @@ FAMILIES: dict[str, Dialect] = {
         moe=d.gpt_oss_sparse,
         attention={"sinks": True},
     ),
-    "dbrx": replace(_PLAIN, build=special.dbrx, norm="layer_plain", kv_default=True),
-    "llama4_text": replace(_FLAGGED, build=special.llama4, head_dim=True, ignored=("for_llm_compressor",)),
-    "nemotron-nas": replace(_FLAGGED, build=special.block_configs),
+    "dbrx": replace(_PLAIN, build=decoder_builders.dbrx, norm="layer_plain", kv_default=True),
+    "llama4_text": replace(_FLAGGED, build=decoder_builders.llama4, head_dim=True, ignored=("for_llm_compressor",)),
+    "nemotron-nas": replace(_FLAGGED, build=decoder_builders.block_configs),
     "deepseek_v2": replace(_DEEPSEEK, mtp="none"),
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v32": _DEEPSEEK,
@@ -221,7 +227,7 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "exaone4": replace(_PLAIN, qk_norm=("head", True), windows=d.last_of(4)),
     "orion": replace(_PLAIN, norm="layer", kv_default=True, fixed={"attention_bias": (False,)}),
-    "chatglm": replace(_PLAIN, build=special.chatglm),
+    "chatglm": replace(_PLAIN, build=decoder_builders.chatglm),
     "minicpm": replace(_LLAMA, tied=True, moe=d.minicpm_sparse, ignored=("dim_model_base",)),
     "deepseek": replace(_FLAGGED, kv_default=True, moe=d.first_dense),
     "arcee": replace(_LLAMA, gated=False, activation="relu2"),
@@ -231,7 +237,7 @@ FAMILIES: dict[str, Dialect] = {
     "ernie4_5_moe": replace(
         _PLAIN, tied=True, fixed={"use_bias": (False,)}, moe=d.ernie_sparse, ignored=("moe_norm_min", "moe_gate")
     ),
-    "helium": replace(_LLAMA, build=special.helium, out_bias=False),
+    "helium": replace(_LLAMA, build=decoder_builders.helium, out_bias=False),
     "internlm3": replace(_PLAIN, qkv_bias=("qkv_bias", False), out_bias=("bias", False), mlp_bias=("bias", False)),
     "cwm": replace(_PLAIN, windows=d.first_of(4), fixed={"mlp_bias": (False,)}),
     "granitemoeshared": replace(_FLAGGED, kv_default=True, moe=d.granite_sparse),
@@ -270,7 +276,7 @@ FAMILIES: dict[str, Dialect] = {
         kv_default=True,
         activation="gelu",
     ),
-    "hunyuan": replace(_LLAMA, build=special.hunyuan, tied=True, qk_norm=("head", ("use_qk_norm", False))),
+    "hunyuan": replace(_LLAMA, build=decoder_builders.hunyuan, tied=True, qk_norm=("head", ("use_qk_norm", False))),
 }
 
 ALIASES = {

@@ -6,11 +6,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from inferplan.models.huggingface import decoder, early, latent, mechanisms, modern, movements, paired, special
+from inferplan.models.huggingface import (
+    decoder,
+    decoder_builders,
+    gates_and_norms,
+    gpt_dialects,
+    latent,
+    mechanisms,
+    movements,
+    paired,
+)
 from inferplan.models.huggingface.dialect import Dialect, Flag, Layer
-from inferplan.models.huggingface.families import decoders, encoders, rare
-from inferplan.models.huggingface.rare import untimed
+from inferplan.models.huggingface.families import decoders, encoders, single_models
 from inferplan.models.huggingface.reader import FFN, HEAD_DIM, HEADS, LAYERS, WIDTH, Reader
+from inferplan.models.huggingface.segments_and_bytes import untimed
 
 Build = Callable[[Reader, Dialect], dict[str, Any]]
 
@@ -76,14 +85,14 @@ def _unified(r: Reader, d: Dialect) -> dict[str, Any]:
     """Gemma 4 without per-layer embeddings and experts."""
     r.only("hidden_size_per_layer_input", 0)
     r.config["hidden_size_per_layer_input"] = None
-    return special.gemma4(r, d)
+    return decoder_builders.gemma4(r, d)
 
 
 def _canvas(r: Reader, d: Dialect) -> dict[str, Any]:
     """DiffusionGemma: Gemma 4's layers read a prompt and denoise a canvas; its last logits are fed back."""
     r.config |= {"hidden_size_per_layer_input": None, "attention_k_eq_v": True, "enable_moe_block": True}
-    fields = special.gemma4(r, d)
-    for layer in modern.walk(fields["layers"]):
+    fields = decoder_builders.gemma4(r, d)
+    for layer in gates_and_norms.walk(fields["layers"]):
         layer["extras"] = [*layer["extras"], untimed(_CANVAS)]
     width, inner = r.integer(*WIDTH), r.integer(*FFN)
     fed = {"feedback.gate": [inner, width], "feedback.up": [inner, width], "feedback.down": [width, inner]}
@@ -106,7 +115,7 @@ def _referring(r: Reader, d: Dialect) -> dict[str, Any]:
         raise r.refuse("layer_types or sliding_window", "only layers of reference_sliding_attention are known here")
     r.config["layer_types"] = r.config["sliding_window"] = None
     fields = _equal_heads(r, d)
-    for layer in modern.walk(fields["layers"]):
+    for layer in gates_and_norms.walk(fields["layers"]):
         layer["extras"] = [untimed(_REFERS)]
     note = f"of written tokens the last {window} are kept, and the cache here is that of all of them"
     return fields | {"notes": [f"{note}: too much for longer answers"]}
@@ -116,16 +125,18 @@ def _kyutai(r: Reader, d: Dialect) -> dict[str, Any]:
     """Moshi's layers; a step reads a word and a code of each codebook, whose rows are the embedding's further ones."""
     rows = r.integer("num_codebooks") * r.integer("codebook_vocab_size") + 1
     r.skip("frame_size")
-    return early.moshi(r, d) | {"ends": {"tables": {"codes": rows}}}
+    return gpt_dialects.moshi(r, d) | {"ends": {"tables": {"codes": rows}}}
 
 
 def _kosmos(attention: dict[str, Any], tables: dict[str, int]) -> Build:
     """Kosmos: layer norms within feed-forwards. attention: further fields of it; tables: beside the embedding."""
-    named = early.renamed(embed_dim="hidden_size", layers="num_hidden_layers", attention_heads="num_attention_heads")
+    named = gpt_dialects.renamed(
+        embed_dim="hidden_size", layers="num_hidden_layers", attention_heads="num_attention_heads"
+    )
 
     def build(r: Reader, d: Dialect) -> dict[str, Any]:
         fields = named(r, d)
-        for layer in modern.walk(fields["layers"]):
+        for layer in gates_and_norms.walk(fields["layers"]):
             layer["mixer"] = layer["mixer"] | attention
             layer["ffn"] = layer["ffn"] | {"inner_norm": "layer"}
         return fields | ({"ends": {"tables": tables}} if tables else {})
@@ -163,7 +174,7 @@ _READS = {
     "roberta": encoders.FAMILIES["roberta"],
     "xlm-roberta": encoders.FAMILIES["roberta"],
     "gpt2": decoders.FAMILIES["gpt2"],
-    "trocr": rare.FAMILIES["trocr"],
+    "trocr": single_models.FAMILIES["trocr"],
 }
 """Decoders of a pair whose encoder reads an image."""
 
@@ -240,7 +251,7 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "muse_spark_text": replace(
         _PLAIN,
-        build=modern.muse_spark,
+        build=gates_and_norms.muse_spark,
         fixed={"attention_bias": (False,)},  # its gates would have none
         head_dim=True,
         norm="plain",

@@ -15,10 +15,10 @@ from inferplan.models.huggingface.quantisation.compressed import compressed
 from inferplan.models.huggingface.quantisation.floats import bitsandbytes, eetq, fp8, gemma, hqq, mxfp4
 from inferplan.models.huggingface.quantisation.integers import auto_round, awq, gptq
 from inferplan.models.huggingface.quantisation.layouts import LAYOUTS
+from inferplan.models.huggingface.quantisation.libraries import mlx, quark, torchao
 from inferplan.models.huggingface.quantisation.modelopt import modelopt
 from inferplan.models.huggingface.quantisation.modules import Layout, checkpoint_shapes, places
 from inferplan.models.huggingface.quantisation.native import apply, exceptions
-from inferplan.models.huggingface.quantisation.others import mlx, quark, torchao
 from inferplan.models.huggingface.quantisation.rules import tells_experts
 from inferplan.models.huggingface.quantisation.scheme import Scheme, refuse
 from inferplan.models.huggingface.reader import Reader

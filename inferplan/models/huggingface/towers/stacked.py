@@ -7,7 +7,7 @@ from typing import Any
 
 from inferplan.models.huggingface.reader import Reader
 from inferplan.models.huggingface.towers.beside import VISION, Beside, Media, vision
-from inferplan.models.huggingface.towers.further import sam
+from inferplan.models.huggingface.towers.documents import sam
 from inferplan.models.huggingface.towers.parts import (
     Tensors,
     block,

@@ -6,7 +6,7 @@ from typing import Any
 
 from inferplan.models.huggingface.decoder import attention, decoder, mlp, model
 from inferplan.models.huggingface.dialect import Dialect, Layer
-from inferplan.models.huggingface.modern import Build, walk
+from inferplan.models.huggingface.gates_and_norms import Build, walk
 from inferplan.models.huggingface.reader import CONTEXT, LAYERS, WIDTH, Reader
 
 

@@ -1,11 +1,11 @@
-"""Decoders of 2025 and 2026, dense and mixtures of experts."""
+"""Decoders with gates, additional norms and routed experts, dense ones among them: one row each."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from inferplan.models.huggingface import decoder as d
-from inferplan.models.huggingface import latent, modern
+from inferplan.models.huggingface import gates_and_norms, latent
 from inferplan.models.huggingface.dialect import Dialect, Flag
 
 _BIAS: Flag = ("attention_bias", False)
@@ -19,12 +19,12 @@ _HEAD_NORM: tuple[str, Flag] = ("head", True)
 FAMILIES: dict[str, Dialect] = {
     "afmoe": replace(
         _PLAIN,
-        build=modern.gated,
+        build=gates_and_norms.gated,
         qk_norm=_HEAD_NORM,
         kv_default=True,
         norms=4,
         windows=d.last_of(4, "global_attn_every_n_layers"),
-        moe=modern.shared_experts("num_shared_experts", "num_dense_layers", router_bias=True),
+        moe=gates_and_norms.shared_experts("num_shared_experts", "num_dense_layers", router_bias=True),
         ignored=("mup_enabled", "route_scale", "route_norm", "score_func", "load_balance_coeff"),
     ),
     "apertus": replace(
@@ -35,50 +35,52 @@ FAMILIES: dict[str, Dialect] = {
         activation="xielu",
         fixed={"mlp_bias": (False,), "post_norm": (False,)},
     ),
-    "aria_text": replace(_FLAGGED, kv_default=True, moe=modern.aria_sparse, fixed={"mlp_bias": (False,)}),
-    "axk1": replace(_LATENT, build=modern.post_norm_latent),
+    "aria_text": replace(_FLAGGED, kv_default=True, moe=gates_and_norms.aria_sparse, fixed={"mlp_bias": (False,)}),
+    "axk1": replace(_LATENT, build=gates_and_norms.post_norm_latent),
     "bailing_hybrid": replace(
         _PLAIN,
-        build=modern.ling,
+        build=gates_and_norms.ling,
         qkv_bias=_BIAS,
         fixed={"attention_bias": (False,)},
         ignored=("rope_interleave", "model_max_length"),
     ),
-    "dots3_note_text": replace(_LATENT, build=modern.dots_note, fixed={"mlp_bias": (False,)}),
-    "hy_v4": replace(_LATENT, build=modern.streamed, attention={"gate": "channel", "sinks": True}),
-    "olmo_hybrid": replace(_FLAGGED, build=modern.olmo_hybrid, kv_default=True, qk_norm=("full", True)),
-    "step3p5": replace(_FLAGGED, build=modern.step, qk_norm=_HEAD_NORM, head_dim=True, windows=modern.listed),
-    "xlstm": replace(_PLAIN, build=modern.xlstm),
-    "zamba": replace(_PLAIN, build=modern.zamba, tied=True),
+    "dots3_note_text": replace(_LATENT, build=gates_and_norms.dots_note, fixed={"mlp_bias": (False,)}),
+    "hy_v4": replace(_LATENT, build=gates_and_norms.streamed, attention={"gate": "channel", "sinks": True}),
+    "olmo_hybrid": replace(_FLAGGED, build=gates_and_norms.olmo_hybrid, kv_default=True, qk_norm=("full", True)),
+    "step3p5": replace(
+        _FLAGGED, build=gates_and_norms.step, qk_norm=_HEAD_NORM, head_dim=True, windows=gates_and_norms.listed
+    ),
+    "xlstm": replace(_PLAIN, build=gates_and_norms.xlstm),
+    "zamba": replace(_PLAIN, build=gates_and_norms.zamba, tied=True),
     "beam": replace(
         _PLAIN,
-        build=modern.gated,
+        build=gates_and_norms.gated,
         qk_norm=_HEAD_NORM,
         norms=4,
         head_dim=True,
-        windows=modern.and_the_last(6),
-        moe=modern.by_kind(),
+        windows=gates_and_norms.and_the_last(6),
+        moe=gates_and_norms.by_kind(),
         attention={"gate_bias": True},
     ),
     "bitnet": replace(
         _FLAGGED,
-        build=modern.every(mixer={"out_norm": True}, ffn={"inner_norm": True}),
+        build=gates_and_norms.every(mixer={"out_norm": True}, ffn={"inner_norm": True}),
         kv_default=True,
         activation="relu2",
     ),
     "cohere2_moe": replace(
         _FLAGGED,
-        build=modern.cohere_moe,
+        build=gates_and_norms.cohere_moe,
         tied=True,
         parallel=True,
         norms=1,
         kv_default=True,
         head_dim=True,
         windows=d.last_of(4),
-        moe=modern.cohere_sparse,
+        moe=gates_and_norms.cohere_sparse,
     ),
     "cohere_compass_text": replace(
-        _FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1, kv_default=True, windows=modern.listed
+        _FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1, kv_default=True, windows=gates_and_norms.listed
     ),
     "diffllama": replace(
         _FLAGGED, kv_default=True, attention={"differential": True}, ignored=("lambda_std_dev", "num_diff_heads")
@@ -88,8 +90,8 @@ FAMILIES: dict[str, Dialect] = {
         _FLAGGED,
         qk_norm=_HEAD_NORM,
         head_dim=True,
-        windows=modern.listed,
-        moe=modern.ungated,
+        windows=gates_and_norms.listed,
+        moe=gates_and_norms.ungated,
         attention={"sinks": True},
     ),
     "granite_swa": replace(_LLAMA, tied=True, windows=d.first_of(4), attention={"sinks": True}, ignored=_THETA),
@@ -102,18 +104,18 @@ FAMILIES: dict[str, Dialect] = {
         ignored=_THETA,
     ),
     "hunyuan_v1_moe": replace(
-        _FLAGGED, build=modern.hunyuan_moe, kv_default=True, qk_norm=("head", ("use_qk_norm", True))
+        _FLAGGED, build=gates_and_norms.hunyuan_moe, kv_default=True, qk_norm=("head", ("use_qk_norm", True))
     ),
     "hy_v3": replace(
         _FLAGGED,
         qk_norm=_HEAD_NORM,
         head_dim=True,
-        moe=modern.shared_experts("num_shared_experts", "first_k_dense_replace", least=1),
+        moe=gates_and_norms.shared_experts("num_shared_experts", "first_k_dense_replace", least=1),
         fixed={"mlp_bias": (False,), "qk_norm": (True,)},
         mtp="shared",
         ignored=("router_scaling_factor", "enable_moe_fp32_combine"),
     ),
-    "hyperclovax": replace(_LLAMA, build=modern.hyperclova),
+    "hyperclovax": replace(_LLAMA, build=gates_and_norms.hyperclova),
     "jais2": replace(
         _PLAIN,
         norm="layer",
@@ -130,29 +132,37 @@ FAMILIES: dict[str, Dialect] = {
         norms=4,
         head_dim=True,
         windows=d.last_of(5),
-        moe=modern.by_kind("", "shared_expert_intermediate_size"),
+        moe=gates_and_norms.by_kind("", "shared_expert_intermediate_size"),
     ),
-    "laguna": replace(_FLAGGED, build=modern.laguna, qk_norm=_HEAD_NORM, head_dim=True, windows=modern.listed),
-    "lfm2": replace(_PLAIN, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM),
-    "lfm2_moe": replace(_PLAIN, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM),
-    "lfm3": replace(_FLAGGED, build=modern.conv_hybrid, tied=True, qk_norm=_HEAD_NORM, head_dim=True),
-    "longcat_flash": replace(_LATENT, build=modern.longcat, moe=None),
+    "laguna": replace(
+        _FLAGGED, build=gates_and_norms.laguna, qk_norm=_HEAD_NORM, head_dim=True, windows=gates_and_norms.listed
+    ),
+    "lfm2": replace(_PLAIN, build=gates_and_norms.conv_hybrid, tied=True, qk_norm=_HEAD_NORM),
+    "lfm2_moe": replace(_PLAIN, build=gates_and_norms.conv_hybrid, tied=True, qk_norm=_HEAD_NORM),
+    "lfm3": replace(_FLAGGED, build=gates_and_norms.conv_hybrid, tied=True, qk_norm=_HEAD_NORM, head_dim=True),
+    "longcat_flash": replace(_LATENT, build=gates_and_norms.longcat, moe=None),
     "hrm_text": replace(
-        _PLAIN, build=modern.looped, kv_default=True, fixed={"attention_bias": (False,)}, ignored=("embedding_scale",)
+        _PLAIN,
+        build=gates_and_norms.looped,
+        kv_default=True,
+        fixed={"attention_bias": (False,)},
+        ignored=("embedding_scale",),
     ),
     "mellum": replace(
         _FLAGGED,
         qk_norm=_HEAD_NORM,
         head_dim=True,
-        windows=modern.listed,
-        moe=modern.by_kind(),
+        windows=gates_and_norms.listed,
+        moe=gates_and_norms.by_kind(),
         ignored=("mtp_layer_types", "mtp_mlp_layer_types", "intermediate_size"),
     ),
-    "mimo_v2_flash": replace(_PLAIN, build=modern.mimo, qkv_bias=_BIAS, head_dim=True, windows=modern.listed),
+    "mimo_v2_flash": replace(
+        _PLAIN, build=gates_and_norms.mimo, qkv_bias=_BIAS, head_dim=True, windows=gates_and_norms.listed
+    ),
     "ministral": replace(_PLAIN, windows=d.every_layer),
     "modernbert-decoder": replace(
         _FLAGGED,
-        build=modern.modernbert_decoder,
+        build=gates_and_norms.modernbert_decoder,
         tied=True,
         mlp_bias=("mlp_bias", False),
         kv_default=True,

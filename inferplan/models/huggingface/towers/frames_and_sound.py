@@ -6,9 +6,8 @@ from typing import Any
 
 from inferplan.models.huggingface.reader import Reader
 from inferplan.models.huggingface.towers.beside import AUDIO, VISION, Beside, Media, vision
-from inferplan.models.huggingface.towers.further import sam
+from inferplan.models.huggingface.towers.documents import sam
 from inferplan.models.huggingface.towers.joins import gemma4
-from inferplan.models.huggingface.towers.latest import muse, muse_vision
 from inferplan.models.huggingface.towers.parts import (
     Tensors,
     block,
@@ -21,6 +20,7 @@ from inferplan.models.huggingface.towers.parts import (
     patch_conv,
     tower,
 )
+from inferplan.models.huggingface.towers.resamplers import muse, muse_vision
 from inferplan.models.huggingface.towers.vit import plain
 
 

@@ -1,4 +1,4 @@
-"""Language models of 2026 with mechanisms around attention: gated norms, convolutions, streams, attended residuals.
+"""Language models with mechanisms around attention: gated norms, convolutions, streams, attended residuals.
 
 Shapes are those of the classes of transformers that the configs belong to.
 """
@@ -10,11 +10,11 @@ from typing import Any
 
 from inferplan.models.huggingface.decoder import attention, mlp, model, moe
 from inferplan.models.huggingface.dialect import Dialect, Layer
+from inferplan.models.huggingface.gates_and_norms import kinds_of, walk
 from inferplan.models.huggingface.latent import latent
-from inferplan.models.huggingface.modern import kinds_of, walk
-from inferplan.models.huggingface.rare import untimed
 from inferplan.models.huggingface.reader import LAYERS, MOE_FFN, WIDTH, Reader
 from inferplan.models.huggingface.recurrent import delta_state
+from inferplan.models.huggingface.segments_and_bytes import untimed
 
 
 def axk2(r: Reader, d: Dialect) -> dict[str, Any]:

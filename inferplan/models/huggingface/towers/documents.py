@@ -1,4 +1,4 @@
-"""Further towers with what joins them: Llama 3.2 Vision, MiniMax-M3, readers of documents, transcribers."""
+"""Towers with what joins them: Llama 3.2 Vision, MiniMax-M3, readers of documents, transcribers."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from math import isqrt
 from typing import Any
 
 from inferplan.models.huggingface.decoder import attention, every_layer, mlp, model, moe
+from inferplan.models.huggingface.decoder_builders import gemma4
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress
 from inferplan.models.huggingface.reader import FFN, HEADS, KV_HEADS, LAYERS, WIDTH, Reader
-from inferplan.models.huggingface.special import gemma4
 
 
 def untimed(why: str, **fields: Any) -> Layer:

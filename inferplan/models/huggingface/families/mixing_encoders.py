@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from inferplan.models.huggingface import uncommon as u
+from inferplan.models.huggingface import mixing_encoders as u
 from inferplan.models.huggingface.dialect import Dialect
 from inferplan.models.huggingface.encoder import ENDS, PRETRAINED, Encoder
 from inferplan.models.huggingface.encoder import build as built

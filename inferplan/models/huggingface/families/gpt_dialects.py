@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inferplan.models.huggingface import decoder as d
-from inferplan.models.huggingface import early
+from inferplan.models.huggingface import gpt_dialects
 from inferplan.models.huggingface.dialect import Dialect
 
 _PLAIN = Dialect(build=d.decoder)
@@ -18,22 +18,24 @@ FAMILIES: dict[str, Dialect] = {
     "biogpt": replace(_TABLED, positions=2, ffn_factor=None, ignored=("layerdrop",)),
     "ctrl": replace(
         _BIASED,
-        build=early.renamed(dff="n_inner"),
+        build=gpt_dialects.renamed(dff="n_inner"),
         tied=True,
         rotary=False,
         head_bias=True,
         activation="relu",
     ),
-    "gpt_neo": replace(_TABLED, build=early.gpt_neo, qkv_bias=False),
+    "gpt_neo": replace(_TABLED, build=gpt_dialects.gpt_neo, qkv_bias=False),
     "gpt_neox_japanese": replace(
-        _BIASED, build=early.neox_japanese, tied=True, qkv_bias=False, out_bias=False, mlp_bias=False
+        _BIASED, build=gpt_dialects.neox_japanese, tied=True, qkv_bias=False, out_bias=False, mlp_bias=False
     ),
-    "moshi": replace(_PLAIN, build=early.moshi, kv_default=True),
-    "openai-gpt": replace(_TABLED, build=early.first_gpt),
-    "persimmon": replace(_BIASED, build=early.persimmon, qk_norm=("layer", True), ffn_factor=None, activation="relu2"),
+    "moshi": replace(_PLAIN, build=gpt_dialects.moshi, kv_default=True),
+    "openai-gpt": replace(_TABLED, build=gpt_dialects.first_gpt),
+    "persimmon": replace(
+        _BIASED, build=gpt_dialects.persimmon, qk_norm=("layer", True), ffn_factor=None, activation="relu2"
+    ),
     "xglm": replace(
         _BIASED,
-        build=early.renamed(attention_heads="num_attention_heads"),
+        build=gpt_dialects.renamed(attention_heads="num_attention_heads"),
         tied=True,
         rotary=False,
         ffn_factor=None,

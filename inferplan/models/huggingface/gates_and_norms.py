@@ -1,4 +1,4 @@
-"""Decoders of 2025 and 2026 that need more than a row of the table: gates, sinks, further norms, convolutions."""
+"""Decoders with gates, sinks, additional norms or convolutions, which need more than a row of the table."""
 
 from __future__ import annotations
 
