@@ -420,25 +420,8 @@ def test_light_commands_load_nothing_heavy(command: str) -> None:
     assert done.stderr.strip().splitlines()[-1] == "loaded: []"
 
 
-AGE_OR_RARITY = frozenset(
-    [
-        "modern",
-        "new",
-        "newer",
-        "newest",
-        "latest",
-        "recent",
-        "old",
-        "early",
-        "rare",
-        "uncommon",
-        "special",
-        "other",
-        "others",
-        "further",
-        "misc",
-    ]
-)
+AGE = {"modern", "new", "newer", "newest", "latest", "recent", "old", "early"}
+RARITY = {"rare", "uncommon", "special", "other", "others", "further", "misc"}
 
 
 def test_files_are_named_for_what_they_hold() -> None:
@@ -447,4 +430,4 @@ def test_files_are_named_for_what_they_hold() -> None:
         file for package in ("inferplan", "calibrate", "tools", "tests") for file in (ROOT / package).rglob("*.py")
     ]
     assert len(files) > 500
-    assert not [file for file in files if AGE_OR_RARITY.intersection(file.stem.split("_"))]
+    assert not [file for file in files if (AGE | RARITY).intersection(file.stem.split("_"))]
