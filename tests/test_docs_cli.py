@@ -137,9 +137,10 @@ def test_every_picture_is_small_and_drawn_by_a_command() -> None:
         assert picture.stat().st_size < 200_000
 
 
-def test_the_reference_is_current() -> None:
-    module = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))
-    assert module["PAGE"].read_text(encoding="utf-8") == module["page"](), "run: python docs/generate_cli.py"
+@for_each("script", ["generate_cli.py", "generate_combinations.py"])
+def test_the_reference_is_current(script: str) -> None:
+    module = runpy.run_path(str(ROOT / "docs" / script))
+    assert module["PAGE"].read_text(encoding="utf-8") == module["page"](), f"run: python docs/{script}"
 
 
 def test_the_reference_names_every_command_and_option() -> None:
