@@ -49,7 +49,7 @@ class SyntheticMeasurer:
 
     truth: Calibration = TRUTH
     noise: float = 0.0
-    visit: float = 0.02
+    visit: float = 0.1
     largest: float = 1e15
     memory: float = 1e15
     stop_after: int | None = None

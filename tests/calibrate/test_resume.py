@@ -1,4 +1,4 @@
-"""A run killed at ten points of a stand-in and resumed: the same constants, to the last digit, as in one go."""
+"""A run killed at drawn points of a stand-in and resumed: the same constants, to the last digit, as in one go."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from calibrate.samples import StepSample
 from calibrate.session.attempts import DeviceLostError
 from calibrate.session.raw_file import Session, read
 from inferplan.catalog.files import read_yaml
+from tests.calibrate.conftest import draw_nothing, fit_main_constants
 from tests.calibrate.standin import Failure, dies_after, interrupted, standin
 from tests.calibrate.standin.designs import SMALL_GPU
 from tests.cases import for_each
@@ -43,11 +44,11 @@ def two_steps(measurer: TorchMeasurer, own: Sequence[str] = ()) -> list[StepSamp
 
 
 def shorten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few shapes, two steps and no figures."""
+    """Few shapes, two steps, no figures and no further terms."""
     monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
     monkeypatch.setattr(TorchMeasurer, "steps", two_steps)
-    for name, drawn in (("webpage", ""), ("png", b""), ("whole_figure", None)):  # drawing takes time, and is elsewhere
-        monkeypatch.setattr(f"calibrate.cli.{name}", lambda *_, drawn=drawn: drawn)
+    draw_nothing(monkeypatch)
+    fit_main_constants(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +83,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Ses
     return constants(out), read(out.with_suffix(".jsonl")), calls
 
 
-@for_each("point", (0, 5, 9))
+@for_each("point", (0, 5))
 def test_a_kill_loses_nothing(point: int, whole: tuple[dict[str, Any], Session, int], tmp_path: Path) -> None:
     expected, session, calls = whole
     out, error = tmp_path / "out.yaml", (KeyboardInterrupt, SystemExit)[point % 2]

@@ -29,6 +29,7 @@ from inferplan.errors import InputFileError, MissingFactError, ToleranceError, U
 from inferplan.estimate.roofline import price
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Op
+from tests.calibrate.conftest import draw_nothing
 from tests.calibrate.synthetic import DESIGN, TRUTH, SyntheticMeasurer
 from tests.calibrate.test_kernels import SAMPLES, matmul
 from tests.cases import for_each
@@ -46,6 +47,12 @@ def run(measurer: SyntheticMeasurer, raw: Path, budget: float = 120.0, **changes
     Run(measurer, file, settings, quiet).measure()
     file.close()
     return fit(read(raw), measurer.device, settings)
+
+
+@pytest.fixture
+def gpu_design(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command takes the small design."""
+    monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +74,7 @@ def test_fit_recovers_the_constants_of_a_device(ordinary: Outcome) -> None:
 
 def test_noise_of_five_percent_moves_predictions_by_less(tmp_path: Path) -> None:
     """Constants trade against each other where a shape tells them apart poorly; what they predict must not move."""
-    outcome = run(SyntheticMeasurer(noise=0.05), tmp_path / "raw.jsonl")
+    outcome = run(SyntheticMeasurer(noise=0.05, visit=0.02), tmp_path / "raw.jsonl")
     hardware = load_hardware("h200-sxm")
     for measured in outcome.train + outcome.test:
         if measured.op.kernel in ("matmul", "attention.prefill", "attention.decode"):
@@ -86,6 +93,7 @@ def test_whole_models_are_predicted_from_operators_alone(ordinary: Outcome) -> N
         assert row.uncalibrated == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.usefixtures("main_constants")
 def test_calibration_file_loads_and_says_where_it_is_from(tmp_path: Path) -> None:
     outcome = run(SyntheticMeasurer(refuse="gather"), tmp_path / "raw.jsonl")
     write_calibration(outcome.calibration, tmp_path / "out.yaml")
@@ -112,6 +120,7 @@ def test_budget_is_honoured(tmp_path: Path, budget: float) -> None:
     assert measurer.now >= 0.85 * budget - 5.0
 
 
+@pytest.mark.usefixtures("main_constants")
 def test_a_shape_that_does_not_fit_is_noted_and_the_run_goes_on(tmp_path: Path) -> None:
     outcome = run(SyntheticMeasurer(memory=1e8), tmp_path / "raw.jsonl")
     failed = outcome.calibration.provenance["failed"]
@@ -120,6 +129,7 @@ def test_a_shape_that_does_not_fit_is_noted_and_the_run_goes_on(tmp_path: Path) 
     assert "matmul" in outcome.calibration.constants
 
 
+@pytest.mark.usefixtures("main_constants")
 def test_interrupted_run_is_kept_and_resumed(tmp_path: Path) -> None:
     raw = tmp_path / "raw.jsonl"
     settings = Settings(budget=120.0, design=DESIGN)
@@ -142,6 +152,7 @@ def test_interrupted_run_is_kept_and_resumed(tmp_path: Path) -> None:
     assert "matmul" in fit(session, SyntheticMeasurer().device, settings).calibration.constants
 
 
+@pytest.mark.usefixtures("main_constants")
 def test_resuming_on_another_device_is_refused(tmp_path: Path) -> None:
     raw = tmp_path / "raw.jsonl"
     run(SyntheticMeasurer(), raw, 60.0)
@@ -151,6 +162,7 @@ def test_resuming_on_another_device_is_refused(tmp_path: Path) -> None:
         Run(other, RawFile.open(raw, resume=True), Settings(budget=60.0, design=DESIGN), quiet).measure()
 
 
+@pytest.mark.usefixtures("main_constants")
 def test_check_passes_on_the_same_device_and_reports_a_wrong_constant(tmp_path: Path) -> None:
     outcome = run(SyntheticMeasurer(noise=0.02), tmp_path / "raw.jsonl")
     settings = Settings(budget=30.0, design=DESIGN, tolerance=0.1)
@@ -220,6 +232,7 @@ def test_a_check_too_short_for_a_slow_machine_still_visits_every_kernel(ordinary
     assert measurer.now == 4.0 * len(rows)
 
 
+@pytest.mark.usefixtures("main_constants")
 def test_a_run_too_short_for_a_slow_machine_still_fits_the_matmul(tmp_path: Path) -> None:
     """Kernels of 3 s each until they run: no time is left for a visit, and the matmul gets its seven shapes anyhow."""
     outcome = run(SlowToBegin(), tmp_path / "raw.jsonl", budget=8.0)
@@ -242,9 +255,9 @@ def test_a_raw_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
-def test_check_on_the_command_line_exits_6(ordinary: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("gpu_design")
+def test_check_on_the_command_line_exits_6(ordinary: Outcome, tmp_path: Path) -> None:
     write_calibration(ordinary.calibration, tmp_path / "out.yaml")
-    monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
     options = Options(budget=20.0, calibration=tmp_path / "out.yaml", only_check=True)
     assert "matmul" in json.dumps(execute(options, SyntheticMeasurer()).record)
     slow = SyntheticMeasurer(truth=Calibration(name="slow", constants={"norm": {"any": Fit(memory=0.1)}}))
@@ -253,8 +266,8 @@ def test_check_on_the_command_line_exits_6(ordinary: Outcome, tmp_path: Path, mo
     assert caught.value.exit_code == 6
 
 
+@pytest.mark.usefixtures("gpu_design", "main_constants")
 def test_files_and_report_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
     out = tmp_path / "h200.yaml"
     report = execute(Options(budget=60.0, out=out), SyntheticMeasurer())
     endings = ("yaml", "jsonl", "md", "html", "png")
@@ -272,13 +285,14 @@ def test_files_and_report_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "http://creativecommons.org", ""
     )
     assert report.record["held_out"]
+    draw_nothing(monkeypatch)
     again = execute(Options(budget=60.0, out=out, only_fit=True), SyntheticMeasurer())
     assert again.record["held_out"] == report.record["held_out"], "a fit of the raw file is the fit of the run"
 
 
-def test_a_raw_file_is_fitted_as_of_its_own_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("gpu_design", "main_constants", "undrawn")
+def test_a_raw_file_is_fitted_as_of_its_own_device(tmp_path: Path) -> None:
     """On a laptop, from the measurements of an H200: they are held against the H200, not against the laptop."""
-    monkeypatch.setattr("calibrate.session.settings.GPU", DESIGN)
     out = tmp_path / "own.yaml"
     first = execute(Options(budget=60.0, out=out), SyntheticMeasurer())
     laptop = SyntheticMeasurer()
