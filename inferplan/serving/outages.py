@@ -85,7 +85,7 @@ class Outages:
 
     @cached_property
     def finished(self) -> BoolArray:
-        return np.equal(np.frombuffer(bytes(self.result.records.status), dtype=np.uint8), FINISHED)
+        return np.equal(self.result.records.outcome, FINISHED)
 
     @cached_property
     def latencies(self) -> dict[str, Array]:
@@ -201,7 +201,7 @@ class Outages:
     @cached_property
     def _leaving(self) -> tuple[Array, Array]:
         """When each request came that was not refused, and when it left."""
-        kept = np.frombuffer(bytes(self.result.records.status), dtype=np.uint8) != REJECTED
+        kept = self.result.records.outcome != REJECTED
         return self.arrival[kept], np.asarray(self.result.records.finish, dtype=np.float64)[kept]
 
     @property

@@ -82,6 +82,11 @@ class Records:
         self.gap_weights = array("d")
 
     @property
+    def outcome(self) -> npt.NDArray[np.uint8]:
+        """What became of each request, as codes."""
+        return np.frombuffer(bytes(self.status), dtype=np.uint8)
+
+    @property
     def turns(self) -> float:
         """Requests of a conversation, on average; 1 where nothing follows an answer."""
         return 1.0 if self.follows is None else len(self.prompt) / max(int(np.sum(self.begins)), 1)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from inferplan.serving.autoscaling import Life
-from inferplan.serving.batch_means import Precision, half_width
-from inferplan.serving.class_results import PERCENTILES, class_records, intervals_of, metrics_of
-from inferplan.serving.failures import Outage
-from inferplan.serving.records import CANCELLED, FINISHED, REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.batch_means import half_width
+from inferplan.serving.class_results import METRICS, PERCENTILES, at_percentile, metrics_of
+from inferplan.serving.records import FINISHED, Meter, Records
+from inferplan.serving.run_figures import RunFigures, cache_use
 from inferplan.serving.session_results import SessionFigures, session_figures, session_record
 from inferplan.serving.techniques.tiers import tier_records
 from inferplan.serving.verdict import Verdict, capacity_band, load_of_capacity, near_capacity, verdict_of
-from inferplan.shown import Shown
 from inferplan.table import SCHEMA_VERSION
 from inferplan.traffic.requests import Slo, TrafficClass
 from inferplan.units import Array, BoolArray
@@ -27,206 +25,8 @@ _Amount = TypeVar("_Amount", int, float)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SimulationResult(Shown):
-    """One run. Arrays hold the requests that finished, in the order they were sent; times in seconds.
-
-    ``warmup``, ``cooldown``: requests at the head and at the end that were sent and are in no figure, because the
-    system was filling or running empty around them. ``metered``: between which seconds rates and meters count, absent
-    for the whole run. ``bases``: what the step prices of its pools rest on, each once. ``conditions``: the flags and
-    the load generator, because a latency under load belongs to them. ``converged``: whether the figures are as sure as
-    was asked for; ``None`` where the length was given. ``lives``, ``outages``: of replicas that come and go.
-    """
-
-    records: Records
-    meters: Sequence[Meter]
-    closed: bool
-    slo: Slo = field(default_factory=Slo)
-    warmup: int = 0
-    cooldown: int = 0
-    metered: tuple[float, float] | None = None
-    converged: bool | None = None
-    precision: Precision | None = None
-    capacity_rate: float | None = None
-    """Requests a second that leave when more arrive than can, where that was simulated."""
-    untiered_rate: float | None = None
-    """The same without cache tiers, where there are any."""
-    bases: tuple[str, ...] = ("roofline",)
-    capacity: float = 0.0
-    """Tokens that the cache of one attention rank holds; where pools are apart, of one that decodes."""
-    prompt_pool: tuple[int, float] = (0, 0.0)
-    """Of pools apart: the first meters, of ranks that compute prompts; tokens that the cache of one of them holds."""
-    slots: int = 0
-    lives: Sequence[Life] = ()
-    outages: Sequence[Outage] = ()
-    conditions: dict[str, Any] = field(default_factory=dict)
-    anchor: tuple[float, float] = (1.0, 1.0)
-    """Measured over predicted TTFT and TPOT of a user's own rows."""
-    bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Factors on the mean TTFT and TPOT between which 80 % of measurements lie, where they are known."""
-
-    @property
-    def counted(self) -> slice:
-        """Which of the requests that were sent are in the figures."""
-        return slice(self.warmup, len(self.records.prompt) - self.cooldown)
-
-    @cached_property
-    def arrival(self) -> Array:
-        """Seconds at which each request was sent, those that never finished too; NaN where it never was."""
-        return self._column("arrival")
-
-    @cached_property
-    def status(self) -> npt.NDArray[np.uint8]:
-        """What became of each request: the codes of :mod:`inferplan.serving.records`."""
-        return np.frombuffer(bytes(self.records.status), dtype=np.uint8)[self.counted]
-
-    @cached_property
-    def _done(self) -> BoolArray:
-        return np.equal(self.status, FINISHED)
-
-    def _column(self, name: str) -> Array:
-        return np.asarray(getattr(self.records, name)[self.counted], dtype=np.float64)
-
-    @cached_property
-    def ttft(self) -> Array:
-        """Time to the first token of each finished request."""
-        return (self._column("first") - self.arrival)[self._done] * self.anchor[0]
-
-    @cached_property
-    def answer_ttft(self) -> Array:
-        """Time to the first token after the thought of each finished request; empty where nobody thinks."""
-        return np.zeros(0) if self.records.before is None else self._until("answered")
-
-    @cached_property
-    def e2el(self) -> Array:
-        """Time to the last token of each finished request."""
-        return self._until("finish")
-
-    def _until(self, event: str) -> Array:
-        """Time to something that follows the first token of each finished request."""
-        if self.anchor == (1.0, 1.0):
-            return (self._column(event) - self.arrival)[self._done]
-        rest = (self._column(event) - self._column("first"))[self._done]
-        return self.ttft + rest * self.anchor[1]
-
-    @cached_property
-    def tpot(self) -> Array:
-        """``(last - first)/(output - 1)`` of each finished request with more than one output token."""
-        output = self._column("output")[self._done]
-        many = output > 1
-        return np.divide((self.e2el - self.ttft)[many], output[many] - 1)
-
-    @cached_property
-    def wait(self) -> Array:
-        """Time until a request was admitted into the batch, or its client gave up; for those still waiting, until the
-        end of the run.
-        """
-        admitted = self._column("admitted")
-        seen = self.status != REJECTED
-        finish = self._column("finish")
-        until = np.where(np.isnan(admitted), np.where(np.isnan(finish), self.end, finish), admitted)
-        waited: Array = (until - self.arrival)[seen]
-        return waited
-
-    @cached_property
-    def start(self) -> float:
-        """Seconds of the first arrival."""
-        arrived = self.arrival[~np.isnan(self.arrival)]
-        return float(np.min(arrived)) if len(arrived) else 0.0
-
-    @cached_property
-    def end(self) -> float:
-        """Seconds of the last finish."""
-        finish = self._column("finish")
-        return float(np.nanmax(finish)) if np.any(~np.isnan(finish)) else self.start
-
-    @property
-    def window(self) -> tuple[float, float]:
-        """Between which seconds rates and meters count."""
-        return self.metered or (self.start, self.end)
-
-    @property
-    def duration(self) -> float:
-        """Seconds that rates and meters count; a closed loop follows an anchor, as its users do."""
-        return max(self.window[1] - self.window[0], 1e-12) * self._stretch
-
-    @cached_property
-    def _stretch(self) -> float:
-        """How much longer requests take by the anchor, in a closed loop; an open one keeps its own time."""
-        if not self.closed or self.anchor == (1.0, 1.0) or not len(self.e2el):
-            return 1.0
-        return float(np.sum(self.e2el) / np.sum((self._column("finish") - self.arrival)[self._done]))
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Every request that was sent is in exactly one of the other entries."""
-        return _counts(self)
-
-    @cached_property
-    def _left(self) -> BoolArray:
-        """Of all requests that were sent, those that finished while rates count."""
-        finish, (start, end) = np.asarray(self.records.finish, dtype=np.float64), self.window
-        finished = np.frombuffer(bytes(self.records.status), dtype=np.uint8) == FINISHED
-        inside: BoolArray = finished & (finish > start) & (finish <= end)
-        return inside
-
-    @property
-    def request_rate(self) -> float:
-        """Finished requests a second."""
-        return float(np.sum(self._left)) / self.duration
-
-    @property
-    def output_rate(self) -> float:
-        """Output tokens of finished requests a second."""
-        return float(np.sum(np.asarray(self.records.output)[self._left])) / self.duration
-
-    @property
-    def input_rate(self) -> float:
-        """Prompt tokens of finished requests a second."""
-        return float(np.sum(np.asarray(self.records.prompt)[self._left])) / self.duration
-
-    @cached_property
-    def attained(self) -> BoolArray:
-        """Which finished requests meet every limit of the SLO."""
-        good = np.ones(len(self.ttft), dtype=bool)
-        tpot = (self.e2el - self.ttft) / np.maximum(self._column("output")[self._done] - 1, 1)
-        for name, limit in self.slo.limits.items():
-            good &= (tpot if name == "tpot" else getattr(self, name)) <= limit
-        return good
-
-    @property
-    def goodput(self) -> float | None:
-        """Requests a second that meet the SLO; ``None`` without one."""
-        if not self.slo.limits:
-            return None
-        return self.request_rate * float(np.mean(self.attained)) if len(self.attained) else 0.0
-
-    @property
-    def preemptions(self) -> int:
-        """How often a request lost its cache and was computed again, over all engines."""
-        return sum(meter.preemptions for meter in self.meters)
-
-    @property
-    def in_system(self) -> float:
-        """Mean number of requests in the system: the seconds of all of them in it while rates count, over those."""
-        return _seconds_inside(self.records, self.window) * self._stretch / self.duration
-
-    @property
-    def mean_batch(self) -> float:
-        """Mean number of requests that decode while the engine is busy, a replica; of those that decode at all."""
-        return _mean_batch([meter for meter in self.meters if meter.batch_seconds])
-
-    @property
-    def kv_use(self) -> dict[str, float]:
-        """Share of the cache in use: mean over busy time, and peak."""
-        return _cache_use(self.meters)
-
-    basis = property(lambda self: " and ".join(self.bases), doc="The bases in words.")
-
-    @cached_property
-    def hit_rate(self) -> float:
-        """Share of the prompt tokens of admitted requests that were found in the prefix cache."""
-        hits, tokens = self.records.hits(self.counted)
-        return hits / tokens if tokens else 0.0
+class SimulationResult(RunFigures):
+    """The figures of a run, as far as it was steady, and what they say of the load."""
 
     @cached_property
     def sessions(self) -> SessionFigures | None:
@@ -268,16 +68,6 @@ class SimulationResult(Shown):
         """The record that ``inferplan simulate --format json`` prints; units are in the keys."""
         return record_of(self)
 
-    def band(self, name: str) -> tuple[float, float] | None:
-        """Factors on the mean of a latency between which 80 % of measured means lie; of a sum those of its parts."""
-        if name not in ("e2el", "answer_ttft"):
-            return self.bands.get(name)
-        first, rest, whole = self.bands.get("ttft"), self.bands.get("tpot"), getattr(self, name)
-        if first is None or rest is None or not len(whole):
-            return None
-        share = float(np.sum(self.ttft) / np.sum(whole))
-        return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
-
 
 def parts(result: SimulationResult) -> list[tuple[TrafficClass, SimulationResult]]:
     """The run as each class of traffic sees it: its requests alone, counted while those of the run are.
@@ -307,47 +97,10 @@ def part_of(result: SimulationResult, mine: BoolArray, slo: Slo) -> SimulationRe
     return replace(part, meters=(Meter(waited={"queue": float(np.sum(part.wait))}),))
 
 
-def _counts(result: SimulationResult) -> dict[str, int]:
-    """What became of the requests in the figures; only sessions have calls that are cancelled."""
-    arrived = int(np.sum(~np.isnan(result.arrival)))
-    codes = (FINISHED, REJECTED, TIMED_OUT, CANCELLED)
-    finished, rejected, gone, cancelled = (int(np.sum(result.status == code)) for code in codes)
-    return {
-        "arrived": arrived,
-        "finished": finished,
-        "rejected": rejected,
-        "timed_out": gone,
-        **({} if result.records.sessions is None else {"cancelled": cancelled}),
-        "waiting": arrived - finished - rejected - gone - cancelled,
-    }
-
-
 def while_counting(result: SimulationResult) -> tuple[int, int]:
     """How many of all requests were sent, and how many finished, while rates count."""
     arrival, (start, end) = np.asarray(result.records.arrival, dtype=np.float64), result.window
     return int(np.sum((arrival >= start) & (arrival <= end))), round(result.request_rate * result.duration)
-
-
-def _seconds_inside(records: Records, window: tuple[float, float]) -> float:
-    """Seconds that all requests together are in the system in a window of time."""
-    start, end = window
-    arrival, finish = np.asarray(records.arrival), np.asarray(records.finish)
-    seen = np.frombuffer(bytes(records.status), dtype=np.uint8) != REJECTED
-    until = np.minimum(np.where(np.isnan(finish), end, finish), end)
-    held = np.maximum(until - np.maximum(arrival, start), 0.0)
-    return float(np.nansum(held[seen]))
-
-
-def _mean_batch(meters: Sequence[Meter]) -> float:
-    """Decodes of a busy second."""
-    busy = sum(meter.busy for meter in meters)
-    return sum(meter.batch_seconds for meter in meters) / busy if busy else 0.0
-
-
-def _cache_use(meters: Sequence[Meter]) -> dict[str, float]:
-    busy = sum(meter.busy for meter in meters)
-    mean = sum(meter.kv_seconds for meter in meters) / busy if busy else 0.0
-    return {"mean": mean, "peak": max((meter.kv_peak for meter in meters), default=0.0)}
 
 
 def _cache(result: SimulationResult) -> dict[str, Any]:
@@ -358,8 +111,8 @@ def _cache(result: SimulationResult) -> dict[str, Any]:
 
     (ranks, of_prompts), capacity = result.prompt_pool, result.capacity
     pools = {
-        "prefill": record(_cache_use(result.meters[:ranks]), of_prompts),
-        "decode": record(_cache_use(result.meters[ranks:]), capacity),
+        "prefill": record(cache_use(result.meters[:ranks]), of_prompts),
+        "decode": record(cache_use(result.meters[ranks:]), capacity),
     }
     return {**record(result.kv_use, capacity), "pools": pools if ranks else None}
 
@@ -391,7 +144,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "answer_ttft_s": result.percentiles("answer_ttft_s") if len(result.answer_ttft) else None,
         **_bands(result),
         "reasoning": _reasoning(result),
-        "intervals": {f"{name}_s": intervals_of(result, name) for name in metrics_of(result)},
+        "intervals": {f"{name}_s": _intervals(result, name) for name in metrics_of(result)},
         "run": _run(result),
         "capacity": _capacity(result),
         "requests": counts,
@@ -405,7 +158,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "goodput_requests_per_s": result.goodput,
         "slo": {f"{name}_s": limit for name, limit in limits.items()},
         "slo_attained": float(np.mean(result.attained)) if limits and len(result.attained) else None,
-        "classes": class_records(parts(result)) or None,
+        "classes": [_class_record(*each) for each in parts(result)] or None,
         "sessions": session_record(result.sessions, result.slo.session),
         "queue": {
             "wait_mean_s": float(np.mean(result.wait)) if len(result.wait) and result.steady else None,
@@ -515,3 +268,51 @@ def _summed(counters: Iterable[Mapping[str, _Amount]]) -> dict[str, _Amount]:
         for key, value in counter.items():
             total[key] = total[key] + value if key in total else value
     return total
+
+
+def _shares_of_limits(one: TrafficClass, part: SimulationResult) -> dict[str, float]:
+    """Each limited latency of a class, at its percentile, over its limit; infinite where its queue grows."""
+    return {
+        name: at_percentile(part, name, one.slo.percentile) / limit if part.steady else inf
+        for name, limit in one.slo.limits.items()
+    }
+
+
+def _intervals(result: SimulationResult, name: str) -> dict[str, list[float] | None]:
+    """95 % confidence intervals of the mean and the percentiles of a latency."""
+    found = {"mean": result.interval(name), **{f"p{q}": result.interval(name, q) for q in PERCENTILES}}
+    return {key: None if interval is None else list(interval) for key, interval in found.items()}
+
+
+def _class_record(one: TrafficClass, part: SimulationResult) -> dict[str, Any]:
+    """The record of a class and its part of a run; units are in the keys."""
+    limits, counts = one.slo.limits, part.counts
+    held = bool(limits and counts["arrived"])
+    good = int(np.sum(part.attained))
+    return {
+        "name": one.name,
+        "share": one.share,
+        "priority": one.priority,
+        "weight": one.weight,
+        "requests": counts,
+        "overloaded": not part.steady,
+        **{f"{name}_s": part.percentiles(f"{name}_s") for name in METRICS},
+        "intervals": {f"{name}_s": _intervals(part, name) for name in METRICS},
+        "slo": {f"{name}_s": limit for name, limit in limits.items()},
+        "percentile": one.slo.percentile,
+        "at_percentile": {
+            f"{name}_s": _finite(at_percentile(part, name, one.slo.percentile)) if part.steady else None
+            for name in METRICS
+        },
+        "requests_per_s": part.request_rate,
+        "goodput_requests_per_s": part.goodput,
+        "slo_attained": good / counts["arrived"] if held else None,
+        "wait_mean_s": float(np.mean(part.wait)) if len(part.wait) and part.steady else None,
+        "meets": all(share <= 1 for share in _shares_of_limits(one, part).values())
+        if limits and counts["arrived"]
+        else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if value < inf else None

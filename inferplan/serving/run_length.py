@@ -169,9 +169,7 @@ def capacity_rate(
     while True:
         requests = replace(traffic, requests_count=count).requests(deployment.engine.defaults.block_size)
         run = simulate(deployment, replace(requests, arrival=np.zeros(len(requests))), flags, options)
-        finish = np.sort(
-            np.asarray(run.records.finish)[np.frombuffer(bytes(run.records.status), dtype=np.uint8) == FINISHED]
-        )
+        finish = np.sort(np.asarray(run.records.finish)[run.records.outcome == FINISHED])
         if not len(finish):
             return None
         full = float(np.nanmax(np.asarray(run.records.admitted)))

@@ -116,7 +116,7 @@ def session_figures(result: RunFigures) -> SessionFigures | None:
     sent = ~np.isnan(arrival)
     begun = np.unique(sessions.of[sent])
     begun = begun[np.argsort(_least(arrival, sessions.of, len(sessions))[begun], kind="stable")]
-    status = np.frombuffer(bytes(records.status), dtype=np.uint8)
+    status = records.outcome
     start = _least(arrival, sessions.of, len(sessions))[begun]
     end = -_least(np.where(np.isnan(finish), np.nan, -finish), sessions.of, len(sessions))[begun]
     left = np.array([records.left.get(int(session), np.nan) for session in begun])

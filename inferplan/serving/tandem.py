@@ -69,7 +69,7 @@ def _coming(draw: Draw, before: Asked | None) -> tuple[Ints, Requests]:
 def _answered(draw: Draw, who: Ints, run: SimulationResult | None) -> Asked:
     first, finish = (np.where(draw.asked, inf, np.nan) for _ in range(2))
     if run is not None:
-        done = np.frombuffer(bytes(run.records.status), dtype=np.uint8) == FINISHED
+        done = run.records.outcome == FINISHED
         finish[who[done]] = np.asarray(run.records.finish)[done]
         first[who[done]] = np.asarray(run.records.first)[done]
     return Asked(run=run, finish=finish, first=first)

@@ -6,14 +6,14 @@ traffic lasts, and those that came on top are waiting. It is told from noise by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from inferplan.serving.batch_means import BATCHES, STUDENT_99_9, student_95
-from inferplan.serving.records import REJECTED, TIMED_OUT, Meter, Records
+from inferplan.serving.records import REJECTED, TIMED_OUT
+from inferplan.serving.run_figures import RunFigures
 from inferplan.units import Array
 
 Verdict = Literal["stable", "saturated", "overloaded", "rejecting", "too short to tell"]
@@ -63,30 +63,9 @@ class Flow:
         return beyond_chance and lasting and self.queue > self.growth * self.arrivals / 4
 
 
-class Run(Protocol):
-    """What a verdict looks at: a closed loop or not, meters, records, and the seconds that figures are counted in."""
-
-    @property
-    def closed(self) -> bool: ...
-    @property
-    def meters(self) -> Sequence[Meter]: ...
-    @property
-    def records(self) -> Records: ...
-    @property
-    def window(self) -> tuple[float, float]: ...
-    @property
-    def ttft(self) -> Array: ...
-    @property
-    def capacity_rate(self) -> float | None: ...
-    @property
-    def conditions(self) -> Mapping[str, Any]: ...
-    @property
-    def bands(self) -> Mapping[str, tuple[float, float]]: ...
-
-
-def verdict_of(run: Run) -> Verdict:
+def verdict_of(run: RunFigures) -> Verdict:
     """The verdict on a run. A closed loop is never overloaded: its users wait for their answers."""
-    status = np.frombuffer(bytes(run.records.status), dtype=np.uint8)
+    status = run.records.outcome
     if not run.closed:
         flow = flow_of(run)
         arrived = np.sum(status != REJECTED)
@@ -101,7 +80,7 @@ def verdict_of(run: Run) -> Verdict:
     return "saturated" if _waits(run) else "stable"
 
 
-def _unfinished(run: Run) -> bool:
+def _unfinished(run: RunFigures) -> bool:
     """Whether users of a closed loop do not get through their conversations: two each, or one where all begin at once
     and every request counts.
     """
@@ -113,14 +92,14 @@ def _unfinished(run: Run) -> bool:
     return len(run.records.prompt) < int(rounds * loop["concurrency"] * turns)
 
 
-def load_of_capacity(run: Run) -> float | None:
+def load_of_capacity(run: RunFigures) -> float | None:
     """Arrivals a second, as the load names them, over what can leave; ``None`` where the capacity is not known."""
     traffic = run.conditions.get("traffic", {})
     rate = traffic.get("arrivals", {}).get("rate")
     return None if rate is None or not run.capacity_rate else rate * traffic.get("samples", 1) / run.capacity_rate
 
 
-def capacity_band(run: Run) -> tuple[float, float]:
+def capacity_band(run: RunFigures) -> tuple[float, float]:
     """Factors on the simulated capacity between which the real one may lie: one over the band of the step times, and
     upwards at least what published runs of servers reached. Downwards it is the band's alone.
     """
@@ -128,24 +107,24 @@ def capacity_band(run: Run) -> tuple[float, float]:
     return min(1 / slow, 1.0), max(1 / fast, _SERVED_OVER_SIMULATED)
 
 
-def near_capacity(run: Run) -> bool | None:
+def near_capacity(run: RunFigures) -> bool | None:
     """Whether the load lies within the error of the capacity, so that an overload may be none, and none be one."""
     load, (low, high) = load_of_capacity(run), capacity_band(run)
     return None if load is None else low < load < high
 
 
-def _waits(run: Run) -> bool:
+def _waits(run: RunFigures) -> bool:
     """Whether requests wait for longer than all else takes until their first token."""
     waited = sum(sum(meter.waited.values()) for meter in run.meters)
     return waited > 0.5 * float(np.sum(run.ttft))
 
 
-def flow_of(run: Run) -> Flow | None:
+def flow_of(run: RunFigures) -> Flow | None:
     """Arrivals against departures from the first counted request to the last one that begins anything, until which
     traffic lasts; ``None`` for too few of them.
     """
     records = run.records
-    kept = np.frombuffer(bytes(records.status), dtype=np.uint8) != REJECTED
+    kept = records.outcome != REJECTED
     arrival, admitted, finish, prompt, output = (
         np.asarray(column, dtype=np.float64)[kept]
         for column in (records.arrival, records.admitted, records.finish, records.prompt, records.output)
