@@ -1,15 +1,11 @@
-"""Several engines behind a router, and pools that compute prompts apart from decoding; the clock they share."""
+"""Several engines behind a router, and pools that compute prompts apart from decoding: what a fleet is made of."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from typing import NamedTuple, Protocol, get_args
-
-import numpy as np
 
 from inferplan.devices.engine import CacheSending
 from inferplan.errors import UsageError
@@ -18,29 +14,27 @@ from inferplan.features import those
 from inferplan.fields import Text, Whole, Words, ask
 from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
-from inferplan.serving.apart import Apart, Event, Incoming
 from inferplan.serving.autoscaling import Losses, Scaling
 from inferplan.serving.cache_transfer import Links, Transfer
+from inferplan.serving.clock import Clock, Event
 from inferplan.serving.failures import Failures
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
+from inferplan.serving.plain_replica import replica_of
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.records import CANCELLED, Meter, Metering, Records
+from inferplan.serving.records import Meter, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Router, Routing
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
-from inferplan.serving.step_price import Modifiers
+from inferplan.serving.step_price import Lane, Modifiers, modified
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 
-_MOMENT = 1e-9
-"""Seconds by which engines pass an event, so that rounding cannot keep it ahead of them."""
-
-SENT, _CACHED, ANSWERED, _BEGIN, END = range(5)
+SENT, CACHED, ANSWERED, BEGIN, END, AHEAD = range(6)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
-next one; the meters begin to count; they stop."""
+next one; the meters begin to count; they stop; engines that nothing connects are sent what comes next."""
 
 
 class Beside(NamedTuple):
@@ -174,24 +168,9 @@ def _nothing() -> None:
     """No prefix cache."""
 
 
-def _connected(jobs: int, fleet: Fleet, senders: Senders) -> UsageError:
-    """What an engine does changes what another is sent or finds."""
-    if senders.reacts:
-        because = "requests that follow answers connect them"
-    elif fleet.failures is not None:
-        because = "what a replica loses goes to another"
-    else:
-        because = f"{fleet.routing} routing looks at all of them before each request"
-    return UsageError(
-        f"--jobs {jobs} cannot divide these replicas among processes",
-        because=because,
-        hint="leave --jobs out; it is for arrivals known ahead (--rate, --trace) that are sent round robin",
-    )
-
-
 class Process(Protocol):
     """What happens on the clock of a cluster beside its engines: users of sessions, replicas that come and go. It says
-    which kinds of event it takes (:attr:`Cluster.handlers`), and puts new ones on the heap as they follow.
+    which kinds of event it takes (:attr:`Clock.handlers`), and puts new ones on the heap as they follow.
     """
 
     @property
@@ -208,7 +187,16 @@ class Process(Protocol):
         """A client sees the end of a request at ``time``; ``rank``: the scheduler of the front that had it, or -1."""
 
 
-class Engines(Apart):
+def _engine(group: list[Scheduler], kind: Kind) -> Replica | Pipeline:
+    """What keeps the time of schedulers that step together."""
+    first, times, modifiers = group[0], kind.times, kind.modifiers
+    if len(group) > 1 or len(first.lanes) > 1:
+        prices = [[modified(times, modifiers, Lane(one, lane)) for lane in range(len(one.lanes))] for one in group]
+        return Pipeline(times, group, prices)
+    return Replica(modified(times, modifiers, Lane(first)), first) if modifiers else replica_of(times, first)
+
+
+class Cluster(Clock):
     """The engines of a run as a fleet has them, and the processes beside them."""
 
     def __init__(
@@ -218,20 +206,46 @@ class Engines(Apart):
         closed: ClosedLoop | None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(records, Router(fleet.routing, [], records), progress)
-        self.fleet, self.closed = fleet, closed
+        super().__init__()
+        self.fleet, self.records, self.closed, self.progress = fleet, records, closed, progress
+        self.front = self.back = Router(fleet.routing, [], records)
+        """Who takes new requests, and who only decodes where pools are apart."""
+        self.engine_of: dict[Scheduler, int] = {}
         self.senders: Senders = Senders(records, closed)
         self.links: Links | None = None
         """Those of the schedulers of the front, where pools are apart."""
         self.kinds: tuple[Kind, ...] = ()
         """What the engines of the front and of the back are."""
+        self.shares = False
+        """Whether what one engine drops another may find."""
         self.member: list[int] = []
         """Of which deployment each engine of the front is, where they are not alike: see ``served_by`` of records."""
         self.processes: list[Process] = []
+        self.timeline = False
+        """Whether the meters draw one."""
+        self.moved: list[Event] | None = None
+        """Caches on their way, where those who decode begin when all prompts are done; ``None``: they are events."""
+        self.done = 0
+
+    def add(self, process: Process, handlers: dict[int, Callable[[Event], None]]) -> None:
+        """Something else happens on this clock. handlers: by kind of event."""
+        self.processes.append(process)
+        self.handlers.update(handlers)
 
     def notify(self, request: int, time: float, finished: bool) -> None:
         """A client has seen the end of a request, or its prompt is done and its cache can leave."""
         raise NotImplementedError
+
+    def count(self, request: int, time: float, finished: bool) -> None:
+        """A request is done: all that is left to say where nobody waits for an answer, or asks where it came from."""
+        self.done += 1
+        if self.progress is not None and self.done % 64 == 0:
+            self.progress(self.done)
+
+    @property
+    def meters(self) -> list[Meter]:
+        """One for each scheduler, those that compute prompts first."""
+        return [scheduler.meter for scheduler in (*self.front.pool, *self.back.pool)]
 
     def build(self, kind: Kind, prompts: Kind | None = None, others: Sequence[Kind] = ()) -> None:
         """Make the engines: those of ``prompts`` compute prompts where pools are apart, ``None``: as the others.
@@ -297,264 +311,25 @@ class Engines(Apart):
         """The schedulers of so many attention ranks; the engines that keep their time are made too."""
         stages, width = kind.deployment.parallel.pp, kind.times.width
         made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]
-        there = len(self.engines)
-        self.keep_time(made, (kind.times, kind.modifiers), coupled_ranks(kind.deployment))
-        for engine in self.engines[there:]:
+        together = coupled_ranks(kind.deployment)
+        for first in range(0, ranks, together):
+            group = made[first : first + together]
+            for scheduler in group:
+                scheduler.meter.timeline = [] if self.timeline else None
+            engine = _engine(group, kind)
             engine.reactive = self.senders.reacts
+            self.engine_of.update(dict.fromkeys(group, self.join(engine)))
         return made
 
-    @property
-    def _one_way(self) -> bool:
-        """Nothing that an engine does changes what another is sent or finds, but for caches from front to back."""
-        if self.senders.reacts or self.shares or any(process.connects for process in self.processes):
-            return False
-        return self.front.blind and self.back.blind
-
-    def planned(self) -> list[Event]:
-        """What happens whatever is sent."""
-        return [event for process in self.processes for event in process.planned()]
-
-
-class Cluster(Engines):
-    """The events between the engines of a run, and what happens beside them: one heap, one clock."""
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        records: Records,
-        closed: ClosedLoop | None,
-        progress: Callable[[int], None] | None = None,
-    ) -> None:
-        super().__init__(fleet, records, closed, progress)
-        self.known: Iterator[Event] = iter(())
-        """Arrivals known ahead, in order of time."""
-        self.sent = 0
-        self.running: Replica | Pipeline | None = None
-        """The engine that advances."""
-        self.now = 0.0
-        """When what happened last did, beside the engines."""
-        self.waiting: list[int] = []
-        """Requests that have found no replica."""
-        self.handlers: dict[int, Callable[[Event], int | None]] = {
-            SENT: self.sends,
-            _CACHED: self._cached,
-            ANSWERED: self._answered,
-            _BEGIN: self._marks,
-            END: self._marks,
-        }
-        """What is done about each kind of event: gives the index of the engine that it reaches, if there is one."""
-
-    def add(self, process: Process, handlers: dict[int, Callable[[Event], int | None]]) -> None:
-        """Something else happens on this clock. handlers: by kind of event."""
-        self.processes.append(process)
-        self.handlers.update(handlers)
-
-    def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
-        """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
-
-        In a closed loop the first ``warmup`` requests are waited for before the rest is sent, and leave no trace in the
-        meters; ``fill`` requests are sent and not waited for, and the meters begin after them. Raises ``UsageError``
-        for ``jobs`` where something connects the engines.
+    def receive(self, scheduler: Scheduler, request: int, time: float) -> None:
+        """The cache of a request has come: it waits for so many steps of those that decode there now; ranks that step
+        together take those of the fullest.
         """
-        if jobs > 1 and not self._one_way:
-            raise _connected(jobs, self.fleet, self.senders)
-        total = len(self.records.prompt)
-        self.metering = Metering(self.records, warmup + fill if fill else 0)
-        if self.closed is None:
-            self._run_open(jobs)
-        elif 0 < warmup < total:
-            self._phase(0, warmup)
-            now = max(engine.clock for engine in self.engines)
-            del self.records.gaps[:], self.records.gap_weights[:]
-            for engine in self.engines:
-                engine.restart(now)
-            for meter in self.meters:
-                meter.timeline = None if meter.timeline is None else []
-            self._phase(warmup, total)
-        else:
-            self._phase(0, total)
-        self.metering.close(self.meters)
-        if self.senders.following:
-            self.records.in_order()
-        if self.member:
-            went, count = self.front.went, len(self.records.prompt)
-            self.records.served_by = [self.member[went[request]] if request in went else -1 for request in range(count)]
-        return self.meters
-
-    def _run_open(self, jobs: int) -> None:
-        """Arrivals are known ahead, but for those that follow answers."""
-        arrival, fill = self.records.arrival, self.metering.fill
-        order = np.argsort(np.asarray(arrival), kind="stable")
-        if self.senders.reacts:
-            first = set(self.senders.begin(0, len(arrival)))
-            starts = [request for request in order.tolist() if request in first]
-            self.known = ((arrival[request], request, SENT) for request in starts)
-            self.events = sorted([(arrival[starts[-1]], -1, END), *self.planned()])  # what comes later only continues
-            self._run_together()
-            return
-        window = (arrival[order[fill]], arrival[order[-1]]) if fill else None
-        if not self._one_way:
-            self.known = ((arrival[request], request, SENT) for request in order.tolist())
-            marks = [(window[0], -1, _BEGIN), (window[1], -1, END)] if window else []
-            self.events = sorted([*marks, *self.planned()])
-            self._run_together()
-            return
-        if not self.back.pool:
-            for scheduler in self.front.pool:  # nobody waits for an answer, or asks where it came from
-                scheduler.clients.notify = self.count
-        # the front runs to its end, then the back with the caches that it was sent
-        self.serve(Incoming(order, np.array(arrival)[order], False, window), jobs)
-        if self.events:
-            times, requests, _ = zip(*sorted(self.events))
-            self.events.clear()
-            self.serve(Incoming(np.asarray(requests), np.asarray(times), True, window), jobs)
-        if window:
-            self.metering.span = list(window)
-
-    def _phase(self, start: int, stop: int) -> None:
-        """Users of a closed loop send requests ``start`` to ``stop`` until all is quiet."""
-        assert self.closed is not None
-        first = self.senders.begin(start, stop)
-        ramp = 0.0 if self.closed.burst else self.closed.ramp or 0.0
-        now = max(engine.clock for engine in self.engines)
-        self.events = [(now + ramp * user / len(first), request, SENT) for user, request in enumerate(first)]
-        planned = self.planned()
-        self.events = sorted([*self.events, *planned])
-        alone = len(self.engines) == len(self.front.pool) == 1 and not planned
-        if alone and not ramp and self.records.think is None:
-            self._run_alone()
-        else:  # with a ramp or a think time, an arrival submitted early would overtake those before it
-            self._run_together()
-
-    def _run_alone(self) -> None:
-        """One engine: an arrival is submitted as soon as it is known."""
-        engine, events = self.engines[0], self.events
-        self.running = engine
-        while True:
-            while events:
-                self._deliver(heapq.heappop(events))
-            engine.advance(inf)
-            if not events:
-                return
-
-    def _run_together(self) -> None:
-        """Several engines: each advances to the next event that it depends on, or that others may, and no further.
-
-        Only the engine that may notify first advances: up to the next arrival, and not past the time from which another
-        engine may cause one.
-        """
-        engines, events = self.engines, self.events
-        # all arrivals are known ahead, and what an engine finds is its own
-        sealed = not (self.senders.reacts or self.back.pool or self.shares)
-        due = [engine.earliest() for engine in engines]
-        heap = [(time, index) for index, time in enumerate(due)]
-        heapq.heapify(heap)
-        self._next_known()
-        while True:
-            while heap and due[heap[0][1]] != heap[0][0]:
-                heapq.heappop(heap)
-            first, index = heap[0] if heap else (inf, -1)
-            coming = events[0][0] if events else inf
-            if coming == first == inf:
-                return
-            if coming <= first:
-                reached = self._deliver(heapq.heappop(events))
-                if reached is None:
-                    continue
-                index = reached
-                due += [inf] * (len(engines) - len(due))  # of replicas that have come since
-            else:
-                heapq.heappop(heap)
-                until = coming if sealed else min(coming, heap[0][0]) if heap else coming
-                self.running = engines[index]
-                engines[index].advance(max(until, first * (1 + 1e-12) + _MOMENT))
-            due[index] = engines[index].earliest()
-            heapq.heappush(heap, (due[index], index))
-
-    def _next_known(self) -> None:
-        """The next of the arrivals known ahead joins the events."""
-        arrival = next(self.known, None)
-        if arrival is not None:
-            heapq.heappush(self.events, arrival)
-
-    def _deliver(self, event: Event) -> int | None:
-        """Something happens: gives the index of the engine that it reaches, if there is one."""
-        self.now = event[0]
-        return self.handlers[event[2]](event)
-
-    def _cached(self, event: Event) -> int | None:
-        """The cache of a request arrives where it decodes."""
-        time, request, _ = event
-        if self.records.status[request] == CANCELLED:  # its user has given up meanwhile
-            return None
-        scheduler = self.back.pool[self.back.send(request, time)]
-        self.receive(scheduler, request, time)
-        return self.engine_of[scheduler]
-
-    def _marks(self, event: Event) -> None:
-        """The meters begin to count, or stop."""
-        self._mark(event[0], event[2] == _BEGIN)
-
-    def _answered(self, event: Event) -> int | None:
-        """A user has an answer, and sends what follows it, if there is anything."""
-        time, request, _ = event
-        following = self.senders.next(request)
-        if following is None:
-            if self.closed is not None:
-                self._mark(time, False)
-            return None
-        request, later = following
-        if later:
-            heapq.heappush(self.events, (time + later, request, SENT))
-            return None
-        return self.sends((time, request, SENT))
-
-    def sends(self, event: Event) -> int | None:
-        """A client sends a request: it reaches the engine that the router chooses."""
-        time, request, _ = event
-        if self.senders.reacts and self.sent == self.metering.fill > 0:
-            self._mark(time, True)
-        self.sent += 1
-        if self.closed is None and self.senders.reacts and self.sent == self.senders.limit:
-            self._mark(time, False)
-        self._next_known()
-        self.records.arrival[request] = time
-        return self.submit(request, time)
-
-    def submit(self, request: int, time: float) -> int | None:
-        """A request reaches the engine that the router chooses, or waits for one: gives its index."""
-        if not self.front.taking:
-            self.waiting.append(request)
-            return None
-        scheduler = self.front.pool[self.front.send(request, time)]
-        scheduler.submit(request, time)
-        return self.engine_of[scheduler]
-
-    def _mark(self, time: float, begin: bool) -> None:
-        """The meters begin to count, or stop, if they do not count all the time; all engines are brought up to it."""
-        if not self.senders.limit > self.metering.fill > 0 or self.metering.ended:
-            return
-        if not begin and self.sent <= self.metering.fill:  # nothing counts yet
-            return
-        for engine in self.engines:
-            self.running = engine
-            engine.advance(time)
-        (self.metering.begin if begin else self.metering.end)(time, self.meters)
-
-    def notify(self, request: int, time: float, finished: bool) -> None:
-        """A client has seen the end of a request, or its prompt is done and its cache can leave."""
-        rank = self.front.home.get(request, -1)
-        home = (self.back if request in self.back.home else self.front).leave(request, time)
-        if not finished:
-            assert self.links is not None
-            self.front.pool[home].meter.wait("link", max(self.links.free[home] - time, 0.0))
-            there = self.links.send(home, request, self.records.prompt[request], time)
-            heapq.heappush(self.events, (there, request, _CACHED))
-            return
-        self.count(request, time, finished)
-        if self.senders.reacts:
-            heapq.heappush(self.events, (self.senders.after(request, time), request, ANSWERED))
-            if self.running is not None:
-                self.running.pause = True
-        for process in self.processes:
-            process.ended(request, time, rank)
+        steps, engine = scheduler.rules.handoff, self.engines[self.engine_of[scheduler]]
+        if steps:
+            assert isinstance(engine, Replica | Pipeline)
+            fullest = max(engine.schedulers, key=lambda one: one.decodes.size)
+            lane = fullest.decodes
+            context = lane.context / lane.size if lane.size else float(self.records.prompt[request])
+            time += steps * engine.price_of(fullest).decode(max(lane.size, 1), context)
+        scheduler.receive(request, time)

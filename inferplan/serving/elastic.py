@@ -17,12 +17,12 @@ from math import inf
 
 import numpy as np
 
-from inferplan.serving.apart import Event
 from inferplan.serving.autoscaling import Life, Scaling
-from inferplan.serving.cluster import ANSWERED, SENT, Cluster, Kind
+from inferplan.serving.clock import Engine, Event
+from inferplan.serving.cluster import ANSWERED, SENT, Kind
+from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.failures import Outage
 from inferplan.serving.records import FINISHED, NAN, WAITING
-from inferplan.serving.replica import Replica
 
 _LOOK, _READY, _HELD, _NOTICE, _CUT, _FAIL, _DRAINED = range(SENT + 10, SENT + 17)
 """What may happen beside the events of a cluster: somebody looks whether there are enough replicas; a replica is ready;
@@ -30,14 +30,16 @@ a request that waited at the router goes to one; a replica is told that it will 
 that was drained has nothing left to do."""
 
 
-class _Gone(Replica):
+class _Gone(Engine):
     """What is left of an engine that was taken away."""
 
     def __init__(self, clock: float) -> None:
-        self.clock, self.pause = clock, False
+        super().__init__()
+        self.clock = clock
 
-    def advance(self, until: float) -> None:
+    def step(self, until: float) -> bool:
         """Nothing runs any more."""
+        return False
 
     def earliest(self) -> float:
         return inf
@@ -55,7 +57,7 @@ def _told(handler: Callable[[int, float], object]) -> Callable[[Event], None]:
 class ElasticReplicas:
     """The replicas of a cluster under a :class:`inferplan.serving.autoscaling.Scaling`."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterRun) -> None:
         fleet = self.fleet = cluster.fleet
         assert fleet.scaling is not None
         self.cluster, self.records = cluster, cluster.records
@@ -121,10 +123,11 @@ class ElasticReplicas:
         failures = () if self.fleet.failures is None else self.fleet.failures.at
         return planned + [(failure.at, place, _FAIL) for place, failure in enumerate(failures)]
 
-    def _held(self, event: Event) -> int | None:
+    def _held(self, event: Event) -> None:
         """A request that waited at the router, or lost its replica, goes to one, unless its user has given up."""
         time, request, _ = event
-        return self.cluster.submit(request, time) if self.records.status[request] == WAITING else None
+        if self.records.status[request] == WAITING:
+            self.cluster.submit(request, time)
 
     def _look(self, _: int, time: float) -> None:
         """Order the replicas that are lacking, or let some leave; look again while somebody may still come. Those that
@@ -156,11 +159,7 @@ class ElasticReplicas:
             self._lives.append(Life(time, ready))
             for doom in self._doom(len(self._lives) - 1, time):
                 heapq.heappush(self.cluster.events, doom)
-            made = self.cluster.made(self._kind, self._kind.deployment.parallel.dp)
-            if self.cluster.front.pool and self.cluster.front.pool[0].meter.timeline is not None:
-                for scheduler in made:
-                    scheduler.meter.timeline = []
-            self.cluster.front.add(made)
+            self.cluster.front.add(self.cluster.made(self._kind, self._kind.deployment.parallel.dp))
         heapq.heappush(self.cluster.events, (ready, -1, _READY))
         return ready
 

@@ -1,4 +1,4 @@
-"""Engines with several batches in flight (pipeline stages), or whose attention ranks step together: their event loop.
+"""Engines with several batches in flight (pipeline stages), or whose attention ranks step together: their steps.
 
 Every stage works on a batch of its own. The scheduler composes a batch, sends it through the stages and composes the
 next one at once, as long as fewer batches than stages are in flight and there is anything to schedule; otherwise it
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from math import ceil, inf
 
+from inferplan.serving.clock import Engine
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.flow_shop import FlowShop, Passage
 from inferplan.serving.ranks import Batch, Load, Ranks
@@ -25,26 +26,25 @@ _RECHECK = 32
 """Decode steps after which an admission that depends on how far others have written is tried again."""
 
 
-class Pipeline:
+class Pipeline(Engine):
     """The ranks of one replica, and the stages that their batches pass.
 
     ``schedulers``: one for each attention rank, all with as many lanes as there are stages. ``prices``: of each lane of
-    each rank, where something changes those of ``times``. ``reactive`` is there for the cluster; a notification never
-    comes later than the event that causes it here.
+    each rank, where something changes those of ``times``. A notification never comes later than the event that causes
+    it, so nothing asks whether it is ``reactive``.
     """
 
     def __init__(
         self, times: StepTimes, schedulers: Sequence[Scheduler], prices: Sequence[Sequence[StepPrice]] = ()
     ) -> None:
+        super().__init__()
+        self.schedulers = schedulers
         self.times, self.ranks = times, Ranks(times, schedulers, prices)
         self.rules = schedulers[0].rules
         self.lanes = len(schedulers[0].lanes)
         self.overlapped = self.rules.overlapped and self.lanes == 1
         """With several batches in flight, composing one is always hidden behind the others."""
         self.seen_late = self.rules.seen_late and self.lanes == 1
-        self.reactive = self.pause = False
-        self.clock = 0.0
-        """When the scheduler can compose the next batch."""
         self.previous = 0.0
         """When it composed the last one: what had arrived by then is known to an overlapped scheduler."""
         self.shop = FlowShop(self.lanes + 1)
@@ -68,33 +68,31 @@ class Pipeline:
         self.clock = self.previous = now
         self.ranks.restart(now)
 
-    # --- the loop ---------------------------------------------------------------------------------------------------
+    # --- one batch --------------------------------------------------------------------------------------------------
 
-    def advance(self, until: float) -> None:
-        """Send and take back every batch before ``until``; stop early when a notification sets ``pause``."""
-        self.pause = False
-        while not self.pause:
-            if self.waits:
-                if max(self.clock, self.flying[0].back) >= until:
-                    return
-                if not self._run(until):
-                    self._take_back()
-            elif not self.flying and not self.ranks.busy:
-                if not self.ranks.unseen:
-                    if not self._wake(until):
-                        return
-                elif self.clock >= until:
-                    return
-                elif not self.ranks.look(self.previous if self.overlapped else self.clock):
-                    self._show_last()
-            elif self.clock >= until:
-                return
-            else:
-                sent = self._send()
-                self.tried = not sent or len(self.flying) == self.lanes
-                self.waits = len(self.flying) > 0 and (self.tried or self.flying[0].back <= self.clock)
-                if not self.flying:
-                    self.ranks.refuse_first(self.clock)
+    def step(self, until: float) -> bool:
+        """Take the oldest batch back, where that is waited for, or send the next one."""
+        if self.waits:
+            if max(self.clock, self.flying[0].back) >= until:
+                return False
+            if not self._run(until):
+                self._take_back()
+            return True
+        idle = not self.flying and not self.ranks.busy
+        if idle and not self.ranks.unseen:
+            return self._wake(until)
+        if self.clock >= until:
+            return False
+        if idle:
+            if not self.ranks.look(self.previous if self.overlapped else self.clock):
+                self._show_last()
+            return True
+        sent = self._send()
+        self.tried = not sent or len(self.flying) == self.lanes
+        self.waits = len(self.flying) > 0 and (self.tried or self.flying[0].back <= self.clock)
+        if not self.flying:
+            self.ranks.refuse_first(self.clock)
+        return True
 
     def earliest(self) -> float:
         """A time before which it cannot notify anyone; infinity when it is idle."""

@@ -42,76 +42,44 @@ def is_plain(scheduler: Scheduler) -> bool:
     )
 
 
+def replica_of(times: StepTimes, scheduler: Scheduler) -> Replica:
+    """The replica of an engine, a plain one where it can be."""
+    return (PlainReplica if times.simple and is_plain(scheduler) else Replica)(times, scheduler)
+
+
 class PlainReplica(Replica):
     """A replica that looks for the plain case first. What only the general case reads is not kept up to date: steps
     since the queue was looked at or prompts were held back, output still to be written, when tokens came.
     """
 
     times: StepTimes
-    plain: bool | None = None
-    """Whether the engine is plain; known when it first runs."""
 
-    def advance(self, until: float) -> None:
-        """Run every step that starts before ``until``; stop early when a notification sets ``pause``."""
-        if self.plain is None:
-            self.plain = is_plain(self.scheduler) and self.times.simple
-        if not self.plain:
-            Replica.advance(self, until)
-            return
-        self.pause = False
-        scheduler, overlapped = self.scheduler, self.rules.overlapped
-        queue, decodes, clients = scheduler.queue, scheduler.decodes, scheduler.clients
-        waiting, inbox = queue.waiting, queue.inbox
-        while not self.pause:
-            if not (decodes.size or waiting or scheduler.partial is not None or clients.unseen):
-                if not self._wake(until):
-                    return
-            elif self.clock >= until:
-                return
-            if inbox:
-                seen = self.previous if overlapped else self.clock
-                while inbox and inbox[0][0] <= seen:
-                    waiting.append(inbox.popleft()[1])
-            if waiting or scheduler.partial is not None:
-                if self._whole_prompts():
-                    continue
-                prompts = scheduler.plan(self.clock)
-                if prompts is not None:
-                    self._prompt_step(prompts)
-                    continue
-            if decodes.size:
-                self._decode_runs(until)
-            elif clients.unseen:
-                self._show_last()
-            elif waiting and not scheduler.admitted.running:
-                clients.refuse_first(self.clock)
-
-    def _whole_prompts(self) -> bool:
-        """A step with all prompts that wait; false where they do not all fit it without more ado."""
+    def _prompt_step(self) -> bool:
+        """A step with all prompts that wait, where they all fit it without more ado."""
         scheduler, rules = self.scheduler, self.rules
-        admitted, queue, decodes, records = scheduler.admitted, scheduler.queue, scheduler.decodes, scheduler.records
-        waiting, running, prompt = queue.waiting, admitted.running, records.prompt
-        page, count, batch, start = rules.page, len(queue.waiting), decodes.size, self.clock
+        admitted, decodes, records, waiting = scheduler.admitted, self.decodes, scheduler.records, self.waiting
+        running, prompt = admitted.running, records.prompt
+        page, count, batch, start = rules.page, len(waiting), decodes.size, self.clock
         if scheduler.partial is not None or scheduler.progress.output_left or admitted.own:
-            return False
+            return super()._prompt_step()
         places, room = len(running) + count, rules.budget - batch
         if places > rules.slots:
-            return False
+            return super()._prompt_step()
         tokens, blocks, pairs = 0, 0, 0.0
         for request in waiting:
             new = prompt[request]
             tokens += new
             if tokens > room:  # a long queue is not looked through at every step
-                return False
+                return super()._prompt_step()
             blocks -= -new // page
             pairs += new * (new + 1) / 2
         used = admitted.used + blocks * page
         if used + places * page > rules.capacity:
-            return False
+            return super()._prompt_step()
         scheduler.short = False
         requests, begun = list(waiting), records.admitted
         waiting.clear()  # type: ignore[union-attr]  # a plain engine has no lines
-        queue.queued_tokens -= tokens
+        scheduler.queue.queued_tokens -= tokens
         for request in requests:
             running[request] = None
             if begun[request] != begun[request]:
@@ -166,11 +134,11 @@ class PlainReplica(Replica):
         if not self.rules.seen_late:
             clients.show(clock)
 
-    def _decode_runs(self, until: float) -> None:
+    def _decode_run(self, until: float) -> None:
         """Runs of steps that are alike, until there may be something to plan."""
         scheduler, rules, times = self.scheduler, self.rules, self.times
-        admitted, decodes, queue, clients = scheduler.admitted, scheduler.decodes, scheduler.queue, scheduler.clients
-        inbox, waiting, running = queue.inbox, queue.waiting, admitted.running
+        decodes, clients, inbox, waiting = self.decodes, self.clients, self.inbox, self.waiting
+        admitted, running = scheduler.admitted, scheduler.admitted.running
         capacity, page, overlapped, lines_of = rules.capacity, rules.page, rules.overlapped, times.cache
         while True:
             batch, start = decodes.size, self.clock
@@ -178,7 +146,7 @@ class PlainReplica(Replica):
             if (run + page) * batch > capacity - admitted.used:
                 run = min(run, steps_within(scheduler.lanes, capacity - admitted.used))
             if run < 1 or scheduler.short:
-                self._decode_run(until)
+                super()._decode_run(until)
                 return
             mean, lines = decodes.context / batch, lines_of.get(batch) or times.decode_lines(batch)
             low, high, at = times.segment
@@ -217,7 +185,7 @@ class PlainReplica(Replica):
     def _make(self, run: int, price: float) -> None:
         """The batch has made ``run`` steps of ``price`` seconds: what it wrote and took, in caches and meters."""
         scheduler, rules = self.scheduler, self.rules
-        decodes, admitted, records, meter = scheduler.decodes, scheduler.admitted, scheduler.records, scheduler.meter
+        decodes, admitted, records, meter = self.decodes, scheduler.admitted, scheduler.records, scheduler.meter
         batch, steps, page, phases = decodes.size, decodes.steps, rules.page, decodes.phases
         made, duration = run * batch, run * price
         decodes.steps = steps + run
@@ -241,9 +209,8 @@ class PlainReplica(Replica):
         meter.kv_seconds += (share - grown * (run - 1) / (2 * run) if run > 1 else share) * duration
         if share > meter.kv_peak:  # noqa: PLR1730 (a call takes five times as long)
             meter.kv_peak = share
-        waiting = len(scheduler.queue.waiting)
-        if waiting:
-            meter.wait(meter.blocking, waiting * duration)
+        if self.waiting:
+            meter.wait(meter.blocking, len(self.waiting) * duration)
 
     def _finish(self) -> None:
         """Requests that have written their last token leave, and give back their blocks."""

@@ -1,4 +1,4 @@
-"""One replica of an engine and its clock: the event loop of the simulator.
+"""One replica of an engine: its next step, and what the clock says when that is over.
 
 Time moves from step to step. A run of steps that are alike (the same requests decode, nobody arrives, nobody finishes)
 is one event: its time is the number of steps times the price at the run's mean context. What goes into a step is the
@@ -10,26 +10,25 @@ from __future__ import annotations
 from math import ceil, inf
 
 from inferplan.serving.clients import ANSWER, FIRST
+from inferplan.serving.clock import Engine
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_price import StepPrice
-from inferplan.serving.step_times import Chunk
 
 _RECHECK = 32
 """Decode steps after which an admission that depends on how far others have written is tried again: by the share of
 their outputs that is kept free, or by whose turn it is under fair queueing."""
 
 
-class Replica:
-    """One engine of a deployment that runs one step after another.
-
-    ``reactive``: a notification may bring a new request at once, so no run of steps passes one.
-    """
+class Replica(Engine):
+    """One engine of a deployment that runs one step after another."""
 
     def __init__(self, times: StepPrice, scheduler: Scheduler) -> None:
+        super().__init__()
         self.times, self.scheduler, self.rules = times, scheduler, scheduler.rules
-        self.reactive = self.pause = False
-        self.clock = 0.0
+        self.schedulers = [scheduler]
+        self.decodes, self.clients = scheduler.decodes, scheduler.clients
+        self.waiting, self.inbox = scheduler.queue.waiting, scheduler.queue.inbox
         self.previous = 0.0
         """Start of the last step: what had arrived by then is known to an overlapped scheduler."""
         self.price = 0.0
@@ -44,38 +43,29 @@ class Replica:
         self.clock = self.previous = self.scheduler.queue.front_free = now
         self.scheduler.meter.clear()
 
-    def advance(self, until: float) -> None:
-        """Run every step that starts before ``until``; stop early when a notification sets ``pause``."""
-        self.pause = False
-        scheduler = self.scheduler
-        queue, decodes, clients = scheduler.queue, scheduler.decodes, scheduler.clients
-        waiting, inbox = queue.waiting, queue.inbox
-        while not self.pause:
-            if not (decodes.size or waiting or scheduler.partial is not None or clients.unseen):
-                if not self._wake(until):
-                    return
-            elif self.clock >= until:
-                return
-            if inbox and inbox[0][0] <= self.clock:
-                queue.look(self._seen(), False)
-            prompts: Chunk | None = None
-            if waiting or scheduler.partial is not None:
-                prompts = scheduler.plan(self.clock)
-            if prompts is not None:
-                self._prompt_step(prompts)
-            elif decodes.size:
-                self._decode_run(until)
-            elif clients.unseen:
-                self._show_last()
-            elif waiting and not scheduler.admitted.running:
-                clients.refuse_first(self.clock)
-
-    def _seen(self) -> float:
-        """What had arrived by then is known: when the engine last looked at the queue."""
-        seen = self.previous if self.rules.overlapped else self.clock
-        if self.rules.poll_interval > 1 and self.scheduler.decodes.size:
-            seen -= self.scheduler.queue.steps_since_look % self.rules.poll_interval * self.price
-        return seen
+    def step(self, until: float) -> bool:
+        """A step with prompts where any can be computed, else steps that only decode."""
+        scheduler, decodes, waiting, inbox = self.scheduler, self.decodes, self.waiting, self.inbox
+        if decodes.size or waiting or scheduler.partial is not None or self.clients.unseen:
+            if self.clock >= until:
+                return False
+        elif not self._wake(until):
+            return False
+        if inbox and inbox[0][0] <= self.clock:
+            seen = self.previous if self.rules.overlapped else self.clock  # what had arrived by then is known
+            if self.rules.poll_interval > 1 and decodes.size:  # when the engine last looked at the queue
+                seen -= scheduler.queue.steps_since_look % self.rules.poll_interval * self.price
+            while inbox and inbox[0][0] <= seen:
+                waiting.append(inbox.popleft()[1])
+        if (waiting or scheduler.partial is not None) and self._prompt_step():
+            return True
+        if decodes.size:
+            self._decode_run(until)
+        elif self.clients.unseen:
+            self._show_last()
+        elif waiting and not scheduler.admitted.running:
+            self.clients.refuse_first(self.clock)
+        return True
 
     def _wake(self, until: float) -> bool:
         """From idle to the next visible request; false when there is none before ``until``."""
@@ -119,9 +109,12 @@ class Replica:
             )
         return min(bound, max(self.clock, inbox[0][0])) if inbox else bound
 
-    def _prompt_step(self, chunk: Chunk) -> None:
-        """One step that holds prompts, beside the decodes where the policy mixes them."""
+    def _prompt_step(self) -> bool:
+        """One step that holds prompts, beside the decodes where the policy mixes them; false where none can start."""
         scheduler, rules, start = self.scheduler, self.rules, self.clock
+        chunk = scheduler.plan(start)
+        if chunk is None:
+            return False
         decodes, meter, clients = scheduler.decodes, scheduler.meter, scheduler.clients
         batch = decodes.size if scheduler.mixed else 0
         duration = self.times.mixed(batch, decodes.context / batch if batch else 0.0, chunk)
@@ -141,6 +134,7 @@ class Replica:
         scheduler.finish_prompts(chunk.completed, self.clock)
         if not rules.seen_late and clients.unseen:
             clients.show(self.clock)
+        return True
 
     def _decode_run(self, until: float) -> None:
         """Steps that are alike, up to the next departure, arrival, shortage of cache or ``until``."""

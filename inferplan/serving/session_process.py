@@ -6,15 +6,15 @@ import heapq
 from math import inf
 
 from inferplan.serving.aborts import abort
-from inferplan.serving.apart import Event
-from inferplan.serving.cluster import ANSWERED, END, SENT, Cluster, Kind
+from inferplan.serving.clock import Event
+from inferplan.serving.cluster import ANSWERED, END, SENT, Kind
+from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.records import CANCELLED, FINISHED, NAN, WAITING
 from inferplan.serving.routing import Router
 from inferplan.serving.session_senders import Sending, SessionSenders
 
-_LEAVES, _TOUCHED = SENT + 20, SENT + 21
-"""What may happen beside the events of a cluster: the user of a session gives up, who is named by its first call; an
-engine (in place of a request) has less to do than it thought."""
+_LEAVES = SENT + 20
+"""What may happen beside the events of a cluster: the user of a session gives up, who is named by its first call."""
 
 
 class SessionProcess:
@@ -22,12 +22,10 @@ class SessionProcess:
 
     connects = True
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterRun) -> None:
         self.cluster, self.records = cluster, cluster.records
         self.senders = cluster.senders = SessionSenders(cluster.records, cluster.closed)
-        cluster.add(
-            self, {SENT: self._send, ANSWERED: self._answered, _LEAVES: self._leaves, _TOUCHED: lambda event: event[1]}
-        )
+        cluster.add(self, {SENT: self._send, ANSWERED: self._answered, _LEAVES: self._leaves})
 
     def start(self, kind: Kind) -> None:
         """The engines are made."""
@@ -47,14 +45,14 @@ class SessionProcess:
         for when, call in sendings:
             heapq.heappush(self.cluster.events, (when, call, SENT if call >= 0 else END))
 
-    def _send(self, event: Event) -> int | None:
+    def _send(self, event: Event) -> None:
         time, request, _ = event
         if not self.senders.sends(request, time):
-            return None
+            return
         patience = self.senders.patience[self.senders.session[request]]
         if patience < inf and not self.senders.ready[request] and self._begins(request):
             heapq.heappush(self.cluster.events, (time + patience, request, _LEAVES))
-        return self.cluster.sends(event)
+        self.cluster.sends(event)
 
     def _begins(self, request: int) -> bool:
         follows = self.records.follows
@@ -87,7 +85,7 @@ class SessionProcess:
         cluster, status = self.cluster, self.records.status
         where = self._where(call)
         if call in self.senders.running and where is not None:
-            self._bring_up(cluster.engine_of[where.pool[where.home[call]]], time)
+            cluster.advance(cluster.engine_of[where.pool[where.home[call]]], time)  # it says nothing before that
             where = self._where(call)
         if call not in self.senders.running or (where is None and status[call] != WAITING):
             return False
@@ -96,7 +94,7 @@ class SessionProcess:
             scheduler = where.pool[where.home[call]]
             abort(scheduler, call)
             where.leave(call, time)
-            heapq.heappush(cluster.events, (time, cluster.engine_of[scheduler], _TOUCHED))
+            cluster.touch(cluster.engine_of[scheduler])
         elif call in cluster.waiting:  # it has found no replica; else its cache is on its way to who decodes
             cluster.waiting.remove(call)
         cluster.count(call, time, True)
@@ -108,8 +106,3 @@ class SessionProcess:
     def _where(self, call: int) -> Router | None:
         """The pool that has a call."""
         return next((pool for pool in (self.cluster.front, self.cluster.back) if call in pool.home), None)
-
-    def _bring_up(self, engine: int, time: float) -> None:
-        """An engine runs every step that begins before ``time``; it can have nothing to say before that."""
-        self.cluster.running = self.cluster.engines[engine]
-        self.cluster.running.advance(time)

@@ -22,7 +22,8 @@ from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.adapter_times import AdapterModifier
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
-from inferplan.serving.cluster import Cluster, Kind
+from inferplan.serving.cluster import Kind
+from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.elastic import ElasticReplicas
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.masked_times import MaskModifier
@@ -93,7 +94,7 @@ class Prepared:
     traffic: Traffic | Requests
     closed: ClosedLoop | None
     kind: Kind
-    cluster: Cluster
+    cluster: ClusterRun
     elastic: ElasticReplicas | None
     fill: int
     drain: int
@@ -149,15 +150,14 @@ def prepare(
         closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
-    cluster = Cluster(options.fleet, records, closed, options.progress)
+    cluster = ClusterRun(options.fleet, records, closed, options.progress)
+    cluster.timeline = options.timeline
     if requests.sessions is not None:
         SessionProcess(cluster)
     elastic = None if options.fleet.scaling is None else ElasticReplicas(cluster)
     beside = ((with_flags(one.deployment, one.flags), one.flags) for one in options.fleet.others)
     others = [_kind(served, requests, options) for served in beside]
     cluster.build(kind, None if apart is None else _kind(apart, requests, options), others)
-    for meter in cluster.meters:
-        meter.timeline = [] if options.timeline else None
     return Prepared(
         deployment=deployment,
         prompts=prompts,
@@ -460,7 +460,7 @@ def _anchored(result: SimulationResult, deployment: Deployment, users: float | N
     )
 
 
-def _conditions(cluster: Cluster, flags: Flags, traffic: Traffic | Requests, options: Options) -> dict[str, Any]:
+def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, options: Options) -> dict[str, Any]:
     """Everything that the figures are conditional on. ``prefill``: of replicas that compute prompts and are others."""
     kind, prompts = cluster.kinds[-1], cluster.kinds[0]
     deployment, fleet = kind.deployment, options.fleet

@@ -16,10 +16,12 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.clients import Clients, Token
+from inferplan.serving.clock import Clock, Engine, Event
+from inferplan.serving.cluster import BEGIN, END
 from inferplan.serving.options import Options
 from inferplan.serving.records import Metering
-from inferplan.serving.replica import Replica
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.simulator import Prepared, prepare
 from inferplan.traffic.requests import Requests, Slo
 
@@ -50,12 +52,11 @@ class _Resident:
     one. The engine runs a whole step at once when it begins; what its clients see of it waits for its real end.
     """
 
-    def __init__(self, engine: Replica, metering: Metering, window: tuple[float, float]) -> None:
-        self.engine, self.metering = engine, metering
-        self.clients: Clients = engine.scheduler.clients
+    def __init__(self, engine: Engine, scheduler: Scheduler) -> None:
+        self.engine, self.scheduler = engine, scheduler
+        self.clients: Clients = scheduler.clients
         self.left: float | None = None
         self.held: list[tuple[int, Token]] = []
-        self.marks = [(window[0], metering.begin), (window[1], metering.end)]
         self.clients.show = self._hold  # type: ignore[method-assign]  # of this engine alone
 
     def _hold(self, time: float) -> None:
@@ -65,81 +66,94 @@ class _Resident:
 
     def ready(self) -> float:
         """When its next step can begin: at once, when the next request is there, or never."""
-        scheduler = self.engine.scheduler
-        queue = scheduler.queue
+        scheduler, queue = self.scheduler, self.scheduler.queue
         if scheduler.decodes.size or queue.waiting or scheduler.partial is not None or self.clients.unseen:
             return 0.0
         return queue.inbox[0][0] if queue.inbox else inf
 
     def begin(self, now: float) -> None:
         """Begin a step, if there is one."""
-        while self.marks and self.marks[0][0] <= now:
-            time, mark = self.marks.pop(0)
-            mark(time, [self.engine.scheduler.meter])
         self.engine.clock = now
-        Replica.advance(self.engine, nextafter(now, inf))
+        self.engine.advance(nextafter(now, inf))
         self.left = self.engine.clock - now if self.engine.clock > now else None
 
     def end(self, now: float) -> None:
         """The step ends: the clock is what it is, and clients see its tokens."""
-        self.engine.clock = self.engine.scheduler.decodes.token_time = now
+        self.engine.clock = self.scheduler.decodes.token_time = now
         self.left, unseen = None, self.clients.unseen
         self.clients.unseen, self.held = self.held, []
         Clients.show(self.clients, now)
         self.clients.unseen = unseen
 
 
-def _share(residents: Sequence[_Resident]) -> None:
-    """Run the engines of one group of GPUs until all is quiet."""
-    now = 0.0
-    while True:
-        for one in residents:
+class _Sharing(Engine):
+    """The engines of one group of GPUs, all resident."""
+
+    def __init__(self, residents: Sequence[_Resident]) -> None:
+        super().__init__()
+        self.residents = residents
+
+    def earliest(self) -> float:
+        if any(one.left is not None for one in self.residents):
+            return self.clock
+        return max(self.clock, min(one.ready() for one in self.residents))
+
+    def step(self, until: float) -> bool:
+        """Up to the next end of a step, or the next request."""
+        if self.earliest() >= until:
+            return False
+        now = self.clock
+        for one in self.residents:
             if one.left is None and one.ready() <= now:
                 one.begin(now)
-        busy = [one for one in residents if one.left is not None]
-        coming = min((one.ready() for one in residents if one.left is None), default=inf)
+        busy = [one for one in self.residents if one.left is not None]
+        coming = min((one.ready() for one in self.residents if one.left is None), default=inf)
         if not busy:
-            if coming == inf:
-                return
-            now = max(coming, nextafter(now, inf))
-            continue
+            self.clock = max(coming, nextafter(now, inf))
+            return True
         pace = 1.0 / len(busy)
         least = min(one.left or 0.0 for one in busy)
         ends = now + least / pace
-        reached = min(ends, coming) if coming > now else ends
-        done = least if reached == ends else (reached - now) * pace
-        now = reached
+        self.clock = min(ends, coming) if coming > now else ends
+        done = least if self.clock == ends else (self.clock - now) * pace
         for one in busy:
             one.left = (one.left or 0.0) - done
-            if one.left <= _ROUNDING * now:
-                one.end(now)
+            if one.left <= _ROUNDING * self.clock:
+                one.end(self.clock)
+        return True
 
 
-def _take_turns(residents: Sequence[_Resident], swap: Swap) -> None:
-    """Run engines of which one is awake until all is quiet: the first at the beginning.
+class _Turns(_Sharing):
+    """The engines of one group, of which one is awake: the first at the beginning.
 
     Who is awake goes on for as long as it has requests, and ``keep_alive`` longer; then the one whose first request
     waits longest wakes (exhaustive service, as it is called in polling systems).
     """
-    now, awake = 0.0, 0
-    while True:
-        one = residents[awake]
-        if one.ready() <= now:
-            one.begin(now)
+
+    def __init__(self, residents: Sequence[_Resident], swap: Swap) -> None:
+        super().__init__(residents)
+        self.swap, self.awake = swap, 0
+
+    def step(self, until: float) -> bool:
+        """A step of who is awake, or the next who wakes."""
+        if self.earliest() >= until:
+            return False
+        one = self.residents[self.awake]
+        if one.ready() <= self.clock:
+            one.begin(self.clock)
             if one.left is not None:
-                now += one.left
-                one.end(now)
-            continue
-        waiting = [(other.ready(), place) for place, other in enumerate(residents) if place != awake]
-        first, place = min(waiting, default=(inf, awake))
-        switch = max(first, now + swap.keep_alive)
+                self.clock += one.left
+                one.end(self.clock)
+            return True
+        waiting = [(other.ready(), place) for place, other in enumerate(self.residents) if place != self.awake]
+        first, place = min(waiting, default=(inf, self.awake))
+        switch = max(first, self.clock + self.swap.keep_alive)
         if one.ready() <= switch:
-            if one.ready() == inf:
-                return
-            now = one.ready()
-            continue
-        now = switch + swap.seconds(awake, place)
-        awake = place
+            self.clock = one.ready()
+        else:
+            self.clock = switch + self.swap.seconds(self.awake, place)
+            self.awake = place
+        return True
 
 
 def require_shareable(deployments: Sequence[Deployment], resident: bool = True) -> None:
@@ -183,34 +197,29 @@ def simulate_shared(
     replicas = {run.deployment.parallel.replicas for run in runs}
     if len(replicas) > 1:
         raise UsageError("models that share GPUs have as many replicas each", hint="replicas: of the first alone")
-    for run in runs:
-        _sent(run)
+    clock = Clock()
     for group in range(replicas.pop()):
-        residents = [_resident(run, group) for run in runs]
-        if swap is None:
-            _share(residents)
-        else:
-            _take_turns(residents, swap)
+        residents = [_Resident(run.cluster.engines[group], run.cluster.front.pool[group]) for run in runs]
+        clock.join(_Sharing(residents) if swap is None else _Turns(residents, swap))
+    clock.events = sorted(event for place, run in enumerate(runs) for event in _sent(run, place))
+
+    def mark(event: Event) -> None:
+        time, place, what = event
+        cluster = runs[place].cluster
+        (cluster.metering.begin if what == BEGIN else cluster.metering.end)(time, cluster.meters)
+
+    clock.handlers = {BEGIN: mark, END: mark}
+    clock.run_until_quiet(sealed=True)
+    for run in runs:
+        run.cluster.metering.close(run.cluster.meters)
     return [run.result(run.cluster.meters) for run in runs]
 
 
-def _window(run: Prepared) -> tuple[float, float]:
-    """Between which arrivals rates and meters count."""
-    arrival = np.sort(np.asarray(run.cluster.records.arrival))
-    return float(arrival[run.fill]), float(arrival[-1])
-
-
-def _sent(run: Prepared) -> None:
-    """Every request reaches its replica, in turn."""
-    cluster, pool = run.cluster, run.cluster.front.pool
+def _sent(run: Prepared, place: int) -> list[Event]:
+    """Every request reaches its replica, in turn. Gives the arrivals between which rates and meters count."""
+    cluster, pool, arrival = run.cluster, run.cluster.front.pool, run.cluster.records.arrival
     cluster.metering = Metering(cluster.records, run.fill)
-    cluster.metering.span = list(_window(run))
-    arrival = cluster.records.arrival
-    for turn, request in enumerate(np.argsort(np.asarray(arrival), kind="stable").tolist()):
+    order = np.argsort(np.asarray(arrival), kind="stable").tolist()
+    for turn, request in enumerate(order):
         pool[turn % len(pool)].submit(request, arrival[request])
-
-
-def _resident(run: Prepared, group: int) -> _Resident:
-    engine = run.cluster.engines[group]
-    assert isinstance(engine, Replica)
-    return _Resident(engine, Metering(run.cluster.records, run.fill), _window(run))
+    return [(arrival[order[run.fill]], place, BEGIN), (arrival[order[-1]], place, END)]

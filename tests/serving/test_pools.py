@@ -16,9 +16,8 @@ from inferplan.devices.hardware import Link
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.reports.simulation import simulation_report
-from inferplan.serving.apart import Apart
 from inferplan.serving.cache_transfer import Transfer
-from inferplan.serving.cluster import Fleet
+from inferplan.serving.cluster import Cluster, Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
@@ -170,8 +169,9 @@ def test_a_handoff_waits_for_the_steps_of_all_ranks() -> None:
     received: list[tuple[int, float]] = []
     idle, full = (SimpleNamespace(size=size, context=10.0 * size) for size in (0, 3))
     ranks = [SimpleNamespace(rules=SimpleNamespace(handoff=2.0), decodes=lane) for lane in (full, idle)]
-    apart, pipeline = object.__new__(Apart), object.__new__(Pipeline)
-    pipeline.ranks = SimpleNamespace(schedulers=ranks, price_of=lambda one: Even(1))  # type: ignore[assignment]
+    cluster, pipeline = object.__new__(Cluster), object.__new__(Pipeline)
+    pipeline.schedulers = ranks  # type: ignore[assignment]
+    pipeline.ranks = SimpleNamespace(price_of=lambda one: Even(1))  # type: ignore[assignment]
 
     class Idle(SimpleNamespace):
         def __hash__(self) -> int:
@@ -181,8 +181,8 @@ def test_a_handoff_waits_for_the_steps_of_all_ranks() -> None:
             received.append((request, time))
 
     one = Idle(**vars(ranks[1]))
-    apart.engines, apart.engine_of = [pipeline], {one: 0}  # type: ignore[dict-item]
-    apart.receive(one, 7, 1.0)  # type: ignore[arg-type]
+    cluster.engines, cluster.engine_of = [pipeline], {one: 0}  # type: ignore[dict-item]
+    cluster.receive(one, 7, 1.0)  # type: ignore[arg-type]
     assert received == [(7, 1.0 + 2 * 3.0)]
 
 
