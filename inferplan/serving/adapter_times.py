@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from inferplan.serving.adapter_slots import AdapterPool, AdapterSlots
-from inferplan.serving.step_price import Change, Lane, StepPrice
-from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes
+from inferplan.serving.step_price import Change, Lane
+from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepPrice, StepTimes
 
 
 class AdapterModifier:
@@ -24,7 +24,7 @@ class AdapterModifier:
         return AdapterTimes(self.pool, admitted.adapters.lanes[lane.place])
 
 
-class AdapterTimes:
+class AdapterTimes(StepPrice):
     """Seconds of a batch on a line between the two tabulated numbers of adapters next to its own."""
 
     def __init__(self, pool: AdapterPool, users: dict[int, int]) -> None:
@@ -37,7 +37,6 @@ class AdapterTimes:
 
     @property
     def verification(self) -> StepPrice:
-        """The same steps without the passes of drafts."""
         return _Verification(self) if self.drafts else self
 
     def _now(self) -> tuple[StepTimes, StepTimes, float]:
@@ -47,31 +46,14 @@ class AdapterTimes:
             self.between[count] = self.pool.times(low), self.pool.times(high), (count - low) / max(high - low, 1)
         return self.between[count]
 
-    def decode(self, batch: int, context: float) -> float:
-        """As :meth:`StepTimes.decode`."""
-        low, high, share = self._now()
-        time = low.decode(batch, context)
-        return time if not share else time + (high.decode(batch, context) - time) * share
-
-    def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
-        """As :meth:`StepTimes.mixed`."""
-        low, high, share = self._now()
-        time = low.mixed(batch, context, chunk)
-        return time if not share else time + (high.mixed(batch, context, chunk) - time) * share
-
     def stations(
         self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
     ) -> list[float]:
-        """As :meth:`StepTimes.stations`."""
         low, high, share = self._now()
         times = low.stations(batch, context, chunk, beside)
         if not share:
             return times
         return [a + (b - a) * share for a, b in zip(times, high.stations(batch, context, chunk, beside))]
-
-    def behind(self, batch: int, chunk: Chunk = NO_PROMPTS) -> float:
-        """As :meth:`StepTimes.behind`."""
-        return 0.0
 
 
 class _Verification(AdapterTimes):

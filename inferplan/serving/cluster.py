@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, Protocol, get_args
@@ -22,7 +22,7 @@ from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.plain_replica import replica_of
 from inferplan.serving.prefix_cache import PrefixCache
-from inferplan.serving.records import Meter, Records
+from inferplan.serving.records import Meter, Metering, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Router, Routing
@@ -225,7 +225,12 @@ class Cluster(Clock):
         """Whether the meters draw one."""
         self.moved: list[Event] | None = None
         """Caches on their way, where those who decode begin when all prompts are done; ``None``: they are events."""
-        self.done = 0
+        self.known: Iterator[Event] = iter(())
+        """Arrivals known ahead, in order of time; of them the heap holds the next."""
+        self.waiting: list[int] = []
+        """Requests that have found no replica."""
+        self.sent = self.done = 0
+        self.metering = Metering(records, 0)
 
     def add(self, process: Process, handlers: dict[int, Callable[[Event], None]]) -> None:
         """Something else happens on this clock. handlers: by kind of event."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -14,10 +13,9 @@ import numpy.typing as npt
 from inferplan.errors import UsageError
 from inferplan.serving.clock import Event
 from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, SENT, Cluster, Fleet
-from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering, Records
+from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
-from inferplan.traffic.requests import ClosedLoop
 
 _BLOCK = 1 << 16
 """Requests that engines are sent at once, at most: on their way they take more memory than their records."""
@@ -189,28 +187,6 @@ def _connected(jobs: int, fleet: Fleet, senders: Senders) -> UsageError:
 class ClusterRun(Cluster):
     """What happens between the engines of a run: clients send, the router chooses, caches move, answers come."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        records: Records,
-        closed: ClosedLoop | None,
-        progress: Callable[[int], None] | None = None,
-    ) -> None:
-        super().__init__(fleet, records, closed, progress)
-        self.known: Iterator[Event] = iter(())
-        """Arrivals known ahead, in order of time; of them the heap holds the next."""
-        self.sent = 0
-        self.waiting: list[int] = []
-        """Requests that have found no replica."""
-        self.metering = Metering(records, 0)
-        self.handlers |= {
-            SENT: self.sends,
-            CACHED: self._cached,
-            ANSWERED: self._answered,
-            BEGIN: self._marks,
-            END: self._marks,
-        }
-
     def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
         """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
 
@@ -220,6 +196,8 @@ class ClusterRun(Cluster):
         """
         if jobs > 1 and not self._one_way:
             raise _connected(jobs, self.fleet, self.senders)
+        handlers = {SENT: self.sends, CACHED: self._cached, ANSWERED: self._answered}
+        self.handlers = {**handlers, BEGIN: self._marks, END: self._marks, **self.handlers}
         total = len(self.records.prompt)
         self.metering = Metering(self.records, warmup + fill if fill else 0)
         if self.closed is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from inferplan.estimate.structured import MaskedSteps, MaskRows
-from inferplan.serving.step_price import Change, Lane, StepPrice
-from inferplan.serving.step_times import NO_PROMPTS, Chunk
+from inferplan.serving.step_price import Change, Lane
+from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepPrice
 
 
 class MaskModifier:
@@ -20,7 +20,7 @@ class MaskModifier:
         return MaskedTimes(price, self.steps, lane)
 
 
-class MaskedTimes:
+class MaskedTimes(StepPrice):
     """The times of plain steps and what masks add to them; prompts that end in a step have a mask too.
 
     Masks of a batch are filled while it is in its forward pass, that of the verification where there are drafts: a
@@ -38,37 +38,20 @@ class MaskedTimes:
 
     @property
     def verification(self) -> StepPrice:
-        """The same without the passes of drafts."""
         return self if self.alone is self.price else MaskedTimes(self.alone, self.steps, self.lane)
-
-    def decode(self, batch: int, context: float) -> float:
-        """As :meth:`StepTimes.decode`."""
-        seconds = self.price.decode(batch, context)
-        pass_seconds = seconds if self.alone is self.price else self.alone.decode(batch, context)
-        return seconds + self._beyond(self._rows(batch), pass_seconds - self.host - self.host_sequence * batch)
-
-    def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
-        """As :meth:`StepTimes.mixed`."""
-        seconds = self.price.mixed(batch, context, chunk)
-        pass_seconds = seconds if self.alone is self.price else self.alone.mixed(batch, context, chunk)
-        forward = pass_seconds - self.host - self.host_sequence * (batch + chunk.prompts)
-        return seconds + self._beyond(self._rows(batch, chunk), forward)
 
     def stations(
         self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
     ) -> list[float]:
-        """As :meth:`StepTimes.stations`."""
         times = self.price.stations(batch, context, chunk, beside)
         alone = times if self.alone is self.price else self.alone.stations(batch, context, chunk, beside)
-        times[-1] += self._beyond(self._rows(int(batch), chunk), sum(alone[1:]))
+        forward = sum(alone) - self.host - self.host_sequence * (batch + chunk.prompts)
+        times[-1] += float(self.steps.beyond(self._rows(int(batch), chunk), forward))
         return times
 
     def behind(self, batch: int, chunk: Chunk = NO_PROMPTS) -> float:
         """Mean seconds in which the masks of a batch are filled."""
         return self.price.behind(batch, chunk) + self.steps.filled(self._rows(batch, chunk))
-
-    def _beyond(self, rows: MaskRows, forward: float) -> float:
-        return float(self.steps.beyond(rows, forward))
 
     def _rows(self, batch: int, chunk: Chunk = NO_PROMPTS) -> MaskRows:
         """Who gets a token. The token that ends a thought, and the first one behind it, count as thoughts."""

@@ -19,8 +19,7 @@ from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.flow_shop import FlowShop, Passage
 from inferplan.serving.ranks import Batch, Load, Ranks
 from inferplan.serving.scheduler import Scheduler
-from inferplan.serving.step_price import StepPrice
-from inferplan.serving.step_times import StepTimes
+from inferplan.serving.step_times import StepPrice, StepTimes
 
 _RECHECK = 32
 """Decode steps after which an admission that depends on how far others have written is tried again."""

@@ -84,7 +84,7 @@ class PlainReplica(Replica):
             running[request] = None
             if begun[request] != begun[request]:
                 begun[request] = start
-        duration = self.times.whole_prompts(batch, decodes.context / batch if batch else 0.0, count, tokens, pairs)
+        duration = self.times.with_prompts(batch, decodes.context / batch if batch else 0.0, count, tokens, pairs)
         clock = start + duration
         self.previous, self.clock = start, clock
         meter = scheduler.meter

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from inferplan.serving.clients import ANSWER
 from inferplan.serving.flow_shop import Passage
 from inferplan.serving.scheduler import Scheduler
-from inferplan.serving.step_price import StepPrice
-from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes, slowest
+from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepPrice, StepTimes, slowest
 
 
 class Load(NamedTuple):

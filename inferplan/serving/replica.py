@@ -13,7 +13,7 @@ from inferplan.serving.clients import ANSWER, FIRST
 from inferplan.serving.clock import Engine
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.scheduler import Scheduler
-from inferplan.serving.step_price import StepPrice
+from inferplan.serving.step_times import StepPrice
 
 _RECHECK = 32
 """Decode steps after which an admission that depends on how far others have written is tried again: by the share of

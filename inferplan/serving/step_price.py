@@ -2,8 +2,8 @@
 
 The base are tables of the roofline's own prices (:mod:`inferplan.serving.step_times`). A technique says what it does to
 a step through one method, :meth:`StepModifier.over`, which wraps a price for one batch in flight of one engine. What it
-makes answers for a step that only decodes, for one that holds prompts, and for the stations of a pipeline or of ranks
-that step together, so that modifiers stand beside each other whatever the division is. They are applied in this order:
+makes says what the step takes on each station (:class:`inferplan.serving.step_times.StepPrice`), of which steps on one
+device are the sum, so that modifiers stand beside each other whatever the division is. They are applied in this order:
 
 1. ``kernels``: what runs other kernels in the forward pass (LoRA adapters). It is priced by the roofline with
    everything else in the pass, drafts and their verification too, so it has tables of its own. One at most: a second
@@ -22,38 +22,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from inferplan.serving.decode_batch import DecodeBatch
 from inferplan.serving.scheduler import Scheduler
-from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepTimes
-
-
-class StepPrice(Protocol):
-    """Seconds of the steps of one engine, or of one of its batches in flight."""
-
-    @property
-    def host(self) -> float:
-        """Seconds of the host in every step."""
-
-    @property
-    def host_sequence(self) -> float:
-        """Seconds of the host for each sequence of a step."""
-
-    @property
-    def verification(self) -> StepPrice:
-        """The same without the passes of drafts; itself where there are none."""
-
-    def decode(self, batch: int, context: float) -> float:
-        """A step of ``batch`` decodes with a mean context, through all stages."""
-
-    def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
-        """A step of ``batch`` decodes beside the prompts of ``chunk``, through all stages."""
-
-    def stations(
-        self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
-    ) -> list[float]:
-        """Seconds on each station: the host, then every stage. beside: rows that the mean attention rank brings to the
-        experts, where ranks hold different batches."""
-
-    def behind(self, batch: int, chunk: Chunk = NO_PROMPTS) -> float:
-        """Seconds for which the host is busy with a batch after it has sent it on."""
+from inferplan.serving.step_times import StepPrice, StepTimes
 
 
 class Lane(NamedTuple):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import NamedTuple
 
@@ -233,8 +233,44 @@ class StageTable:
     """Seconds of a step that only decodes, without the experts, by batch, filled the same way."""
 
 
+class StepPrice:
+    """Seconds of the steps of one engine, or of one of its batches in flight. Who changes a price has to say no more
+    than what the stations take."""
+
+    host: float
+    """Seconds of the host in every step."""
+    host_sequence: float
+    """Seconds of the host for each sequence of a step."""
+
+    def stations(
+        self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
+    ) -> list[float]:
+        """Seconds of a batch of decodes with a mean context, and of the prompts of ``chunk``, on each station: the
+        host, then every stage. beside: rows that the mean attention rank brings to the experts, where ranks hold
+        different batches.
+        """
+        raise NotImplementedError
+
+    @property
+    def verification(self) -> StepPrice:
+        """The same steps without the passes of drafts; itself where there are none."""
+        return self
+
+    def decode(self, batch: int, context: float) -> float:
+        """A step of ``batch`` decodes whose mean context is ``context`` tokens, through all stages."""
+        return sum(self.stations(batch, context))
+
+    def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
+        """A step of ``batch`` decodes beside the prompts of ``chunk``, through all stages."""
+        return sum(self.stations(batch, context, chunk))
+
+    def behind(self, batch: int, chunk: Chunk = NO_PROMPTS) -> float:
+        """Seconds for which the host is busy with a batch after it has sent it on."""
+        return 0.0
+
+
 @dataclass(kw_only=True, eq=False)
-class StepTimes:
+class StepTimes(StepPrice):
     """Seconds of any batch of one attention rank of a deployment. Build with :func:`step_times`.
 
     ``width`` new tokens for each decode (1; ``k + 1`` when verifying drafts). ``drafts``: tables of a draft model and
@@ -274,19 +310,13 @@ class StepTimes:
 
     @property
     def verification(self) -> StepTimes:
-        """The same steps without the passes of drafts; itself where there are none."""
         if not self.drafts:
             return self
         if self.undrafted is None:
             self.undrafted = replace(self, drafts=[], cache={})
         return self.undrafted
 
-    def behind(self, batch: int, chunk: Chunk = NO_PROMPTS) -> float:
-        """Seconds for which the host is busy with a batch after it has sent it on: none."""
-        return 0.0
-
     def decode(self, batch: int, context: float) -> float:
-        """A batch of ``batch`` decodes whose mean context is ``context`` tokens, through all stages."""
         lines = self.cache.get(batch) or self.decode_lines(batch)
         low, high, at = self.segment
         base, slope = lines[at if low <= context < high else self.line_at(context)]
@@ -299,30 +329,27 @@ class StepTimes:
         return at
 
     def mixed(self, batch: int, context: float, chunk: Chunk) -> float:
-        """A batch of ``batch`` decodes beside the prompts of ``chunk``, through all stages."""
-        prompts, tokens = chunk.prompts, chunk.tokens
-        wide = tokens > WIDE * prompts
-        tables = self.wide if wide else self.narrow
-        if len(tables) > 1 or self.drafts or any(self.cut_from):
+        prompts, tokens, pairs = chunk.prompts, chunk.tokens, chunk.pairs
+        if not tokens or not self.simple:
             return sum(self.stations(batch, context, chunk))
-        rows = batch * self.width + tokens * (self.prompt_share if wide else 1.0)
-        time = self.host + self.host_sequence * (batch + prompts)
-        time += self._stage(tables[0], (batch, context), chunk, (rows, rows))
-        floor = self.launches(batch * self.width + chunk.tokens)[0]
-        return float((time**4 + floor**4) ** 0.25) if floor and tokens else time
+        return self.with_prompts(batch, context, prompts, tokens, pairs)
 
-    def whole_prompts(self, batch: int, context: float, prompts: int, tokens: int, pairs: float) -> float:
-        """As :meth:`mixed` beside prompts of which no part is cached, in one piece; only where it is ``simple``."""
+    def with_prompts(self, batch: int, context: float, prompts: int, tokens: float, pairs: float) -> float:
+        """:meth:`mixed` where it is ``simple``, in one piece."""
         wide = tokens > WIDE * prompts
         table = self.wide[0] if wide else self.narrow[0]
         shared, head, last = table.shared, table.head, batch * self.width + prompts
         rows = last - prompts + (tokens * self.prompt_share if wide else tokens)
-        if rows >= len(shared) - 1 or last >= len(head) or rows != (row := int(rows)):
-            return self.mixed(batch, context, Chunk(prompts, tokens, pairs))
-        own = table.alone.get(tokens) if prompts == 1 else self._prompts(table, prompts, tokens, pairs)
-        if own is None:
-            own = table.alone[tokens] = self._prompts(table, 1, tokens, pairs)
-        seconds = table.layers + shared[row] + head[last] + own
+        row = int(rows)
+        seconds = table.layers + (shared[row] if rows == row < len(shared) - 1 else _read(shared, rows))
+        seconds += head[last] if last < len(head) else _whole(head, last)
+        if prompts == 1 and pairs == tokens * (tokens + 1) / 2:
+            own = table.alone.get(tokens)
+            if own is None:
+                own = table.alone[tokens] = self._prompts(table, 1, tokens, pairs)
+            seconds += own
+        else:
+            seconds += self._prompts(table, prompts, tokens, pairs)
         if batch:
             lines = table.segments.get(batch) or self._segment_lines(table, batch)
             low, high, at = self.segment
@@ -331,14 +358,14 @@ class StepTimes:
         else:
             seconds += table.launch[wide]
         time = self.host + self.host_sequence * (batch + prompts) + seconds
-        floor = self.launches(batch * self.width + tokens)[0]
+        floor = (self.floors if batch * self.width + tokens > self.graph_tokens else self.graph_floors)[0]
         return float((time**4 + floor**4) ** 0.25) if floor else time
 
     def launches(self, tokens: float) -> list[float]:
         """Seconds in which the kernels of each stage are launched, in a step of so many tokens with a prompt in it."""
         return self.floors if tokens > self.graph_tokens else self.graph_floors
 
-    @property
+    @cached_property
     def simple(self) -> bool:
         """Whether there is one stage, not cut into halves, without drafts or experts that see other ranks."""
         plain = not any(table.experts or table.cut for table in (*self.wide, *self.narrow))
@@ -347,10 +374,6 @@ class StepTimes:
     def stations(
         self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
     ) -> list[float]:
-        """Seconds of a batch on each station: the host, then every stage. They add up to ``decode`` or ``mixed``.
-
-        beside: rows that the mean attention rank brings to the experts, where ranks hold different batches.
-        """
         if not chunk.tokens and batch and not self.drafts:
             return self._pass(int(batch), context, beside)
         wide, rows = chunk.tokens > WIDE * chunk.prompts, self.rows(batch, chunk)

@@ -77,8 +77,8 @@ def test_prompts_alone_launch_what_they_share_with_decodes(new: float) -> None:
         assert prices.mixed(40, 900.0, chunk) == pytest.approx(both, rel=2e-3)
         assert sum(prices.stations(0, 0.0, chunk)) == pytest.approx(alone, rel=2e-3)
         if not past:
-            assert prices.whole_prompts(0, 0.0, 2, int(2 * new), chunk.pairs) == pytest.approx(alone, rel=2e-3)
-            assert prices.whole_prompts(40, 900.0, 2, int(2 * new), chunk.pairs) == pytest.approx(both, rel=2e-3)
+            assert prices.with_prompts(0, 0.0, 2, int(2 * new), chunk.pairs) == pytest.approx(alone, rel=2e-3)
+            assert prices.with_prompts(40, 900.0, 2, int(2 * new), chunk.pairs) == pytest.approx(both, rel=2e-3)
 
 
 @for_each("stages", [2, 3])
