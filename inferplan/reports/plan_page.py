@@ -11,12 +11,12 @@ from typing import Any
 from inferplan import __version__
 from inferplan.extras import require
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
-from inferplan.planning.formulas import plan_formulas
 from inferplan.planning.plan import Plan
 from inferplan.reports import plots
 from inferplan.reports.glossary import glossary
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_figures import load_of_users
+from inferplan.reports.plan_formulas import plan_formulas
 from inferplan.reports.plan_notes import alternative, assumptions, key_figures, notes, recommendation, risk
 from inferplan.reports.plan_pictures import drawings
 from inferplan.reports.plan_terms import plan_terms
