@@ -16,20 +16,21 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.classes import Mix
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.profiles import load_profile
-from inferplan.catalog.workloads import WorkloadSpec, load_limits, load_workload
+from inferplan.catalog.workloads import WorkloadSpec, load_workload
 from inferplan.cli.class_options import asked_classes, classes_option
 from inferplan.cli.cold_start_options import cold_start_of
 from inferplan.cli.declared import asks, options_of, quantity, with_options
 from inferplan.cli.numbers import Count, Fraction, Positive, Whole
 from inferplan.cli.options import PROGRESS, asks_of_request, deployment_options, option_group, report_options, without
+from inferplan.cli.plan import demand_of_classes, limits_of, unasked
 from inferplan.cli.power_options import energy_options, grid_option
 from inferplan.cli.price_options import price_options
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
-from inferplan.fields import made_if_asked, made_of, option_values
+from inferplan.fields import made_if_asked, made_of
 from inferplan.planning.day import HOUR, POLICIES, Autoscaler, DayAsked, Policy, simulate_day
-from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by
+from inferplan.planning.demand import Demand, demand_of_trace, screened_by
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
@@ -143,9 +144,9 @@ def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None,
     profile, mix = _with_classes(_profile(values, trace, log), values)
     named = load_workload(values["workload"]) if values["workload"] else None
     if mix.classes:
-        demand, slo = _of_classes(mix, values), screened_by(mix.classes)
+        demand, slo = demand_of_classes(mix, {**unasked(), **values, "rate": 1.0}), screened_by(mix.classes)
     else:
-        demand, slo = _demand(_answering(values, named, deployment), named, trace), _slo(values, named)
+        demand, slo = _demand(_answering(values, named, deployment), named, trace), limits_of(values, named)
     question = Question(
         space=Space(base=request, gpus=(request.gpu,)),
         demand=demand,
@@ -245,28 +246,6 @@ def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mi
             hint="a longer --duration, or leave the class out of both files",
         )
     return profile, mix._replace(classes=tuple(replace(one, share=share) for one, share in zip(mix.classes, shares)))
-
-
-def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
-    """The demand of several kinds of traffic, in the shares of the day."""
-    prompt, output = mixed(mix.classes)
-    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"])
-    return Demand(
-        prompt=prompt,
-        output=output,
-        rate=1.0,
-        arrivals=kind,
-        burstiness=burstiness,
-        classes=mix.classes,
-        queue=values["queue"],
-    )
-
-
-def _slo(values: dict[str, Any], named: WorkloadSpec | None) -> Slo:
-    """The limits of ``--slo``, else those of the workload; options replace them."""
-    base = named.limits() if named is not None and named.slo is not None else Slo(percentile=95.0)
-    base = load_limits(values["slo"]) if values["slo"] else base
-    return replace(base, **option_values(Slo, values))
 
 
 def _answering(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> dict[str, Any]:

@@ -10,14 +10,15 @@ from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.sessions import SessionsAsked
 from inferplan.cli.declared import options_of
-from inferplan.cli.numbers import Count, Positive
+from inferplan.cli.numbers import Count
 from inferplan.cli.options import report_options
-from inferplan.cli.plan import gpu_name, question_options_without, simulations_so_far
+from inferplan.cli.plan import question_options_without, simulations_so_far
+from inferplan.cli.stock_options import stock_of, stock_options
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.extras import require
 from inferplan.models.media import MediaAsked
-from inferplan.planning.fleet import FleetAsked, Kind, plan_fleet
+from inferplan.planning.fleet import FleetAsked, plan_fleet
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.reports.fleet import fleet_report
@@ -26,11 +27,8 @@ from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import ThoughtsAsked
 from inferplan.traffic.requests import SharedPrefix
-from inferplan.units import parse_whole
 from inferplan.work.adapters import LoraAsked
 
-_MOST = 1_000_000
-"""GPUs of one stock."""
 _QUESTIONS_ELSEWHERE = (
     *(AdaptersNamed, DraftsTried, LoraAsked, MediaAsked, OffloadsTried, PowerBudget),
     *(SessionsAsked, SharedPrefix, StartAsked, Structured, ThoughtsAsked),
@@ -45,40 +43,9 @@ _NOT_HERE = (
 """Options of a plan that a fleet has not: it is of a rate, on GPUs that are named, and its replicas are plain."""
 
 
-def stocks_of(text: str, owned: bool) -> Kind:
-    """``"a100-80gb-sxm=16"``, or ``"h200-sxm"``, of which there are as many as are wanted.
-
-    Raises ``UsageError`` for what is no number of GPUs, ``UnknownNameError`` for no GPU.
-    """
-    name, given, number = text.rpartition("=")
-    option = "--own" if owned else "--rent"
-    if not given and owned:
-        raise UsageError(
-            f"--own {text} does not say how many", because="GPUs that are owned are counted", hint=f"--own {text}=16"
-        )
-    count = None
-    if given:
-        try:
-            count = parse_whole(number)
-        except ValueError:
-            count = 0
-        if not 0 < count <= _MOST:
-            raise UsageError(
-                f"{option} {text}: {number!r} is no number of GPUs", hint=f"{option} {name}=16, a count up to {_MOST:,}"
-            )
-    return Kind(gpu=gpu_name(name if given else text), owned=owned, most=count)
-
-
-def stock_kinds(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Kind, ...]:
-    """Callback of --own and --rent."""
-    if ctx.resilient_parsing:
-        return ()
-    return tuple(stocks_of(text, param.name == "own") for text in values)
-
-
 def _gpus(values: dict[str, Any]) -> list[str]:
     """Those that may be used. Raises ``UsageError`` without any, and without a rate."""
-    kinds = FleetAsked(kinds=(*values["own"], *values["rent"])).kinds
+    kinds = FleetAsked(kinds=stock_of(values)["kinds"]).kinds
     if values["rate"] is None:
         raise UsageError("a fleet needs a rate", hint="--rate 20, in requests/s")
     return [kind.gpu for kind in kinds]
@@ -86,23 +53,7 @@ def _gpus(values: dict[str, Any]) -> list[str]:
 
 @click.command("fleet")
 @question_options_without(*_NOT_HERE, gpus=_gpus)
-@click.option(
-    "--own", multiple=True, metavar="GPU=N", callback=stock_kinds, help="GPUs that you have; again for others."
-)
-@click.option(
-    "--rent",
-    multiple=True,
-    metavar="GPU[=N]",
-    callback=stock_kinds,
-    help="GPUs that may be rented, up to a number; again for others.",
-)
-@click.option(
-    "--own-price",
-    type=Positive(0.0),
-    default=0.0,
-    metavar="PRICE",
-    help="What an hour of an owned GPU that works costs more than of one that is idle, such as power [0].",
-)
+@stock_options
 @click.option(
     "--designs",
     type=Count(most=8),
@@ -111,9 +62,7 @@ def _gpus(values: dict[str, Any]) -> list[str]:
     help="Sizes of a replica that are simulated for each kind of GPU, those that carry most a GPU first.",
 )
 @report_options
-def fleet_command(
-    question: Question, own: tuple[Kind, ...], rent: tuple[Kind, ...], own_price: float, designs: int
-) -> Report:
+def fleet_command(question: Question, designs: int, **stock: Any) -> Report:
     """GPUs that are owned and GPUs to rent behind one router: the cheapest mix that carries a rate within the limits.
 
     What a replica of each kind carries is found as a plan finds it, by simulation; how many of each to run is an
@@ -122,7 +71,7 @@ def fleet_command(
 
     Example: inferplan fleet llama-3.1-70b --rate 20 --workload chat --own a100-80gb-sxm=16 --rent h200-sxm
     """
-    asked = FleetAsked(kinds=(*own, *rent), own_price=own_price, designs=designs)
+    asked = FleetAsked(**stock_of(stock), designs=designs)
     require("fleet", "an integer programme")
     with simulations_so_far() as progress:
         return fleet_report(plan_fleet(question, asked, progress))

@@ -55,13 +55,12 @@ from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.budgets import plan_budgets
-from inferplan.planning.chains import chains_of_sizes
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.power import PowerBudget
-from inferplan.planning.question import Question
+from inferplan.planning.question import Question, chains_of_sizes
 from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space, default_gpus
 from inferplan.reports.budgets import budgets_report
@@ -91,8 +90,7 @@ def question_options_without(
 
     gpus: the GPUs by the values of all options, where ``--gpu`` is left out.
     """
-    shown = [option for option in _OPTIONS if option.name not in left_out]
-    absent = {option.name: option.keywords.get("default") for option in _OPTIONS if option.name in left_out}
+    shown, absent = [option for option in _OPTIONS if option.name not in left_out], unasked(left_out)
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -105,6 +103,12 @@ def question_options_without(
         return click.argument("model")(with_options(shown)(price_options(wrapper)))
 
     return decorate
+
+
+def unasked(names: Iterable[str] | None = None) -> dict[str, Any]:
+    """The values of options of a plan as if nobody gave them: of those that are named, or of all."""
+    of = _OPTIONS if names is None else [option for option in _OPTIONS if option.name in names]
+    return {option.name: option.keywords.get("default") for option in of}
 
 
 _MOST_TRIED = 256
@@ -259,11 +263,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         values = _with_lengths(load_model(model), values)
     budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
-    demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
+    demand = demand_of_classes(classes, values) if classes.classes else _demand(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=made_of(MediaAsked, values)), demand, named)
     demand = replace(_naming_adapters(demand, values), structured=made_if_asked(Structured, values))
     slots = _tried(values["max_loras"], "--max-loras") or ()
-    slo = screened_by(demand.classes) if demand.classes else _slo(values, named, demand)
+    slo = screened_by(demand.classes) if demand.classes else limits_of(values, named, demand.offline)
     gpus = tuple(gpu_name(name) for name in parse_values(values["gpu"] or "")) or default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in gpus)
     engines = usual_engines(values["engine"], (model,), gpus)
@@ -420,12 +424,12 @@ def _most(asked: int | None, degrees: dict[str, tuple[int, ...] | None]) -> int:
     return asked
 
 
-def _slo(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> Slo:
+def limits_of(values: dict[str, Any], named: WorkloadSpec | None, offline: bool = False) -> Slo:
     """The limits of ``--slo``, else those of the workload (an offline job has none); options replace them."""
     base = Slo(percentile=95.0)
     if values["slo"]:
         base = load_limits(values["slo"])
-    elif named is not None and named.slo is not None and not demand.offline:
+    elif named is not None and named.slo is not None and not offline:
         base = named.limits()
     return replace(base, **option_values(Slo, values))
 
@@ -480,7 +484,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     )
 
 
-def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
+def demand_of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
     """The demand of several kinds of traffic."""
     if not any(one.slo.limits for one in mix.classes):
         raise UsageError("a plan needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import UsageError
-from inferplan.planning.demand import Demand
-from inferplan.traffic.requests import Lengths, OpenLoop, Requests
+from inferplan.planning.demand import Demand, drawn_lengths, found_again
+from inferplan.traffic.requests import OpenLoop, Requests
 from inferplan.traffic.sessions import SessionTraffic
 
 _SAMPLE = 1000
@@ -52,25 +52,8 @@ def _sample(traffic: SessionTraffic) -> Requests:
 
 def _lengths(requests: Requests) -> dict[str, Any]:
     """Whole prompts, outputs, and the tokens of a prompt that a cache which forgets nothing finds on average."""
-    assert requests.hashes is not None
-    seen: set[int] = set()
-    found = 0
-    for names, tokens in zip(requests.hashes, requests.prompt.tolist()):
-        known = next((index for index, name in enumerate(names) if name not in seen), len(names))
-        found += min(known, (tokens - 1) // requests.hash_block) * requests.hash_block
-        seen.update(names)
-    prompt, output = (
-        Lengths(kind="empirical", values=tuple(values.tolist())) for values in (requests.prompt, requests.output)
-    )
-    return {"prompt": prompt, "output": output, "cached": found // len(requests)}
-
-
-def calls_of(demand: Demand) -> float:
-    """Calls of a session, on average; 1 where requests are of none."""
-    if demand.sessions is not None:
-        return len(_sample(demand.sessions)) / _SAMPLE
-    sessions = None if demand.trace is None else demand.trace.sessions
-    return 1.0 if sessions is None or demand.trace is None else len(demand.trace) / len(sessions)
+    lengths = {"prompt": drawn_lengths(requests.prompt), "output": drawn_lengths(requests.output)}
+    return {**lengths, "cached": found_again(requests)}
 
 
 @lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ and their queues are longer. What the error of TTFT exceeds it by is added to TT
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,6 +27,15 @@ class Slowness(NamedTuple):
 
     step: float = 1.0
     first: float = 1.0
+
+    def late(self, ttft: float) -> float:
+        """Seconds by which first tokens come later than their steps make them, of a run in the devices' own time."""
+        return ttft * self.step * (self.first - 1.0)
+
+    def of(self, latencies: Mapping[str, float]) -> dict[str, float]:
+        """Latencies of such a run, TTFT among them, in seconds of the clock."""
+        late = self.late(latencies["ttft"])
+        return {name: value * self.step + (late if name != "tpot" else 0.0) for name, value in latencies.items()}
 
 
 AS_PREDICTED = Slowness()

@@ -8,7 +8,7 @@ serves the same requests in one simulation of the whole span; docs/day.md has th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf
 from typing import Literal
@@ -23,12 +23,12 @@ from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, ask
 from inferplan.planning.day_work import Work, work_of
 from inferplan.planning.question import Question
+from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
-from inferplan.serving.options import Options
 from inferplan.serving.outages import Outages
 from inferplan.serving.result import SimulationResult, parts
 from inferplan.serving.routing import Routing
@@ -242,18 +242,15 @@ def simulate_day(
     hardware, parallel = deployment.hardware.name, deployment.parallel
     tariff = question.prices.require(hardware, parallel.ranks, parallel.tp)
     requests, work = requests_of(question, asked), work_of(request, deployment, question, asked.profile)
-    target = asked.autoscaler.target or work.replica.requests
+    target = asked.autoscaler.target or work.design.requests
     taken = work.seconds(len(requests), asked.profile, asked.span)
     served = []
     for index, policy in enumerate(asked.policies):
         scaling = scaling_of(policy, asked, question, work.load, target)
-        options = Options(
-            fleet=Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures),
-            slo=question.slo,
-            hit_rate=question.demand.hit_rate,
-            progress=None if progress is None else partial(_told, progress, index * len(requests)),
-        )
-        result = simulate(deployment, requests, work.replica.flags, options)
+        fleet = Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures)
+        told = None if progress is None else partial(_told, progress, index * len(requests))
+        options = replace(options_of(work.design.option, question, fleet), progress=told)
+        result = simulate(deployment, requests, work.design.flags, options)
         served.append(
             PolicyDay(
                 policy=policy,

@@ -31,13 +31,13 @@ class DayEnergy:
         """Joules that kernels add to what devices draw for being on: none where no request was served. Raises
         ``MissingFactError`` without a TDP; models whose energy is not known are refused before a day is simulated.
         """
-        found = run_energy(self.day.work.replica.deployment, self.policy.result)
+        found = run_energy(self.day.work.design.deployment, self.policy.result)
         return 0.0 if found is None else found.joules - found.on
 
     @cached_property
     def hours(self) -> list[tuple[float, float]]:
         """Of every hour what the devices draw for being on and what they work, in joules of the devices alone."""
-        deployment, arrival = self.day.work.replica.deployment, self.day.requests.arrival
+        deployment, arrival = self.day.work.design.deployment, self.day.requests.arrival
         assert arrival is not None  # a day has arrivals
         on = deployment.hardware.tdp * power_shares().idle * deployment.parallel.ranks
         found = []
@@ -56,7 +56,7 @@ class DayEnergy:
     @cached_property
     def kwh(self) -> list[float]:
         """Of every hour, with what is counted beside the devices."""
-        ranks = self.day.work.replica.deployment.parallel.ranks
+        ranks = self.day.work.design.deployment.parallel.ranks
         return [
             self.asked.whole(on + worked, ranks, self.policy.mean_replicas(start, stop) * (stop - start))
             / JOULES_PER_KWH

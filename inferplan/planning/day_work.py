@@ -7,7 +7,6 @@ mixes are chosen farthest first (Gonzalez, Theoretical Computer Science 38, 1985
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,14 +14,12 @@ import numpy as np
 from inferplan.catalog.assemble import Request
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import mixed, screened_by
-from inferplan.planning.option import Option
+from inferplan.planning.design import Design, alone, best_point, design_at
 from inferplan.planning.question import Question
-from inferplan.planning.replica import MOST_LOADS, Replica, best_point, carried_by, never, replica_of
-from inferplan.planning.sizing import Simulations
 from inferplan.planning.verify import slots_for
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.profile import Profile
-from inferplan.traffic.requests import Slo, TrafficClass
+from inferplan.traffic.requests import Slo
 
 MOST_MIXES = 8
 """Mixes that are simulated: each takes some ten runs."""
@@ -38,7 +35,7 @@ class Mix:
     """What a replica carries of a mix. shares: of each class in its requests; none where there are no classes."""
 
     shares: tuple[float, ...] = ()
-    replica: Replica
+    design: Design
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +51,9 @@ class Work:
     apart: float = 0.0
 
     @property
-    def replica(self) -> Replica:
-        """That of the step that takes most; all have its flags."""
-        return self.busiest.replica
+    def design(self) -> Design:
+        """The replica at the step that takes most; all have its flags."""
+        return self.busiest.design
 
     def seconds(self, requests: int, profile: Profile, span: float) -> float:
         """Seconds of replicas within the limits that so many requests take which came in a span of the profile."""
@@ -64,24 +61,24 @@ class Work:
 
 
 def work_of(request: Request, deployment: Deployment, question: Question, profile: Profile) -> Work:
-    """What replicas carry of a profile; it has the rates of each class where the demand has classes.
+    """What replicas carry of a profile; it has the rates of each class where the demand has classes. All are started
+    with slots for the mix that takes most of them.
 
     Raises ``InfeasibleError`` where a mix keeps its limits under no load.
     """
-    if not question.demand.classes:
-        mix = Mix(replica=replica_of(request, deployment, question))
-        return Work(mixes=(mix,), busiest=mix, load=profile.weighted(np.full(len(profile.rates), 1 / mix.replica.rate)))
-    shares = profile.shares
-    there = np.flatnonzero(np.sum(shares, axis=1) > 0)
-    mean = np.array([one.share for one in question.demand.classes])
-    chosen, near, apart = spread(shares[there], mean)
-    sizer = _Sizer(request, deployment, question)
-    sizer.slots = max(sizer.slots_of(shares[there[mix]]) for mix in chosen)
+    classes, there = question.demand.classes, np.flatnonzero(np.array(profile.rates) > 0)
+    shares = profile.shares[there] if classes else np.zeros((len(there), 0))
+    chosen, near, apart = spread(shares, np.array([one.share for one in classes]))
+    asked = [_of_mix(question, mix) for mix in shares[chosen]]
+    options = [best_point(request, deployment, one) for one in asked]
+    loads = [alone(option, one) for option, one in zip(options, asked)]
+    slots = max(slots_for(option, one.demand, one.sizing.utilisation) for option, one in zip(options, loads))
     mixes = tuple(
-        Mix(shares=tuple(shares[there[mix]].tolist()), replica=sizer.carried(shares[there[mix]])) for mix in chosen
+        Mix(shares=tuple(shares[mix].tolist()), design=design_at(replace(option, slots=slots), one))
+        for mix, option, one in zip(chosen, options, asked)
     )
-    weights = np.zeros(len(shares))
-    weights[there] = [1 / mixes[mix].replica.rate for mix in near]
+    weights = np.zeros(len(profile.rates))
+    weights[there] = [1 / mixes[mix].design.rate for mix in near]
     load = profile.weighted(weights)
     busiest = int(np.argmax(np.array(load.rates)[there]))
     return Work(mixes=mixes, busiest=mixes[near[busiest]], load=load, apart=apart)
@@ -107,42 +104,19 @@ def spread(shares: Floats, mean: Floats, most: int = MOST_MIXES) -> tuple[list[i
     return chosen, np.argmin(distances, axis=0), float(np.max(np.min(distances, axis=0)))
 
 
-class _Sizer:
-    """Finds what one replica carries of mixes. slots: sequences that it is started with, for every mix."""
-
-    def __init__(self, request: Request, deployment: Deployment, question: Question) -> None:
-        self.request, self.deployment, self.question = request, deployment, question
-        self.slots: int | None = None
-
-    def slots_of(self, shares: Sequence[float] | Floats) -> int:
-        """Sequences of a replica that is given its share of what the closed form says that it carries of a mix."""
-        asked, option = self._asked(shares)
-        return slots_for(option, asked.demand, asked.sizing.utilisation)
-
-    def carried(self, shares: Sequence[float] | Floats) -> Replica:
-        """What a replica carries of a mix. Raises ``InfeasibleError`` where no load is small enough."""
-        asked, option = self._asked(shares)
-        found = carried_by(replace(option, slots=self.slots), asked, Simulations(most=MOST_LOADS))
-        if not found.rate:
-            raise never(asked, self.deployment)
-        return found
-
-    def _asked(self, shares: Sequence[float] | Floats) -> tuple[Question, Option]:
-        """The question of a mix under the load that one replica is given, in closed form, and that point."""
-        question, classes = self.question, _of_mix(self.question.demand.classes, shares)
-        prompt, output = mixed(classes)
-        demand = replace(question.demand, classes=classes, prompt=prompt, output=output)
-        limited = any(one.slo.limits for one in classes)
-        asked = replace(question, demand=demand, slo=screened_by(classes) if limited else question.slo)
-        option = best_point(self.request, self.deployment, asked)
-        load = replace(demand, rate=option.rate * question.sizing.utilisation)
-        return replace(asked, demand=load), option
-
-
-def _of_mix(classes: Sequence[TrafficClass], shares: Sequence[float] | Floats) -> tuple[TrafficClass, ...]:
-    """The classes of a mix; those that are rare in it without their limits."""
-    return tuple(
+def _of_mix(question: Question, shares: Floats) -> Question:
+    """The question of a mix: the classes that are in it, those that are rare in it without their limits."""
+    classes = tuple(
         replace(one, share=float(share), slo=one.slo if share >= RARE else Slo(percentile=one.slo.percentile))
-        for one, share in zip(classes, shares)
+        for one, share in zip(question.demand.classes, shares)
         if share > 0
+    )
+    if not classes:
+        return question
+    prompt, output = mixed(classes)
+    limited = any(one.slo.limits for one in classes)
+    return replace(
+        question,
+        demand=replace(question.demand, classes=classes, prompt=prompt, output=output),
+        slo=screened_by(classes) if limited else question.slo,
     )

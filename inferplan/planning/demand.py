@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 import numpy as np
+import numpy.typing as npt
 
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
@@ -293,14 +294,24 @@ def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -
         samples=samples,
     )
     requests = recipe.requests(block)
+    return drawn_lengths(requests.prompt), found_again(requests)
+
+
+def found_again(requests: Requests) -> int:
+    """Tokens of a prompt that a cache which forgets nothing finds, on average: those of blocks that are known; its last
+    token is always computed."""
     seen: set[int] = set()
-    found = 0
-    for tokens, names in zip(requests.prompt, requests.hashes or ()):
+    found, block = 0, requests.hash_block
+    for tokens, names in zip(requests.prompt.tolist(), requests.hashes or ()):
         known = next((index for index, name in enumerate(names) if name not in seen), len(names))
-        found += min(known, (int(tokens) - 1) // block) * block  # its last token is always computed
+        found += min(known, (tokens - 1) // block) * block
         seen.update(names)
-    whole = Lengths(kind="empirical", values=tuple(int(tokens) for tokens in requests.prompt))
-    return whole, found // len(requests)
+    return found // len(requests)
+
+
+def drawn_lengths(values: npt.ArrayLike) -> Lengths:
+    """Lengths that are those of some requests."""
+    return Lengths(kind="empirical", values=tuple(np.asarray(values).tolist()))
 
 
 def mixed(classes: Sequence[TrafficClass]) -> tuple[Lengths, Lengths]:
@@ -308,7 +319,7 @@ def mixed(classes: Sequence[TrafficClass]) -> tuple[Lengths, Lengths]:
     rng = np.random.default_rng(0)
     counts = [max(round(_MIXED * one.share), 1) for one in classes]
     drawn = [[getattr(one, name).sample(rng, n) for one, n in zip(classes, counts)] for name in ("prompt", "output")]
-    prompt, output = (Lengths(kind="empirical", values=tuple(np.concatenate(of).tolist())) for of in drawn)
+    prompt, output = (drawn_lengths(np.concatenate(of)) for of in drawn)
     return prompt, output
 
 
@@ -360,8 +371,8 @@ def demand_of_trace(trace: Requests) -> Demand:
             hint=f"{hint}, or --requests with --deadline for a job",
         )
     return Demand(
-        prompt=Lengths(kind="empirical", values=tuple(int(x) for x in trace.prompt)),
-        output=Lengths(kind="empirical", values=tuple(int(max(x, 1)) for x in trace.output)),
+        prompt=drawn_lengths(trace.prompt),
+        output=drawn_lengths(np.maximum(trace.output, 1)),
         rate=(len(trace) - 1) / span,
         trace=trace,
     )

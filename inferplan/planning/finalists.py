@@ -52,6 +52,12 @@ class Finalists:
     def cheapest(self) -> Verified | None:
         return min(self.passed, key=by_cost, default=None)
 
+    def add(self, other: Finalists) -> None:
+        """Those of other options, too."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.unseen += other.unseen
+
 
 def by_cost(verified: Verified) -> tuple[float, bool, int, int, float]:
     """Order of finalists: cost, then what is simpler to run (no pools, no stages), then devices, then speed."""
@@ -100,10 +106,22 @@ def supported(option: Option, question: Question) -> bool:
 def simulate_finalists(
     options: list[Option], question: Question, known: dict[Hashable, Verified], others: bool = False
 ) -> Finalists:
-    """The cheapest option in simulation; options: in the order of :func:`in_order`.
+    """The cheapest option in simulation; options: in the order of :func:`in_order`. Each way of decoding, with drafts
+    and without, has finalists of its own, so that the two can be compared.
 
     known: simulations so far, which grow. others: also the cheapest on each of the next cheapest GPUs.
     """
+    found = Finalists()
+    for drafted in (False, True):
+        side = [option for option in options if bool(option.speculation.length) == drafted]
+        found.add(_decoding_alike(side, question, known, others))
+    return found
+
+
+def _decoding_alike(
+    options: list[Option], question: Question, known: dict[Hashable, Verified], others: bool
+) -> Finalists:
+    """The finalists of one way of decoding."""
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
     entries = [Entry(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in structures]
@@ -119,6 +137,14 @@ def simulate_finalists(
     if others and found.cheapest is not None:
         _add_other_gpus(structures, question, found, known)
     return found
+
+
+def cheapest_kept(options: list[Option], question: Question, known: dict[Hashable, Verified]) -> Verified | None:
+    """The cheapest of some options that can be quoted: found by simulation, kept in the long run; ``None`` without one.
+
+    A plan asks it of each variant that stands beside it: another confidence, what was measured, nothing lost.
+    """
+    return kept_in_the_long_run(simulate_finalists(options, question, known), question, known)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,7 +1,7 @@
 """Kinds of GPU behind one router, some owned and some rented: the cheapest mix within the stocks (docs/fleet.md).
 
 Designs of a replica come from the search of a plan, what one carries from the simulations that size a plan, and the mix
-from an integer programme (:mod:`inferplan.planning.mix`).
+from an integer programme (:mod:`inferplan.planning.machines`).
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from math import ceil, floor, inf
 
 import numpy as np
 
-from inferplan.catalog.bills import Bill, Offer, Tariff
-from inferplan.catalog.files import load_hardware
+from inferplan.catalog.bills import Bill, Tariff
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.features import require_together
 from inferplan.planning.demand import Demand
+from inferplan.planning.design import Design, carried_by
 from inferplan.planning.finalists import too_long_alone
-from inferplan.planning.mix import Column, Mix, cheapest_mix, cost_of, most_load, rate_of, taken
+from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, machines
 from inferplan.planning.option import Option
 from inferplan.planning.question import Question
-from inferplan.planning.replica import Replica, carried_by
 from inferplan.planning.search import cheapest_point, search
-from inferplan.planning.sizing import CAPACITY_TOLERANCE, Simulations
-from inferplan.planning.verify import SHOWN
+from inferplan.planning.sizing import CAPACITY_TOLERANCE, Simulations, running_total
+from inferplan.planning.verify import SHOWN, options_of
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Beside, Fleet
-from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult, part_of
 from inferplan.serving.run_length import simulate_steady
 
@@ -42,75 +40,36 @@ _TURNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
-    """GPUs of one kind from one source. most: how many there are; ``None``: as many as are wanted."""
+class FleetAsked(Stock):
+    """What a fleet may be made of. designs: sizes of a replica that are tried for each kind of GPU."""
 
-    gpu: str
-    owned: bool
-    most: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The device's own name, where ``gpu`` is a file."""
-        return load_hardware(self.gpu).name
-
-    @property
-    def source(self) -> str:
-        return "owned" if self.owned else "rented"
-
-    @property
-    def stock(self) -> float:
-        return inf if self.most is None else float(self.most)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetAsked:
-    """What a fleet may be made of. own_price: what an hour of an owned GPU costs more than one that is switched off.
-    designs: sizes of a replica that are tried for each kind of GPU.
-    """
-
-    kinds: tuple[Kind, ...]
-    own_price: float = 0.0
     designs: int = 2
 
     def __post_init__(self) -> None:
         if not self.kinds:
             raise UsageError("a fleet needs GPUs", hint="--own a100-80gb-sxm=16, --rent h200-sxm, or both")
-        sources = [(kind.gpu, kind.owned) for kind in self.kinds]
-        for kind in self.kinds:
-            if sources.count((kind.gpu, kind.owned)) > 1:
-                option = "--own" if kind.owned else "--rent"
-                raise UsageError(f"{option} {kind.name} is given twice", hint="one stock of each kind of GPU")
-        if self.own_price and not any(kind.owned for kind in self.kinds):
-            raise UsageError("--own-price is of no GPU: none is owned", hint="--own a100-80gb-sxm=16, or leave it out")
+        super().__post_init__()
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Design:
-    """A replica: where it runs, how, and what it carries by simulation. option: with the replicas of its kind alone."""
-
-    gpu: str
-    option: Option
-    replica: Replica
-
-    @property
-    def devices(self) -> int:
-        return self.option.deployment.parallel.ranks
+    @cached_property
+    def gpus(self) -> list[str]:
+        """Each once."""
+        return list(dict.fromkeys(kind.gpu for kind in self.kinds))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Way:
-    """One way to get replicas of a design: a column of the programme, and what is bought."""
+    """One way to get replicas of a design: on machines of their own, from one source. rate: requests a second that one
+    replica is given.
+    """
 
     kind: Kind
     design: Design
-    offer: Offer
-    column: Column
+    machine: Machine
+    rate: float
 
     def bill(self, replicas: int) -> Bill:
-        deployment = self.design.option.deployment
-        together = deployment.parallel.tp
-        return Tariff(offers=(self.offer,), devices=self.design.devices, together=together).bill(replicas)
+        size = self.design.size
+        return Tariff(offers=(self.machine.offer,), devices=size.devices, together=size.together).bill(replicas)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,19 +90,23 @@ class Part:
 
     @property
     def devices(self) -> int:
-        return self.replicas * self.way.design.devices
+        return self.replicas * self.way.design.size.devices
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Single:
-    """The cheapest that one kind of GPU makes alone, owned and rented; ``None`` where its stock is too small."""
+    """The cheapest that one kind of GPU makes alone, owned and rented; ``None`` where its stock is too small. most:
+    requests a second that it carries at most.
+    """
 
     gpu: str
-    mix: Mix | None
-    cost: float
+    bought: Bought | None
     devices: int
     most: float
-    """Requests a second that it carries at most."""
+
+    @property
+    def cost(self) -> float:
+        return inf if self.bought is None else self.bought.cost
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -153,20 +116,16 @@ class FleetPlan:
     asked: FleetAsked
     question: Question
     ways: tuple[Way, ...]
-    mix: Mix
+    bought: Bought
     parts: tuple[Part, ...]
     singles: tuple[Single, ...]
     unusable: dict[str, str]
     run: SimulationResult
 
-    @cached_property
-    def columns(self) -> list[Column]:
-        return [way.column for way in self.ways]
-
     @property
     def cost(self) -> float:
         """The bill of an hour."""
-        return cost_of(self.columns, self.mix.counts)
+        return self.bought.cost
 
     @property
     def devices(self) -> int:
@@ -176,16 +135,16 @@ class FleetPlan:
     @property
     def given(self) -> float:
         """Requests a second that the replicas are given at most: utilisation times what they carry."""
-        return rate_of(self.columns, self.mix.counts)
+        return sum(part.way.rate * part.replicas for part in self.parts)
 
     def taken(self, kind: Kind) -> int:
         """GPUs of a kind that the mix takes, idle ones of rented instances too."""
-        return taken(self.columns, self.mix.counts, self.asked.kinds.index(kind))
+        return self.bought.taken(self.asked.kinds.index(kind))
 
     @property
     def best_single(self) -> Single | None:
         """The cheapest of one kind of GPU alone."""
-        found = [single for single in self.singles if single.mix is not None]
+        found = [single for single in self.singles if single.bought is not None]
         return min(found, key=lambda single: (single.cost, single.devices), default=None)
 
     def at_percentile(self, run: SimulationResult) -> dict[str, float]:
@@ -211,36 +170,33 @@ def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], 
     require_together("fleet", question.features | {"unlike"})
     for kind in asked.kinds:
         _require_sold(kind, question)
-    runs = 0
-
-    def told(more: int) -> None:
-        nonlocal runs
-        runs += more
-        if progress is not None:
-            progress(runs)
-
+    told = running_total(progress)
     designs, unusable = list[Design](), dict[str, str]()
-    for gpu in dict.fromkeys(kind.gpu for kind in asked.kinds):
+    for gpu in asked.gpus:
         found = designs_on(gpu, question, asked.designs, told)
         designs += found
         if not found:
             unusable[gpu] = "no replica of up to --most GPUs keeps the limits"
-    ways = [way for index in range(len(asked.kinds)) for way in _ways(index, designs, question, asked)]
-    stocks, load = [kind.stock for kind in asked.kinds], question.demand.rate or 0.0
-    columns = [way.column for way in ways]
-    mix = cheapest_mix(columns, stocks, load)
-    if mix is None:
-        raise _too_little(question, asked, most_load(columns, stocks), unusable)
-    singles = tuple(_single(gpu, columns, asked, load) for gpu in dict.fromkeys(kind.gpu for kind in asked.kinds))
-    shares = _shares(ways, mix)
+    ways = [
+        Way(kind=kind, design=one, machine=machine, rate=question.sizing.utilisation * one.rate)
+        for place, kind in enumerate(asked.kinds)
+        for one in designs
+        if one.gpu == kind.gpu
+        for machine in _largest_first(machines(place, asked.offers(kind, question.prices), [one.size]))
+    ]
+    need = _need(ways, asked, question)
+    bought = need.cheapest()
+    if bought is None:
+        raise _too_little(question, asked, need.most_load(), unusable)
+    shares = _shares(ways, bought)
     run = served(question, shares)
     return FleetPlan(
         asked=asked,
         question=question,
         ways=tuple(ways),
-        mix=mix,
+        bought=bought,
         parts=_parts(shares, run, question),
-        singles=singles,
+        singles=tuple(_single(gpu, ways, asked, question) for gpu in asked.gpus),
         unusable=unusable,
         run=run,
     )
@@ -323,60 +279,43 @@ def _simulated(gpu: str, option: Option, question: Question, told: Callable[[int
         if abs(used * found.rate / each - 1) <= CAPACITY_TOLERANCE:
             break
         each = used * found.rate
-    return Design(gpu=gpu, option=option.sized(count), replica=found)
-
-
-def _ways(index: int, designs: Sequence[Design], question: Question, asked: FleetAsked) -> list[Way]:
-    """The columns of one kind: every design on it, from every offer that holds one."""
-    kind, found = asked.kinds[index], []
-    for design in designs:
-        if design.gpu != kind.gpu:
-            continue
-        devices, together = design.devices, design.option.deployment.parallel.tp
-        if kind.owned:
-            owned = Offer(
-                gpu=kind.name,
-                gpus=None,
-                per_hour=asked.own_price,
-                currency=question.prices.currency,
-                term="owned",
-                source="--own",
-            )
-            tariff = Tariff(offers=(owned,), devices=devices, together=together)
-        else:
-            tariff = question.prices.require(kind.name, devices, together)
-        for offer in tariff.holding:
-            lots = int(offer.units(1, devices, together))
-            column = Column(
-                kind=index,
-                rate=question.sizing.utilisation * design.replica.rate,
-                devices=devices,
-                room=1 if offer.gpus is None or lots > 1 else offer.gpus // devices,
-                gpus=lots * offer.size,
-                price=lots * offer.per_hour,
-            )
-            found.append(Way(kind=kind, design=design, offer=offer, column=column))
     return found
 
 
-def _single(gpu: str, columns: Sequence[Column], asked: FleetAsked, load: float) -> Single:
-    """One kind of GPU alone, from all of its sources."""
-    kinds, stocks = asked.kinds, [kind.stock for kind in asked.kinds]
-    own = [column for column in columns if kinds[column.kind].gpu == gpu]
-    mix = cheapest_mix(own, stocks, load)
-    return Single(
-        gpu=gpu,
-        mix=mix,
-        cost=inf if mix is None else cost_of(own, mix.counts),
-        devices=0 if mix is None else sum(c.devices * count for c, count in zip(own, mix.counts)),
-        most=most_load(own, stocks),
+def _largest_first(found: Sequence[Machine]) -> list[Machine]:
+    """As in a plan: of offers that cost the same it takes the larger instance."""
+    return sorted(found, key=lambda machine: -machine.offer.size)
+
+
+def _need(ways: Sequence[Way], asked: FleetAsked, question: Question) -> Need:
+    """What carries the demand's rate; replicas of each way have machines of their own."""
+    own = [
+        way.machine._replace(holds={place: room})
+        for place, way in enumerate(ways)
+        for room in way.machine.holds.values()
+    ]
+    return Need(
+        machines=own,
+        stocks=[kind.stock for kind in asked.kinds],
+        devices={place: way.design.size.devices for place, way in enumerate(ways)},
+        rates={place: way.rate for place, way in enumerate(ways)},
+        load=question.demand.rate or 0.0,
     )
 
 
-def _shares(ways: Sequence[Way], mix: Mix) -> list[tuple[Way, int, float]]:
+def _single(gpu: str, ways: Sequence[Way], asked: FleetAsked, question: Question) -> Single:
+    """One kind of GPU alone, from all of its sources."""
+    need = _need([way for way in ways if way.kind.gpu == gpu], asked, question)
+    bought = need.cheapest()
+    devices = 0 if bought is None else sum(need.devices[one] * count for one, count in bought.replicas.items())
+    return Single(gpu=gpu, bought=bought, devices=devices, most=need.most_load())
+
+
+def _shares(ways: Sequence[Way], bought: Bought) -> list[tuple[Way, int, float]]:
     """Each way that the mix takes, its replicas, and their share of the requests: that of what they carry."""
-    given = rate_of([way.column for way in ways], mix.counts)
-    return [(way, count, way.column.rate * count / given) for way, count in zip(ways, mix.counts) if count]
+    found = [(way, count) for way, count in zip(ways, bought.replicas.values()) if count]
+    given = sum(way.rate * count for way, count in found)
+    return [(way, count, way.rate * count / given) for way, count in found]
 
 
 def served(question: Question, shares: Sequence[tuple[Way, int, float]]) -> SimulationResult:
@@ -385,21 +324,18 @@ def served(question: Question, shares: Sequence[tuple[Way, int, float]]) -> Simu
     """
     (first, count, _), *others = shares
     demand, slo, rate = question.demand, question.slo, question.demand.rate or 0.0
-    deployment = first.design.option.deployment
+    deployment = first.design.deployment
     deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=count))
     fleet = Fleet(
-        weight=first.column.rate,
-        others=tuple(
-            Beside(way.design.option.deployment, way.design.replica.flags, number, way.column.rate)
-            for way, number, _ in others
-        ),
+        weight=first.rate,
+        others=tuple(Beside(way.design.deployment, way.design.flags, number, way.rate) for way, number, _ in others),
     )
     values = _MARGIN * fewest_values(slo.percentile) / min(share for _, _, share in shares)
     held = rate * max(way.design.option.e2el for way, _, _ in shares)
     fewest = ceil(min(max(SHOWN.fewest, values, _LIVES * held), _MOST_REQUESTS))
     precision = replace(SHOWN, fewest=fewest, most=fewest, percentile=slo.percentile)
-    options = Options(slo=slo, fleet=fleet, hit_rate=demand.hit_rate, trim=True)
-    return simulate_steady(deployment, demand.traffic(rate, fewest), first.design.replica.flags, options, precision)
+    options = replace(options_of(first.design.option, question, fleet), trim=True)
+    return simulate_steady(deployment, demand.traffic(rate, fewest), first.design.flags, options, precision)
 
 
 def _parts(shares: Sequence[tuple[Way, int, float]], run: SimulationResult, question: Question) -> tuple[Part, ...]:

@@ -278,21 +278,21 @@ def _of_a_job(demand: Demand, sizing: Sizing, rate: Array, lasting: Array) -> tu
     return np.asarray(replicas), np.asarray(requests / (rate * replicas) + lasting)
 
 
+def figures_at(grid: LoadGrid, at: tuple[int, int]) -> dict[str, Any]:
+    """What an option says of a point of its grid, by field: ``at`` is (index of the batch, index of the budget)."""
+    names = ("concurrency", "ttft", "tpot", "e2el", "answer_ttft", "rate")
+    axes = {"budget": int(grid.axes.budget[at[1]]), "batch": int(grid.axes.batch[at[0]])}
+    return {**axes, **{name: float(getattr(grid, name)[at]) for name in names}}
+
+
 def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
-    """The option at one point of a grid: ``at`` is (index of the batch, index of the budget)."""
+    """The option at one point of a grid."""
     grid, tariff = priced.grid, priced.tariff
     billed = bill(demand, sizing, priced, at)
     return Option(
         request=priced.request,
         deployment=grid.deployment,
-        budget=int(grid.axes.budget[at[1]]),
-        batch=int(grid.axes.batch[at[0]]),
-        concurrency=float(grid.concurrency[at]),
-        ttft=float(grid.ttft[at]),
-        tpot=float(grid.tpot[at]),
-        e2el=float(grid.e2el[at]),
-        answer_ttft=float(grid.answer_ttft[at]),
-        rate=float(grid.rate[at]),
+        **figures_at(grid, at),
         output=demand.output.average,
         replicas=int(np.minimum(billed.replicas, demand.requests or np.inf)),  # of a job that is late: one a request
         spare=sizing.spare,

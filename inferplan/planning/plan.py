@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.chains import Chain
 from inferplan.planning.confidence import MIDDLE, SAFE, slowness
 from inferplan.planning.finalists import (
     Finalists,
     by_cost,
+    cheapest_kept,
     kept_in_the_long_run,
     safe_options,
     simulate_finalists,
@@ -22,7 +22,7 @@ from inferplan.planning.finalists import (
 from inferplan.planning.four_bits import in_four_bits
 from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.option import Option
-from inferplan.planning.question import Question
+from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, Simulations, capacity
 from inferplan.planning.tiering import Tiered, beside, cheapest
@@ -239,7 +239,7 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
         raise unknown or infeasible(question, searched)
     known = _Known(progress)
     finalists = {
-        chain: _finalists(beside(bare, chain), question, known, others=True) for chain in ((), *question.chains)
+        chain: simulate_finalists(beside(bare, chain), question, known, others=True) for chain in ((), *question.chains)
     }
     sides = _tiered(finalists, question, known)
     side = cheapest(sides)
@@ -249,7 +249,7 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     measured = None
     if not question.demand.offline and not supported(best.option, question):
         those = [option for option in options if supported(option, question)]
-        measured = kept_in_the_long_run(_finalists(those, question, known), question, known)
+        measured = cheapest_kept(those, question, known)
     return Plan(
         question=question,
         best=best,
@@ -269,7 +269,7 @@ def _failure_free(options: list[Option], question: Question, progress: Callable[
     if question.sizing.survive is None:
         return None
     lucky, known = replace(question, sizing=replace(question.sizing, survive=None)), _Known(progress)
-    return kept_in_the_long_run(_finalists(options, lucky, known), lucky, known)
+    return cheapest_kept(options, lucky, known)
 
 
 def _tiered(finalists: dict[Chain, Finalists], question: Question, known: dict[Hashable, Verified]) -> list[Tiered]:
@@ -283,23 +283,6 @@ def _tiered(finalists: dict[Chain, Finalists], question: Question, known: dict[H
     return [*sides.values()]
 
 
-def _finalists(
-    options: list[Option], question: Question, known: dict[Hashable, Verified], others: bool = False
-) -> Finalists:
-    """Each way of decoding has finalists of its own, so that the two can be compared."""
-    sides = [
-        simulate_finalists(
-            [option for option in options if bool(option.speculation.length) == drafted], question, known, others
-        )
-        for drafted in (False, True)
-    ]
-    return Finalists(
-        passed=[v for side in sides for v in side.passed],
-        failed=[v for side in sides for v in side.failed],
-        unseen=sum(side.unseen for side in sides),
-    )
-
-
 def _at_the_other_confidence(
     searched: SearchResult, question: Question, known: dict[Hashable, Verified], chain: Chain
 ) -> Verified | None:
@@ -308,4 +291,4 @@ def _at_the_other_confidence(
         return None
     middle = question.sizing.confidence == MIDDLE
     options = beside(safe_options(searched, question, SAFE) if middle else searched.options, chain)
-    return kept_in_the_long_run(_finalists(options, question, known), question, known)
+    return cheapest_kept(options, question, known)

@@ -1,7 +1,6 @@
 """An integer programme: whole numbers that keep rows of limits and cost least, solved by HiGHS.
 
-A fleet of several kinds of GPU (:mod:`inferplan.planning.mix`) and machines for several models
-(:mod:`inferplan.planning.packing`) are two of them.
+Machines that are bought for replicas (:mod:`inferplan.planning.machines`) are one.
 """
 
 from __future__ import annotations
@@ -41,10 +40,11 @@ class Point(NamedTuple):
 
 
 class Programme(NamedTuple):
-    """rows: what is kept. most: of each number; infinity where a row bounds it."""
+    """rows: what is kept. most, least: of each number; infinity where a row bounds it."""
 
     rows: Sequence[Row]
     most: Sequence[float] | Array | float = inf
+    least: Sequence[float] | Array | float = 0.0
 
     def minimum(self, costs: Sequence[float] | Array) -> Point | None:
         """Where ``costs`` times the numbers is least; ``None`` where no numbers keep the rows. Raises
@@ -56,7 +56,7 @@ class Programme(NamedTuple):
         found = milp(
             np.asarray(costs),
             integrality=np.ones(len(costs), dtype=np.int64),
-            bounds=Bounds(0.0, self.most),
+            bounds=Bounds(self.least, self.most),
             constraints=[LinearConstraint(weights, least, most)],
             options={"mip_rel_gap": 0.0, "time_limit": _SECONDS},
         )
@@ -67,12 +67,18 @@ class Programme(NamedTuple):
         gap = float(found.mip_gap or 0.0)
         return Point(tuple(round(value) for value in found.x), gap if gap > _ROUNDING else 0.0)
 
-    def cheapest(self, costs: Sequence[float] | Array, then: Sequence[float] | Array) -> Point | None:
-        """The same; of equals that with the least of ``then``, or the first where the solver runs out of time."""
-        first = self.minimum(costs)
-        if first is None:
+    def cheapest(self, costs: Sequence[float] | Array, *then: Sequence[float] | Array) -> Point | None:
+        """The same; of equals that with the least of the first of ``then``, of equals of these that of the next, as far
+        as the solver gets in its time."""
+        found, rows = self.minimum(costs), [*self.rows]
+        if found is None:
             return None
-        bill = float(np.dot(costs, first.counts))
-        bounded = self._replace(rows=[*self.rows, Row(costs, most=bill + _EXACT * max(bill, 1.0))])
-        second = bounded.minimum(then)
-        return first if second is None else Point(second.counts, first.gap)
+        counts = found.counts
+        for before, after in zip((costs, *then), then):
+            least = float(np.dot(before, counts))
+            rows.append(Row(before, most=least + _EXACT * max(least, 1.0)))
+            better = self._replace(rows=rows).minimum(after)
+            if better is None:
+                break
+            counts = better.counts
+        return Point(counts, found.gap)

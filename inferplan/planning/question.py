@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import isinf
 
 from inferplan.catalog.assemble import load_engine
@@ -11,16 +13,20 @@ from inferplan.errors import UsageError
 from inferplan.estimate.structured import mask_filling
 from inferplan.features import require_together, those
 from inferplan.planning.adapters import require_both
-from inferplan.planning.chains import Chain, require_shared_text
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
 from inferplan.serving.routing import Routing
-from inferplan.serving.techniques.tiers import require_tiers
+from inferplan.serving.techniques.tiers import CacheTier, nothing_shared, require_tiers
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
+
+Chain = tuple[CacheTier, ...]
+"""Cache tiers from the nearest down."""
+MOST_CHAINS = 16
+"""Each is searched on its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +101,16 @@ class Question:
             raise UsageError("a plan needs a limit on latency", hint=hint)
 
     def _require_tiers(self) -> None:
-        """Raise ``UsageError`` for tiers that are no chain, in another currency, or where nothing is kept in them."""
+        """Raise ``UsageError`` for tiers that are no chain, in another currency, or where nothing is kept in them, or
+        nothing says what they find."""
         if not self.chains:
             return
-        require_shared_text(self.demand)
+        demand = self.demand
+        if demand.offline:
+            raise UsageError("an offline job is not simulated, so nothing says what cache tiers find", hint="--rate")
+        known = demand.own is not None or demand.sessions is not None
+        if not known and (demand.trace is None or demand.trace.hashes is None):
+            raise nothing_shared(" beside a given hit rate" if demand.cached else "")
         for chain in self.chains:
             require_tiers(chain)
         own = self.prices.currency
@@ -108,3 +120,21 @@ class Question:
                 f"the price of a cache tier is in {', '.join(sorted(currencies))} and those of GPUs are in {own}",
                 hint=f"a price in {own}, or --currency {min(currencies)}",
             )
+
+
+def chains_of_sizes(tiers: Sequence[Sequence[CacheTier]]) -> tuple[Chain, ...]:
+    """Every combination of the sizes of each tier, without those of nothing; the chain of no tier is left out.
+
+    Raises ``UsageError`` for more than :data:`MOST_CHAINS`, and where every size is nothing.
+    """
+    found = dict.fromkeys(tuple(tier for tier in chain if tier.capacity) for chain in product(*tiers))
+    chains = tuple(chain for chain in found if chain)
+    if tiers and not chains:
+        raise UsageError("every size of the cache tiers is nothing", hint="host:0,256GB:50GB/s, or leave them out")
+    if len(chains) > MOST_CHAINS:
+        raise UsageError(
+            f"{len(chains)} combinations of cache tiers are more than a plan tries",
+            because=f"each has a plan of its own; {MOST_CHAINS} are the most",
+            hint="fewer sizes",
+        )
+    return chains

@@ -1,7 +1,7 @@
 """Several models on one stock of machines, alone or one after another: replicas of each, and what is bought.
 
 Replicas are sized by simulation (:mod:`inferplan.serving.tandem`), machines by an integer programme
-(:mod:`inferplan.planning.packing`); docs/several-models.md has both.
+(:mod:`inferplan.planning.machines`); docs/several-models.md has both.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.services import Entry, SwapSpec
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.fleet import Kind
-from inferplan.planning.packing import Packing, Size, pack
-from inferplan.planning.sizing import narrowed
+from inferplan.planning.machines import Bought, Kind, Need, Size, Stock, machines, size_of
+from inferplan.planning.sizing import least, narrowed, running_total
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cold_start import weights_of
@@ -62,7 +61,7 @@ class Member:
 
     @property
     def size(self) -> Size:
-        return Size(self.deployment.parallel.ranks, self.deployment.parallel.tp)
+        return size_of(self.deployment)
 
     def served(self, replicas: int) -> Deployment:
         """So many replicas of it."""
@@ -105,19 +104,18 @@ def members_of(entries: Sequence[Entry]) -> tuple[Member, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SeveralAsked:
-    """What is asked. utilisation: replicas are sized for the load over it. kinds: stocks of GPUs, owned or for rent;
-    a GPU of none of them is rented without a limit. own_price: of an hour of an owned GPU, over one that is idle.
+class SeveralAsked(Stock):
+    """What is asked. utilisation: replicas are sized for the load over it. A GPU of none of the ``kinds`` is rented
+    without a limit.
     """
 
     members: tuple[Member, ...]
     prices: PriceBook
     utilisation: float = 0.8
-    kinds: tuple[Kind, ...] = ()
-    own_price: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_tree(self.stages)
         for place in range(len(self.members)):
             if len(together := self.together(place)) > 1:
@@ -126,9 +124,8 @@ class SeveralAsked:
         used = {member.gpu for member in self.members}
         for kind in self.kinds:
             if kind.name not in used:
-                option = "--own" if kind.owned else "--rent"
                 raise UsageError(
-                    f"{option} {kind.name} is of a GPU that no model runs on", hint=", ".join(sorted(used))
+                    f"{kind.option} {kind.name} is of a GPU that no model runs on", hint=", ".join(sorted(used))
                 )
 
     @property
@@ -196,18 +193,18 @@ class Alone:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SeveralPlan:
-    """The answer. replicas: of each model. packings: machines of each kind of GPU. run: of the whole at the load."""
+    """The answer. replicas: of each model. bought: the machines. run: of the whole at the load."""
 
     asked: SeveralAsked
     replicas: tuple[int, ...]
-    packings: dict[str, Packing]
+    bought: Bought
     run: TandemRun
     alone: tuple[Alone, ...]
 
     @property
     def cost(self) -> float:
         """The bill of an hour."""
-        return sum(packing.cost for packing in self.packings.values())
+        return self.bought.cost
 
     @property
     def devices(self) -> int:
@@ -217,7 +214,7 @@ class SeveralPlan:
     @property
     def gpus(self) -> int:
         """GPUs that are paid for."""
-        return sum(packing.gpus for packing in self.packings.values())
+        return self.bought.gpus
 
     @property
     def keeps(self) -> bool:
@@ -320,19 +317,12 @@ def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = N
     replicas nothing decides.
     """
     asked.require_sizable()
-    done = 0
-
-    def told(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress is not None:
-            progress(done)
-
+    told = running_total(progress)
     counts = _sized(asked, told)
     return SeveralPlan(
         asked=asked,
         replicas=counts,
-        packings=_packed(asked, counts),
+        bought=_bought(asked, counts),
         run=_run(asked, counts, told),
         alone=tuple(found for found in (_alone(asked, place, counts, told) for place in range(len(counts))) if found),
     )
@@ -452,10 +442,9 @@ def _whole(
             if more in seen or more[place] > plenty[place]:
                 continue
             seen.add(more)
-            packings = _packings(asked, more)
-            if packings is not None:
-                cost = sum(packing.cost for packing in packings.values())
-                heapq.heappush(waiting, (cost, devices_of(asked, more), more))
+            bought = _need(asked, more).cheapest()
+            if bought is not None:
+                heapq.heappush(waiting, (bought.cost, devices_of(asked, more), more))
     raise InfeasibleError(
         "no fleet was found that keeps the limits of whole answers",
         because=f"none of the {len(seen):,} that cost least, or that the stock holds",
@@ -467,18 +456,13 @@ def _floor(runs: _Runs, roots: Sequence[int], place: int, bounds: tuple[int, Seq
     """The fewest replicas of one model with which whole answers keep their limits while all others have plenty; bounds:
     at least so many, and plenty of each.
     """
-    least, plenty = bounds
-    below, most = least - 1, plenty[place]
-    step = 1
-    while below + step < most and not _kept_with(runs, roots, plenty, (place, below + step)):
-        below, step = below + step, step * 2
-    return narrowed(lambda count: _kept_with(runs, roots, plenty, (place, count)), below, min(below + step, most))
+    fewest, plenty = bounds
 
+    def kept(few: int) -> bool:
+        tried = [few if one == place else count for one, count in enumerate(plenty)]
+        return few >= fewest and all(runs.answers(root, tried).keeps for root in roots)
 
-def _kept_with(runs: _Runs, roots: Sequence[int], plenty: Sequence[int], one: tuple[int, int]) -> bool:
-    """Whether whole answers keep their limits with so many replicas of one model and plenty of the others."""
-    tried = [one[1] if place == one[0] else count for place, count in enumerate(plenty)]
-    return all(runs.answers(root, tried).keeps for root in roots)
+    return least(kept, fewest, plenty[place]) or plenty[place]
 
 
 def _never_whole(runs: _Runs, root: int, plenty: Sequence[int]) -> InfeasibleError:
@@ -493,35 +477,31 @@ def _never_whole(runs: _Runs, root: int, plenty: Sequence[int]) -> InfeasibleErr
     )
 
 
-def _stock(asked: SeveralAsked, gpu: str) -> tuple[float, int]:
-    """GPUs that may be rented, and that are owned."""
-    mine = [kind for kind in asked.kinds if kind.name == gpu]
-    owned = sum(kind.most or 0 for kind in mine if kind.owned)
-    rented = [kind.stock for kind in mine if not kind.owned]
-    return (rented[0] if rented else 0.0 if mine else inf), owned
-
-
-def _packings(asked: SeveralAsked, counts: Sequence[int]) -> dict[str, Packing] | None:
-    """The cheapest machines of each kind of GPU; ``None`` where a stock is too small."""
-    demand: dict[str, dict[Size, int]] = {}
+def _need(asked: SeveralAsked, counts: Sequence[int]) -> Need:
+    """Machines for so many replicas of each model; those of one size are alike."""
+    fewest, kinds = dict[Size, int](), [*asked.kinds]
     for member, count in zip(asked.members, counts):
-        sizes = demand.setdefault(member.gpu, {})
         if count and member.stage.shares is None:
-            sizes[member.size] = sizes.get(member.size, 0) + count
-    found: dict[str, Packing] = {}
-    for gpu, sizes in demand.items():
-        rented, owned = _stock(asked, gpu)
-        offers = asked.prices.require(gpu, 1).offers if rented else ()
-        packing = pack(sizes, offers, rented, (owned, asked.own_price))
-        if packing is None:
-            return None
-        found[gpu] = packing
-    return found
+            fewest[member.size] = fewest.get(member.size, 0) + count
+            if all(kind.name != member.gpu for kind in kinds):
+                kinds.append(Kind(gpu=member.request.gpu, owned=False))
+    sizes = {kind.name: [size for size in fewest if size.gpu == kind.name] for kind in kinds}
+    return Need(
+        machines=[
+            machine
+            for place, kind in enumerate(kinds)
+            if sizes[kind.name]
+            for machine in machines(place, asked.offers(kind, asked.prices), sizes[kind.name])
+        ],
+        stocks=[kind.stock for kind in kinds],
+        devices={size: size.devices for size in fewest},
+        fewest={**fewest},
+    )
 
 
-def _packed(asked: SeveralAsked, counts: Sequence[int]) -> dict[str, Packing]:
-    """:func:`_packings`. Raises ``InfeasibleError`` where a stock is too small."""
-    found = _packings(asked, counts)
+def _bought(asked: SeveralAsked, counts: Sequence[int]) -> Bought:
+    """The cheapest machines. Raises ``InfeasibleError`` where a stock is too small."""
+    found = _need(asked, counts).cheapest()
     if found is None:
         needed = ", ".join(
             f"{count} x {member.stage.name} ({member.size.devices} x {member.gpu})"
@@ -552,7 +532,7 @@ def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callabl
 
     def cost(places: Mapping[int, int]) -> float:
         part = [places.get(one, 0) for one in range(len(stages))]
-        return sum(packing.cost for packing in _packed(asked, part).values())
+        return _bought(asked, part).cost
 
     before, cascade = cost({one: counts[one] for one in chain[:-1]}), cost({one: counts[one] for one in chain})
     try:

@@ -17,7 +17,7 @@ import numpy as np
 from inferplan.planning.confidence import slowed
 from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.demand import ruling
-from inferplan.planning.option import Option
+from inferplan.planning.option import Option, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
 from inferplan.planning.verify import SHOWN, Verified, verify
@@ -305,11 +305,7 @@ class Sizer:
         most = 4 * guess + 2
         if (sized(most).cost or 0.0) < below:
             return most
-        low, high = 0, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if (sized(middle).cost or 0.0) < below else (low, middle)
-        return low
+        return narrowed(lambda size: (sized(size).cost or 0.0) >= below, 0, most) - 1
 
 
 def waits_for_decodes(seen: Verified) -> bool:
@@ -332,16 +328,20 @@ def with_budget(option: Option, question: Question, budget: int) -> Option:
     """The same batch under another token budget, in closed form."""
     demand, percentile = question.demand, question.slo.percentile
     grid = slowed(point(option.deployment, demand, percentile, option.batch, budget, option.speculation), option.slow)
-    return replace(
-        option,
-        budget=budget,
-        concurrency=float(grid.concurrency[0, 0]),
-        ttft=float(grid.ttft[0, 0]),
-        tpot=float(grid.tpot[0, 0]),
-        e2el=float(grid.e2el[0, 0]),
-        answer_ttft=float(grid.answer_ttft[0, 0]),
-        rate=float(grid.rate[0, 0]),
-    )
+    return replace(option, **figures_at(grid, (0, 0)))
+
+
+def running_total(progress: Callable[[int], None] | None) -> Callable[[int], None]:
+    """What is told of more simulations, and tells ``progress`` of all so far."""
+    done = 0
+
+    def told(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done)
+
+    return told
 
 
 def middle(low: int, high: int) -> int:

@@ -80,15 +80,13 @@ def _kept(option: Option, question: Question, runs: list[_Run]) -> list[Kept]:
     """Latencies of all runs at the percentile, as slow as the option takes the devices to be."""
     classes = question.demand.classes
     held: list[tuple[str, Slo]] = [(one.name, one.slo) for one in classes] or [("", question.slo)]
-    kept, (step, first) = [], option.slow
+    kept = []
     for place, (name, slo) in enumerate(held):
         achieved = {
             metric: at_percentile_of(np.concatenate([run.latencies[place][metric] for run in runs]), slo.percentile)
             for metric in runs[0].latencies[place]
         }
-        late = achieved["ttft"] * step * (first - 1.0)
-        slowed = {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
-        kept.append(Kept(name, slo, slowed))
+        kept.append(Kept(name, slo, option.slow.of(achieved)))
     return kept
 
 

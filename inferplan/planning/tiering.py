@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from inferplan.planning.chains import Chain
 from inferplan.planning.option import Option
+from inferplan.planning.question import Chain
 from inferplan.planning.search import in_order
 from inferplan.planning.verify import Verified
 from inferplan.serving.techniques.tiers import GIGA, CacheTier, tier_records

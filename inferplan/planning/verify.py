@@ -138,9 +138,8 @@ class Verified:
         """Mean seconds of a request, as slow as the option takes the devices to be; ``None`` without a run."""
         if self.result is None or not len(self.result.e2el):
             return None
-        step, first = self.option.slow
-        late = float(np.mean(self.result.ttft)) * step * (first - 1.0)
-        return float(np.mean(self.result.e2el)) * step + late
+        slow = self.option.slow
+        return float(np.mean(self.result.e2el)) * slow.step + slow.late(float(np.mean(self.result.ttft)))
 
     @property
     def refused(self) -> str:
@@ -437,12 +436,10 @@ def options_of(option: Option, question: Question, fleet: Fleet) -> Options:
 def _achieved(result: SimulationResult, percentile: float, option: Option) -> dict[str, float]:
     """Latencies at a percentile, as slow as the option takes the devices to be."""
     achieved = {name: at_percentile(result, name, percentile) for name in metrics_of(result)}
-    step, first = option.slow
-    late = achieved["ttft"] * step * (first - 1.0)
-    found = {name: value * step + (late if name != "tpot" else 0.0) for name, value in achieved.items()}
+    found, step = option.slow.of(achieved), option.slow.step
     if result.sessions is not None:
         calls = float(np.mean(result.sessions.calls)) if len(result.sessions.calls) else 0.0
-        limit = result.slo.session or inf
+        limit, late = result.slo.session or inf, option.slow.late(achieved["ttft"])
         found["session"] = result.sessions.at_percentile(percentile, limit / step) * step + calls * late
     return found
 

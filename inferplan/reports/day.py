@@ -38,10 +38,10 @@ _NAMES = METRIC_NAMES | {"e2el": "latency"}
 
 def day_report(day: Day) -> Report:
     """The policies side by side, and the replicas of each by the hour."""
-    rows, classes, replica = [_row(day, one) for one in day.policies], day.question.demand.classes, day.work.replica
+    rows, classes, replica = [_row(day, one) for one in day.policies], day.question.demand.classes, day.work.design
     asked, policies = day.asked, [record(row) for row in rows]
     whole = {
-        **deployment_record(day.work.replica.deployment),
+        **deployment_record(day.work.design.deployment),
         "profile": _profile(day),
         "slo": None if classes else {f"{name}_s": limit for name, limit in day.question.slo.limits.items()},
         "percentile": None if classes else day.question.slo.percentile,
@@ -76,7 +76,7 @@ def _title(day: Day) -> str:
     slo, classes = day.question.slo, day.question.demand.classes
     limits = ", ".join(f"{_NAMES[name]} {short_time(limit)}" for name, limit in slo.limits.items())
     asked = limits_in_words(slo, classes) if classes else f"{limits} at {percentile_of(slo)}"
-    return f"{day.work.replica.deployment.describe()}: a day of {day.asked.profile.name}, {asked}"
+    return f"{day.work.design.deployment.describe()}: a day of {day.asked.profile.name}, {asked}"
 
 
 def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _cold_start(day: Day) -> dict[str, Any] | None:
 
 def _row(day: Day, one: PolicyDay) -> list[Figure]:
     """One policy; GPU-hours and cost are of a day, whatever the span."""
-    slo, ranks = day.question.slo, day.work.replica.deployment.parallel.ranks
+    slo, ranks = day.question.slo, day.work.design.deployment.parallel.ranks
     first, classes, spot = day.policies[0], kept(one), day.asked.losses is not None
     meets = all(of["meets"] is not False for of in classes) if classes else meets_percentile(one.missed, slo)
     saving = 1.0 - one.cost / first.cost if first.cost else None
@@ -189,11 +189,11 @@ def _by_hour(day: Day) -> Table:
 
 def _served(day: Day) -> Served:
     """The replica, with the mean prompt of the day."""
-    return {"a replica": (day.work.replica.deployment, float(np.mean(day.requests.prompt)))}
+    return {"a replica": (day.work.design.deployment, float(np.mean(day.requests.prompt)))}
 
 
 def _notes(day: Day) -> list[str]:
-    asked, replica, profile = day.asked, day.work.replica, day.asked.profile
+    asked, replica, profile = day.asked, day.work.design, day.asked.profile
     sizing, percentile, classes = day.question.sizing, day.question.slo.percentile, day.question.demand.classes
     of = " of the mix that takes most" if len(day.work.mixes) > 1 else ""
     why = f" ({BOTTLENECKS[replica.broken]} breaks first)" if replica.broken in BOTTLENECKS else ""
@@ -270,7 +270,7 @@ def mixes_record(day: Day) -> dict[str, Any] | None:
     if not day.question.demand.classes:
         return None
     found = [
-        {"shares": list(one.shares), "requests_per_s": one.replica.rate, "breaks_first": one.replica.broken}
+        {"shares": list(one.shares), "requests_per_s": one.design.rate, "breaks_first": one.design.broken}
         for one in day.work.mixes
     ]
     return {"simulated": found, "apart": day.work.apart}
@@ -329,11 +329,11 @@ def mix_notes(day: Day) -> list[str]:
     """How replicas were counted for a mix that changes with the hour."""
     kinds, work = day.question.demand.classes, day.work
     shares = ", ".join(f"{one.share:.3g} {one.name}" for one in kinds)
-    order, engine = day.question.demand.queue, work.replica.deployment.engine.name
+    order, engine = day.question.demand.queue, work.design.deployment.engine.name
     told = queue_note(order, engine)
     lines = [f"classes: {shares} of the requests of the day; queue of a replica: {order}{'; ' if told else ''}{told}"]
     found = "; ".join(
-        f"{one.replica.rate:.3g} of {' and '.join(f'{share:.3g}' for share in one.shares)}" for one in work.mixes
+        f"{one.design.rate:.3g} of {' and '.join(f'{share:.3g}' for share in one.shares)}" for one in work.mixes
     )
     apart = f"; the others are taken for the nearest, at most {work.apart:.1%} of the requests away"
     lines.append(f"requests/s that a replica carries, by mix: {found}{apart if work.apart > 1e-9 else ''}")
@@ -351,7 +351,7 @@ def with_day_energy(report: Report, day: Day, asked: EnergyAsked) -> Report:
         **asked_record(asked),
         "policies": [{**record(row), "hours": _energy_by_hour(one)} for row, one in zip(rows, found)],
     }
-    cap = day.work.replica.deployment.cap
+    cap = day.work.design.deployment.cap
     notes = [*report.notes, ERROR_NOTE, ALWAYS_ON, *carbon_notes(asked)]
     notes += [] if cap is None or not cap.holds else [f"cap of {cap.watts:g} W: {UNMEASURED}"]
     tables = [*report.tables, side_by_side(f"Energy ({asked.scope})", rows)]

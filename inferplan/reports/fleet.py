@@ -6,8 +6,10 @@ from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.catalog.bills import price_text
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.planning.design import Design
 from inferplan.planning.finalists import carried_over
-from inferplan.planning.fleet import Design, FleetPlan, Kind, Part, Single
+from inferplan.planning.fleet import FleetPlan, Part, Single
+from inferplan.planning.machines import Kind
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
@@ -35,7 +37,7 @@ def fleet_report(plan: FleetPlan) -> Report:
         "cost_per_month": plan.cost * HOURS_PER_MONTH,
         "devices": plan.devices,
         "carries_requests_per_s": plan.given,
-        "proven_cheapest": plan.mix.gap == 0.0,
+        "proven_cheapest": plan.bought.gap == 0.0,
         "saving_per_hour": None if best is None else best.cost - plan.cost,
         **record(_latencies(plan, plan.run)),
         "verdict": plan.run.verdict,
@@ -86,7 +88,7 @@ def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
 
 def _part(plan: FleetPlan, part: Part) -> list[Figure]:
     """Replicas of one design on one kind of GPU."""
-    deployment, bill = part.way.design.option.deployment, part.bill
+    deployment, bill = part.way.design.deployment, part.bill
     of = f" of {bill.bought:,}" if bill.idle else ""
     return [
         Figure("gpu", deployment.hardware.name, "GPU", text=part.way.kind.name, left=True),
@@ -97,8 +99,8 @@ def _part(plan: FleetPlan, part: Part) -> list[Figure]:
         Figure("requests_per_s", part.load, "requests/s", ",.2f"),
         Figure("share", part.share, "share", ".1%"),
         Figure("cost_per_hour", bill.per_hour, f"{plan.question.prices.currency}/h", ",.2f"),
-        Figure("max_num_seqs", part.way.design.replica.flags.max_num_seqs),
-        Figure("max_num_batched_tokens", part.way.design.replica.flags.max_num_batched_tokens),
+        Figure("max_num_seqs", part.way.design.flags.max_num_seqs),
+        Figure("max_num_batched_tokens", part.way.design.flags.max_num_batched_tokens),
         *_latencies(plan, part.run),
         Figure("keeps_the_limits", plan.keeps(part.run)),
         Figure("replica", deployment_record(deployment)),
@@ -123,7 +125,7 @@ def _whole(plan: FleetPlan) -> list[Figure]:
 
 def _single(plan: FleetPlan, single: Single) -> list[Figure]:
     """What one kind of GPU alone would cost, or the most that it carries."""
-    unit, possible = plan.question.prices.currency, single.mix is not None
+    unit, possible = plan.question.prices.currency, single.bought is not None
     name = next(kind.name for kind in plan.asked.kinds if kind.gpu == single.gpu)
     more = single.cost - plan.cost
     said = f"{more:,.2f} {unit}/h more" if more > 0.005 else "the same"
@@ -154,13 +156,13 @@ def _stock(plan: FleetPlan, kind: Kind) -> list[Figure]:
 
 def _design(design: Design) -> list[Figure]:
     """What one replica carries."""
-    broken, each = design.replica.broken, design.replica.rate / design.devices
-    deployment = design.option.deployment
+    broken, each = design.broken, design.rate / design.size.devices
+    deployment = design.deployment
     return [
         Figure("gpu", deployment.hardware.name, "GPU", left=True),
         Figure("replica", deployment_record(deployment), "replica", text=_shape(design), left=True),
-        Figure("devices", design.devices, "GPUs"),
-        Figure("requests_per_s", design.replica.rate, "requests/s", ".3f"),
+        Figure("devices", design.size.devices, "GPUs"),
+        Figure("requests_per_s", design.rate, "requests/s", ".3f"),
         Figure("requests_per_s_and_device", each, "a GPU", ".3f"),
         Figure("breaks_first", broken, "breaks first", text=BOTTLENECKS.get(broken, "-"), left=True),
     ]
@@ -168,13 +170,13 @@ def _design(design: Design) -> list[Figure]:
 
 def _shape(design: Design) -> str:
     """``"tp2, fp8"``."""
-    return f"{design.option.deployment.parallel.describe()}, {quants(design.option)}"
+    return f"{design.deployment.parallel.describe()}, {quants(design.option)}"
 
 
 def _served(plan: FleetPlan) -> Served:
     """What each kind of GPU runs, with the mean prompt."""
     prompt = plan.question.demand.prompt.average
-    return {part.way.design.gpu: (part.way.design.option.deployment, prompt) for part in plan.parts}
+    return {part.way.design.gpu: (part.way.design.deployment, prompt) for part in plan.parts}
 
 
 def _notes(plan: FleetPlan) -> list[str]:
@@ -185,8 +187,8 @@ def _notes(plan: FleetPlan) -> list[str]:
         "one router sends each replica its turns of the requests, in proportion to what it carries; the percentiles "
         f"are of {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
-    if plan.mix.gap > 0:
-        lines.append(f"! the solver was stopped: a mix that costs up to {plan.mix.gap:.1%} less may exist")
+    if plan.bought.gap > 0:
+        lines.append(f"! the solver was stopped: a mix that costs up to {plan.bought.gap:.1%} less may exist")
     if not all(plan.keeps(run) for run in (plan.run, *(part.run for part in plan.parts))):
         lines.append("! a limit is missed in this run: a lower --utilisation leaves more room")
     if any(kind.owned for kind in asked.kinds):

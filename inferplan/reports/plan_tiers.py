@@ -6,8 +6,8 @@ from typing import Any
 
 from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.figures import Figure, record, side_by_side
-from inferplan.planning.chains import Chain
 from inferplan.planning.plan import Plan
+from inferplan.planning.question import Chain
 from inferplan.planning.tiering import Tiered
 from inferplan.reports.plan_figures import devices
 from inferplan.serving.techniques.tiers import CacheTier

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
 from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.catalog.bills import price_text
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
-from inferplan.planning.packing import Packing, Pattern
+from inferplan.planning.machines import OWNED, Machine
 from inferplan.planning.several import Alone, Member, SeveralPlan, keeps_own
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.known_error import Served, error_notes, error_record
@@ -33,7 +33,7 @@ def several_report(plan: SeveralPlan) -> Report:
         "cost_per_month": plan.cost * HOURS_PER_MONTH,
         "devices": plan.devices,
         "devices_bought": plan.gpus,
-        "proven_cheapest_packing": all(packing.gap == 0.0 for packing in plan.packings.values()),
+        "proven_cheapest_packing": plan.bought.gap == 0.0,
         "keeps_the_limits": plan.keeps,
         "models": [record(model) for model in models],
         "known_error": error_record(_served(plan)),
@@ -145,26 +145,24 @@ def _seen(plan: SeveralPlan, root: int, seen: Answers) -> Iterator[list[Figure]]
         ]
 
 
-def _contents(plan: SeveralPlan) -> list[tuple[str, Pattern, int, dict[str, int]]]:
-    """Of each kind of machine: the GPU, the pattern, how many, and how many replicas of each model all of them hold.
+def _contents(plan: SeveralPlan) -> list[tuple[str, Machine, int, dict[str, int]]]:
+    """Of each kind of machine: the GPU, the machine, how many, and how many replicas of each model all of them hold.
 
     Replicas of one size are interchangeable: they are handed out in the order of the file.
     """
+    own = [(member, n) for member, n in zip(plan.asked.members, plan.replicas) if member.stage.shares is None]
+    left = {member.stage.name: count for member, count in own}
     found = []
-    for gpu, packing in plan.packings.items():
-        every = zip(plan.asked.members, plan.replicas)
-        mine = [(member, n) for member, n in every if member.gpu == gpu and member.stage.shares is None]
-        left = {member.stage.name: count for member, count in mine}
-        for pattern, count in packing.used:
-            inside: dict[str, int] = {}
-            for size, room in zip(packing.sizes, pattern.holds):
-                places = room * count
-                for name in [member.stage.name for member, _ in mine if member.size == size]:
-                    taken = min(places, left[name])
-                    places, left[name] = places - taken, left[name] - taken
-                    if taken:
-                        inside[name] = inside.get(name, 0) + taken
-            found.append((gpu, pattern, count, inside))
+    for machine, count in plan.bought.used:
+        inside: dict[str, int] = {}
+        for size, room in machine.holds.items():
+            places = room * count
+            for name in [member.stage.name for member, _ in own if member.size == size]:
+                taken = min(places, left[name])
+                places, left[name] = places - taken, left[name] - taken
+                if taken:
+                    inside[name] = inside.get(name, 0) + taken
+        found.append((next(iter(machine.holds)).gpu, machine, count, inside))
     return found
 
 
@@ -173,23 +171,22 @@ def _machines(plan: SeveralPlan) -> list[list[Figure]]:
     return [_machine(plan, *one) for one in _contents(plan)]
 
 
-def _machine(plan: SeveralPlan, gpu: str, pattern: Pattern, count: int, inside: dict[str, int]) -> list[Figure]:
-    offer, gpus = pattern.offer, pattern.gpus * count
-    owned = offer.term == "owned" and not offer.gpu
+def _machine(plan: SeveralPlan, gpu: str, machine: Machine, count: int, inside: dict[str, int]) -> list[Figure]:
+    offer, gpus, owned = machine.offer, machine.gpus * count, machine.offer.source == OWNED
     sizes = {member.stage.name: member.size.devices for member in plan.asked.members if member.gpu == gpu}
     idle = gpus - sum(sizes[name] * number for name, number in inside.items())
     held = ", ".join(f"{number} x {_with_sharers(plan, name)}" for name, number in inside.items())
     return [
-        text("machines", f"{pattern.units * count:,}"),
+        text("machines", f"{machine.units * count:,}"),
         Figure("gpu", gpu, "what", text=f"{gpu}, owned" if owned else offer.what, left=True),
         text("replicas on them", held, left=True),
         Figure("source", "owned" if owned else "rented"),
         Figure("instance", offer.instance or None),
-        Figure("machines", pattern.units * count),
+        Figure("machines", machine.units * count),
         Figure("gpus", gpus, "GPUs", ","),
         Figure("idle_gpus", idle, "idle", ","),
         Figure("replicas", inside),
-        Figure("cost_per_hour", pattern.price * count, f"{plan.asked.prices.currency}/h", ",.2f"),
+        Figure("cost_per_hour", machine.price * count, f"{plan.asked.prices.currency}/h", ",.2f"),
     ]
 
 
@@ -264,10 +261,10 @@ def _notes(plan: SeveralPlan) -> list[str]:
             )
         if one.missing:
             lines.append(f"{one.member.stage.name} alone keeps its limits with no number of replicas: {one.missing}")
-    if any(packing.gap > 0 for packing in plan.packings.values()):
+    if plan.bought.gap > 0:
         lines.append("! the solver was stopped: cheaper machines may exist")
     lines += error_notes(_served(plan), "models behind each other, or on the same GPUs" if _entangled(plan) else "")
-    lines += [line for packing in plan.packings.values() for line in _offers(packing)]
+    lines += _offers(plan.bought.used)
     return [*dict.fromkeys(lines), *asked.prices.remarks(dict.fromkeys(member.gpu for member in asked.members))]
 
 
@@ -288,14 +285,14 @@ def _turns(plan: SeveralPlan) -> list[str]:
     return lines
 
 
-def _offers(packing: Packing) -> list[str]:
+def _offers(used: Sequence[tuple[Machine, int]]) -> list[str]:
     lines = []
-    for pattern, count in packing.used:
-        if pattern.offer.gpu:
-            lines.append(f"{pattern.units * count:,} x {pattern.offer.describe()}")
-            lines += pattern.offer.remarks
-        elif pattern.offer.per_hour:
-            lines.append(f"an owned GPU costs {price_text(pattern.offer.per_hour)} an hour while it works")
+    for machine, count in used:
+        if machine.offer.source != OWNED:
+            lines.append(f"{machine.units * count:,} x {machine.offer.describe()}")
+            lines += machine.offer.remarks
+        elif machine.offer.per_hour:
+            lines.append(f"an owned GPU costs {price_text(machine.offer.per_hour)} an hour while it works")
         else:
             lines.append("owned GPUs cost nothing more than they do anyway (--own-price)")
     return lines

@@ -21,9 +21,9 @@ from inferplan.planning.day import (
     simulate_day,
 )
 from inferplan.planning.demand import Demand
+from inferplan.planning.design import best_point, design_at
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
-from inferplan.planning.replica import replica_of
 from inferplan.planning.space import Space
 from inferplan.serving.autoscaling import Life, Reactive, Schedule
 from inferplan.serving.cold_start import ColdStart, weights_of
@@ -155,7 +155,7 @@ def test_a_cold_start_is_the_weights_and_the_rest() -> None:
 def test_capacity_is_the_largest_rate_within_the_limits() -> None:
     """By independent runs at 4 % less and 6 % more: capacities are bisected to 3 %."""
     asked = question()
-    found = replica_of(REQUEST, assemble(REQUEST), asked)
+    found = design_at(best_point(REQUEST, assemble(REQUEST), asked), asked)
     worst = {}
     for factor in (0.96, 1.06):
         recipe = Traffic(arrivals=OpenLoop(rate=found.rate * factor, exact=True), **SMALL, requests_count=40_000)
@@ -167,7 +167,8 @@ def test_capacity_is_the_largest_rate_within_the_limits() -> None:
 
 def test_limits_that_nobody_keeps() -> None:
     with pytest.raises(InfeasibleError, match="under no load"):
-        replica_of(REQUEST, assemble(REQUEST), question(ttft=1e-4))
+        asked = question(ttft=1e-4)
+        design_at(best_point(REQUEST, assemble(REQUEST), asked), asked)
 
 
 def test_constant_load_and_no_cold_start_make_all_policies_alike() -> None:
@@ -183,7 +184,7 @@ def test_constant_load_and_no_cold_start_make_all_policies_alike() -> None:
     static, scheduled = day.policies
     assert np.array_equal(static.result.records.finish, scheduled.result.records.finish)
     assert (static.cost, static.missed) == (scheduled.cost, scheduled.missed)
-    peak = max(int(np.ceil(6.0 / (0.8 * day.work.replica.rate))), 1)
+    peak = max(int(np.ceil(6.0 / (0.8 * day.work.design.rate))), 1)
     assert static.peak == peak
     assert static.cost * day.days == pytest.approx(peak * 24 * 2.00)
 

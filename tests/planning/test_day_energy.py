@@ -41,7 +41,7 @@ def test_a_replica_is_on_from_its_order_until_it_is_gone(policy: int) -> None:
     found, of = energy(policy=policy), day().policies[policy]
     on = 0.377 * 700 * 3600 * of.replica_hours
     assert sum(hour[0] for hour in found.hours) == pytest.approx(on, rel=1e-9)
-    whole = run_energy(day().work.replica.deployment, of.result)
+    whole = run_energy(day().work.design.deployment, of.result)
     assert whole is not None
     worked = whole.prompts + whole.decodes + whole.idle - whole.on
     assert sum(hour[1] for hour in found.hours) == pytest.approx(worked, rel=1e-9)

@@ -146,13 +146,13 @@ def test_each_mix_is_held_to_the_limits_of_its_classes(day: Day) -> None:
         held = [one for one in kinds if one.share >= 0.05]
         for factor in (0.96, 1.07):
             recipe = Traffic(
-                arrivals=OpenLoop(rate=mix.replica.rate * factor, exact=True),
+                arrivals=OpenLoop(rate=mix.design.rate * factor, exact=True),
                 prompt=Lengths(),
                 output=Lengths(),
                 requests_count=12_000,
                 classes=kinds,
             )
-            run = simulate(mix.replica.deployment, recipe, mix.replica.flags, Options(trim=True))
+            run = simulate(mix.design.deployment, recipe, mix.design.flags, Options(trim=True))
             of, shares = np.asarray(run.records.of)[run.counted], []
             for one in held:
                 mine = of == kinds.index(one)
@@ -166,7 +166,7 @@ def test_each_mix_is_held_to_the_limits_of_its_classes(day: Day) -> None:
 
 def test_replicas_by_mix_by_hand(day: Day) -> None:
     """Every step takes the requests that come over 0.8 of what a replica carries of its mix."""
-    rates = {mix.shares: mix.replica.rate for mix in day.work.mixes}
+    rates = {mix.shares: mix.design.rate for mix in day.work.mixes}
     loads = [25 / rates[0.96, 0.04], 12 / rates[0.5, 0.5], 10 / rates[0.0, 1.0]]
     assert day.work.load.rates == pytest.approx(loads)
     wanted = [int(np.ceil(load / 0.8)) for load in loads]
@@ -253,5 +253,5 @@ def test_one_mix_is_simulated_once() -> None:
     assert isinstance(work, Work)
     ((mix,), busiest) = work.mixes, work.busiest
     assert mix is busiest and mix.shares == pytest.approx((0.75, 0.25))
-    assert work.load.rates == pytest.approx((8 / mix.replica.rate, 16 / mix.replica.rate))
-    assert (work.apart, mix.replica.flags.queue) == (0.0, "priority")
+    assert work.load.rates == pytest.approx((8 / mix.design.rate, 16 / mix.design.rate))
+    assert (work.apart, mix.design.flags.queue) == (0.0, "priority")

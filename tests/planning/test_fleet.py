@@ -12,7 +12,8 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
 from inferplan.planning.demand import Demand
-from inferplan.planning.fleet import FleetAsked, FleetPlan, Kind, plan_fleet
+from inferplan.planning.fleet import FleetAsked, FleetPlan, plan_fleet
+from inferplan.planning.machines import Kind
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
@@ -52,7 +53,7 @@ def mixed() -> FleetPlan:
 
 def test_the_mix_by_hand(mixed: FleetPlan) -> None:
     """All L4 that are owned, and of what is rented the cheaper of so many L40S or one box of eight H100."""
-    each = {way.kind.name: way.column.rate for way in mixed.ways}
+    each = {way.kind.name: way.rate for way in mixed.ways}
     rest = 150.0 - 4 * each["l4"]
     assert 0 < each["l4"] < each["l40s"] < each["h100-sxm"]
     assert {part.way.kind.name: part.replicas for part in mixed.parts} == {"l4": 4, "l40s": ceil(rest / each["l40s"])}
@@ -75,8 +76,8 @@ def test_the_mix_keeps_the_limits_behind_one_router(mixed: FleetPlan) -> None:
 
 def test_one_kind_alone_costs_more(mixed: FleetPlan) -> None:
     costs = {single.gpu: single for single in mixed.singles}
-    assert costs["l4"].mix is None
-    assert costs["l4"].most == pytest.approx(4 * next(w.column.rate for w in mixed.ways if w.kind is OWN))
+    assert costs["l4"].bought is None
+    assert costs["l4"].most == pytest.approx(4 * next(w.rate for w in mixed.ways if w.kind is OWN))
     assert costs["h100-sxm"].cost == 32.0
     assert mixed.best_single is not None
     assert mixed.best_single.gpu == "l40s"

@@ -10,8 +10,8 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.planning.demand import Demand
-from inferplan.planning.formulas import plan_formulas
 from inferplan.planning.grid import Axes, load_grid
+from inferplan.reports.plan_formulas import plan_formulas
 from inferplan.traffic.requests import Lengths
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import ceil, inf
 
@@ -9,15 +11,66 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferplan.planning.mix import Column, cheapest_mix, cost_of, most_load, rate_of, taken
+from inferplan.catalog.bills import Offer
+from inferplan.planning.machines import Bought, Machine, Need
 
 TRIALS = settings(max_examples=60, deadline=None)
 
 
-def column(kind: int = 0, rate: float = 1.0, devices: int = 1, lot: tuple[int, int] | None = None, price: float = 1.0):
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """Replicas of one design on machines of their own. room: replicas of a machine. gpus, price: of one."""
+
+    kind: int
+    rate: float
+    devices: int
+    room: int
+    gpus: int
+    price: float
+
+
+def column(
+    kind: int = 0, rate: float = 1.0, devices: int = 1, lot: tuple[int, int] | None = None, price: float = 1.0
+) -> Column:
     """lot: replicas and GPUs of an instance; ``None``: one replica on its own GPUs."""
     room, gpus = lot or (1, devices)
     return Column(kind=kind, rate=rate, devices=devices, room=room, gpus=gpus, price=price)
+
+
+def need(found: Sequence[Column], stocks: Sequence[float], load: float) -> Need:
+    """Replicas of the designs that carry a load together."""
+    sold = [
+        Offer(gpu="chip", gpus=one.gpus, per_hour=one.price, currency="USD", term="on-demand", source="test")
+        for one in found
+    ]
+    return Need(
+        machines=[Machine(one.kind, offer, 1, {n: one.room}) for n, (one, offer) in enumerate(zip(found, sold))],
+        stocks=stocks,
+        devices={place: one.devices for place, one in enumerate(found)},
+        rates={place: one.rate for place, one in enumerate(found)},
+        load=load,
+    )
+
+
+def cheapest_mix(found: Sequence[Column], stocks: Sequence[float], load: float) -> Bought | None:
+    return need(found, stocks, load).cheapest()
+
+
+def counts_of(bought: Bought) -> tuple[int, ...]:
+    return tuple(bought.replicas.values())
+
+
+def cost_of(found: Sequence[Column], bought: Bought) -> float:
+    """The bill, worked out again from the replicas: of whole machines, no more than hold them."""
+    lots = [ceil(count / one.room) for one, count in zip(found, counts_of(bought))]
+    assert [next((n for machine, n in bought.used if place in machine.holds), 0) for place in range(len(found))] == lots
+    cost = sum(one.price * lot for one, lot in zip(found, lots))
+    assert bought.cost == pytest.approx(cost, abs=1e-9)
+    return cost
+
+
+def rate_of(found: Sequence[Column], bought: Bought) -> float:
+    return sum(one.rate * count for one, count in zip(found, counts_of(bought)))
 
 
 @st.composite
@@ -67,12 +120,12 @@ def test_the_programme_and_brute_force_agree(found: list[Column], stocks: tuple[
     mix, least = cheapest_mix(found, stocks, load), brute(found, stocks, load)
     if mix is None or least is None:
         assert mix is None and least is None
-        assert most_load(found, stocks) < load
+        assert need(found, stocks, load).most_load() < load
         return
-    assert cost_of(found, mix.counts) == pytest.approx(least[0], abs=1e-9)
-    assert sum(one.devices * count for one, count in zip(found, mix.counts)) == least[1]
-    assert rate_of(found, mix.counts) >= load
-    assert all(taken(found, mix.counts, kind) <= stock for kind, stock in enumerate(stocks))
+    assert cost_of(found, mix) == pytest.approx(least[0], abs=1e-9)
+    assert sum(one.devices * count for one, count in zip(found, counts_of(mix))) == least[1]
+    assert rate_of(found, mix) >= load
+    assert all(mix.taken(kind) <= stock for kind, stock in enumerate(stocks))
     assert mix.gap == 0.0
 
 
@@ -86,7 +139,7 @@ def test_more_stock_never_costs_more(
     after = cheapest_mix(found, grown, load)
     if before is not None:
         assert after is not None
-        assert cost_of(found, after.counts) <= cost_of(found, before.counts) + 1e-9
+        assert cost_of(found, after) <= cost_of(found, before) + 1e-9
 
 
 @TRIALS
@@ -95,7 +148,7 @@ def test_more_load_never_costs_less(found: list[Column], stocks: tuple[float, ..
     before, after = cheapest_mix(found, stocks, load), cheapest_mix(found, stocks, load + more)
     if after is not None:
         assert before is not None
-        assert cost_of(found, after.counts) >= cost_of(found, before.counts) - 1e-9
+        assert cost_of(found, after) >= cost_of(found, before) - 1e-9
 
 
 @TRIALS
@@ -104,7 +157,7 @@ def test_a_mix_costs_no_more_than_any_one_kind(found: list[Column], load: float)
     mix = cheapest_mix(found, (inf, inf), load)
     assert mix is not None
     alone = [one.price * ceil(ceil(load / one.rate) / one.room) for one in found]
-    assert cost_of(found, mix.counts) <= min(alone) + 1e-9
+    assert cost_of(found, mix) <= min(alone) + 1e-9
 
 
 @given(st.integers(1, 10), LOADS)
@@ -114,8 +167,8 @@ def test_enough_that_is_owned_costs_nothing(rate: int, load: float) -> None:
     found = [column(kind=0, rate=rate / 2, price=0.0), column(kind=1, rate=20.0, price=3.0)]
     mix = cheapest_mix(found, (200.0, inf), load)
     assert mix is not None
-    assert mix.counts == (ceil(load / (rate / 2)), 0)
-    assert cost_of(found, mix.counts) == 0.0
+    assert counts_of(mix) == (ceil(load / (rate / 2)), 0)
+    assert cost_of(found, mix) == 0.0
 
 
 def test_the_mix_of_the_page_by_hand() -> None:
@@ -123,28 +176,28 @@ def test_the_mix_of_the_page_by_hand() -> None:
     found = [column(kind=0, rate=6.0, price=0.0), column(kind=1, rate=3.275, price=1.861)]
     mix = cheapest_mix(found, (4.0, inf), 30.0)
     assert mix is not None
-    assert mix.counts == (4, 2)
-    assert cost_of(found, mix.counts) == pytest.approx(2 * 1.861)
-    assert most_load(found, (4.0, 2.0)) == pytest.approx(24 + 6.55)
-    assert most_load(found, (4.0, inf)) == inf
+    assert counts_of(mix) == (4, 2)
+    assert cost_of(found, mix) == pytest.approx(2 * 1.861)
+    assert need(found, (4.0, 2.0), 30.0).most_load() == pytest.approx(24 + 6.55)
+    assert need(found, (4.0, inf), 30.0).most_load() == inf
 
 
 def test_whole_instances_are_paid_for() -> None:
     """Nine replicas of one GPU are two instances of eight; six of two GPUs are two as well."""
     one, two = column(rate=1.0, lot=(8, 8), price=16.0), column(rate=1.5, devices=2, lot=(4, 8), price=16.0)
-    assert cost_of([one], [9]) == 32.0
-    assert cost_of([two], [6]) == 32.0
-    assert taken([one, two], [9, 6], 0) == 32
+    for found in (cheapest_mix([one], (inf,), 9.0), cheapest_mix([two], (inf,), 9.0)):
+        assert found is not None
+        assert (found.cost, found.gpus, found.taken(0)) == (32.0, 16, 16)
     mix = cheapest_mix([one, two], (inf,), 8.0)
     assert mix is not None
-    assert (mix.counts, cost_of([one, two], mix.counts)) == ((8, 0), 16.0)
+    assert (counts_of(mix), cost_of([one, two], mix)) == ((8, 0), 16.0)
 
 
 def test_a_stock_of_no_whole_instance_is_of_no_use() -> None:
     assert cheapest_mix([column(lot=(8, 8))], (7.0,), 1.0) is None
-    assert most_load([column(lot=(8, 8))], (7.0,)) == 0.0
+    assert need([column(lot=(8, 8))], (7.0,), 1.0).most_load() == 0.0
     assert cheapest_mix([], (8.0,), 1.0) is None
-    assert most_load([], (8.0,)) == 0.0
+    assert need([], (8.0,), 1.0).most_load() == 0.0
 
 
 def test_equals_in_cost_run_on_fewest_gpus() -> None:
@@ -152,7 +205,7 @@ def test_equals_in_cost_run_on_fewest_gpus() -> None:
     found = [column(kind=0, rate=2.0, devices=2, price=0.0), column(kind=1, rate=4.0, lot=(8, 8), price=60.0)]
     mix = cheapest_mix(found, (16.0, inf), 20.0)  # 16 GPUs carry 16, so that an instance is rented, which carries all
     assert mix is not None
-    assert mix.counts == (0, 5)
+    assert counts_of(mix) == (0, 5)
 
 
 def test_a_large_fleet_is_solved() -> None:
@@ -167,6 +220,6 @@ def test_a_large_fleet_is_solved() -> None:
     mix = cheapest_mix(found, (500.0, 800.0, inf), 10_000.0)
     assert mix is not None
     assert mix.gap < 1e-6
-    assert rate_of(found, mix.counts) >= 10_000 * (1 - 1e-6)
+    assert rate_of(found, mix) >= 10_000 * (1 - 1e-6)
     bound = 500 * 0.31 + (10_000 - 250 * 12.911) / (41.001 / 2 * 8) * 63.296  # instances in parts
-    assert bound <= cost_of(found, mix.counts) <= bound + 63.296
+    assert bound <= cost_of(found, mix) <= bound + 63.296

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import ceil, inf
 
@@ -11,11 +11,29 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.bills import Offer
-from inferplan.planning.packing import Size, pack, patterns
+from inferplan.planning.machines import Bought, Need, Size, machines
 
 
 def offer(gpus: int | None, price: float) -> Offer:
     return Offer(gpu="chip", gpus=gpus, per_hour=price, currency="USD", term="on-demand", source="test")
+
+
+def size(devices: int, together: int) -> Size:
+    return Size("chip", devices, together)
+
+
+def pack(
+    needed: Mapping[Size, int], sold: Sequence[Offer], stock: float = inf, owned: tuple[int, float] = (0, 0.0)
+) -> Bought | None:
+    """The machines for so many replicas of each size. owned: GPUs that are there, and what an hour of one costs."""
+    sizes = [one for one, count in needed.items() if count]
+    mine = [offer(None, owned[1])] if owned[0] else []
+    return Need(
+        machines=[one for kind, of in enumerate((sold, mine)) if of and sizes for one in machines(kind, of, sizes)],
+        stocks=(stock, owned[0]),
+        devices={one: one.devices for one in sizes},
+        fewest={one: count for one, count in needed.items() if count},
+    ).cheapest()
 
 
 def contents(sizes: tuple[int, ...], left: tuple[int, ...], room: int) -> Iterator[tuple[int, ...]]:
@@ -55,44 +73,44 @@ def brute(sizes: tuple[int, ...], left: tuple[int, ...], machines: tuple[tuple[i
 def test_the_programme_and_brute_force_agree(demand: list[tuple[int, int]], machines: list[tuple[int, int]]) -> None:
     """Instances of at least eight GPUs, so that each holds a replica of any size. Prices are multiples of 1/8."""
     sold = tuple((gpus, price / 8) for gpus, price in machines)
-    found = pack({Size(size, 1): count for size, count in demand}, [offer(*one) for one in sold])
+    found = pack({size(devices, 1): count for devices, count in demand}, [offer(*one) for one in sold])
     least = brute(tuple(size for size, _ in demand), tuple(count for _, count in demand), sold)
     assert found is not None
     assert (found.cost, found.gpus) == (pytest.approx(least[0], abs=1e-9), least[1])
     assert found.gap == 0.0
-    for place, size in enumerate(found.sizes):
-        held = sum(pattern.holds[place] * count for pattern, count in found.used)
-        assert held >= dict(demand)[size.devices]
+    for devices, needed in demand:
+        held = sum(machine.holds.get(size(devices, 1), 0) * count for machine, count in found.used)
+        assert held >= needed
 
 
 def test_replicas_of_different_sizes_share_a_machine() -> None:
     """Three of two GPUs and two of one fill one instance of eight; apart they would be two."""
-    found = pack({Size(2, 2): 3, Size(1, 1): 2}, [offer(8, 55.04)])
+    found = pack({size(2, 2): 3, size(1, 1): 2}, [offer(8, 55.04)])
     assert found is not None
     assert (found.cost, found.gpus) == (55.04, 8)
-    found = pack({Size(2, 2): 3, Size(1, 1): 3}, [offer(8, 55.04)])
+    found = pack({size(2, 2): 3, size(1, 1): 3}, [offer(8, 55.04)])
     assert found is not None
     assert found.gpus == 16
 
 
 def test_the_cheaper_of_two_instances_holds_the_rest() -> None:
     """Nine replicas of one GPU: an instance of eight at 8 and one of one at 1.5, not two of eight, nor nine of one."""
-    found = pack({Size(1, 1): 9}, [offer(8, 8.0), offer(1, 1.5)])
+    found = pack({size(1, 1): 9}, [offer(8, 8.0), offer(1, 1.5)])
     assert found is not None
     assert found.cost == 9.5
-    assert sorted((pattern.gpus, count) for pattern, count in found.used) == [(1, 1), (8, 1)]
+    assert sorted((machine.gpus, count) for machine, count in found.used) == [(1, 1), (8, 1)]
 
 
 def test_a_replica_larger_than_an_instance_has_instances_of_its_own() -> None:
     """Sixteen GPUs are two instances of eight, and a replica of one GPU a third: none of the two has room."""
-    found = pack({Size(16, 8): 1, Size(1, 1): 1}, [offer(8, 10.0)])
+    found = pack({size(16, 8): 1, size(1, 1): 1}, [offer(8, 10.0)])
     assert found is not None
     assert (found.cost, found.gpus) == (30.0, 24)
 
 
 def test_gpus_one_by_one_and_owned_ones() -> None:
     """Seven GPUs' worth: four owned ones hold the large replica, at half a dollar each; three are rented at two."""
-    demand = {Size(4, 4): 1, Size(1, 1): 3}
+    demand = {size(4, 4): 1, size(1, 1): 3}
     found = pack(demand, [offer(None, 2.0)], owned=(4, 0.5))
     assert found is not None
     assert found.cost == pytest.approx(4 * 0.5 + 3 * 2.0)
@@ -104,26 +122,27 @@ def test_gpus_one_by_one_and_owned_ones() -> None:
 
 
 def test_a_stock_of_instances_counts_whole_ones() -> None:
-    assert pack({Size(8, 8): 2}, [offer(8, 1.0)], stock=15) is None
-    found = pack({Size(8, 8): 2}, [offer(8, 1.0)], stock=16)
+    assert pack({size(8, 8): 2}, [offer(8, 1.0)], stock=15) is None
+    found = pack({size(8, 8): 2}, [offer(8, 1.0)], stock=16)
     assert found is not None
     assert found.gpus == 16
 
 
 def test_nothing_to_pack_costs_nothing() -> None:
-    found = pack({Size(1, 1): 0}, [offer(8, 1.0)])
+    found = pack({size(1, 1): 0}, [offer(8, 1.0)])
     assert found is not None
     assert (found.cost, found.used) == (0.0, ())
 
 
 def test_patterns_are_full() -> None:
     """Sizes 3 and 2 on eight GPUs: 2 + 1, 1 + 2 and 0 + 4; with 1 x 3 and 1 x 2 another 3 or 2 would fit."""
-    found = {pattern.holds for pattern in patterns([Size(3, 1), Size(2, 1)], [offer(8, 1.0)])}
+    sizes = [size(3, 1), size(2, 1)]
+    found = {tuple(one.holds.get(each, 0) for each in sizes) for one in machines(0, [offer(8, 1.0)], sizes)}
     assert found == {(2, 1), (1, 2), (0, 4)}
 
 
 def test_many_replicas_are_solved_to_the_bound() -> None:
     """700 of one GPU, 300 of two and 150 of four are 1,900 GPUs: 238 instances of eight, no fewer."""
-    found = pack({Size(1, 1): 700, Size(2, 2): 300, Size(4, 4): 150}, [offer(8, 55.04)])
+    found = pack({size(1, 1): 700, size(2, 2): 300, size(4, 4): 150}, [offer(8, 55.04)])
     assert found is not None
     assert found.cost == pytest.approx(ceil(1900 / 8) * 55.04)

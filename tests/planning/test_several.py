@@ -12,7 +12,7 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.catalog.services import SwapSpec
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.planning.fleet import Kind
+from inferplan.planning.machines import Kind
 from inferplan.planning.several import Member, SeveralAsked, SeveralPlan, keeps_own, plan_several, requests_of
 from inferplan.serving.tandem import simulate_tandem
 from inferplan.traffic.requests import Lengths, Slo

@@ -14,11 +14,10 @@ from inferplan.cli.tier_options import sizes_of
 from inferplan.errors import UsageError
 from inferplan.planning import finalists
 from inferplan.planning import verify as verified
-from inferplan.planning.chains import MOST_CHAINS, chains_of_sizes
 from inferplan.planning.demand import Demand, sharing
 from inferplan.planning.option import Option, Sizing
 from inferplan.planning.plan import Plan, plan
-from inferplan.planning.question import Question
+from inferplan.planning.question import MOST_CHAINS, Question, chains_of_sizes
 from inferplan.planning.search import search
 from inferplan.planning.space import Space
 from inferplan.planning.tiering import Tiered, beside, cheapest

@@ -12,6 +12,7 @@ from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words
 from inferplan.planning.grid import axes_for, longest_whole
+from inferplan.planning.machines import Size, size_of
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.passes import priced_grid
 from inferplan.planning.question import Question
@@ -27,34 +28,51 @@ MOST_LOADS = 60
 """Loads that are tried to find a capacity: a bisection takes about ten."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replica:
-    """One replica with its flags. rate: the most requests a second within the limits. broken: what breaks first beyond
-    it. requests: those in it, on average, at the share of that rate that it is given.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Design:
+    """A replica: where it runs, how, and what it carries by simulation. option: with the replicas that it was simulated
+    as one of. rate: the most requests a second within the limits. broken: what breaks first beyond it. requests: those
+    in it, on average, at the share of that rate that it is given.
     """
 
-    deployment: Deployment
+    option: Option
     flags: Flags
     rate: float
     broken: str
     requests: float
 
+    @property
+    def deployment(self) -> Deployment:
+        return self.option.deployment
 
-def replica_of(request: Request, deployment: Deployment, question: Question) -> Replica:
-    """One replica under the token budget of its engine, with slots for the share of its capacity that it is given
+    @property
+    def gpu(self) -> str:
+        """As it was asked for: a name, or a file."""
+        return self.option.request.gpu
+
+    @property
+    def size(self) -> Size:
+        return size_of(self.deployment)
+
+
+def design_at(option: Option, question: Question) -> Design:
+    """A replica at a point, with slots for the share of its capacity that it is given
     (:func:`inferplan.planning.verify.slots_for`). The rate of the question's demand does not matter.
 
     Raises ``InfeasibleError`` where no load is small enough for the limits.
     """
-    option = best_point(request, deployment, question)
-    alone = replace(question, demand=replace(question.demand, rate=option.rate * question.sizing.utilisation))
-    found = carried_by(option, alone, Simulations(most=MOST_LOADS))
+    found = carried_by(option, alone(option, question), Simulations(most=MOST_LOADS))
     if not found.rate:
-        raise never(question, deployment)
+        raise never(question, option.deployment)
     return found
 
 
-def carried_by(option: Option, question: Question, simulations: Simulations) -> Replica:
+def alone(option: Option, question: Question) -> Question:
+    """The question under the load that one replica is given, in closed form."""
+    return replace(question, demand=replace(question.demand, rate=option.rate * question.sizing.utilisation))
+
+
+def carried_by(option: Option, question: Question, simulations: Simulations) -> Design:
     """What each of an option's replicas carries, fed in turn (:func:`inferplan.planning.sizing.capacity`); a rate of 0
     where it keeps the limits under no load near the question's.
     """
@@ -70,11 +88,12 @@ def carried_by(option: Option, question: Question, simulations: Simulations) -> 
     flags = Flags(
         max_num_seqs=ceil(sized.slots / ranks), max_num_batched_tokens=option.budget, queue=question.demand.queue
     )
-    return Replica(deployment=option.deployment, flags=flags, rate=rate, broken=found.broken, requests=held)
+    return Design(option=option, flags=flags, rate=rate, broken=found.broken, requests=held)
 
 
 def best_point(request: Request, deployment: Deployment, question: Question) -> Option:
-    """The batch with which one replica carries most within the limits, in closed form."""
+    """The batch with which one replica carries most within the limits, in closed form, under the token budget of its
+    engine. Raises ``InfeasibleError`` where none keeps them."""
     slo, budget = question.slo, deployment.engine.defaults.tier(deployment.hardware).token_budget
     little = replace(question.demand, rate=1e-3)  # one replica carries it, so that the most rate is the best
     axes = axes_for(deployment, [budget], longest_whole(deployment, little, slo.percentile))
