@@ -54,11 +54,10 @@ from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
-from inferplan.planning.budgets import plan_budgets
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
 from inferplan.planning.option import Sizing
-from inferplan.planning.plan import Plan, plan
+from inferplan.planning.plan import Plan, plan, plan_budgets
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question, chains_of_sizes
 from inferplan.planning.redundancy import Survive

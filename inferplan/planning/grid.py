@@ -21,7 +21,7 @@ from inferplan.estimate.stage_memory import StageMemory
 from inferplan.planning.adapters import loads_of, named, slot_wait, with_loads
 from inferplan.planning.demand import Demand, tail
 from inferplan.planning.masks import masks_of, with_masks
-from inferplan.serving.latency import open_company, prompt_path
+from inferplan.serving.latency import Company, PromptPath, front_end, open_company, prompt_path
 from inferplan.serving.rounds import (
     Decodes,
     LoadedRounds,
@@ -167,7 +167,8 @@ def longest_whole(deployment: Deployment, demand: Demand, percentile: float) -> 
 def load_grid(
     deployment: Deployment, demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
 ) -> LoadGrid:
-    """Price the grid: rounds of decodes alone, and rounds that hold prompts.
+    """Price the grid: rounds of decodes alone, and rounds that hold prompts; or whole passes, of a model that generates
+    nothing.
 
     The mean values are those of :mod:`inferplan.serving.steady` at each decode batch. Raises
     ``NotFiniteError``, which names the operator, for a price that is no number.
@@ -179,6 +180,8 @@ def load_grids(
     deployments: Sequence[Deployment], demand: Demand, percentile: float, axes: Axes, speculation: Speculation = PLAIN
 ) -> list[LoadGrid]:
     """:func:`load_grid` of deployments that differ in their number of stages alone; they are priced as one."""
+    if deployments[0].model.encodes:
+        return _pass_grids(deployments, demand, percentile, axes)
     batch, prompt = axes.batch[:, None], demand.prompt.average
     decodes = Decodes(batch, prompt + max(demand.output.average - 2.0, 0.0) / 2, prompt)
     steps = (demand.output.average - 1.0) / speculation.tokens
@@ -264,6 +267,72 @@ def _grid(
         slots=float(deployment.engine.defaults.tier(deployment.hardware).max_sequences * dp),
         prompts=prompts,
         speculation=speculation,
+    )
+
+
+def _pass_grids(deployments: Sequence[Deployment], demand: Demand, percentile: float, axes: Axes) -> list[LoadGrid]:
+    """The grids of a model that generates nothing: every request is one pass (docs/encoders.md).
+
+    A step takes what waits, up to the engine's budget of tokens and its slots: ``b`` prompts take ``T(b)``, so a
+    replica that gets ``b/T(b)`` requests a second has ``b`` of them in a step. A request waits for the rest of the step
+    that runs, and for others where the budget is nearly full; then its own step passes.
+    """
+    batch, prompt = axes.batch[:, None], demand.prompt.average
+    rounds = [Round(prompts=Prompts(batch, prompt, np.zeros_like(batch)))] * len(deployments)
+    return [
+        _pass_grid(
+            deployment,
+            (np.asarray(time.interval) + 0 * batch, np.asarray(time.passage) + 0 * batch),
+            demand,
+            percentile,
+            axes,
+        )
+        for deployment, time in zip(deployments, price_rounds(deployments, rounds))
+    ]
+
+
+def _pass_grid(
+    deployment: Deployment, step: tuple[Array, Array], demand: Demand, percentile: float, axes: Axes
+) -> LoadGrid:
+    """Latencies and rates of such a model. step: seconds between two steps and those of one, by batch."""
+    dp, prompt, shape = deployment.parallel.dp, demand.prompt.average, (axes.batch.size, axes.budget.size)
+    batch, beyond = axes.batch[:, None], tail(percentile)
+    interval, passage = (np.broadcast_to(seconds, shape) for seconds in step)
+    filled = batch * prompt / np.broadcast_to(axes.budget, shape)
+    path = PromptPath(
+        deployment=deployment,
+        front_end=front_end(deployment, prompt).seconds,
+        round=interval,
+        residual=interval / 2,
+        line=interval,
+        own=passage,
+        queued=True,
+        busy=filled,
+        filled=filled,
+    )
+    mean = np.asarray(path.mean(Company()).total)  # a step takes what waits, so that one is always in progress
+    latency = np.maximum(path.slow(interval * (percentile / 100), beyond).total, mean)
+    rate = batch / interval
+    whole = np.broadcast_to(axes.budget, shape) < longest_whole(deployment, demand, percentile)
+    footprint = single(deployment)
+    fits = all(footprint.pool(stage) > 0 for stage in dict.fromkeys(footprint.stages))
+    return LoadGrid(
+        deployment=deployment,
+        axes=axes,
+        step_decode=interval[:, 0],
+        step_mixed=interval,
+        share=np.ones(shape),
+        demand=demand,
+        rate=rate * dp,
+        ttft=latency,
+        ttft_mean=mean,
+        tpot=interval,
+        e2el=latency,
+        answer_ttft=latency,
+        concurrency=rate * mean * dp,
+        memory_use=np.full(shape, 0.0 if fits else np.inf),
+        prefill_use=np.where(whole, np.inf, filled),
+        slots=np.inf,
     )
 
 

@@ -138,26 +138,31 @@ class Option:
 
     def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> Option:
         """The same with so many replicas, and its bill."""
-        cost = self.cost
+        found = replace(self, replicas=replicas, pools=pools)
         if self.tariff is not None:
-            hours = 1.0 if self.hours is None else self.hours
-            cost = self._bill_of(replicas, pools) * hours
-        found = replace(self, replicas=replicas, pools=pools, cost=cost)
+            found = replace(found, cost=found._per_hour * (1.0 if self.hours is None else self.hours))
         return found if found.allowed else replace(found, cost=inf)
+
+    @property
+    def sold(self) -> list[tuple[Deployment, Tariff | None, int]]:
+        """Each deployment, how its replicas are sold and their number, the spare ones too; what computes prompts first:
+        replicas of two kinds have instances of their own.
+        """
+        if self.prompts is None or self.pools is None:
+            return [(self.deployment, self.tariff, self.replicas + self.spare)]
+        prefill, decode = (size + self.spare for size in self.pools)
+        first = self.prompts
+        return [(first.deployment, first.tariff, prefill), (self.deployment, self.tariff, decode)]
+
+    @property
+    def _per_hour(self) -> float:
+        """The bill of an hour, as far as there are prices."""
+        return sum(float(tariff.cost(paid)) for _, tariff, paid in self.sold if tariff is not None) + self.tier_cost
 
     @property
     def allowed(self) -> bool:
         """Whether its devices, the spare ones too, keep what bounds its size, as far as that is known without a run."""
         return all(limit.allows(self.kinds) for limit in self.limits)
-
-    def _bill_of(self, replicas: int, pools: tuple[int, int] | None) -> float:
-        """The bill of an hour: replicas of two kinds have instances of their own."""
-        assert self.tariff is not None
-        if self.prompts is None or pools is None:
-            paid = replicas + self.spare
-            return float(self.tariff.cost(paid)) + self.tier_bill(paid * self.deployment.parallel.ranks)
-        prefill, decode = (size + self.spare for size in pools)
-        return float(self.prompts.tariff.cost(prefill)) + float(self.tariff.cost(decode))
 
     def filled(self, replicas: int) -> int:
         """So many replicas, and those that the same bill holds besides: an instance is paid for whole. No more of those
@@ -194,22 +199,12 @@ class Option:
     @property
     def kinds(self) -> list[tuple[Deployment, int]]:
         """Each deployment with the devices of all its replicas, the spare ones too; what computes prompts first."""
-        ranks = self.deployment.parallel.ranks
-        if self.prompts is None or self.pools is None:
-            return [(self.deployment, ranks * (self.replicas + self.spare))]
-        first = self.prompts.deployment
-        prefill, decode = (size + self.spare for size in self.pools)
-        return [(first, first.parallel.ranks * prefill), (self.deployment, ranks * decode)]
+        return [(one, one.parallel.ranks * count) for one, _, count in self.sold]
 
     @property
     def purchases(self) -> list[Purchase]:
         """What is bought for the replicas of each deployment, the spare ones too; nothing without a price."""
-        if self.tariff is None:
-            return []
-        if self.prompts is None or self.pools is None:
-            return [self.tariff.bill(self.replicas + self.spare)]
-        prefill, decode = (size + self.spare for size in self.pools)
-        return [self.prompts.tariff.bill(prefill), self.tariff.bill(decode)]
+        return [tariff.bill(count) for _, tariff, count in self.sold if tariff is not None]
 
     @property
     def per_device(self) -> float:

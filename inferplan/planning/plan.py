@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.confidence import MIDDLE, SAFE, slowness
 from inferplan.planning.finalists import (
@@ -30,6 +31,7 @@ from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
 from inferplan.shown import PRINTERS, Shown
 from inferplan.table import frame
 from inferplan.terms import ceil
+from inferplan.traffic.reasoning import ReasoningLengths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,3 +294,38 @@ def _at_the_other_confidence(
     middle = question.sizing.confidence == MIDDLE
     options = beside(safe_options(searched, question, SAFE) if middle else searched.options, chain)
     return cheapest_kept(options, question, known)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BudgetedPlan:
+    """One budget. output: what is written under it. found: its plan, or why there is none."""
+
+    output: ReasoningLengths
+    found: Plan | InfeasibleError
+
+    @property
+    def cost_per_request(self) -> float | None:
+        """The bill of the fleet over the requests that it serves; ``None`` without a plan or a price."""
+        if isinstance(self.found, InfeasibleError) or self.found.option.cost is None:
+            return None
+        hours = 1.0 if self.found.option.hours is None else self.found.option.hours
+        return self.found.option.cost / (self.found.rate * hours * 3600)
+
+
+def plan_budgets(question: Question, progress: Callable[[int], None] | None = None) -> list[BudgetedPlan]:
+    """The plan under each budget of the question, in their order.
+
+    Raises ``InfeasibleError``, that of the last, where there is a plan under none of them.
+    """
+    plans: list[BudgetedPlan] = []
+    for one in question.each_budget():
+        output = one.demand.output
+        assert isinstance(output, ReasoningLengths)
+        try:
+            plans.append(BudgetedPlan(output=output, found=plan(one, progress)))
+        except InfeasibleError as error:
+            plans.append(BudgetedPlan(output=output, found=error))
+    last = plans[-1].found
+    if isinstance(last, InfeasibleError) and all(isinstance(one.found, InfeasibleError) for one in plans):
+        raise last
+    return plans

@@ -7,12 +7,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 from inferplan.answers.energy import EnergyAsked
-from inferplan.answers.power import RunEnergy, run_energy
 from inferplan.catalog.power import power_shares
 from inferplan.estimate.deployment import Deployment
 from inferplan.fields import Quantity, Topic, Words, ask, need, part
-from inferplan.serving.options import Options
-from inferplan.serving.result import SimulationResult
 
 Provision = Literal["tdp", "mean"]
 
@@ -67,11 +64,3 @@ class PowerBudget:
 def nameplate(deployment: Deployment) -> float:
     """The most watts that one of its devices draws: the cap, else TDP."""
     return deployment.hardware.tdp if deployment.cap is None else deployment.cap.watts
-
-
-def drawn(deployment: Deployment, result: SimulationResult | None, options: Options | None) -> RunEnergy | None:
-    """What devices draw in a run that was asked for with ``options``; ``None`` without a run, a TDP, or where its
-    energy is not known."""
-    if result is None or deployment.hardware.power is None:
-        return None
-    return run_energy(deployment, result, options)

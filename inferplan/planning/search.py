@@ -22,9 +22,8 @@ from inferplan.features import goes_together, require_together
 from inferplan.models.spec import ModelSpec, require_readable, require_tokens
 from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.demand import Demand, ruling
-from inferplan.planning.grid import Axes, LoadGrid, axes_for, longest_whole, stages_of
+from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, longest_whole, stages_of
 from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
-from inferplan.planning.passes import priced_grid, priced_grids
 from inferplan.planning.pools import CAPACITY_ERROR, Halves, cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -101,7 +100,7 @@ def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: Price
                 try:
                     require_together("plan", deployment.features | demand.features)
                     grid = grids.get(id(deployment)) if speculation is PLAIN else None
-                    grid = grid or priced_grid(deployment, demand, slo.percentile, axes, speculation)
+                    grid = grid or load_grid(deployment, demand, slo.percentile, axes, speculation)
                 except NotFiniteError:
                     raise
                 except InferplanError as error:
@@ -163,7 +162,7 @@ def _plain_grids(space: Space, demand: Demand, slo: Slo, deployments: list[Deplo
     found: dict[int, LoadGrid] = {}
     for group in groups.values():
         try:
-            grids = priced_grids(group, demand, slo.percentile, _axes(space, group[0], demand, slo))
+            grids = load_grids(group, demand, slo.percentile, _axes(space, group[0], demand, slo))
         except NotFiniteError:
             raise
         except InferplanError:
@@ -390,7 +389,7 @@ def point(
 ) -> LoadGrid:
     """The grid of a single point."""
     axes = Axes(batch=np.array([float(batch)]), budget=np.array([float(budget)]))
-    return priced_grid(deployment, demand, percentile, axes, speculation)
+    return load_grid(deployment, demand, percentile, axes, speculation)
 
 
 def cheapest_of_each_structure(options: list[Option]) -> Iterator[Option]:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.answers.power import run_energy
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.agents import every, in_time_of, sessions_of
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Option
-from inferplan.planning.power import PowerBudget, drawn
+from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.serving.batch_means import Precision, batch_size, fewest_values, student_95
 from inferplan.serving.class_results import METRICS, at_percentile, metrics_of
@@ -155,7 +156,9 @@ class Verified:
         that is not known: without a run or a TDP.
         """
         option = self.option
-        found = drawn(option.deployment, self.result, self.options)
+        if self.result is None or option.deployment.hardware.power is None:
+            return None
+        found = run_energy(option.deployment, self.result, self.options)
         if found is None:
             return None
         budgets = (limit for limit in option.limits if isinstance(limit, PowerBudget))

@@ -7,8 +7,8 @@ from typing import Any
 
 from inferplan.answers.emit import base_note
 from inferplan.errors import InfeasibleError
-from inferplan.planning.budgets import BudgetedPlan
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
+from inferplan.planning.plan import BudgetedPlan
 from inferplan.planning.question import Question
 from inferplan.reports.plan_figures import devices, launch_line, launch_of, money, shape
 from inferplan.reports.plan_notes import basis_line

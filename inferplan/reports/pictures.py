@@ -23,8 +23,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.lists import parse_values
 from inferplan.planning.demand import Demand
-from inferplan.planning.grid import axes_for
-from inferplan.planning.passes import priced_grid
+from inferplan.planning.grid import axes_for, load_grid
 from inferplan.planning.plan import Plan
 from inferplan.reports import plots
 from inferplan.reports.plan_pictures import figures
@@ -103,7 +102,7 @@ def _against_rate(request: Request, load: StaticLoad, wanted: Wanted) -> Any:
         for quant in _quants(request):
             deployment = assemble(replace(request, gpu=gpu, quant=quant))
             budget = deployment.engine.defaults.tier(deployment.hardware).token_budget
-            found = priced_grid(deployment, demand, 95.0, axes_for(deployment, [budget]))
+            found = load_grid(deployment, demand, 95.0, axes_for(deployment, [budget]))
             alive = found.possible[:, 0]
             order = np.argsort(found.rate[alive, 0])
             rate, ttft = found.rate[alive, 0][order], found.ttft[alive, 0][order]

@@ -11,8 +11,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.planning.demand import Demand
-from inferplan.planning.grid import Axes
-from inferplan.planning.passes import priced_grid
+from inferplan.planning.grid import Axes, load_grid
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
@@ -33,7 +32,7 @@ def traffic(rate: float, prompt: float = 400.0, count: int = 3000) -> Traffic:
 def test_a_step_of_the_grid_is_the_pass_of_an_estimate():
     where = deployment(ideal=True)
     axes = Axes(batch=np.array([1.0, 4.0, 16.0]), budget=np.array([2048.0, 16384.0]))
-    grid = priced_grid(where, DEMAND, 95.0, axes)
+    grid = load_grid(where, DEMAND, 95.0, axes)
     passes = [estimate(where, StaticLoad(batch=size, prompt=400.0)).ttft for size in axes.batch]
     np.testing.assert_allclose(grid.step_decode, passes)
     np.testing.assert_allclose(grid.rate[:, 1], axes.batch / passes)
@@ -54,7 +53,7 @@ def test_every_encoder_of_the_catalogue_has_one_price(name: str, gpu: str):
     demand = Demand(prompt=Lengths(mean=300.0), output=Lengths(), rate=1.0)
     axes = Axes(batch=np.array([1.0, 6.0]), budget=np.array([8192.0]))
     passes = [float(estimate(where, StaticLoad(batch=size, prompt=300.0)).ttft) for size in axes.batch]
-    np.testing.assert_allclose(priced_grid(where, demand, 95.0, axes).step_decode, passes)
+    np.testing.assert_allclose(load_grid(where, demand, 95.0, axes).step_decode, passes)
     table = step_times(where, Reach(sequences=8, tokens=2400, context=301))
     for size, time in zip((1, 6), passes, strict=True):
         chunk = Chunk(size, 300.0 * size, size * 300.0 * 301 / 2)

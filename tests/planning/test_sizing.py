@@ -349,7 +349,7 @@ def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypat
     space, prices = Space(base=REQUEST, gpus=("h100-sxm",), most=1), price_book(stated=["h100-sxm=2"])
     load = StaticLoad(batch=1.0, prompt=100.0, output=10.0)
     swallowers: dict[str, Callable[[], object]] = {
-        "inferplan.planning.search.priced_grids": lambda: search(space, DEMAND, P95, Sizing(), prices),
+        "inferplan.planning.search.load_grids": lambda: search(space, DEMAND, P95, Sizing(), prices),
         "inferplan.planning.verify.simulate": lambda: verify(option(), asked()),
         "inferplan.answers.compare.estimate": lambda: compare([assemble(REQUEST)], ["h100"], load),
         "inferplan.answers.sweep.unchecked": lambda: sweep(Grid(base=REQUEST)),
