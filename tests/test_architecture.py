@@ -89,7 +89,7 @@ MOST_INSIDE = {
     "inferplan.estimate": 10,
     "inferplan.models": 9,
     "inferplan.models.huggingface": 13,
-    "inferplan.planning": 15,
+    "inferplan.planning": 14,
     "inferplan.reports": 7,
     "inferplan.serving": 17,
     "inferplan.validation": 9,

@@ -13,7 +13,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words
 from inferplan.planning.grid import axes_for, load_grid, longest_whole
 from inferplan.planning.machines import Size, size_of
-from inferplan.planning.option import Option, PricedGrid
+from inferplan.planning.option import Option, PricedGrid, Stream
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point
 from inferplan.planning.sizing import Simulations, capacity
@@ -97,7 +97,7 @@ def best_point(request: Request, deployment: Deployment, question: Question) -> 
     little = replace(question.demand, rate=1e-3)  # one replica carries it, so that the most rate is the best
     axes = axes_for(deployment, [budget], longest_whole(deployment, little, slo.percentile))
     grid = load_grid(deployment, little, slo.percentile, axes)
-    option = cheapest_point(PricedGrid(request, grid, None), little, slo, question.sizing)
+    option = cheapest_point(PricedGrid(request, grid, None), Stream(little, slo, question.sizing))
     if option is None:
         raise never(question, deployment)
     return option.sized(1)

@@ -334,7 +334,7 @@ def safe_options(searched: SearchResult, question: Question, confidence: float) 
         if slow is None:
             continue
         priced = PricedGrid(request, slowed(grid, slow), tariff)
-        option = cheapest_point(priced, question.demand, question.slo, question.sizing)
+        option = cheapest_point(priced, question.stream)
         if option is not None and option.bound < inf and not carried_over(option):
             options.append(replace(option, slow=slow))
     return sorted(options, key=in_order)

@@ -16,7 +16,6 @@ import numpy as np
 from inferplan.catalog.bills import Bill, Tariff
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.features import require_together
-from inferplan.planning.demand import Demand
 from inferplan.planning.design import Design, carried_by
 from inferplan.planning.finalists import too_long_alone
 from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, machines
@@ -231,12 +230,12 @@ def designs_on(gpu: str, question: Question, most: int, told: Callable[[int], No
 
 def _largest(gpu: str, question: Question) -> list[Option]:
     """For each number of GPUs the replica on them that carries most within the limits, in closed form."""
-    little: Demand = replace(question.demand, rate=_LITTLE)
+    little = question.stream._replace(demand=replace(question.demand, rate=_LITTLE))
     space = replace(question.space, gpus=(gpu,), disaggregate=False)
-    searched = search(space, little, question.slo, question.sizing, question.prices)
+    searched = search(space, little, question.prices)
     best: dict[int, Option] = {}
     for priced in searched.grids:
-        option = cheapest_point(priced._replace(tariff=None), little, question.slo, question.sizing)
+        option = cheapest_point(priced._replace(tariff=None), little)
         if option is None or too_long_alone(option, question):
             continue
         devices = option.deployment.parallel.ranks

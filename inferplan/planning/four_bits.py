@@ -56,7 +56,7 @@ def in_four_bits(question: Question, cost: float | None) -> Verified | None:
     gpus, engines = _without(question), _loading(question)
     space = replace(question.space, gpus=gpus, engines=engines, quants=(FORMAT,), disaggregate=False, drafting=())
     asked = replace(question, space=space)
-    searched = search(space, asked.demand, asked.slo, asked.sizing, asked.prices)
+    searched = search(space, asked.stream, asked.prices)
     confidence = asked.sizing.confidence
     options = searched.options if confidence == MIDDLE else safe_options(searched, asked, confidence)
     found, simulations = Finalists(), Simulations(most=_SIMULATIONS)

@@ -43,7 +43,7 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     if nearest is not None and not searched.options:
         because, hint = next(one for one in constraints if not one.allows(nearest)).ruled_out(nearest, question)
         return InfeasibleError(what, because=because, hint=hint)
-    miss = nearest_miss(searched, question.demand, slo, question.sizing)
+    miss = nearest_miss(searched, question.stream)
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
 
 

@@ -225,7 +225,8 @@ class Need:
     def _programme(self) -> Programme:
         rows = []
         if self.load:
-            rows.append(Row(self._over([self.rates[design] / self.load for design in self.devices], []), least=1.0))
+            shares = [self.rates.get(design, 0.0) / self.load for design in self.devices]
+            rows.append(Row(self._over(shares, []), least=1.0))
         for place, design in enumerate(self.devices):
             room = [-float(machine.holds.get(design, 0)) for machine in self.machines]
             rows.append(Row(self._over([float(place == one) for one in range(len(self.devices))], room), most=0.0))
@@ -240,6 +241,6 @@ class Need:
 
     def _most(self, design: object) -> float:
         """Replicas of which one more would never help."""
-        if design in self.fewest:
-            return float(self.fewest[design])
-        return ceil(self.load / self.rates[design]) if self.load else inf
+        if self.load and design in self.rates:
+            return float(max(ceil(self.load / self.rates[design]), self.fewest.get(design, 0)))
+        return float(self.fewest.get(design, inf))

@@ -14,7 +14,7 @@ from inferplan.catalog.bills import Tariff
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS, POOLS, lacking
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, Slowness
-from inferplan.planning.demand import Demand
+from inferplan.planning.demand import Demand, ruling
 from inferplan.planning.grid import LoadGrid
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
@@ -56,6 +56,19 @@ class Sizing:
         """
         replicas: Num = np.maximum(ceil(load / (capacity * self.utilisation)), 1.0)
         return replicas
+
+
+class Stream(NamedTuple):
+    """What replicas are looked for: a load, the limits on its latencies, and how replicas are counted for it."""
+
+    demand: Demand
+    slo: Slo
+    sizing: Sizing
+
+    @property
+    def ruling(self) -> Stream:
+        """With the limits that rule a fleet out without a simulation."""
+        return self._replace(slo=ruling(self.slo, self.demand.classes))
 
 
 class SizeLimit(Protocol):

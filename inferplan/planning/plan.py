@@ -161,7 +161,7 @@ class Plan(Shown):
         question = self.question
         if question.sizing.confidence != MIDDLE:
             return None
-        return nearest_miss(self.searched, question.demand, question.slo, question.sizing, self.option.cost)
+        return nearest_miss(self.searched, question.stream, self.option.cost)
 
     @cached_property
     def cheaper_verified(self) -> Verified | None:
@@ -231,9 +231,7 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
 
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
     """
-    searched = without_unmeasured(
-        search(question.space, question.demand, question.slo, question.sizing, question.prices)
-    )
+    searched = without_unmeasured(search(question.space, question.stream, question.prices))
     confidence = question.sizing.confidence
     bare = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
     if not bare:

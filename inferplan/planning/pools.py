@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import Footprint
-from inferplan.planning.demand import Demand, ruling, tail
+from inferplan.planning.demand import Demand, tail
 from inferplan.planning.grid import LoadGrid, longest_whole, single
-from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing
+from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing, Stream
 from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
 from inferplan.serving.latency import front_end
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
@@ -85,36 +85,37 @@ class PrefillPool(NamedTuple):
     busy: float = 1.0
 
 
-def cheapest_pools(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
+def cheapest_pools(priced: PricedGrid, stream: Stream) -> Option | None:
     """The cheapest pools of one structure that meet the limits; ``None`` when there are none, or no price, link or
     rate.
     """
-    return pair(priced, priced, demand, slo, sizing)
+    return pair(priced, priced, stream)
 
 
-def pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
+def pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> Option | None:
     """The cheapest pools of two structures that meet the limits; ``None`` when there are none, or no price, no rate, or
     no way for a cache between them.
 
-    Of classes of traffic the mix is held to ``slo`` where that finds any, and nothing is ruled out by it.
+    Of classes of traffic the mix is held to the limits where that finds any, and nothing is ruled out by it.
     """
-    found = _pair(prompts, decodes, demand, slo, sizing)
-    if not demand.classes:
+    found = _pair(prompts, decodes, stream)
+    if not stream.demand.classes:
         return found
-    loose = _pair(prompts, decodes, demand, ruling(slo, demand.classes), sizing)
+    loose = _pair(prompts, decodes, stream.ruling)
     if found is None or loose is None:
         return loose
     fewest = min(found.least[0], loose.least[0]), min(found.least[1], loose.least[1])
     return replace(found, least=fewest, bound=min(found.bound, loose.bound))
 
 
-def _pair(prompts: PricedGrid, decodes: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
+def _pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> Option | None:
     """Those of limits that the closed form keeps."""
+    demand, slo, sizing = stream
     grid, rate, same = decodes.grid, demand.requests_per_second, prompts is decodes
     if rate is None or decodes.tariff is None or prompts.tariff is None:
         return None
     before = _seconds_beside_prefill(prompts.grid, grid, demand)
-    decode = decode_pool(grid, demand, slo, sizing)
+    decode = decode_pool(grid, stream)
     if before is None or decode is None:
         return None
     before = before + steps_to_answer(grid.deployment) * decode.tpot * grid.speculation.tokens
@@ -163,8 +164,8 @@ class Half(NamedTuple):
 class Halves:
     """The structures of a search as halves of pools apart, and the pairs of two of them."""
 
-    def __init__(self, demand: Demand, slo: Slo, sizing: Sizing) -> None:
-        self.asked = demand, slo, sizing
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
         self.prompts: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
         self.decodes: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
 
@@ -175,8 +176,8 @@ class Halves:
         The limit on TTFT is taken for tokens that cost no time, which no pair beats. What stages do to the slow end of
         TTFT the closed form does not see, so that they would win too often: none are where prompts are computed.
         """
-        demand, slo, sizing = self.asked
-        slo = ruling(slo, demand.classes)
+        stream = self.stream.ruling
+        demand, slo, sizing = stream
         grid, tariff = priced.grid, priced.tariff
         if tariff is None or demand.requests_per_second is None:
             return
@@ -184,7 +185,7 @@ class Halves:
         key = grid.deployment.engine.name, grid.deployment.precision.kv.name, grid.speculation.length
         grain = float(tariff.cost(1))
         each = grain / tariff.filled(1)
-        decode = decode_pool(grid, demand, slo, sizing) if decodes else None
+        decode = decode_pool(grid, stream) if decodes else None
         if decode is not None:
             self.decodes[key].append(Half(priced, decode.needed * each, grain))
         before = _seconds_beside_prefill(grid, grid, demand) if prompts else None
@@ -198,7 +199,7 @@ class Halves:
         found = []
         for key, decodes in self.decodes.items():
             for first, second in itertools.product(frontier(self.prompts[key]), frontier(decodes)):
-                option = None if first.priced is second.priced else pair(first.priced, second.priced, *self.asked)
+                option = None if first.priced is second.priced else pair(first.priced, second.priced, self.stream)
                 if option is not None and option.bound < below:
                     found.append(option)
         return sorted(found, key=lambda option: (option.cost or 0.0, option.devices, option.ttft))[:_MOST_PAIRS]
@@ -215,13 +216,13 @@ def frontier(halves: list[Half]) -> list[Half]:
     return list(itertools.chain(*kept.values()))
 
 
-def decode_pool(grid: LoadGrid, demand: Demand, slo: Slo, sizing: Sizing) -> DecodePool | None:
+def decode_pool(grid: LoadGrid, stream: Stream) -> DecodePool | None:
     """The largest batch that cache, slots and TPOT allow, and the replicas that then carry the demand's rate.
 
     A request takes ``n = (output - 1)/(tokens a step)`` steps, so a rank of batch ``B`` finishes ``B/(n*t_decode(B))``
     requests a second.
     """
-    dp, batch = grid.deployment.parallel.dp, grid.axes.batch
+    dp, batch, (demand, slo, sizing) = grid.deployment.parallel.dp, grid.axes.batch, stream
     tpot = grid.step_decode / grid.speculation.tokens
     column = _decode_budget(grid)
     room = column < len(grid.axes.budget)

@@ -15,7 +15,7 @@ from inferplan.features import require_together, those
 from inferplan.planning.adapters import require_both
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
 from inferplan.serving.routing import Routing
@@ -49,6 +49,11 @@ class Question:
     routing: Routing | None = None
     """Which replica gets a request; ``None``: one after another, with later turns where the first went. Others than
     that are simulated with all replicas together."""
+
+    @property
+    def stream(self) -> Stream:
+        """The load, its limits, and how replicas are counted."""
+        return Stream(self.demand, self.slo, self.sizing)
 
     def each_budget(self) -> list[Question]:
         """The question under each of its budgets of thought; itself alone where none are compared."""

@@ -21,9 +21,9 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.features import goes_together, require_together
 from inferplan.models.spec import ModelSpec, require_readable, require_tokens
 from inferplan.planning.constraints import Constraint, constraints_of
-from inferplan.planning.demand import Demand, ruling
+from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, longest_whole, stages_of
-from inferplan.planning.option import Option, PricedGrid, Sizing, bill, option_at
+from inferplan.planning.option import Option, PricedGrid, Stream, bill, option_at
 from inferplan.planning.pools import CAPACITY_ERROR, Halves, cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -74,16 +74,16 @@ def keeping(grid: LoadGrid, constraints: Iterable[Constraint]) -> BoolArray:
     return kept
 
 
-def search(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: PriceBook) -> SearchResult:
+def search(space: Space, stream: Stream, prices: PriceBook) -> SearchResult:
     """Evaluate the whole space. Memory first, then the limits one after another; each rules out what it rules out.
 
     Raises ``NotFiniteError`` where the price of a step is no number: that is a fault of the model, and no candidate is
     refused for it.
     """
-    model = load_model(space.base.model)
+    model, (demand, slo, _) = load_model(space.base.model), stream
     require_tokens(model, "serving under load")
     _require_one_pass(model, space, demand)
-    state = _Search(demand=demand, slo=slo, sizing=sizing)
+    state = _Search(stream=stream)
     found = candidates(space, state.rejections)
     for _, alike in groupby(found, key=_family):
         members = [one for one in alike if state.is_known(one[1])]
@@ -189,9 +189,7 @@ class _Frontier(NamedTuple):
 class _Search:
     """What the search has seen so far."""
 
-    demand: Demand
-    slo: Slo
-    sizing: Sizing
+    stream: Stream
     options: list[Option] = field(default_factory=list)
     frontiers: list[_Frontier] = field(default_factory=list)
     grids: list[PricedGrid] = field(default_factory=list)
@@ -204,7 +202,7 @@ class _Search:
     @cached_property
     def constraints(self) -> list[Constraint]:
         """What points and sizes are held to; of classes what rules their mix out."""
-        return constraints_of(ruling(self.slo, self.demand.classes), self.sizing)
+        return constraints_of(self.stream.ruling.slo, self.stream.sizing)
 
     def is_known(self, deployment: Deployment) -> bool:
         """Whether every constraint can be asked of a candidate; if not it is counted."""
@@ -215,7 +213,7 @@ class _Search:
     @cached_property
     def halves(self) -> Halves:
         """The structures as halves of pools apart."""
-        return Halves(self.demand, self.slo, self.sizing)
+        return Halves(self.stream)
 
     def add(self, priced: PricedGrid) -> None:
         """One grid: count what is ruled out, keep its cheapest option and its frontier."""
@@ -224,7 +222,7 @@ class _Search:
         self.evaluated += grid.rate.size
         self.grids.append(priced)
         left = self._count(grid)
-        option = cheapest_point(priced, self.demand, self.slo, self.sizing)
+        option = cheapest_point(priced, self.stream)
         if option is not None:
             self._keep(option, max(left, 1))
         self._add_frontier(priced)
@@ -235,7 +233,7 @@ class _Search:
         self.halves.add(priced, prompts, decodes)
         if not (prompts and decodes):
             return
-        option = cheapest_pools(priced, self.demand, self.slo, self.sizing)
+        option = cheapest_pools(priced, self.stream)
         if option is None:
             self.rejections.add("disaggregated", 1, priced.grid.deployment.describe())
         else:
@@ -268,7 +266,10 @@ class _Search:
         tpot = np.where(grid.possible, grid.tpot, np.inf)
         fastest = np.argmin(tpot, axis=1) + np.arange(len(tpot)) * tpot.shape[1]
         places = fastest[np.isfinite(tpot.flat[fastest])]
-        user, device = 1 / grid.tpot.flat[places], grid.rate.flat[places] * self.demand.output.average / grid.devices
+        user, device = (
+            1 / grid.tpot.flat[places],
+            grid.rate.flat[places] * self.stream.demand.output.average / grid.devices,
+        )
         kept = pareto(user, device)
         self.frontiers.append(_Frontier(priced, user[kept], device[kept], places[kept]))
 
@@ -283,7 +284,7 @@ class _Search:
             owner = int(np.searchsorted(starts, index, side="right")) - 1
             priced, place = self.frontiers[owner].priced, self.frontiers[owner].places[index - starts[owner]]
             row, column = np.unravel_index(place, priced.grid.rate.shape)
-            yield option_at(priced, self.demand, self.sizing, (int(row), int(column)))
+            yield option_at(priced, self.stream.demand, self.stream.sizing, (int(row), int(column)))
 
     def result(self) -> SearchResult:
         """The options that have a price, by rising cost, pairs of two structures behind the cheapest; and the frontier
@@ -303,13 +304,13 @@ class _Search:
         )
 
 
-def cheapest_point(priced: PricedGrid, demand: Demand, slo: Slo, sizing: Sizing) -> Option | None:
+def cheapest_point(priced: PricedGrid, stream: Stream) -> Option | None:
     """The cheapest point of a grid that meets the limits in closed form, or nearly; ``None`` without one.
 
     Of points that cost the same, the one that carries most.
     """
-    grid = priced.grid
-    ruled = ruling(slo, demand.classes)
+    grid, (demand, slo, sizing) = priced.grid, stream
+    ruled = stream.ruling.slo
     loose = ruled if demand.offline else loosened(ruled)  # a job is not simulated, so that nothing would find it out
     kept, maybe = (keeping(grid, constraints_of(limits, sizing)) for limits in (slo, loose))
     if not maybe.any():
@@ -343,11 +344,10 @@ def in_order(option: Option) -> tuple[bool, float, bool, int, int, float]:
     return not option.screened, cost, *simpler, latency
 
 
-def nearest_miss(
-    searched: SearchResult, demand: Demand, slo: Slo, sizing: Sizing, below: float | None = None
-) -> Option | None:
+def nearest_miss(searched: SearchResult, stream: Stream, below: float | None = None) -> Option | None:
     """The point that comes closest to the limits without meeting them, of all or of those that cost less."""
     best: tuple[float, PricedGrid, tuple[int, int]] | None = None
+    demand, slo, sizing = stream
     for priced in searched.grids:
         grid = priced.grid
         if priced.tariff is None:

@@ -16,7 +16,6 @@ import numpy as np
 
 from inferplan.planning.confidence import slowed
 from inferplan.planning.constraints import Constraint, constraints_of
-from inferplan.planning.demand import ruling
 from inferplan.planning.option import Option, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
@@ -142,7 +141,7 @@ class Sizer:
 
     def _screened(self, option: Option) -> float:
         """The worst latency over its limit, in closed form; 0 where that rules nothing out."""
-        limits = ruling(self.question.slo, self.question.demand.classes).limits
+        limits = self.question.stream.ruling.slo.limits
         return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
 
     def _simulated(self, sized: Option) -> Verified:

@@ -13,8 +13,7 @@ from inferplan.answers.emit import queue_note
 from inferplan.answers.energy import EnergyAsked
 from inferplan.devices.power import UNMEASURED
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
-from inferplan.planning.day import HOUR, Day, PolicyDay
-from inferplan.planning.day_energy import DayEnergy
+from inferplan.planning.day import HOUR, Day, DayEnergy, PolicyDay
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.reports.cost import bill_record

@@ -21,7 +21,7 @@ def main() -> None:
     ratios: dict[str, list[float]] = {"ttft": [], "tpot": [], "e2el": []}
     for scenario in SCENARIOS:
         asked = question(scenario)
-        found = search(asked.space, asked.demand, asked.slo, asked.sizing, asked.prices)
+        found = search(asked.space, asked.stream, asked.prices)
         for option in found.options:
             if option.pools is not None:
                 continue

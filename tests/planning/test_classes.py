@@ -13,7 +13,7 @@ from inferplan.catalog.classes import load_classes
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.demand import Demand, mixed, ruling, screened_by
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import point, search
@@ -173,7 +173,7 @@ def test_a_class_without_limits_rules_no_fleet_out() -> None:
     short = replace(SHORT, share=0.5, slo=Slo(ttft=0.1, percentile=90))
     question = asked(short, batch, queue="priority", rate=1.0)
     slo, demand = question.slo, question.demand
-    searched = search(question.space, demand, slo, question.sizing, question.prices)
+    searched = search(question.space, Stream(demand, slo, question.sizing), question.prices)
     assert [option.screened for option in searched.options] == [False]
     fleets = plan(question)
     grid = point(fleets.option.deployment, demand, slo.percentile, 1, 2048)

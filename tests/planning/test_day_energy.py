@@ -13,8 +13,7 @@ from inferplan.answers.power import run_energy
 from inferplan.catalog.assemble import assemble
 from inferplan.catalog.carbon import Carbon, grid_of
 from inferplan.errors import InputFileError
-from inferplan.planning.day import Day, DayAsked, simulate_day
-from inferplan.planning.day_energy import DayEnergy
+from inferplan.planning.day import Day, DayAsked, DayEnergy, simulate_day
 from inferplan.serving.cold_start import ColdStart
 from inferplan.traffic.profile import Profile
 from tests.cases import for_each

@@ -18,7 +18,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.planning.adapters import Loads, slot_wait, with_loads
 from inferplan.planning.demand import Demand, demand_of_trace
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import point, search
@@ -195,10 +195,8 @@ def test_the_plan_is_that_of_a_linear_search_over_slots_and_replicas(found: Plan
 
 def test_slots_take_the_memory_of_the_cache(found: Plan) -> None:
     """64 slots of rank 16 are 5.4 GB, 16 are 1.3 GB: the pages that the simulation has are fewer by that."""
-    grids = {
-        one.grid.deployment.lora.slots: one.grid
-        for one in search(found.question.space, ASKED, found.question.slo, Sizing(), found.question.prices).grids
-    }
+    searched = search(found.question.space, Stream(ASKED, found.question.slo, Sizing()), found.question.prices)
+    grids = {one.grid.deployment.lora.slots: one.grid for one in searched.grids}
     assert sorted(grids) == [4, 16, 64]
     held = {
         slots: simulate(grid.deployment, ASKED.traffic(1.0, 20), Flags(), OPTIONS).capacity
@@ -259,9 +257,8 @@ def test_a_trace_names_adapters_as_simulate_does() -> None:
     arrival = np.arange(40) / 4.0
     trace = Requests(prompt=np.full(40, 64), output=np.full(40, 8), arrival=arrival)
     asked = replace(demand_of_trace(trace), adapters=Popularity(count=9, skew=0.3), lora_bandwidth=RATE)
-    option = search(question((4,), asked).space, asked, Slo(ttft=9.0), Sizing(), price_book(stated=["l40s=1"])).options[
-        0
-    ]
+    stream, prices = Stream(asked, Slo(ttft=9.0), Sizing()), price_book(stated=["l40s=1"])
+    option = search(question((4,), asked).space, stream, prices).options[0]
     drawn = Popularity(count=9, skew=0.3).draw(40, seed=0)
     half = traffic_of(asked, option.sized(2))
     assert isinstance(half, Requests) and half.adapters is not None

@@ -22,7 +22,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import estimate
 from inferplan.planning.demand import Demand
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import point, search
@@ -132,11 +132,11 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted(found: P
 def test_a_device_that_fits_needs_no_host_and_an_unknown_link_is_said() -> None:
     """In fp8 70.6 GB lie on a GH200; nobody knows how an H100 SXM reaches its host."""
     fits = question(quants=("fp8",), placed=(replace(AWAY, cpu_offload_gb=30.0),))
-    searched = search(fits.space, DEMAND, fits.slo, fits.sizing, fits.prices)
+    searched = search(fits.space, Stream(DEMAND, fits.slo, fits.sizing), fits.prices)
     kept = {bool(one.grid.deployment.elsewhere) for one in searched.grids}
     assert kept == {False, True} and not searched.options[0].deployment.elsewhere
     both = question(gpus=("h100-sxm", "gh200-96gb"))
-    known = search(both.space, DEMAND, both.slo, both.sizing, both.prices).rejections
+    known = search(both.space, Stream(DEMAND, both.slo, both.sizing), both.prices).rejections
     assert known.counts["host"] == 2
     assert known.examples["host"] == "how h100-sxm reaches the memory of its host is not on file"
 

@@ -15,7 +15,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import UsageError
 from inferplan.planning.demand import Demand
-from inferplan.planning.option import Sizing, bill
+from inferplan.planning.option import Sizing, Stream, bill
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import search
@@ -59,7 +59,7 @@ def test_a_replica_carries_those_who_wait_and_those_who_think() -> None:
     """N = X (R + Z): a point of the grid with X requests/s and C in the system carries C + 30 X users, so that it takes
     ceil(400 / (0.8 (C + 30 X))) replicas; as many as the rate 400/(C/X + 30) takes."""
     question = asked(Demand(users=400, prefix=THINK, **LENGTHS))
-    found = search(question.space, question.demand, SLO, question.sizing, question.prices)
+    found = search(question.space, Stream(question.demand, SLO, question.sizing), question.prices)
     priced = found.grids[0]
     rate, held = priced.grid.rate, priced.grid.concurrency
     expected = np.maximum(np.ceil(400 / (0.8 * (held + 30 * rate)) - 1e-9), 1)

@@ -16,7 +16,7 @@ from inferplan.catalog.price_lists import PriceBook, price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.grid import axes_for, load_grid
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import pareto, point, search
@@ -102,7 +102,7 @@ def test_the_search_finds_what_brute_force_finds(
         return replace(axes, batch=axes.batch[::9])
 
     monkeypatch.setattr("inferplan.planning.search.axes_for", thinned)
-    found = search(space, demand, slo, sizing, prices)
+    found = search(space, Stream(demand, slo, sizing), prices)
     best, frontier = brute(space, demand, slo, sizing, prices)
     assert found.options[0].cost == pytest.approx(best, rel=1e-12)
     seen = sorted((option.per_user, option.per_device) for option in found.frontier)
@@ -220,7 +220,8 @@ def test_the_record_is_json_and_the_report_renders(found: Plan) -> None:
 
 def test_more_load_never_costs_less_and_tighter_limits_neither(space: Space, prices: PriceBook) -> None:
     def cheapest(rate: float, tpot: float) -> float:
-        options = search(space, replace(DEMAND, rate=rate), Slo(tpot=tpot, percentile=95.0), Sizing(), prices).options
+        stream = Stream(replace(DEMAND, rate=rate), Slo(tpot=tpot, percentile=95.0), Sizing())
+        options = search(space, stream, prices).options
         return options[0].cost if options else math.inf
 
     by_rate = [cheapest(rate, 0.03) for rate in (1, 10, 50, 200)]
@@ -296,7 +297,7 @@ def test_users_are_a_closed_loop(space: Space, prices: PriceBook) -> None:
 
 
 def test_pools_apart_are_sized_for_the_rate(prices: PriceBook, space: Space) -> None:
-    found = search(replace(space, disaggregate=True), DEMAND, SLO, Sizing(), prices)
+    found = search(replace(space, disaggregate=True), Stream(DEMAND, SLO, Sizing()), prices)
     apart = [option for option in found.options if option.pools]
     assert apart
     for option in apart:
@@ -321,7 +322,7 @@ def test_drafts_are_searched_and_judged(space: Space, prices: PriceBook, accepta
 def test_a_draft_that_cannot_be_divided_is_left_out(space: Space, prices: PriceBook) -> None:
     drafting = Drafting(model="qwen2.5-0.5b", length=3, acceptance=0.7)
     small = replace(space, gpus=("h100-sxm",), quants=(None,), most=4, tp=(4,), pp=(1,), drafting=(drafting,))
-    found = search(small, DEMAND, SLO, Sizing(), prices)
+    found = search(small, Stream(DEMAND, SLO, Sizing()), prices)
     assert found.rejections.counts["drafts"] == 1
     assert found.structures == 1
 
@@ -364,7 +365,7 @@ def test_a_model_that_generates_is_not_planned_for_one_token() -> None:
     space, prices = Space(base=Request(model="llama-3.1-8b", gpu="l4"), gpus=("l4",), most=1), price_book()
     demand = Demand(prompt=Lengths(mean=700), output=Lengths(mean=1), rate=1.0)
     with pytest.raises(UsageError, match="two output tokens"):
-        search(space, demand, 95.0, Sizing(), prices)
+        search(space, Stream(demand, 95.0, Sizing()), prices)
 
 
 def test_a_rate_that_is_too_low_is_refused_as_it_was_typed() -> None:
@@ -445,7 +446,7 @@ def test_each_pool_is_searched_with_its_own_ways_to_spread_experts() -> None:
     assert all(space.tries(d, prompts=True) for d in found)
     demand = Demand(prompt=Lengths(mean=4000), output=Lengths(mean=200), rate=200.0)
     prices = price_book(stated=["h100-sxm=3"])
-    options = search(space, demand, Slo(ttft=1.0, tpot=0.01), Sizing(), prices).options
+    options = search(space, Stream(demand, Slo(ttft=1.0, tpot=0.01), Sizing()), prices).options
     pairs = [option.prompts.deployment for option in options if option.prompts is not None]
     assert {(d.parallel.redundant, d.two_batches is not None) for d in pairs} >= {(0, True)}
     assert {(o.deployment.parallel.redundant, o.deployment.two_batches) for o in options} == {(0, None)}
@@ -457,7 +458,7 @@ def test_each_pool_has_a_token_budget_of_its_own() -> None:
     space = Space(base=base, gpus=("h100-sxm",), quants=(None,), tp=(1,), pp=(1,))
     demand = Demand(prompt=Lengths(mean=4000), output=Lengths(mean=200), rate=50.0)
     prices = price_book(stated=["h100-sxm=3"])
-    options = search(space, demand, Slo(ttft=1.0, tpot=0.02), Sizing(), prices).options
+    options = search(space, Stream(demand, Slo(ttft=1.0, tpot=0.02), Sizing()), prices).options
     apart = [option for option in options if option.pools is not None]
     assert apart
     for option in apart:
@@ -474,7 +475,8 @@ def test_a_prompt_that_is_never_cut_has_room_in_a_step(tokens: int) -> None:
     base = Request(model="llama-3.1-8b", gpu="", ideal=True)
     space = Space(base=base, gpus=("h100-sxm",), quants=(None,), tp=(1,), pp=(1,), engines=("trtllm",))
     demand = Demand(prompt=Lengths(mean=tokens), output=Lengths(mean=200), rate=5.0)
-    options = search(space, demand, Slo(ttft=5.0, tpot=0.05), Sizing(), price_book(stated=["h100-sxm=3"])).options
+    stream = Stream(demand, Slo(ttft=5.0, tpot=0.05), Sizing())
+    options = search(space, stream, price_book(stated=["h100-sxm=3"])).options
     apart = [option.prompt_budget or 0 for option in options if option.pools is not None]
     together = [option.budget - option.batch for option in options if option.pools is None]
     assert apart and together and min(apart + together) >= tokens

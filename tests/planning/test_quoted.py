@@ -11,7 +11,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.demand import Demand, demand_of_trace
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import search
@@ -81,7 +81,7 @@ def test_a_run_goes_on_until_it_holds_five_times_one_request() -> None:
     """
     question = asked(replace(DEMAND, rate=1000.0), replace(SLO, percentile=95.0), ("h100-sxm",))
     space, slo, prices = question.space, question.slo, question.prices
-    option = search(space, question.demand, slo, question.sizing, prices).options[0].sized(1)
+    option = search(space, Stream(question.demand, slo, question.sizing), prices).options[0].sized(1)
     hasty = replace(option, replicas=40, e2el=option.e2el / 1000)
     assert traffic_of(question.demand, hasty).requests_count == 2000
     for precision in (None, SHOWN):
@@ -123,7 +123,7 @@ def test_a_quote_that_begins_at_the_run_before_it_is_the_quote_itself() -> None:
     was simulated for what is shown gives the same requests and latencies as one that was not.
     """
     question = asked(DEMAND, replace(SLO, percentile=95.0), ("h100-sxm",))
-    option = search(question.space, question.demand, question.slo, question.sizing, question.prices).options[0]
+    option = search(question.space, question.stream, question.prices).options[0]
     alone, after = Simulations(most=0), Simulations(most=0)
     after.long(option, question)
     fresh, known = (simulations.long(option, question, precision=QUOTED) for simulations in (alone, after))

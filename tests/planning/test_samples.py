@@ -75,7 +75,7 @@ def test_finalists_are_what_simulate_says() -> None:
         sizing=Sizing(),
         prices=price_book(stated=["l40s=1"]),
     )
-    option = search(asked.space, asked.demand, asked.slo, asked.sizing, asked.prices).options[0]
+    option = search(asked.space, asked.stream, asked.prices).options[0]
     assert option.replicas == 1 and option.pools is None
     checked = verify(option, asked)
     assert checked.result is not None

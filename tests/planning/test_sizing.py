@@ -19,7 +19,7 @@ from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.load import StaticLoad
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid
-from inferplan.planning.option import Option, PricedGrid, Sizing, bill
+from inferplan.planning.option import Option, PricedGrid, Sizing, Stream, bill
 from inferplan.planning.pools import (
     Half,
     Halves,
@@ -123,7 +123,7 @@ def test_a_next_size_is_as_much_larger_as_capacities_are_known() -> None:
 @for_each(("utilisation", "replicas"), [(1.0, 4), (0.5, 7), (0.3, 11)])
 def test_decode_replicas_are_given_their_share_of_capacity(utilisation: float, replicas: int) -> None:
     """100 steps of 20 ms at a batch of 20 finish 20/(100*0.02) = 10 requests a second; 33 are asked for."""
-    pool = decode_pool(grid(), DEMAND, P95, Sizing(utilisation=utilisation))
+    pool = decode_pool(grid(), Stream(DEMAND, P95, Sizing(utilisation=utilisation)))
     assert pool is not None
     assert (pool.batch, pool.tpot, pool.concurrency) == (20, 0.02, 20.0)
     assert pool.replicas == replicas == ceil(33 / (10 * utilisation))
@@ -131,11 +131,11 @@ def test_decode_replicas_are_given_their_share_of_capacity(utilisation: float, r
 
 def test_the_decode_batch_is_the_largest_that_is_allowed() -> None:
     loose = Slo(tpot=1.0, percentile=95.0)
-    assert decode_pool(grid(), DEMAND, loose, Sizing()).batch == 40  # the cache is exactly full
+    assert decode_pool(grid(), Stream(DEMAND, loose, Sizing())).batch == 40  # the cache is exactly full
     fuller = np.array([[0.3, 0.3], [0.6, 0.6], [1.2, 1.2]])
-    assert decode_pool(grid(memory_use=fuller), DEMAND, loose, Sizing()).batch == 20
-    assert decode_pool(grid(slots=30.0), DEMAND, loose, Sizing()).batch == 20
-    assert decode_pool(grid(), DEMAND, Slo(tpot=0.001, percentile=95.0), Sizing()) is None
+    assert decode_pool(grid(memory_use=fuller), Stream(DEMAND, loose, Sizing())).batch == 20
+    assert decode_pool(grid(slots=30.0), Stream(DEMAND, loose, Sizing())).batch == 20
+    assert decode_pool(grid(), Stream(DEMAND, Slo(tpot=0.001, percentile=95.0), Sizing())) is None
 
 
 def test_prefill_replicas_by_hand() -> None:
@@ -176,13 +176,13 @@ def test_prompts_follow_each_other_through_the_stages() -> None:
 
 
 def test_pools_are_billed_together() -> None:
-    found = cheapest_pools(PricedGrid(REQUEST, grid(), TARIFF), DEMAND, P95, Sizing(utilisation=0.8, spare=1))
+    found = cheapest_pools(PricedGrid(REQUEST, grid(), TARIFF), Stream(DEMAND, P95, Sizing(utilisation=0.8, spare=1)))
     assert found is not None and found.pools is not None
     assert found.request is REQUEST
     assert found.pools[1] == 5  # 33/(10*0.8) = 4.1
     assert found.cost == (sum(found.pools) + 1) * 2.0
     assert found.e2el == pytest.approx(found.ttft + 100 * 0.02)
-    assert cheapest_pools(PricedGrid(REQUEST, grid(), None), DEMAND, P95, Sizing()) is None
+    assert cheapest_pools(PricedGrid(REQUEST, grid(), None), Stream(DEMAND, P95, Sizing())) is None
 
 
 def _half(tp: int, price: float, step: float, prompt: float, gpu: str = "h100-sxm") -> PricedGrid:
@@ -202,7 +202,7 @@ def test_two_structures_are_paired_where_each_is_better_at_one() -> None:
     so 3 of 2 GPUs at 0.5, 3 an hour.
     """
     first, second = _half(1, 2.0, 1.0, 0.1), _half(2, 0.5, 0.5, 0.2, "h200-sxm")
-    found = pair(first, second, DEMAND, P95, Sizing(utilisation=0.8))
+    found = pair(first, second, Stream(DEMAND, P95, Sizing(utilisation=0.8)))
     assert found is not None and found.prompts is not None
     assert found.pools == (5, 3)
     assert found.cost == pytest.approx(5 * 2.0 + 3 * 2 * 0.5)
@@ -212,7 +212,7 @@ def test_two_structures_are_paired_where_each_is_better_at_one() -> None:
     spare = replace(found, spare=1).sized(8, (5, 3))
     assert (spare.cost, spare.devices) == (pytest.approx(6 * 2.0 + 4 * 2 * 0.5), 6 + 4 * 2)  # one in each pool
     assert found.per_device == pytest.approx(33 / 0.8 * 101 / 11)
-    halves = Halves(DEMAND, P95, Sizing(utilisation=0.8))
+    halves = Halves(Stream(DEMAND, P95, Sizing(utilisation=0.8)))
     for half in (first, second):
         halves.add(half)
     chosen = halves.pairs(below=np.inf)
@@ -336,7 +336,7 @@ def test_of_points_that_differ_by_rounding_alone_the_fastest_is_chosen() -> None
     rate[1, 0] = 10.0 * (1 + 1e-12)  # carries most, by rounding
     speed = np.full((3, 2), 1.1)
     speed[0, 1] = 0.9
-    option = cheapest_point(PricedGrid(REQUEST, grid(rate=rate, e2el=speed), TARIFF), DEMAND, P95, Sizing())
+    option = cheapest_point(PricedGrid(REQUEST, grid(rate=rate, e2el=speed), TARIFF), Stream(DEMAND, P95, Sizing()))
     assert option is not None and (option.batch, option.budget) == (10, 1000)
     other = replace(option, cost=(option.cost or 0.0) * (1 - 1e-12), e2el=1.1)
     assert sorted([other, option], key=in_order)[0] is option
@@ -349,7 +349,7 @@ def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypat
     space, prices = Space(base=REQUEST, gpus=("h100-sxm",), most=1), price_book(stated=["h100-sxm=2"])
     load = StaticLoad(batch=1.0, prompt=100.0, output=10.0)
     swallowers: dict[str, Callable[[], object]] = {
-        "inferplan.planning.search.load_grids": lambda: search(space, DEMAND, P95, Sizing(), prices),
+        "inferplan.planning.search.load_grids": lambda: search(space, Stream(DEMAND, P95, Sizing()), prices),
         "inferplan.planning.verify.simulate": lambda: verify(option(), asked()),
         "inferplan.answers.compare.estimate": lambda: compare([assemble(REQUEST)], ["h100"], load),
         "inferplan.answers.sweep.unchecked": lambda: sweep(Grid(base=REQUEST)),

@@ -62,7 +62,7 @@ def asked(chains: tuple[tuple[CacheTier, ...], ...] = (), **more: Any) -> Questi
 @pytest.fixture(scope="module")
 def options() -> list[Option]:
     question = asked()
-    return search(question.space, question.demand, question.slo, question.sizing, question.prices).options
+    return search(question.space, question.stream, question.prices).options
 
 
 def test_a_bill_is_gpus_and_tiers(options: list[Option]) -> None:
