@@ -11,7 +11,7 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS
-from inferplan.planning.confidence import SAFE, slowed, slowness
+from inferplan.planning.confidence import MIDDLE, SAFE, slowed, slowness
 from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
@@ -318,11 +318,13 @@ def _add_other_gpus(
             shown.add(gpu)
 
 
-def safe_options(searched: SearchResult, question: Question, confidence: float) -> list[Option]:
+def options_at(searched: SearchResult, question: Question, confidence: float) -> list[Option]:
     """The options of a search for devices as slow as measurements allow at ``confidence``, in order.
 
-    Structures whose error nobody knows, and pools apart, are left out.
+    Beyond the prediction itself structures whose error nobody knows, and pools apart, are left out.
     """
+    if confidence == MIDDLE:
+        return searched.options
     options = []
     # what is too slow in one pool as predicted is too slow here
     able = {id(option.deployment) for option in searched.options if option.pools is None}

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from inferplan.catalog.assemble import NATIVE, load_engine, native_precision
 from inferplan.catalog.files import load_hardware, load_model
-from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.finalists import (
     Finalists,
     carried_over,
     kept_in_the_long_run,
-    safe_options,
+    options_at,
     size_one,
     too_long_alone,
 )
@@ -57,8 +56,7 @@ def in_four_bits(question: Question, cost: float | None) -> Verified | None:
     space = replace(question.space, gpus=gpus, engines=engines, quants=(FORMAT,), disaggregate=False, drafting=())
     asked = replace(question, space=space)
     searched = search(space, asked.stream, asked.prices)
-    confidence = asked.sizing.confidence
-    options = searched.options if confidence == MIDDLE else safe_options(searched, asked, confidence)
+    options = options_at(searched, asked, asked.sizing.confidence)
     found, simulations = Finalists(), Simulations(most=_SIMULATIONS)
     for option in _promising(options, asked, below)[:_STRUCTURES]:
         if size_one(option, asked, below, (found, simulations)):

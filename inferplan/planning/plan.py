@@ -15,7 +15,7 @@ from inferplan.planning.finalists import (
     by_cost,
     cheapest_kept,
     kept_in_the_long_run,
-    safe_options,
+    options_at,
     simulate_finalists,
     supported,
     without_unmeasured,
@@ -233,7 +233,7 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     """
     searched = without_unmeasured(search(question.space, question.stream, question.prices))
     confidence = question.sizing.confidence
-    bare = searched.options if confidence == MIDDLE else safe_options(searched, question, confidence)
+    bare = options_at(searched, question, confidence)
     if not bare:
         unknown = None if confidence == MIDDLE else no_error_known(question, searched)
         raise unknown or infeasible(question, searched)
@@ -289,8 +289,8 @@ def _at_the_other_confidence(
     """The safe plan beside one for the middle, or the middle beside a safe one; with the same cache tiers."""
     if question.demand.offline or not question.slo.limits or question.space.base.ideal:
         return None
-    middle = question.sizing.confidence == MIDDLE
-    options = beside(safe_options(searched, question, SAFE) if middle else searched.options, chain)
+    other = SAFE if question.sizing.confidence == MIDDLE else MIDDLE
+    options = beside(options_at(searched, question, other), chain)
     return cheapest_kept(options, question, known)
 
 

@@ -133,6 +133,10 @@ def test_a_stock_holds_what_it_holds() -> None:
         plan_several(replace(asked, kinds=(Kind(gpu="l4", owned=True, most=2),)))
     with pytest.raises(UsageError, match="--own h100-sxm is of a GPU that no model runs on"):
         replace(asked, kinds=(Kind(gpu="h100-sxm", owned=True, most=2),))
+    with pytest.raises(UsageError, match="--rent l4 is given twice"):
+        replace(asked, kinds=(Kind(gpu="l4", owned=False, most=1), Kind(gpu="l4", owned=False, most=2)))
+    with pytest.raises(UsageError, match="--own-price is of no GPU"):
+        replace(asked, own_price=0.25)
 
 
 def test_limits_that_no_fleet_keeps_are_refused() -> None:
