@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 import numpy as np
 
@@ -13,14 +12,15 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words
 from inferplan.planning.grid import axes_for, load_grid, longest_whole
 from inferplan.planning.machines import Size, size_of
-from inferplan.planning.option import Option, PricedGrid, Stream
+from inferplan.planning.option import Option, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point
 from inferplan.planning.sizing import Simulations, capacity
-from inferplan.planning.verify import Verified
+from inferplan.planning.verify import Verified, flags_of
 from inferplan.serving.flags import Flags
+from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Requests
+from inferplan.traffic.requests import Lengths, Requests
 from inferplan.units import format_time
 
 MOST_LOADS = 60
@@ -83,21 +83,17 @@ def carried_by(option: Option, question: Question, simulations: Simulations) -> 
     rate = found.factor * (question.demand.rate or 0.0) / option.replicas
     sized = at(found.factor * question.sizing.utilisation) if rate else at(1.0)
     held = 0.0 if sized.result is None else sized.result.in_system
-    ranks = option.deployment.parallel.dp
-    flags = Flags(
-        max_num_seqs=ceil(sized.slots / ranks), max_num_batched_tokens=option.budget, queue=question.demand.queue
-    )
-    return Design(option=option, flags=flags, rate=rate, broken=found.broken, requests=held)
+    return Design(option=option, flags=flags_of(option, question), rate=rate, broken=found.broken, requests=held)
 
 
 def best_point(request: Request, deployment: Deployment, question: Question) -> Option:
     """The batch with which one replica carries most within the limits, in closed form, under the token budget of its
     engine. Raises ``InfeasibleError`` where none keeps them."""
-    slo, budget = question.slo, deployment.engine.defaults.tier(deployment.hardware).token_budget
-    little = replace(question.demand, rate=1e-3)  # one replica carries it, so that the most rate is the best
-    axes = axes_for(deployment, [budget], longest_whole(deployment, little, slo.percentile))
-    grid = load_grid(deployment, little, slo.percentile, axes)
-    option = cheapest_point(PricedGrid(request, grid, None), Stream(little, slo, question.sizing))
+    little, budget = question.stream.little, deployment.engine.defaults.tier(deployment.hardware).token_budget
+    percentile = little.slo.percentile
+    axes = axes_for(deployment, [budget], longest_whole(deployment, little.demand, percentile))
+    grid = load_grid(deployment, little.demand, percentile, axes)
+    option = cheapest_point(PricedGrid(request, grid, None), little)
     if option is None:
         raise never(question, deployment)
     return option.sized(1)
@@ -107,8 +103,7 @@ def never(question: Question, deployment: Deployment) -> InfeasibleError:
     """The error that says so, with what a typical request takes alone. Raises what the simulation of that does."""
     slo, demand = question.slo, question.demand
     limits = limits_in_words(slo, demand.classes)
-    prompt, output = (np.array([max(round(lengths.average), 1)]) for lengths in (demand.prompt, demand.output))
-    alone = simulate(deployment, Requests(prompt=prompt, output=output, arrival=np.zeros(1)))
+    alone = mean_request(deployment, demand.prompt, demand.output)
     seconds = {METRIC_NAMES[name]: float(np.sum(getattr(alone, name))) for name in slo.limits}
     takes = " and ".join(f"{name} {format_time(value, 3)}" for name, value in seconds.items())
     return InfeasibleError(
@@ -116,3 +111,9 @@ def never(question: Question, deployment: Deployment) -> InfeasibleError:
         because=f"a mean request takes {takes} alone" if len(alone.e2el) else "; ".join(alone.records.refused),
         hint="longer limits, another --gpu or --tp, or inferplan plan for what would do",
     )
+
+
+def mean_request(deployment: Deployment, prompt: Lengths, output: Lengths) -> SimulationResult:
+    """One request of mean lengths with nobody beside it, simulated."""
+    tokens = [np.array([max(round(lengths.average), 1)]) for lengths in (prompt, output)]
+    return simulate(deployment, Requests(prompt=tokens[0], output=tokens[1], arrival=np.zeros(1)))

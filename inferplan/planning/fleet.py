@@ -30,8 +30,6 @@ from inferplan.serving.cluster import Beside, Fleet
 from inferplan.serving.result import SimulationResult, part_of
 from inferplan.serving.run_length import simulate_steady
 
-_LITTLE = 1e-3
-"""Requests a second that one replica of anything carries, so that the cheapest point is the one that carries most."""
 _MARGIN, _LIVES, _MOST_REQUESTS = 1.5, 12, 60_000
 """The run of a mix counts half of its requests at least, holds so many times those in the system, and has a bound."""
 _TURNS = 3
@@ -230,7 +228,7 @@ def designs_on(gpu: str, question: Question, most: int, told: Callable[[int], No
 
 def _largest(gpu: str, question: Question) -> list[Option]:
     """For each number of GPUs the replica on them that carries most within the limits, in closed form."""
-    little = question.stream._replace(demand=replace(question.demand, rate=_LITTLE))
+    little = question.stream.little
     space = replace(question.space, gpus=(gpu,), disaggregate=False)
     searched = search(space, little, question.prices)
     best: dict[int, Option] = {}

@@ -66,6 +66,11 @@ class Stream(NamedTuple):
     sizing: Sizing
 
     @property
+    def little(self) -> Stream:
+        """Of a rate that one replica of anything carries, so that the cheapest point is the one that carries most."""
+        return self._replace(demand=replace(self.demand, rate=1e-3))
+
+    @property
     def ruling(self) -> Stream:
         """With the limits that rule a fleet out without a simulation."""
         return self._replace(slo=ruling(self.slo, self.demand.classes))

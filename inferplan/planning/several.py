@@ -12,24 +12,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf
 
-import numpy as np
-
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.services import Entry, SwapSpec
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.planning.design import mean_request
 from inferplan.planning.machines import Bought, Kind, Need, Size, Stock, machines, size_of
 from inferplan.planning.sizing import least, narrowed, running_total
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cold_start import weights_of
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.simulator import MOST_ENGINES, simulate
+from inferplan.serving.simulator import MOST_ENGINES
 from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask, ask_together, simulate_tandem
 from inferplan.serving.time_shared import Swap, require_shareable
 from inferplan.serving.verdict import flow_of
-from inferplan.traffic.requests import Lengths, Requests
+from inferplan.traffic.requests import Lengths
 from inferplan.traffic.stages import Stage, draws, host_of, rate_of, reach, require_tree, root_of, scaled
 
 FEWEST, MOST = 4000, 60_000
@@ -71,8 +70,7 @@ class Member:
     @cached_property
     def alone(self) -> float:
         """Seconds of one mean request with nobody beside it."""
-        one = [np.array([max(round(lengths.average), 1)]) for lengths in (self.prompt, self.stage.output)]
-        run = simulate(self.deployment, Requests(prompt=one[0], output=one[1], arrival=np.zeros(1)))
+        run = mean_request(self.deployment, self.prompt, self.stage.output)
         if not len(run.e2el):
             raise InfeasibleError(
                 f"{self.stage.name}: a mean request never runs on {self.deployment.describe()}",
