@@ -15,7 +15,7 @@ from inferplan.planning import constraints, search
 from inferplan.planning.constraints import Constraint, WithinPower, constraints_of
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.planning.search import keeping
@@ -80,7 +80,7 @@ def test_a_new_constraint_is_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
         disaggregate=False,
     )
     demand = Demand(prompt=Lengths(mean=1024), output=Lengths(mean=128), rate=5.0)
-    found = search.search(space, demand, LIMITS, Sizing(), price_book(stated=["h100-sxm=3"]))
+    found = search.search(space, Stream(demand, LIMITS, Sizing()), price_book(stated=["h100-sxm=3"]))
     (priced,) = found.grids
     assert found.rejections.counts["batch"] == 2 * (len(priced.grid.axes.batch) - 8)
     assert 1 <= found.options[0].batch <= 8
