@@ -47,13 +47,11 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import carrying, estimate
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
-from inferplan.planning.confidence import MIDDLE
+from inferplan.planning.asked import SizingAsked
 from inferplan.planning.demand import Demand
-from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
-from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space, default_gpus
 from inferplan.serving import simulator
 from inferplan.serving.cold_start import ColdStart
@@ -596,17 +594,17 @@ def make_plan(
     )
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
-    sizing = Sizing(
-        utilisation=take("utilisation", 0.95 if demand.offline else 0.8),
-        spare=take("spare", 0),
-        confidence=take("confidence", MIDDLE),
-        survive=_survive({name: take(name) for name in ("survive", "restart", "mtbf") if name in given}),
-        power=PowerBudget(watts=take("power_budget")) if "power_budget" in given else None,
-    )
     prices = _prices(given)
     looked_at = read("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
     prices.check(files.load_hardware(gpu).name for gpu in looked_at)
-    model = read("model", model, str)
+    model, restart = read("model", model, str), take("restart", None)
+    counted_by = {name: take(name) for name in ("utilisation", "spare", "confidence", "mtbf") if name in given}
+    sizing = SizingAsked(survive=str(take("survive")) if "survive" in given else None, **counted_by).sizing(
+        demand.offline,
+        PowerBudget(watts=take("power_budget")) if "power_budget" in given else None,
+        None if restart is None else ColdStart(rest=restart),
+        looked_at,
+    )
     space = Space(
         base=Request(model=model, gpu="", ideal=take("ideal", False)),
         gpus=looked_at,
@@ -618,22 +616,6 @@ def make_plan(
     )
     with counted("simulations", None, progress) as told:
         return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices), told)
-
-
-def _survive(asked: dict[str, Any]) -> Survive | None:
-    """What a plan shall survive; ``None`` where nobody asks."""
-    if not asked:
-        return None
-    what = asked.get("survive")
-    if what is None or asked.get("restart") is None:
-        raise UsageError(
-            "what is survived is back after a time to restart: survive and restart go together",
-            hint='survive=1, restart="3min"',
-        )
-    if isinstance(what, str) and what != "node":
-        raise UsageError(f"survive={what!r} is neither a number of replicas nor 'node'")
-    replicas = None if isinstance(what, str) else what
-    return Survive(start=ColdStart(rest=asked["restart"]), replicas=replicas, mtbf=asked.get("mtbf"))
 
 
 def _thinking(time: float | str) -> SharedPrefix:

@@ -7,7 +7,7 @@ arguments of Python (inferplan/arguments.py), and the errors, which name the opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -193,17 +193,18 @@ class Topic:
     """What options are about, for the errors that say so.
 
     name: such as ``structured decoding``. absent: why an option of it says nothing alone. because: why nothing stands
-    in for a part that is not given. hint: words that ask for the whole.
+    in for a part that is not given. hint: words that ask for the whole. by_any: every option asks for it.
     """
 
     name: str
-    absent: str
-    hint: str
+    absent: str = ""
+    hint: str = ""
     because: str = ""
+    by_any: bool = False
 
 
 class Question(Protocol):
-    """A dataclass whose fields are options. Its first one says whether it is asked for at all."""
+    """A dataclass whose fields are options. Its first one, or any, says whether it is asked for at all."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     topic: ClassVar[Topic]
@@ -247,8 +248,8 @@ def option_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: one.read(values[one.key]) for name, one in options.items() if one.given(values[one.key])}
     for name, inner in parts(kind).items():
         if hasattr(inner.kind, "topic"):
-            made = made_if_asked(inner.kind, values)
-            found |= {} if made is None else {name: made}
+            whole = made_if_asked(inner.kind, values)
+            found |= {} if whole is None else {name: whole}
         elif given := option_values(inner.kind, values):
             found[name] = inner.kind(**given)
     return found
@@ -257,6 +258,16 @@ def option_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 def _given_in(kind: type[Any], values: Mapping[str, Any]) -> list[Option]:
     """The options of a question that are given."""
     return [one for one in declared(kind).values() if one.given(values.get(one.key))]
+
+
+def declared_keys(kind: type[Any]) -> tuple[str, ...]:
+    """The keys of a question's own options."""
+    return tuple(one.key for one in declared(kind).values())
+
+
+def first_given(values: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """The first of these options that asks for something, as it is typed; empty where none does."""
+    return next((f"--{key.replace('_', '-')}" for key in keys if values.get(key)), "")
 
 
 def made_of(kind: type[_Asked], values: Mapping[str, Any]) -> _Asked:
@@ -270,6 +281,8 @@ def made_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | None:
     Raises ``UsageError`` for others of its options without the first, and for one that is missing.
     """
     options, given, topic = declared(kind), option_values(kind, values), kind.topic
+    if topic.by_any:
+        return kind(**given) if given else None
     if next(iter(options)) not in given:
         usual = {name: default for name, (one, default) in asked_fields(kind).items() if getattr(one, "shown", False)}
         alone = [name for name in given if name not in usual or given[name] != usual[name]]
@@ -282,6 +295,11 @@ def made_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | None:
     if missing := [options[name].name for name in needed if name not in given]:
         raise UsageError(f"{topic.name} needs {missing[0]}", because=topic.because, hint=topic.hint)
     return kind(**given)
+
+
+def made(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """The question that options ask; ``None`` for one of a topic that they do not ask for."""
+    return made_if_asked(kind, values) if hasattr(kind, "topic") else made_of(kind, values)
 
 
 def stated(question: Any) -> dict[str, Any]:

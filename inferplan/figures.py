@@ -68,8 +68,10 @@ def lines(title: str, row: Iterable[Figure], heading: str = "") -> Table:
 
 
 def side_by_side(title: str, rows: Sequence[Iterable[Figure]]) -> Table:
-    """Rows with the same labels, of which there is at least one, as a table."""
+    """Rows with the same labels as a table; without rows its title alone."""
     shown = [pairs(row) for row in rows]
+    if not shown:
+        return Table(title=title, columns=[], rows=[])
     columns = [label for label, _ in shown[0]]
     assert all([label for label, _ in row] == columns for row in shown), columns
     right = frozenset(figure.label for figure in rows[0] if figure.label is not None and not figure.left)

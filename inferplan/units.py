@@ -43,6 +43,8 @@ UNITS: dict[str, dict[str, float]] = {
 }
 _RATES = frozenset({"bytes/s", "FLOP/s", "hertz"})
 """Times are work over these: nothing that could be divided by is zero, or so small that a time overflows."""
+HOURS_PER_MONTH = 730.0
+"""365 days of 24 hours over 12 months."""
 MOST_PUE = 5.0
 """Power usage effectiveness is the energy of a data centre over that of its IT equipment (ISO/IEC 30134-2): 1 or more.
 A number above this bound, which is ours, is taken for a slip."""

@@ -9,11 +9,12 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from inferplan.answers.energy import EnergyAsked, StaticEnergy
+from inferplan.answers.energy import StaticEnergy
 from inferplan.answers.explain import Explainer
 from inferplan.answers.power import run_energy
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.carbon import Carbon, carbon_of
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.devices.constants import IDEAL
 from inferplan.devices.power import PowerCap, PowerShares
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError

@@ -23,6 +23,9 @@ from inferplan.units import Array
 MOST_LOADS = 4000
 """Loads among which runs are chosen: each is weighed against each, in 8 bytes for each pair."""
 
+DEGREES = ("tp", "pp", "ep", "dp")
+"""Degrees in which divisions of a system differ."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SuggestedRun:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from inferplan.answers.energy import require_pue
 from inferplan.catalog.bills import Bill
+from inferplan.catalog.energy import require_pue
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
@@ -14,10 +14,8 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.fields import SHARE, Real, Text, ask
 from inferplan.shown import Shown
-from inferplan.units import MOST_PUE, parse_number
+from inferplan.units import HOURS_PER_MONTH, MOST_PUE, parse_number
 
-HOURS_PER_MONTH = 730.0
-"""365 days of 24 hours over 12 months."""
 OUTPUT_TO_INPUT = 4.0
 """How much more an output token is charged than an input token, when nothing else is asked for: the default of the
 Google GKE Inference Quickstart (google.cloud.gkerecommender_v1 ``Cost``)."""

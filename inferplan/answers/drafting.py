@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from inferplan.catalog.acceptance import acceptance_for, measured_tokens
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.drafts import DraftDeployments, draft_alone, load_draft
 from inferplan.catalog.files import load_model
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.fields import Text, Topic, Whole, Words, ask, need
@@ -17,6 +15,9 @@ from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, acceptance_of
 from inferplan.units import parse_number
 from inferplan.work.parallel import Parallelism
+
+if TYPE_CHECKING:
+    from inferplan.catalog.drafts import DraftDeployments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,8 @@ def measured_drafting(model: ModelSpec, name: str, length: int, mode: str = "") 
 
     mode: see :func:`inferplan.catalog.acceptance.acceptance_for`. Raises ``MissingFactError`` where none is on file.
     """
+    from inferplan.catalog.acceptance import acceptance_for
+
     found = acceptance_for(model.name, name, length, mode)
     spread = f", {found.low:g} to {found.high:g} over all that is on file" if found.low < found.high else ""
     basis = f"acceptance length {found.length:g} {found.basis}{spread} ({found.source})"
@@ -156,6 +159,8 @@ class DraftsAsked:
         Raises ``UsageError`` for what cannot draft for the model, ``MissingFactError`` where no acceptance is given and
         none was measured.
         """
+        from inferplan.catalog.drafts import load_draft
+
         model = load_model(target)
         if self.model != FREE:
             load_draft(self.model, target)
@@ -174,6 +179,8 @@ class DraftsAsked:
 
     def _numbers(self, model: ModelSpec) -> list[int]:
         """How many tokens are drafted: what is asked for, else what there is an acceptance of."""
+        from inferplan.catalog.acceptance import measured_tokens
+
         if self.tokens is not None:
             asked = (self.tokens,) if isinstance(self.tokens, int) else self.tokens
             return sorted({number for number in asked if number})
@@ -238,4 +245,6 @@ def _model(name: str) -> ModelSpec:
 
 @lru_cache(maxsize=256)
 def _alone(request: Request, name: str) -> DraftDeployments:
+    from inferplan.catalog.drafts import draft_alone
+
     return draft_alone(request, name, _model)

@@ -8,65 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.catalog.carbon import Carbon, carbon_of
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.catalog.power import power_shares
-from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.draw import step_joules
 from inferplan.estimate.encode import EncodeEstimate
 from inferplan.estimate.phase import Phase
 from inferplan.features import require_together
-from inferplan.fields import Quantity, Real, Text, ask
 from inferplan.terms import Naming, Term, named
-from inferplan.units import MOST_PUE, Num
+from inferplan.units import Num
 
 JOULES_PER_KWH = 3.6e6
-
-
-def require_pue(pue: float) -> None:
-    """Raise ``UsageError`` for what is no power usage effectiveness."""
-    if not 1 <= pue <= MOST_PUE:
-        raise UsageError(
-            f"a PUE is 1 to {MOST_PUE:g}, not {pue:g}",
-            because="it is the energy of a data centre over that of its IT equipment (ISO/IEC 30134-2)",
-            hint="--pue 1.2",
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnergyAsked:
-    """What is counted beside the devices. pue: power of the facility over that of what stands in it; 1 counts none.
-    host_watts: of the host, for each device; 0 counts none. carbon: of the electricity; ``None`` where nobody says.
-    """
-
-    pue: float = ask("--pue", Real(1, MOST_PUE), "Power of the facility over that of what is in it [GPUs alone].", 1.0)
-    host_watts: float = ask(
-        "--host-watts",
-        Quantity("watts", above=True),
-        "Of the host, for each GPU: processor, memory, network [GPUs alone].",
-        0.0,
-    )
-    carbon: Carbon | None = ask(
-        "--carbon",
-        Text(carbon_of),
-        "CO2 of a kWh: grams, or a country whose mean is on file, such as DEU [not counted].",
-        None,
-        metavar="GRAMS",
-    )
-
-    def __post_init__(self) -> None:
-        require_pue(self.pue)
-
-    def whole(self, joules: float, devices: int, seconds: float) -> float:
-        """Joules with what is counted beside the devices, of which so many take ``joules`` in ``seconds``."""
-        return self.pue * (joules + self.host_watts * devices * seconds)
-
-    @property
-    def scope(self) -> str:
-        """What is counted."""
-        host = f" + {self.host_watts:g} W of the host each" if self.host_watts else ""
-        facility = f", x PUE {self.pue:g}" if self.pue != 1 else ""
-        return f"GPUs{host}{facility}" if host or facility else "GPUs alone"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,10 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import unchecked
 from inferplan.extras import require
 from inferplan.features import require_together
+from inferplan.fields import Text, Whole, Words, ask
 from inferplan.files import save
 from inferplan.lists import MOST_LISTED
+from inferplan.serving.options import MOST_PROCESSES
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.shown import Shown
@@ -324,10 +326,22 @@ class Execution:
     with the number of structures done.
     """
 
-    backend: Backend = "joblib"
-    jobs: int | None = None
-    scheduler: str | None = None
-    journal: Path | None = None
+    backend: Backend = ask("--executor", Words(BACKENDS), "Where it runs. [joblib]", "joblib")
+    jobs: int | None = ask("--jobs", Whole(most=MOST_PROCESSES), "Processes. [all cores]", None)
+    scheduler: str | None = ask(
+        "--scheduler",
+        Text(),
+        "dask: tcp://host:8786 of a running cluster [a local one].",
+        None,
+        metavar="ADDRESS",
+    )
+    journal: Path | None = ask(
+        "--resume",
+        Text(Path),
+        "Journal of finished points: those in it are not run again, new ones are added.",
+        None,
+        metavar="FILE",
+    )
     progress: Callable[[int], None] | None = None
 
 

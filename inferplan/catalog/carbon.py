@@ -12,7 +12,6 @@ import numpy as np
 from inferplan.catalog.files import config_root, spec_of
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.spec import Spec
-from inferplan.traffic.profile import DAY, read_steps
 from inferplan.units import parse_number
 
 
@@ -39,6 +38,8 @@ class Carbon:
         """Mean grams a kWh between two seconds of a day."""
         if not self.steps:
             return self.grams
+        from inferplan.traffic.profile import DAY
+
         edges = np.clip([*(time for time, _ in self.steps), DAY], start, stop)
         return float(np.dot(np.diff(edges), [grams for _, grams in self.steps])) / (stop - start)
 
@@ -48,6 +49,8 @@ def grid_of(path: Path) -> Carbon:
 
     Raises ``InputFileError``.
     """
+    from inferplan.traffic.profile import DAY, read_steps
+
     steps = read_steps(path, "grams", "CO2 in grams a kWh")
     found = Carbon(grams=0.0, source=f"{path}, by the time of day", steps=steps)
     return replace(found, grams=found.between(0.0, DAY))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from inferplan.catalog.files import find, spec_of
 from inferplan.catalog.yaml_text import line_of
 from inferplan.errors import SpecError, UsageError
+from inferplan.fields import Text, ask, first_given
 from inferplan.spec import Spec
 from inferplan.traffic.classes import require_whole
 from inferplan.traffic.requests import Slo, TrafficClass, parse_lengths
@@ -49,6 +52,61 @@ class Mix(NamedTuple):
 
     classes: tuple[TrafficClass, ...]
     rate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassesAsked:
+    """Classes as they are asked for, by name or path."""
+
+    classes: str | None = ask(
+        "--classes",
+        Text(),
+        "Several kinds of traffic, by name or path: lengths, share, limits, priority and weight of each "
+        "(docs/classes.md).",
+        None,
+        metavar="FILE",
+    )
+
+
+_SAID = (
+    *("workload", "trace", "prompt", "output", "ttft", "tpot", "e2e", "slo", "percentile", "deadline"),
+    *("answer_ttft", "sessions", "session_rate", "session_time", "session_count", "length_ratio_min"),
+)
+"""What classes say for themselves."""
+_UNPLANNED = (
+    *("shared_prefix", "distinct_prefixes", "turns", "samples", "cached_prefix"),
+    *("thinking_tokens", "thinking_budget", "thinking_end", "cache_tier"),
+)
+"""What requests of classes may share or think, where they are simulated one by one."""
+
+
+def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = True) -> Mix:
+    """The classes that are asked for; none where ``--classes`` is not given. rated: their rates are said elsewhere.
+    alone: nothing is known of what their requests share, and of thoughts.
+
+    Raises ``UsageError`` for options that the file speaks for, and for an order of the queue without classes.
+    """
+    if values["classes"] is None:
+        if values["queue"] != "fcfs":
+            raise UsageError(
+                f"--queue {values['queue']} needs several classes of traffic", hint="--classes FILE, or leave it out"
+            )
+        return Mix((), None)
+    if option := first_given(values, (*_SAID, *_UNPLANNED) if alone else _SAID):
+        raise UsageError(
+            f"{option} and --classes exclude each other",
+            because="each class has lengths and limits of its own" + (", and its requests share nothing" * alone),
+            hint="the file of the classes says it, or leave one of them out",
+        )
+    mix = load_classes(values["classes"], rated)
+    beside = next((name for name in ("rate", "concurrency", "users") if values.get(name) is not None), None)
+    if mix.rate is not None and beside:
+        raise UsageError(
+            f"--{beside} {values[beside]:g} beside classes that have rates of their own",
+            because=f"they make {mix.rate:g} requests a second",
+            hint=f"share: instead of rate: in the file, or no --{beside}",
+        )
+    return mix
 
 
 def load_classes(name: str, rated: bool = False) -> Mix:

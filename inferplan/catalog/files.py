@@ -401,3 +401,9 @@ def mig_table() -> MigTable:
     from inferplan.devices.mig import Table
 
     return spec_of(config_root() / "mig.yaml", Table)
+
+
+def device_name(name: str) -> str:
+    """The device's own name, whatever alias was typed; a file stays a path, for it may bear the name of one on file."""
+    spec = load_hardware(name)
+    return spec.name if spec.part or find("hardware", name).is_relative_to(config_root()) else name

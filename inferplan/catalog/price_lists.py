@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from inferplan.catalog.bills import Bill, Offer, Tariff
 from inferplan.catalog.files import PROFILE, aliases, load, load_hardware, names
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
+from inferplan.fields import Text, Words, ask
 from inferplan.spec import Spec
 from inferplan.units import parse_number, parse_whole
 
@@ -206,6 +207,44 @@ class PriceBook:
         """Every device that is stated or that ``lists`` sell."""
         listed = [offer.gpu for listing in self.lists for offer in listing.offers(term=self.term)]
         return list(dict.fromkeys([*self.stated, *listed]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricesAsked:
+    """What devices cost, as options say it: of :func:`price_book`."""
+
+    lists: tuple[str, ...] = ask(
+        "--prices",
+        Text(),
+        "Price list: a name (inferplan prices) or a YAML; again for a second choice "
+        f"[{DEFAULT_LISTS['on-demand']}, then every other].",
+        (),
+        metavar="LIST",
+        several=True,
+    )
+    stated: tuple[str, ...] = ask(
+        "--price",
+        Text(),
+        "Your own price for an hour: of a GPU (h100=2.49) or of an instance of 8 (b200=113.93/8).",
+        (),
+        metavar="GPU=PRICE",
+        several=True,
+    )
+    term: Contract = ask(
+        "--term",
+        Words(CONTRACTS),
+        "Terms: a spot instance may be taken away, a reserved one is paid for busy or idle, owned is an estimate.",
+        "on-demand",
+        shown=True,
+    )
+    currency: str | None = ask(
+        "--currency", Text(), "Currency of --price and of the lists that are searched [USD].", None
+    )
+
+    @property
+    def book(self) -> PriceBook:
+        """As :func:`price_book`, with its errors."""
+        return price_book(self.lists, self.stated, self.term, self.currency)
 
 
 @cache

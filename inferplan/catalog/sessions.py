@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from inferplan.catalog.files import find, spec_of
 from inferplan.catalog.yaml_text import line_of
 from inferplan.errors import SpecError, UsageError
-from inferplan.fields import Text, Whole, ask
+from inferplan.fields import Text, Whole, ask, first_given, made_if_asked, made_of
 from inferplan.spec import Spec
 from inferplan.traffic.classes import SUM_TOLERANCE
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
-from inferplan.traffic.requests import Lengths, parse_lengths
-from inferplan.traffic.sessions import Agent, Reply, SessionKind, Subagents
+from inferplan.traffic.reasoning import outputs_of
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, arrivals_of, parse_lengths
+from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic, Subagents
+from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.units import parse_number, parse_quantity
 
 
@@ -133,6 +136,105 @@ def load_sessions(name: str) -> SessionKinds:
             hint="share: of all sessions",
         )
     return SessionKinds(spec.name or path.stem, tuple(made))
+
+
+_NOT_OF_SESSIONS = ("requests", "warmup", "client_timeout", "prefix_hit_rate")
+"""Options that are not modelled with sessions, whatever brings them."""
+_THOUGHTS = ("thinking_tokens", "thinking_budget", "thinking_end", "answer_ttft")
+_SIMULATED = (
+    *("workload", "trace", "rate", "prompt", "output", "shared_prefix", "distinct_prefixes", "turns"),
+    *("think_time", "samples", "classes", *_NOT_OF_SESSIONS, "length_ratio_min"),
+)
+"""Options that describe requests, which sessions bring, or that are not modelled with them."""
+_PLANNED = ("requests", "deadline", "cached_prefix", "users", "answer_ttft")
+"""Those of a plan."""
+_INSTEAD = {
+    "--rate": "--session-rate 0.2/s",
+    "--users": "--session-rate 0.2/s; inferplan simulate --sessions NAME --users 200 keeps 200 sessions under way on "
+    "GPUs that you name",
+}
+_BROUGHT = "the file of the sessions says what is sent, or it is not modelled with them"
+_USERS = "a plan for sessions is for so many that begin a second; how long one takes follows from the plan"
+
+
+def require_sessions(values: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for options of sessions where there are none."""
+    if option := first_given(values, ("session_rate", "session_count", "session_time")):
+        raise UsageError(
+            f"{option} is of sessions of agents, and there are none",
+            hint="--sessions coding-agent, --trace FILE of agents, or leave it out",
+        )
+
+
+def refuse_beside(values: Mapping[str, Any], names: Sequence[str] = _PLANNED) -> None:
+    """Raise ``UsageError`` for options that say what the sessions say, or that are not modelled with them."""
+    if option := first_given(values, names):
+        counted = option == "--requests" and "session_count" in values
+        raise UsageError(
+            f"{option} and --sessions exclude each other",
+            because=_USERS if option == "--users" else _BROUGHT,
+            hint="--session-count 200" if counted else _INSTEAD.get(option, "leave one out"),
+        )
+
+
+def _loop(asked: SessionsAsked, values: Mapping[str, Any]) -> OpenLoop:
+    """How sessions come to an open loop."""
+    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"])
+    return OpenLoop(rate=asked.rate or 0.0, kind=kind, burstiness=burstiness)
+
+
+def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> SessionTraffic | None:
+    """The sessions that are asked for; ``None`` without ``--sessions``. Raises ``UsageError``."""
+    asked = made_of(SessionsAsked, values)
+    if asked.sessions is None:
+        if values["trace"] is None:  # of agents, that may be: it is seen when it is read
+            require_sessions(values)
+        return None
+    refuse_beside(values, _SIMULATED)
+    if (asked.rate is None) == (closed is None):
+        raise UsageError(
+            "sessions need one kind of load", hint="--session-rate 0.2/s, or --concurrency 20 for so many at a time"
+        )
+    found, thoughts = load_sessions(asked.sessions), made_if_asked(ThoughtsAsked, values)
+    return SessionTraffic(
+        kinds=found.kinds,
+        arrivals=closed or _loop(asked, values),
+        sessions_count=asked.count,
+        seed=values.get("seed", 0),
+        name=found.name,
+        thoughts=None if thoughts is None else outputs_of(thoughts, Lengths()),
+    )
+
+
+def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: ClosedLoop | None) -> Requests:
+    """The sessions of a trace of agents: at its own times, at ``--session-rate``, or so many at a time.
+
+    Raises ``UsageError`` for options that are of requests, and where nothing says when sessions begin.
+    """
+    from inferplan.traffic.agent_traces import begun, first_sessions
+
+    asked = made_of(SessionsAsked, values)
+    spread = ("arrivals", "burstiness") if asked.rate is None else ()
+    if option := first_given(values, (*_NOT_OF_SESSIONS, *_THOUGHTS, *spread)):
+        raise UsageError(
+            f"{option} and a trace of agents exclude each other",
+            because="the trace says it, or it is not modelled with sessions",
+            hint="--session-count for its first sessions" if option == "--requests" else "leave one out",
+        )
+    if asked.count is not None:
+        trace = first_sessions(trace, asked.count)
+    if asked.rate is not None:
+        if closed is not None:
+            raise UsageError("sessions need one kind of load", hint="--session-rate or --concurrency alone")
+        return begun(trace, _loop(asked, values), values.get("seed", 0))
+    if closed is not None:
+        return trace.in_loop(closed)
+    if trace.arrival is None:
+        raise UsageError(
+            "the sessions of this trace have no times at which they begin",
+            hint="--session-rate 0.2/s, or --concurrency 20",
+        )
+    return trace
 
 
 def _kind(spec: KindSpec) -> SessionKind:

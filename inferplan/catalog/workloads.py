@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
 from pydantic import Field
 
 from inferplan.catalog.files import load, names
 from inferplan.errors import UsageError
+from inferplan.fields import option_values
 from inferplan.models.media import MediaAsked
 from inferplan.spec import Spec
 from inferplan.traffic.conversations import parse_think_time
-from inferplan.traffic.requests import Lengths, SharedPrefix, Slo, parse_lengths
+from inferplan.traffic.requests import ArrivalKind, Lengths, SharedPrefix, Slo, arrivals_of, parse_lengths
 from inferplan.units import Seconds
 
 
@@ -89,6 +94,49 @@ class WorkloadSpec(Spec):
         if self.slo is None:
             return Slo()
         return Slo(ttft=self.slo.ttft, tpot=self.slo.tpot, e2el=self.slo.e2el, percentile=self.slo.percentile)
+
+
+def shared_text(values: Mapping[str, Any], named: WorkloadSpec | None) -> SharedPrefix:
+    """What prompts share: that of the workload, of which options replace a part each. Raises ``UsageError``."""
+    prefix = replace(named.shared_prefix() if named else SharedPrefix(), **option_values(SharedPrefix, values))
+    if values["distinct_prefixes"] and not prefix.tokens:
+        raise UsageError("--distinct-prefixes is of texts that prompts begin with", hint="--shared-prefix 1000")
+    return prefix
+
+
+def asked_lengths(values: Mapping[str, Any], named: WorkloadSpec | None) -> tuple[str | None, str | None]:
+    """Lengths of prompts and outputs as text: as options say, else those of the workload, if it has any."""
+    usual = (None, None) if named is None else (named.prompt, named.output)
+    return values["prompt"] or usual[0], values["output"] or usual[1]
+
+
+def asked_arrivals(values: Mapping[str, Any], named: WorkloadSpec | None = None) -> tuple[ArrivalKind, float]:
+    """Kind and burstiness of an open loop: as options say, else those of the workload."""
+    return arrivals_of(values["arrivals"], values["burstiness"], named.burstiness if named else 1.0)
+
+
+def asked_limits(values: Mapping[str, Any], named: WorkloadSpec | None, usual: Slo) -> Slo:
+    """The limits of ``--slo``, else those of the workload if it has any, else ``usual``; options replace them."""
+    base = usual if named is None or named.slo is None else named.limits()
+    return replace(load_limits(values["slo"]) if values["slo"] else base, **option_values(Slo, values))
+
+
+def carried_media(asked: MediaAsked, named: WorkloadSpec | None, text: float | None) -> tuple[MediaAsked, Lengths]:
+    """What requests carry beside text: what is asked for, or what the workload has, and how many sets of it.
+
+    text: mean prompt tokens beside it; ``None`` for requests of a trace, to which nothing is added.
+    """
+    sets = Lengths()
+    if not asked.any and named is not None and named.media is not None:
+        asked, sets = named.media.asked()
+    if not asked.any:
+        return asked, sets
+    if text is None:
+        raise UsageError(
+            "a trace says what its prompts are: no images are added to them",
+            hint="--prompt and --output with --rate or --concurrency, or leave the media out",
+        )
+    return replace(asked, text=text), sets
 
 
 def load_workload(name: str) -> WorkloadSpec:

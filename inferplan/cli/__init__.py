@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "validate": ("validate", "Predicted against measured: benchmark files of nine tools, start-up logs."),
     "anchor": ("anchor", "Which runs of your own system to measure, and predictions corrected by them."),
     "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
-    "prices": ("cost", "The prices on file, with their dates and sources."),
+    "prices": ("catalog", "The prices on file, with their dates and sources."),
     "settings": ("defaults", "The defaults in force here, from inferplan.yaml and INFERPLAN_*."),
     "completion": ("defaults", "The script that completes commands, models and GPUs in a shell."),
     "web": ("web", "A page in the browser that answers as the commands do, and its JSON API."),

@@ -1,7 +1,8 @@
-"""``inferplan models``, ``gpus`` and ``show``."""
+"""``inferplan models``, ``gpus``, ``formats``, ``prices`` and ``show``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,30 +10,19 @@ from typing import Any
 import click
 
 from inferplan.catalog import files as catalog
+from inferplan.catalog.bills import PRICE_AGE, Offer
+from inferplan.catalog.price_lists import PriceList, every_list
 from inferplan.catalog.search import Number, Value, parse_filter, parse_size
 from inferplan.cli.options import report_options
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import InferplanError, UnknownNameError
+from inferplan.errors import UnknownNameError
+from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import ModelSpec
+from inferplan.reports.cost import price_record
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_quantity, parse_quantity
 
-_RIGHT = frozenset(
-    {
-        "parameters",
-        "active",
-        "KV/token",
-        "beyond windows",
-        "memory",
-        "bandwidth",
-        "bf16",
-        "fp8",
-        "layers",
-        "count",
-        "value",
-        "bits",
-    }
-)
+_RIGHT = frozenset({"count", "value"})
 
 
 @click.command("models")
@@ -58,27 +48,34 @@ def models_command(conditions: tuple[str, ...]) -> Report:
             f"none of the {len(specs)} models on file meets {', '.join(map(repr, conditions))}",
             hint="fewer conditions; kinds: dense, experts, encode, encoder-decoder; some licences are not on file",
         )
-    rows = [
-        [
-            spec.name,
-            format_quantity(spec.parameters["total"], ""),
-            format_quantity(spec.parameters["active"], ""),
-            f"{spec.kv_elements_per_token:,}",
-            f"{spec.kv_elements_per_token_beyond_windows:,}",
-            str(spec.max_context or "-"),
-            spec.licence or "-",
-        ]
-        for spec in found
+    rows = [_model_row(spec) for spec in found]
+    title = (
+        f"{len(rows)} model{'' if len(rows) == 1 else 's'} (KV in elements: of a token in every layer's window, and of "
+        "one beyond all windows)"
+    )
+    return _listed("models", title, rows)
+
+
+def _listed(key: str, title: str, rows: list[list[Figure]], notes: Sequence[str] = ()) -> Report:
+    """Rows as a table and under a key of JSON."""
+    records = [record(row) for row in rows]
+    return Report(record={key: records}, tables=[side_by_side(title, rows)], rows=records, notes=notes)
+
+
+def _model_row(spec: ModelSpec) -> list[Figure]:
+    counts = spec.parameters
+    return [
+        Figure("name", spec.name, "model", left=True),
+        Figure("source", spec.source),
+        Figure("licence", spec.licence or None),
+        *(Figure(name, value) for name, value in model_counts(spec).items()),
+        text("parameters", format_quantity(counts["total"], "")),
+        text("active", format_quantity(counts["active"], "")),
+        text("KV/token", f"{spec.kv_elements_per_token:,}"),
+        text("beyond windows", f"{spec.kv_elements_per_token_beyond_windows:,}"),
+        text("context", str(spec.max_context or "-"), left=True),
+        text("licence", spec.licence or "-", left=True),
     ]
-    columns = ["model", "parameters", "active", "KV/token", "beyond windows", "context", "licence"]
-    records = [
-        {"name": spec.name, "source": spec.source, "licence": spec.licence or None, **model_counts(spec)}
-        for spec in found
-    ]
-    count = f"{len(rows)} model{'' if len(rows) == 1 else 's'}"
-    title = f"{count} (KV in elements: of a token in every layer's window, and of one beyond all windows)"
-    table = Table(title=title, columns=columns, rows=rows, right=_RIGHT)
-    return Report(record={"models": records}, tables=[table], rows=records)
 
 
 _NUMBERS: dict[str, Number] = dict.fromkeys(("parameters", "active", "context"), parse_size)
@@ -147,23 +144,24 @@ def gpus_command(conditions: tuple[str, ...]) -> Report:
             hint="fewer conditions; segments are "
             + ", ".join(sorted({spec.segment for spec in every if spec.segment is not None})),
         )
-    rows = [
-        [
-            spec.name,
-            format_bytes(spec.memory.usable) if spec.memory.usable else f"({spec.memory.label})",
-            format_quantity(spec.memory.bandwidth, "B/s"),
-            *(format_quantity(spec.peak[m], "FLOP/s") if m in spec.peak else "-" for m in ("bf16", "fp8")),
-            spec.confidence,
-        ]
-        for spec in specs
-    ]
-    columns = ["GPU", "memory", "bandwidth", "bf16", "fp8", "confidence"]
-    records = [hardware_record(spec) for spec in specs]
-    count = f"{len(rows)} accelerator{'' if len(rows) == 1 else 's'}"
-    title = f"{count} (usable memory as reported; in brackets the label, where no reading is on file)"
-    return Report(
-        record={"gpus": records}, tables=[Table(title=title, columns=columns, rows=rows, right=_RIGHT)], rows=records
+    rows = [_gpu_row(spec) for spec in specs]
+    title = (
+        f"{len(rows)} accelerator{'' if len(rows) == 1 else 's'} (usable memory as reported; in brackets the label, "
+        "where no reading is on file)"
     )
+    return _listed("gpus", title, rows)
+
+
+def _gpu_row(spec: HardwareSpec) -> list[Figure]:
+    memory, peak = spec.memory, spec.peak
+    return [
+        *(Figure(name, value) for name, value in hardware_record(spec).items()),
+        text("GPU", spec.name, left=True),
+        text("memory", format_bytes(memory.usable) if memory.usable else f"({memory.label})"),
+        text("bandwidth", format_quantity(memory.bandwidth, "B/s")),
+        *(text(math, format_quantity(peak[math], "FLOP/s") if math in peak else "-") for math in ("bf16", "fp8")),
+        text("confidence", spec.confidence, left=True),
+    ]
 
 
 @click.command("formats")
@@ -176,17 +174,57 @@ def formats_command() -> Report:
     from inferplan.models.gguf_formats import FILE_TYPES
     from inferplan.work.formats import FORMATS
 
-    formats = list(FORMATS.values())
-    rows = [[fmt.name, f"{8 * fmt.width:.5g}", fmt.math, fmt.source] for fmt in formats]
-    records = [
-        {"name": fmt.name, "bits_per_element": 8 * fmt.width, "math": fmt.math, "source": fmt.source} for fmt in formats
+    rows = [
+        [
+            Figure("name", fmt.name, "format", left=True),
+            Figure("bits_per_element", 8 * fmt.width, "bits", ".5g"),
+            Figure("math", fmt.math, "math", left=True),
+            Figure("source", fmt.source, "source", left=True),
+        ]
+        for fmt in FORMATS.values()
     ]
-    table = Table(title=f"{len(rows)} formats", columns=["format", "bits", "math", "source"], rows=rows, right=_RIGHT)
     notes = [
         f"--quant takes also: w8a8, w4a16kv8 and their like, and the GGUF file types {', '.join(FILE_TYPES)}; "
         "q4_k-pure and its like keep every matrix in one format (docs/formats.md)"
     ]
-    return Report(record={"formats": records}, tables=[table], rows=records, notes=notes)
+    return _listed("formats", f"{len(rows)} formats", rows, notes)
+
+
+@click.command("prices")
+@click.argument("gpu", required=False)
+@report_options
+def prices_command(gpu: str | None) -> Report:
+    """The prices on file, with their dates and sources; of one GPU when it is named."""
+    wanted = catalog.load_hardware(gpu).name if gpu else None
+    offers = [(offer, listing) for listing in every_list() for offer in listing.offers(wanted)]
+    offers.sort(key=lambda pair: (pair[0].gpu, pair[0].per_device))
+    notes = [
+        "GPUs: of one instance; any: sold one by one; unknown: the source does not say how many are sold together",
+        f"prices move within weeks (* marks those older than {PRICE_AGE.days} days); state your own: --price gpu=2.49, "
+        "or --price gpu=19.92/8 for an instance of 8",
+    ]
+    title = f"{len(offers)} prices of an hour" + (f": {wanted}" if wanted else "")
+    return _listed("prices", title, [_price_row(*pair) for pair in offers], notes)
+
+
+def _price_row(offer: Offer, listing: PriceList) -> list[Figure]:
+    row = {**price_record(offer), "confidence": listing.confidence, "source": listing.source}
+    shown = {
+        "gpu": row["gpu"],
+        "instance": row["instance"] or "",
+        "GPUs": str(row["instance_gpus"]),
+        "an hour": f"{offer.per_hour:,.3f}",
+        "a GPU": f"{offer.per_device:,.3f}",
+        "currency": offer.currency,
+        "term": f"{offer.term}, {offer.length}" if offer.length else offer.term,
+        "list": offer.source,
+        "date": row["date"] + " *" * offer.stale,
+        "confidence": listing.confidence,
+        "note": offer.note,
+    }
+    numbers = {"GPUs", "an hour", "a GPU"}
+    columns = [text(label, said, left=label not in numbers) for label, said in shown.items()]
+    return [*(Figure(key, value) for key, value in row.items()), *columns]
 
 
 @click.command("show")
@@ -205,8 +243,6 @@ def show_command(name: str) -> Report:
             return _hardware(catalog.load_hardware(name))
         except UnknownNameError:
             raise unknown from None
-    except InferplanError:
-        raise
 
 
 def model_counts(spec: ModelSpec) -> dict[str, Any]:
@@ -258,16 +294,15 @@ def _model(spec: ModelSpec) -> Report:
         *([["generates", "nothing (docs/encoders.md)"]] if spec.encodes else []),
         ["licence", spec.licence or "not on file"],
     ]
-    layers = [[str(count), _describe(layer.mixer), _describe(layer.ffn)] for layer, count in spec.distinct]
     tables = [
         Table(title=spec.name, columns=["", "value"], rows=facts, right=_RIGHT),
-        Table(
-            title=f"{counts['layers']} layers", columns=["count", "mixer", "feed-forward"], rows=layers, right=_RIGHT
-        ),
-        *_encoder(spec),
+        _layers(f"{counts['layers']} layers", spec.distinct),
     ]
-    record = {"name": spec.name, "source": spec.source, **counts, "spec": spec.to_dict()}
-    return Report(record=record, tables=tables, notes=[f"source: {spec.source}", *spec.notes])
+    if (encoder := spec.encoder) is not None:
+        title = f"{encoder.depth} layers of the encoder, to which the others attend (cross_attention)"
+        tables.append(_layers(title, encoder.distinct))
+    whole = {"name": spec.name, "source": spec.source, **counts, "spec": spec.to_dict()}
+    return Report(record=whole, tables=tables, notes=[f"source: {spec.source}", *spec.notes])
 
 
 def _context(spec: ModelSpec) -> str:
@@ -280,13 +315,10 @@ def _context(spec: ModelSpec) -> str:
     return f"{read:,} tokens read, {spec.max_context - read:,} written"
 
 
-def _encoder(spec: ModelSpec) -> list[Table]:
-    """The layers of the encoder; the decoder's attend to it beside what their row says."""
-    if spec.encoder is None:
-        return []
-    rows = [[str(count), _describe(layer.mixer), _describe(layer.ffn)] for layer, count in spec.encoder.distinct]
-    title = f"{spec.encoder.depth} layers of the encoder, to which the others attend (cross_attention)"
-    return [Table(title=title, columns=["count", "mixer", "feed-forward"], rows=rows, right=_RIGHT)]
+def _layers(title: str, distinct: Iterable[tuple[Any, int]]) -> Table:
+    """Layers that are alike, and how many there are; a decoder's attend to its encoder beside what their row says."""
+    rows = [[str(count), _describe(layer.mixer), _describe(layer.ffn)] for layer, count in distinct]
+    return Table(title=title, columns=["count", "mixer", "feed-forward"], rows=rows, right=_RIGHT)
 
 
 def _describe(part: Any) -> str:

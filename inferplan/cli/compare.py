@@ -10,18 +10,18 @@ import click
 
 from inferplan.answers.compare import compare
 from inferplan.catalog.assemble import ROLES, Request, assemble, require_precision
+from inferplan.cli.declared import gets
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import (
     asks_of_request,
     deployment_options,
-    load_options,
     report_options,
     usual_engines,
     without,
 )
 from inferplan.errors import InferplanError, UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.load import BatchAsked
 from inferplan.reports.compare import comparison_report
 from inferplan.table import Report
 
@@ -29,11 +29,11 @@ from inferplan.table import Report
 @click.command("compare")
 @deployment_options
 @click.option("--vs", "others", multiple=True, metavar="KEY=VALUE,...", help="Another candidate: what it changes.")
-@load_options
+@gets(batch=BatchAsked)
 @asks_of_request("media")
 @asks_of_request("lora")
 @report_options
-def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad) -> Report:
+def compare_command(request: Request, others: tuple[str, ...], batch: BatchAsked) -> Report:
     """Models, GPUs, formats or parallelism side by side: ratios to the first, and the resource that explains each.
 
     MODEL, --gpu and --quant take comma lists: every combination is a candidate, the first is the baseline. --vs adds
@@ -56,7 +56,7 @@ def compare_command(request: Request, others: tuple[str, ...], load: StaticLoad)
             raise
         except InferplanError as error:
             deployments.append(error)
-    return comparison_report(compare(deployments, labels, load))
+    return comparison_report(compare(deployments, labels, batch.load))
 
 
 without(compare_command, "block_size")  # no figure here is rounded to pages

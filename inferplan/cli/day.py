@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.classes import Mix
-from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.classes import ClassesAsked, Mix, asked_classes
+from inferplan.catalog.energy import EnergyOfDay
+from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.profiles import load_profile
-from inferplan.catalog.workloads import WorkloadSpec, load_workload
-from inferplan.cli.class_options import asked_classes, classes_option
-from inferplan.cli.cold_start_options import cold_start_of
-from inferplan.cli.declared import asks, options_of, quantity, with_options
-from inferplan.cli.numbers import Count, Fraction, Positive, Whole
-from inferplan.cli.options import PROGRESS, asks_of_request, deployment_options, option_group, report_options, without
-from inferplan.cli.plan import demand_of_classes, limits_of, unasked
-from inferplan.cli.power_options import energy_options, grid_option
-from inferplan.cli.price_options import price_options
+from inferplan.catalog.workloads import WorkloadSpec, asked_arrivals, asked_lengths, asked_limits, load_workload
+from inferplan.cli.declared import asks, gets, options_of, with_options
+from inferplan.cli.numbers import Positive, Within
+from inferplan.cli.options import asks_of_request, counting, deployment_options, option_group, report_options, without
+from inferplan.cli.restarts import cold_start_of
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
-from inferplan.fields import made_if_asked, made_of
-from inferplan.planning.day import HOUR, POLICIES, Autoscaler, DayAsked, Policy, simulate_day
-from inferplan.planning.demand import Demand, demand_of_trace, screened_by
+from inferplan.fields import made_if_asked, option_values
+from inferplan.planning.day import POLICIES, DayAsked, LossesAsked, Policy, simulate_day
+from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import day_report, with_day_energy
-from inferplan.serving.autoscaling import Losses, require_some
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.flags import Flags
@@ -43,10 +36,7 @@ from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
 from inferplan.traffic.request_log import Log, folded, read_log, way_of
-from inferplan.traffic.requests import OpenLoop, Requests, Slo, arrivals_of, parse_lengths
-
-if TYPE_CHECKING:
-    from inferplan.answers.energy import EnergyAsked
+from inferplan.traffic.requests import OpenLoop, Requests, Slo, parse_lengths
 
 _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("target", "interval", "tolerance", "stabilisation"), frozenset({"reactive"})),
@@ -72,48 +62,25 @@ load_options = option_group(
         "--fold", metavar="WAY", help="One day of the many in that file: mean, or a percentile of the days, p95."
     ),
     click.option("--peak", type=Positive(), metavar="RATE", help="Scale the profile to this peak, in requests/s."),
-    click.option("--duration", metavar="TIME", default="24h", show_default=True, help="Time that is simulated."),
     click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
-    click.option("--output", "output_tokens", metavar="LENGTHS", help="Generated tokens, in the same way."),
-    classes_option,
+    click.option("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
+    asks(ClassesAsked),
     with_options(options_of(Flags, "queue")),
     with_options(options_of(OpenLoop, "kind", "burstiness")),
-    click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
     with_options(options_of(Slo, "ttft", "tpot", "e2el")),
     click.option("--slo", metavar="NAME", help="Limits alone, by the name of a workload: chat, code, ..."),
     with_options(options_of(Slo, "percentile")),
 )
 policy_options = option_group(
     click.option(
-        "--policy", "policies", default=",".join(POLICIES), show_default=True, metavar="LIST", help="What is compared."
-    ),
-    click.option(
-        "--utilisation", type=Fraction(), default=0.8, help="Share of its capacity to load a replica with [0.8]."
+        "--utilisation",
+        type=Within(0, 1, min_open=True),
+        default=0.8,
+        help="Share of its capacity to load a replica with [0.8].",
     ),
     click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
-    asks(StartAsked),
-    click.option(
-        "--preemptions",
-        type=Positive(),
-        metavar="PER_HOUR",
-        help="How often an hour each replica is taken away (spot).",
-    ),
-    click.option("--notice", metavar="TIME", help="What a replica is told before that: 120s at AWS, 30s at others."),
-    asks(FailuresAsked),
-    click.option(
-        "--minimum-bill", metavar="TIME", help="What a replica is paid for at least: 60s at AWS and Google Cloud. [0s]"
-    ),
-    click.option("--min-replicas", type=Count(0), default=1, show_default=True, help="0: none while nothing comes."),
-    click.option("--max-replicas", type=Count(most=10_000), default=1000, show_default=True, help="The most at once."),
-    asks(Autoscaler),
-    click.option(
-        "--routing",
-        type=click.Choice(["least-loaded", "round-robin"]),
-        default="least-loaded",
-        show_default=True,
-        help="Which replica gets a request.",
-    ),
+    asks(StartAsked, LossesAsked, FailuresAsked, DayAsked),
 )
 
 
@@ -121,12 +88,11 @@ policy_options = option_group(
 @deployment_options
 @load_options
 @policy_options
-@price_options
+@gets(prices=PricesAsked)
 @asks_of_request("power_cap")
-@energy_options
-@grid_option
+@gets(energy=EnergyOfDay)
 @report_options
-def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None, **values: Any) -> Report:
+def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | None, **values: Any) -> Report:
     """A load that rises and falls: what replicas cost that are there all day, on a timetable, or by an autoscaler.
 
     Every policy serves the same requests: static has the replicas of the peak all day, scheduled those of every step
@@ -144,22 +110,23 @@ def day_command(request: Request, prices: PriceBook, energy: EnergyAsked | None,
     profile, mix = _with_classes(_profile(values, trace, log), values)
     named = load_workload(values["workload"]) if values["workload"] else None
     if mix.classes:
-        demand, slo = demand_of_classes(mix, {**unasked(), **values, "rate": 1.0}), screened_by(mix.classes)
+        demand, slo = _of_classes(mix, values), screened_by(mix.classes)
     else:
-        demand, slo = _demand(_answering(values, named, deployment), named, trace), limits_of(values, named)
+        demand = _demand(_answering(values, named, deployment), named, trace)
+        slo = asked_limits(values, named, Slo(percentile=95.0))
     question = Question(
         space=Space(base=request, gpus=(request.gpu,)),
         demand=demand,
         slo=slo,
         sizing=Sizing(utilisation=values["utilisation"]),
-        prices=prices,
+        prices=prices.book,
     )
-    prices.check([deployment.hardware.name])
+    question.prices.check([deployment.hardware.name])
     asked = _asked(values, profile, deployment)
     if energy is not None:
         _ = deployment.hardware.tdp  # an error without one, before the day
         require_together("day", deployment.features | {"energy"})
-    with _progress(round(profile.expected(asked.span)) * len(asked.policies)) as progress:
+    with counting("requests", round(profile.expected(asked.span)) * len(asked.policies)) as progress:
         day = simulate_day(request, deployment, question, asked, progress)
     report = day_report(day)
     if energy is None:
@@ -239,7 +206,7 @@ def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mi
         profile = profile.ordered(names)
     else:
         profile = profile.divided(names, [one.share for one in mix.classes])
-    shares = profile.shares_until(quantity(values["duration"], "seconds", "--duration") or 0.0)
+    shares = profile.shares_until(option_values(DayAsked, values).get("span", DAY))
     if nothing := [name for name, share in zip(names, shares) if not share]:
         raise UsageError(
             f"no request of class {nothing[0]!r} comes in the time that is simulated",
@@ -248,21 +215,32 @@ def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mi
     return profile, mix._replace(classes=tuple(replace(one, share=share) for one, share in zip(mix.classes, shares)))
 
 
+def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
+    """The demand of several kinds of traffic, in the shares of the day."""
+    prompt, output = mixed(mix.classes)
+    kind, burstiness = asked_arrivals(values)
+    return Demand(
+        prompt=prompt,
+        output=output,
+        rate=1.0,
+        arrivals=kind,
+        burstiness=burstiness,
+        classes=mix.classes,
+        queue=values["queue"],
+    )
+
+
 def _answering(values: dict[str, Any], named: WorkloadSpec | None, deployment: Deployment) -> dict[str, Any]:
     """The options of a load; a request of a model that generates nothing has one output token, its answer."""
-    if named or values["output_tokens"] or not deployment.model.encodes:
+    if named or values["output"] or not deployment.model.encodes:
         return values
-    return {**values, "output_tokens": "1"}
+    return {**values, "output": "1"}
 
 
 def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests | None) -> Demand:
     """Lengths and arrivals; the rate is of no account."""
-    usual = named.burstiness if named else 1.0
-    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], usual)
-    prompt, output = (
-        values[name] or (getattr(named, key) if named else None)
-        for name, key in (("prompt", "prompt"), ("output_tokens", "output"))
-    )
+    kind, burstiness = asked_arrivals(values, named)
+    prompt, output = asked_lengths(values, named)
     if trace is not None and not (prompt or output):
         if trace.hashes is not None:
             raise UsageError(
@@ -283,29 +261,18 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
 
 
 def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> DayAsked:
-    policies = [name.strip() for name in values["policies"].split(",") if name.strip()]
-    unknown = next((name for name in policies if name not in POLICIES), None)
-    if unknown is not None:
-        raise UsageError(f"no policy is called {unknown!r}", hint=f"--policy {','.join(POLICIES)}, or some of them")
-    chosen: tuple[Policy, ...] = tuple(name for name in dict.fromkeys(policies))
-    lossy = made_if_asked(FailuresAsked, values)
-    failures = None if lossy is None else lossy.on(deployment)
-    lost = values["preemptions"] or failures is not None
-    _require_used(chosen, _OPTIONS_OF if lost else (*_OPTIONS_OF, _STARTS))
-    require_some(values["min_replicas"], values["max_replicas"])  # before a replica's capacity is simulated
+    given, lossy, spot = (
+        option_values(DayAsked, values),
+        made_if_asked(FailuresAsked, values),
+        made_if_asked(LossesAsked, values),
+    )
+    _require_used(given.get("policies", POLICIES), _OPTIONS_OF if spot or lossy else (*_OPTIONS_OF, _STARTS))
     return DayAsked(
         profile=profile,
-        policies=chosen,
         cold_start=cold_start_of(values, deployment, "--cold-start"),
-        autoscaler=made_of(Autoscaler, values),
-        routing=values["routing"],
-        least=values["min_replicas"],
-        most=values["max_replicas"],
-        losses=_losses(values),
-        minimum_bill=quantity(values["minimum_bill"], "seconds", "--minimum-bill") or 0.0,
-        failures=failures,
-        span=quantity(values["duration"], "seconds", "--duration") or 0.0,
-        seed=values["seed"],
+        losses=None if spot is None else spot.losses(given.get("seed", 0)),
+        failures=None if lossy is None else lossy.on(deployment),
+        **given,
     )
 
 
@@ -319,30 +286,3 @@ def _require_used(policies: tuple[Policy, ...], options: tuple[tuple[tuple[str, 
                 f"--{given[0].replace('_', '-')} changes nothing of the policy {', '.join(policies)}",
                 hint=f"--policy {' or '.join(sorted(of))} as well, or leave it out",
             )
-
-
-def _losses(values: dict[str, Any]) -> Losses | None:
-    """Replicas that are taken away; ``None`` where nobody says how often."""
-    notice = quantity(values["notice"], "seconds", "--notice")
-    if values["preemptions"] is None and notice is None:
-        return None
-    if values["preemptions"] is None or notice is None:
-        raise UsageError(
-            "replicas that are taken away need both --preemptions and --notice",
-            because="no provider states how often it takes a spot instance back",
-            hint="--preemptions 0.05 --notice 120s: once in 20 hours, with the two minutes of AWS",
-        )
-    return Losses(rate=values["preemptions"] / HOUR, notice=notice, seed=values["seed"])
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr where that is a terminal, or who runs the command."""
-    told = click.get_current_context().meta.get(PROGRESS)
-    if told is not None:
-        yield lambda done: told(done, total, "requests")
-    elif sys.stderr.isatty():
-        with click.progressbar(length=total, label="simulating", file=sys.stderr) as bar:
-            yield lambda done: bar.update(done - bar.pos)
-    else:
-        yield None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from inferplan.fields import (
     Whole,
     Words,
     asked_fields,
+    made,
     made_if_asked,
     option_values,
 )
@@ -95,6 +97,21 @@ def with_options(options: Iterable[Declared]) -> Callable[[Command], Command]:
 def asks(*kinds: type[Any]) -> Callable[[Command], Command]:
     """A decorator that adds the options of questions to a command, which gets their values by name."""
     return with_options([one for kind in kinds for one in options_of(kind)])
+
+
+def gets(**kinds: type[Any]) -> Callable[[Command], Command]:
+    """A decorator that adds the options of questions to a command, which gets each of them, made, by its name."""
+    options = {name: options_of(kind) for name, kind in kinds.items()}
+
+    def add(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> Any:
+            given = {name: {one.name: values.pop(one.name) for one in of} for name, of in options.items()}
+            return command(**{name: made(kinds[name], of) for name, of in given.items()}, **values)
+
+        return with_options([one for of in options.values() for one in of])(wrapper)
+
+    return add
 
 
 def techniques_of(values: Mapping[str, Any], request: Request) -> Techniques:

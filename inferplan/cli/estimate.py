@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.cli.declared import (
     asks,
+    gets,
     options_of,
     quantity,
     techniques_of,
     with_options,
 )
 from inferplan.cli.numbers import Count
-from inferplan.cli.options import asks_of_request, deployment_options, load_options, report_options
-from inferplan.cli.power_options import energy_options
-from inferplan.cli.sampling_options import samples_option, searched
-from inferplan.cli.structured_options import structured_report
+from inferplan.cli.options import asks_of_request, deployment_options, report_options
+from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
-from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.load import SampledBatch
 from inferplan.estimate.run import carrying, estimate, unchecked
-from inferplan.estimate.structured import Structured
+from inferplan.estimate.structured import Structured, StructuredEstimate
 from inferplan.features import require_together, those
 from inferplan.fields import made_if_asked
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import Report
-from inferplan.traffic.reasoning import ThoughtsAsked
-from inferplan.traffic.requests import Lengths
-
-if TYPE_CHECKING:
-    from inferplan.answers.energy import EnergyAsked
+from inferplan.traffic.thoughts import ThoughtsAsked
 
 
 def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
@@ -51,8 +47,7 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 @click.command("estimate")
 @deployment_options
 @asks_of_request("offload")
-@load_options
-@samples_option
+@gets(batch=SampledBatch)
 @asks(ThoughtsAsked)
 @asks(Structured)
 @click.option("--beams", type=Count(2), help="Beam search of this width: hypotheses of every answer (docs/beams.md).")
@@ -70,9 +65,9 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 )
 @with_options(options_of(Techniques, "chunk"))
 @asks_of_request("power_cap")
-@energy_options
+@gets(energy=EnergyAsked)
 @report_options
-def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | None, **serving: Any) -> Report:
+def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked | None, **serving: Any) -> Report:
     """What one static batch costs on a deployment.
 
     MODEL is a name (inferplan models), a path to a YAML or a Hugging Face config. The batch is prefilled together, then
@@ -83,9 +78,12 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
-    thoughts = made_if_asked(ThoughtsAsked, serving)
-    lengths = None if thoughts is None else thoughts.before(Lengths(mean=float(load.output)))
-    if lengths is not None:
+    load, thoughts, lengths = batch.load, made_if_asked(ThoughtsAsked, serving), None
+    if thoughts is not None:
+        from inferplan.traffic.reasoning import outputs_of
+        from inferplan.traffic.requests import Lengths
+
+        lengths = outputs_of(thoughts, Lengths(mean=float(load.output)))
         load = replace(load, output=load.output + lengths.mean_before, before=lengths.mean_before)
     deployment = assemble(request)
     users, techniques = serving.pop("concurrency"), techniques_of(serving, request)
@@ -128,8 +126,27 @@ def estimate_command(request: Request, load: StaticLoad, energy: EnergyAsked | N
 
 
 def _masked_or_searched(result: Estimate, values: dict[str, Any]) -> Report | None:
-    """The report of structured decoding or of beams, where either is asked for: they change what a step is."""
-    beams, compiling, structured = values["beams"], values["grammar_compile"], made_if_asked(Structured, values)
-    if structured is not None or compiling is not None:
-        return structured_report(result, structured, quantity(compiling, "seconds", "--grammar-compile"))
-    return None if beams is None else searched(result, beams)
+    """The report of structured decoding or of beams, where either is asked for: they change what a step is.
+
+    Raises ``UsageError`` for a grammar of nobody.
+    """
+    beams, structured = values["beams"], made_if_asked(Structured, values)
+    compiling = quantity(values["grammar_compile"], "seconds", "--grammar-compile")
+    if structured is not None:
+        from inferplan.reports.structured import masked_report
+
+        found = StructuredEstimate(deployment=result.deployment, load=result.load, structured=structured)
+        return masked_report(found, compiling)
+    if compiling is not None:
+        raise UsageError(
+            "--grammar-compile is of structured decoding, and no request is structured",
+            hint="--structured-share 0.3 --mask-time 40us --host-cores 32 as well, or leave it out",
+        )
+    if beams is None:
+        return None
+    from inferplan.reports.beams import beams_report
+    from inferplan.serving.techniques.beams import BeamSearch
+
+    search = BeamSearch(deployment=result.deployment, load=result.load, width=beams)
+    estimate(result.deployment, search.inside.load)  # which refuses what does not fit, or shares nothing
+    return beams_report(search)

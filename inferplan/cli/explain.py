@@ -9,10 +9,9 @@ import click
 from inferplan.answers.drafting import DraftsAsked
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request
-from inferplan.cli.declared import asks, options_of, techniques_of, with_options
-from inferplan.cli.options import asks_of_request, deployment_options, load_options, report_options
-from inferplan.cli.sampling_options import samples_option
-from inferplan.estimate.load import StaticLoad
+from inferplan.cli.declared import asks, gets, options_of, techniques_of, with_options
+from inferplan.cli.options import asks_of_request, deployment_options, report_options
+from inferplan.estimate.load import SampledBatch
 from inferplan.reports.explain import explanation_report
 from inferplan.serving.techniques.applied import Techniques
 from inferplan.table import Report, Table
@@ -22,8 +21,7 @@ from inferplan.table import Report, Table
 @click.argument("number")
 @deployment_options
 @asks_of_request("offload")
-@load_options
-@samples_option
+@gets(batch=SampledBatch)
 @asks_of_request("media")
 @asks_of_request("lora")
 @asks(DraftsAsked)
@@ -31,7 +29,7 @@ from inferplan.table import Report, Table
 @with_options(options_of(Techniques, "chunk"))
 @asks_of_request("power_cap")
 @report_options
-def explain_command(number: str, request: Request, load: StaticLoad, **serving: Any) -> Report:
+def explain_command(number: str, request: Request, batch: SampledBatch, **serving: Any) -> Report:
     """Where NUMBER of an estimate of MODEL comes from: formula, inputs, YAML lines, sources, page.
 
     NUMBER is ttft (of the batch alone), ttft_at_server (of one request on an idle server), tpot, e2el,
@@ -42,7 +40,7 @@ def explain_command(number: str, request: Request, load: StaticLoad, **serving: 
 
     Example: inferplan explain decode.ffn.down llama-3.1-8b --gpu h100-sxm --batch 8
     """
-    explainer = Explainer(request=request, load=load, techniques=techniques_of(serving, request))
+    explainer = Explainer(request=request, load=batch.load, techniques=techniques_of(serving, request))
     if number == "list":
         names = explainer.names()
         table = Table(title="numbers that can be explained", columns=["number"], rows=[[name] for name in names])

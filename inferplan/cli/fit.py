@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
-from inferplan.cli.declared import asks
+from inferplan.catalog.price_lists import PricesAsked
+from inferplan.cli.declared import asks, gets
 from inferplan.cli.options import engine_option, report_options, usual_engine
-from inferplan.cli.price_options import price_options
 from inferplan.fields import made_of
 from inferplan.reports.fit import memory_report, options_report
 from inferplan.table import Report
@@ -21,7 +21,7 @@ from inferplan.table import Report
 @click.option("--gpu", help="One accelerator: its whole memory picture. Without it, every accelerator on file.")
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.")
 @asks(FitAsked)
-@price_options
+@gets(prices=PricesAsked)
 @report_options
 def fit_command(gpu: str | None, **values: Any) -> Report:
     """Which GPUs hold MODEL, how many, in which format, with what context and how many requests.
@@ -33,7 +33,7 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
     Example: inferplan fit llama-3.1-70b --context 32k --users 8
     """
     engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
-    asked, model, prices = replace(made_of(FitAsked, values), engine=engine), values["model"], values["prices"]
+    asked, model, prices = replace(made_of(FitAsked, values), engine=engine), values["model"], values["prices"].book
     if not gpu:
         return options_report(fit_everywhere(model, asked, prices))
     return memory_report(fit_on(model, gpu, asked, prices))

@@ -9,24 +9,24 @@ import click
 from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.sessions import SessionsAsked
-from inferplan.cli.declared import options_of
-from inferplan.cli.numbers import Count
-from inferplan.cli.options import report_options
-from inferplan.cli.plan import question_options_without, simulations_so_far
-from inferplan.cli.stock_options import stock_of, stock_options
+from inferplan.cli.declared import gets, options_of, with_options
+from inferplan.cli.options import counting, report_options
+from inferplan.cli.plan import question_options_without
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.extras import require
+from inferplan.fields import made_of, option_values
 from inferplan.models.media import MediaAsked
 from inferplan.planning.fleet import FleetAsked, plan_fleet
+from inferplan.planning.machines import Stocks
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.reports.fleet import fleet_report
 from inferplan.serving.cold_start import StartAsked
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
-from inferplan.traffic.reasoning import ThoughtsAsked
 from inferplan.traffic.requests import SharedPrefix
+from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.work.adapters import LoraAsked
 
 _QUESTIONS_ELSEWHERE = (
@@ -35,7 +35,7 @@ _QUESTIONS_ELSEWHERE = (
 )
 _NOT_HERE = (
     *(one.name for kind in _QUESTIONS_ELSEWHERE for one in options_of(kind)),
-    *("samples", "cache_tiers", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
+    *("samples", "cache_tier", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
     *("redundant_experts", "two_batch_overlap", "prefill_redundant_experts", "prefill_two_batch_overlap"),
     *("session_time", "answer_ttft", "power_cap", "aggregated", "confidence", "spare", "anchor"),
     *("survive", "restart", "mtbf"),
@@ -45,7 +45,7 @@ _NOT_HERE = (
 
 def _gpus(values: dict[str, Any]) -> list[str]:
     """Those that may be used. Raises ``UsageError`` without any, and without a rate."""
-    kinds = FleetAsked(kinds=stock_of(values)["kinds"]).kinds
+    kinds = FleetAsked(kinds=made_of(Stocks, {"own": values["own"], "rent": values["rent"]}).kinds).kinds
     if values["rate"] is None:
         raise UsageError("a fleet needs a rate", hint="--rate 20, in requests/s")
     return [kind.gpu for kind in kinds]
@@ -53,16 +53,10 @@ def _gpus(values: dict[str, Any]) -> list[str]:
 
 @click.command("fleet")
 @question_options_without(*_NOT_HERE, gpus=_gpus)
-@stock_options
-@click.option(
-    "--designs",
-    type=Count(most=8),
-    default=2,
-    show_default=True,
-    help="Sizes of a replica that are simulated for each kind of GPU, those that carry most a GPU first.",
-)
+@gets(stocks=Stocks)
+@with_options(options_of(FleetAsked))
 @report_options
-def fleet_command(question: Question, designs: int, **stock: Any) -> Report:
+def fleet_command(question: Question, stocks: Stocks, **values: Any) -> Report:
     """GPUs that are owned and GPUs to rent behind one router: the cheapest mix that carries a rate within the limits.
 
     What a replica of each kind carries is found as a plan finds it, by simulation; how many of each to run is an
@@ -71,7 +65,7 @@ def fleet_command(question: Question, designs: int, **stock: Any) -> Report:
 
     Example: inferplan fleet llama-3.1-70b --rate 20 --workload chat --own a100-80gb-sxm=16 --rent h200-sxm
     """
-    asked = FleetAsked(**stock_of(stock), designs=designs)
+    asked = FleetAsked(kinds=stocks.kinds, own_price=stocks.own_price, **option_values(FleetAsked, values))
     require("fleet", "an integer programme")
-    with simulations_so_far() as progress:
+    with counting("simulations") as progress:
         return fleet_report(plan_fleet(question, asked, progress))

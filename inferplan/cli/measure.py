@@ -10,50 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.numbers import Count, Positive
+from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.options import report_options, writable
 from inferplan.cli.validate import deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
+from inferplan.fields import made_of, option_values
 from inferplan.files import save
+from inferplan.measuring.session import Settings
 from inferplan.table import Report
+from inferplan.validation.run import Pricing
 
 if TYPE_CHECKING:
-    from inferplan.measuring.session import Session, Settings, Watch
+    from inferplan.measuring.session import Session, Watch
     from inferplan.reports.measuring import Judged
     from inferplan.validation.rows import Row
-    from inferplan.validation.run import Pricing
 
 _KEY = "OPENAI_API_KEY"
-
-
-def _bound_options(command: Any) -> Any:
-    """What is asked, and how much of it at the most."""
-    options = [
-        click.option("--lengths", default="128,1k,4k,8k", show_default=True, metavar="COUNTS",
-                     help="Prompt tokens of a single user's requests."),
-        click.option("--concurrency", "users", default="1,4,16,64", show_default=True, metavar="COUNTS",
-                     help="Users at a time."),
-        click.option("--prompt", "shared_prompt", type=Count(), default=1000, show_default=True,
-                     help="Prompt tokens of every load of --concurrency."),
-        click.option("--output", "output_tokens", type=Count(2), default=128, show_default=True,
-                     help="Tokens that each request asks for."),
-        click.option("--single-requests", type=Count(), default=5, show_default=True,
-                     help="Requests of a load of one user."),
-        click.option("--rounds", type=Count(), default=3, show_default=True,
-                     help="Requests of each user of a load of several."),
-        click.option("--warmup", type=Count(0), default=2, show_default=True,
-                     help="Requests of its own size before each load, left out of its figures."),
-        click.option("--max-requests", type=Count(), default=400, show_default=True, help="Send no more than these."),
-        click.option("--max-minutes", type=Positive(), default=10.0, show_default=True, help="Stop after this time."),
-        click.option("--max-tokens", type=Count(), default=1_000_000, show_default=True,
-                     help="Prompt and output tokens of all requests together."),
-        click.option("--timeout", type=Positive(), default=120.0, show_default=True,
-                     help="Seconds without a byte after which a request has failed."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -71,16 +44,12 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
     "--out", "csv_file", metavar="FILE.csv", callback=_new_file, help="The rows, for validate and anchor fit."
 )
 @click.option("--force", is_flag=True, is_eager=True, help="Write over --out.")
-@_bound_options
-@click.option("--api", type=click.Choice(["completions", "chat"]), help="Which API [the first that the server has].")
-@click.option("--served-model", metavar="NAME", help="The model's name at the server [its only one].")
+@with_options(options_of(Settings))
 @click.option("--tokenizer", metavar="FOLDER", type=click.Path(exists=True), help="Count tokens with the model's own.")
 @click.option("--api-key-env", default=_KEY, show_default=True, metavar="NAME",
               help="Environment variable that holds the key, where the server wants one.")  # fmt: skip
-@click.option("--busy", is_flag=True, help="Measure a server with other work too; its rows are marked suspect.")
 @deployment_facts
-@click.option("--calibration", metavar="FILE", help="Fitted constants of the predictions [those of the GPU].")
-@click.option("--ideal", is_flag=True, help="Predict without fitted constants.")
+@with_options(options_of(Pricing, "calibration", "ideal"))
 @report_options
 def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
     """Send random prompts to the OpenAI-compatible server at URL and time its streamed replies.
@@ -95,10 +64,9 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
     from inferplan.measuring import session as sessions
     from inferplan.measuring.figures import csv_text, rows
     from inferplan.reports.measuring import measured_report
-    from inferplan.validation.run import Pricing
 
-    facts = facts_of(values)
-    pricing = Pricing(calibration=values.pop("calibration"), ideal=values.pop("ideal"))
+    facts = facts_of(values, loaded=False)
+    pricing = made_of(Pricing, values)
     _require_known(facts, pricing)
     session = sessions.start(_settings(url, values))
     _run(session)
@@ -155,23 +123,9 @@ def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
         load_calibration(load_hardware(facts["gpu"]), pricing.calibration, pricing.ideal)
 
 
-_MOST_USERS = 50_000
-"""Users at a time: each has a connection, and a client has a port for each, of 65,535."""
-
-
-def _users(counts: list[int]) -> list[int]:
-    if max(counts) > _MOST_USERS:
-        raise UsageError(f"--concurrency {max(counts):,} is more than one client has connections for",
-                         because=f"{_MOST_USERS:,} are the most")  # fmt: skip
-    return counts
-
-
 def _settings(url: str, values: dict[str, Any]) -> Settings:
     """The options as one object. Raises ``UsageError`` for an address, a key or lists that cannot be used."""
-    from inferplan.lists import parse_counts
     from inferplan.measuring.address import address_of, key_of
-    from inferplan.measuring.loads import Bounds, LoadChoice
-    from inferplan.measuring.session import Settings
     from inferplan.measuring.tokens import local_counter
 
     named = click.get_current_context().get_parameter_source("api_key_env") is not click.core.ParameterSource.DEFAULT
@@ -179,23 +133,8 @@ def _settings(url: str, values: dict[str, Any]) -> Settings:
     return Settings(
         address=address_of(url),
         key=key_of(values["api_key_env"], os.environ, named),
-        api=values["api"],
-        served_model=values["served_model"],
-        choice=LoadChoice(
-            lengths=parse_counts(values["lengths"], "--lengths"),
-            concurrency=_users(parse_counts(values["users"], "--concurrency")),
-            output=values["output_tokens"],
-            shared_prompt=values["shared_prompt"],
-            single_requests=values["single_requests"],
-            rounds=values["rounds"],
-        ),
-        bounds=Bounds(
-            requests=values["max_requests"], seconds=values["max_minutes"] * 60.0, tokens=values["max_tokens"]
-        ),
-        timeout=values["timeout"],
-        warmup=values["warmup"],
-        busy=values["busy"],
         count=None if folder is None else local_counter(Path(folder)),
+        **option_values(Settings, values),
     )
 
 

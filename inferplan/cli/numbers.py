@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.units import MOST, MOST_PUE, parse_count
+from inferplan.units import MOST, parse_count
 
 if TYPE_CHECKING:
     _Any = click.ParamType[Any]
@@ -48,13 +48,6 @@ class Within(_Digits, click.FloatRange):
         return number
 
 
-class Fraction(Within):
-    """A number above 0 and up to 1."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 1, min_open=True)
-
-
 class Positive(Finite):
     """A finite number above 0, or of ``low`` and more."""
 
@@ -66,13 +59,6 @@ class Positive(Finite):
         if number <= 0 if self.low is None else number < self.low:
             self.fail(f"{value} is not {'above 0' if self.low is None else f'{self.low:g} or more'}", param, ctx)
         return number
-
-
-class Pue(Within):
-    """Power usage effectiveness, see :data:`inferplan.units.MOST_PUE`."""
-
-    def __init__(self) -> None:
-        super().__init__(1, MOST_PUE)
 
 
 class Count(click.types.IntParamType):

@@ -7,13 +7,13 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from inferplan.catalog.assemble import ROLES, Request
 from inferplan.cli.declared import Declared, options_of, with_options
@@ -43,12 +43,17 @@ def command_line() -> str:
     return shlex.join(["inferplan", *(sys.argv[1:] if words is None else words)])
 
 
-MOST_JOBS = 1024
+@contextmanager
+def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], None] | None]:
+    """Who is to be told how many ``what`` are done: the program that asked, or a terminal."""
+    told = click.get_current_context().meta.get(PROGRESS)
+    if told is not None:
+        yield lambda done: told(done, total, what)
+        return
+    from inferplan.reports.progress import counted
 
-
-def jobs_option(text: str) -> Callable[[Any], Any]:
-    """``--jobs``: processes, all cores where it is not given."""
-    return click.option("--jobs", type=Count(most=MOST_JOBS), help=f"{text} [all cores]")
+    with counted(what, total) as bar:
+        yield bar
 
 
 def picture(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -245,53 +250,6 @@ def asks_of_request(*names: str) -> Callable[[Command], Command]:
         return with_options(options)(wrapper)
 
     return add
-
-
-def load_options(command: Command, batch: int | None = 1) -> Command:
-    """Adds the static batch; the command gets one ``load`` (:class:`inferplan.estimate.load.StaticLoad`).
-
-    batch: the batch where none is given; with ``None`` the command chooses it, and finds one sequence in ``load``.
-    """
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> Any:
-        from inferplan.estimate.load import StaticLoad
-
-        given = click.get_current_context().get_parameter_source("prompt")
-        load = StaticLoad(
-            batch=float(values.pop("batch") or 1),
-            usual=given is ParameterSource.DEFAULT,
-            prompt=float(values.pop("prompt") + values.pop("image_tokens")),
-            output=float(values.pop("output_tokens")),
-            kv_cache=not values.pop("no_kv_cache"),
-            all_logits=values.pop("all_logits"),
-        )
-        return command(load=load, **values)
-
-    options: list[Callable[[Any], Any]] = [
-        click.option(
-            "--batch",
-            type=Count(),
-            default=batch,
-            show_default=batch is not None,
-            help="Sequences per replica." if batch else "Sequences per replica [as many as memory and engine hold].",
-        ),
-        click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens of a sequence."),
-        click.option(
-            "--image-tokens",
-            type=Count(0),
-            default=0,
-            help="Further prompt tokens that stand for images; their encoder's own time is not counted.",
-        ),
-        click.option(
-            "--output", "output_tokens", type=Count(), default=256, show_default=True, help="Generated tokens."
-        ),
-        click.option("--no-kv-cache", is_flag=True, help="Recompute the whole prefix for every token."),
-        click.option(
-            "--all-logits", is_flag=True, help="The prefill computes logits for every position, not for the last alone."
-        ),
-    ]
-    return _apply(wrapper, options)
 
 
 def report_options(command: Command) -> Command:

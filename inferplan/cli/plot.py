@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from inferplan.catalog.assemble import Request
-from inferplan.cli.declared import quantity
+from inferplan.cli.declared import gets, quantity
 from inferplan.cli.numbers import Finite
-from inferplan.cli.options import deployment_options, load_options, picture
-from inferplan.estimate.load import StaticLoad
+from inferplan.cli.options import deployment_options, picture
+from inferplan.estimate.load import BatchAsked
 from inferplan.reports import plots
 from inferplan.reports.pictures import KINDS, Wanted, draw
 
@@ -18,11 +18,11 @@ from inferplan.reports.pictures import KINDS, Wanted, draw
 @click.command("plot")
 @click.argument("kind", type=click.Choice(KINDS))
 @deployment_options
-@load_options
+@gets(batch=BatchAsked)
 @click.option("--slo", metavar="TIME", help="tradeoff, rate: a line at this latency, such as 40ms.")
 @click.option("--rate", type=Finite(), help="timeline: requests a second [--batch users instead].")
 @click.option("-o", "file", required=True, metavar="FILE", callback=picture, help="PNG, SVG or PDF, by suffix.")
-def plot_command(kind: str, request: Request, load: StaticLoad, file: str, **values: Any) -> None:
+def plot_command(kind: str, request: Request, batch: BatchAsked, file: str, **values: Any) -> None:
     """Draws a picture into a file; it can be read on a light and on a dark background.
 
     roofline: the operators of both phases. operators: time by operator. memory: where a device's memory goes
@@ -33,7 +33,7 @@ def plot_command(kind: str, request: Request, load: StaticLoad, file: str, **val
     Example: inferplan plot roofline llama-3.1-8b --gpu h100-sxm --batch 16 -o roofline.png
     """
     limit = quantity(values["slo"], "seconds", "--slo")
-    plots.save(draw(kind, request, load, Wanted(slo=limit, rate=values["rate"])), file)
+    plots.save(draw(kind, request, batch.load, Wanted(slo=limit, rate=values["rate"])), file)
     click.echo(f"written to {file}", err=True)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.price_lists import PriceBook, PricesAsked
 from inferplan.cli import COMMANDS, cli, refusal
+from inferplan.cli.declared import gets
 from inferplan.cli.defaults import current
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import PROGRESS, REQUEST, TAKEN, WORDS
-from inferplan.cli.price_options import price_options
 from inferplan.cli.settings import FILE, PREFIX
 from inferplan.errors import UsageError
 from inferplan.table import Report
@@ -50,9 +50,9 @@ def run(name: str, options: Options, progress: Progress | None = None) -> Answer
 
 
 @click.command("prices")
-@price_options
-def _priced(prices: PriceBook) -> PriceBook:
-    return prices
+@gets(prices=PricesAsked)
+def _priced(prices: PricesAsked) -> PriceBook:
+    return prices.book
 
 
 def prices(options: Options) -> PriceBook:

@@ -29,13 +29,11 @@ from inferplan.traffic.requests import parse_lengths
     help="Users with one request each at a time.",
 )
 @click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens.")
-@click.option(
-    "--output", "output_tokens", default="256", metavar="LENGTHS", help="Output: 256, lognormal:256:0.6 [256]."
-)
+@click.option("--output", default="256", metavar="LENGTHS", help="Output: 256, lognormal:256:0.6 [256].")
 @click.option("--reserve", type=Count(), help="Tokens set aside for a request without paging [2048, or the request].")
 @click.option("--plot", "drawn", metavar="FILE", callback=picture, help="Also draw the waterfall: PNG, SVG, PDF.")
 @report_options
-def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: int | None, **values: Any) -> Report:
+def recipe_command(request: Request, prompt: int, output: str, reserve: int | None, **values: Any) -> Report:
     """Take a claimed speed-up apart: a baseline, then one ingredient at a time, each with its factor.
 
     Ingredients: continuous-batching, paged-kv, kv-cache, fused-attention, gqa, mla, cla, prefix-cache:hit=0.5,
@@ -44,7 +42,7 @@ def recipe_command(request: Request, prompt: int, output_tokens: str, reserve: i
 
     Example: inferplan recipe llama-3.1-8b --gpu h100-sxm --with continuous-batching,paged-kv,fp8,gqa
     """
-    lengths = parse_lengths(output_tokens)
+    lengths = parse_lengths(output)
     whole = int(prompt + lengths.average * (1 if lengths.kind == "fixed" else 2))
     load = Load(users=values["users"], prompt=float(prompt), output=lengths, reserved=reserve or max(2048, whole))
     if request.quant:

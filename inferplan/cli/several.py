@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.services import load_service
-from inferplan.cli.numbers import Fraction, Whole
-from inferplan.cli.options import report_options
-from inferplan.cli.plan import simulations_so_far
-from inferplan.cli.price_options import price_options
-from inferplan.cli.stock_options import stock_of, stock_options
+from inferplan.cli.declared import gets, options_of, with_options
+from inferplan.cli.options import counting, report_options
 from inferplan.extras import require
+from inferplan.fields import option_values
+from inferplan.planning.machines import Stocks
 from inferplan.planning.several import SeveralAsked, members_of, plan_several
 from inferplan.reports.several import several_report
 from inferplan.table import Report
@@ -21,34 +20,28 @@ from inferplan.table import Report
 
 @click.command("several")
 @click.argument("service", metavar="FILE")
-@click.option(
-    "--utilisation",
-    type=Fraction(),
-    default=0.8,
-    show_default=True,
-    help="Share of what it carries that a replica is given, where replicas are counted.",
-)
-@stock_options
-@click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths, arrivals, and who is asked again. [0]")
-@price_options
+@with_options(options_of(SeveralAsked))
+@gets(stocks=Stocks)
+@gets(prices=PricesAsked)
 @report_options
-def several_command(service: str, prices: PriceBook, **values: Any) -> Report:
+def several_command(service: str, stocks: Stocks, prices: PricesAsked, **values: Any) -> Report:
     """Several models on one fleet: replicas of each, side by side or one after another (a cascade, a router).
 
     FILE names the models: where each runs, what comes to it (a rate, or a share of another one's answers), its limits.
     A model with a number of replicas is simulated with those; for the others the fewest are found. Replicas of all of
-    them are packed on machines that are bought whole, by an integer programme (HiGHS, extra "fleet").
+    them are packed on machines that are bought whole, by an integer programme (HiGHS, extra "fleet"). Without --own
+    all GPUs are rented, as many as are needed.
 
     Example: inferplan several cascade
     """
     require("fleet", "an integer programme")
     asked = SeveralAsked(
         members=members_of(load_service(service)),
-        prices=prices,
-        utilisation=values["utilisation"],
-        seed=values["seed"],
-        **stock_of(values),
+        prices=prices.book,
+        kinds=stocks.kinds,
+        own_price=stocks.own_price,
+        **option_values(SeveralAsked, values),
     )
-    prices.check(member.gpu for member in asked.members)
-    with simulations_so_far() as progress:
+    asked.prices.check(member.gpu for member in asked.members)
+    with counting("simulations") as progress:
         return several_report(plan_several(asked, progress))

@@ -4,51 +4,54 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.sessions import SessionsAsked
-from inferplan.cli.class_options import asked_classes, classes_option
+from inferplan.catalog.classes import ClassesAsked, asked_classes
+from inferplan.catalog.energy import EnergyAsked
+from inferplan.catalog.sessions import SessionsAsked, asked_sessions, require_sessions, sessions_of_trace
+from inferplan.catalog.workloads import (
+    WorkloadSpec,
+    asked_arrivals,
+    asked_lengths,
+    asked_limits,
+    carried_media,
+    load_workload,
+    shared_text,
+)
 from inferplan.cli.declared import (
     Declared,
     asks,
+    gets,
     options_of,
     quantity,
     speculation_of,
     with_options,
 )
-from inferplan.cli.failure_options import run_with_failures, unrecovered, with_failures
-from inferplan.cli.media_options import asked_of, media_of
 from inferplan.cli.numbers import Count, Finite, Whole
 from inferplan.cli.options import (
-    PROGRESS,
     asks_of_request,
+    counting,
     deployment_options,
     option_group,
     picture,
     report_options,
     suffixed,
 )
-from inferplan.cli.power_options import energy_options
-from inferplan.cli.reasoning_options import refuse_thinking, thinking
-from inferplan.cli.session_options import asked_sessions, require_sessions, sessions_of_trace
-from inferplan.cli.shared_text_options import shared_text
-from inferplan.cli.tier_options import cache_tier_option, tiers_of
+from inferplan.cli.restarts import with_failures
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.structured import Structured
 from inferplan.features import those
-from inferplan.fields import made_if_asked, made_of, option_values
+from inferplan.fields import declared_keys, first_given, made_if_asked, made_of, option_values
 from inferplan.files import save
 from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
@@ -57,6 +60,7 @@ from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.flags import Flags, remedy, with_flags
 from inferplan.serving.options import Options
+from inferplan.serving.outages import simulate_failures, unrecovered
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.run_length import simulate_load
@@ -65,7 +69,7 @@ from inferplan.serving.techniques.tiers import curve_records
 from inferplan.serving.verdict import flow_of, near_capacity
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
-from inferplan.traffic.reasoning import ThoughtsAsked
+from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import (
     ClosedLoop,
     Media,
@@ -74,14 +78,10 @@ from inferplan.traffic.requests import (
     SharedPrefix,
     Slo,
     Traffic,
-    arrivals_of,
     parse_lengths,
 )
+from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.work.parallel import Parallelism
-
-if TYPE_CHECKING:
-    from inferplan.answers.energy import EnergyAsked
-    from inferplan.catalog.workloads import WorkloadSpec
 
 _FAILED = "inferplan.failed"
 _PROMPT, _OUTPUT = "1024", "256"
@@ -117,13 +117,10 @@ traffic_options = option_group(
         "--ramp", metavar="TIME", help="Time over which the users begin [that of one request, and the think time]."
     ),
     click.option("--prompt", metavar="LENGTHS", help=f"1024, uniform:1024:0.8, lognormal:1024:0.9, ... [{_PROMPT}]"),
-    click.option("--output", "output_tokens", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
-    click.option(
-        "--length-ratio-min", type=Finite(), default=1.0, help="Plain lengths: uniform from this share of them. [1]"
-    ),
+    click.option("--output", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
+    click.option("--length-ratio-min", type=Finite(), help="Plain lengths: uniform from this share of them. [1]"),
     click.option(
         "--requests",
-        "requests_count",
         type=Count(),
         help="How many [10 x concurrency x turns; in an open loop as many as the figures need, 200,000 at most].",
     ),
@@ -132,7 +129,7 @@ traffic_options = option_group(
     asks(SharedPrefix),
     click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
-    classes_option,
+    asks(ClassesAsked),
     asks(AdaptersNamed),
 )
 _PREFILL_DEGREES = ("tp", "pp", "ep", "dp", "cp", "redundant")
@@ -240,11 +237,11 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @loss_options
 @asks(DraftsAsked)
 @with_options(options_of(Techniques, "hit_rate", "host"))
-@cache_tier_option
+@with_options(options_of(Options, "tiers"))
 @output_options
 @_exit_by_verdict
 @asks_of_request("power_cap")
-@energy_options
+@gets(energy=EnergyAsked)
 @report_options
 def simulate_command(
     request: Request, energy: EnergyAsked | None, timeline: str | None, plot_file: str | None, **values: Any
@@ -260,7 +257,8 @@ def simulate_command(
 
     Example: inferplan simulate llama-3.1-70b --gpu h200-sxm --tp 4 --rate 4 --prompt 1024 --output 256
     """
-    request, sets = asked_of(request, _named(values), _text(values))
+    carried, sets = carried_media(request.media, _named(values), _text(values))
+    request = replace(request, media=carried)
     deployment = assemble(request)
     flags = _flags(values)
     options = with_failures(_run_options(values, request, flags), values, deployment)
@@ -275,10 +273,12 @@ def simulate_command(
     if own and deployment.model.encoder is not None and deployment.model.encoder.frames is not None:
         values["prompt"] = values["prompt"] or str(deployment.model.encoder.frames)
     if deployment.model.encodes and own:
-        values["output_tokens"] = values["output_tokens"] or "1"  # the answer of a request
-    traffic = _naming(_traffic(values, media_of(deployment, sets)), values)
-    run = simulate_load if options.fleet.failures is None else run_with_failures
-    with _progress(traffic) as progress:
+        values["output"] = values["output"] or "1"  # the answer of a request
+    media = None if deployment.media is None else Media(tokens=deployment.media.tokens, sets=sets)
+    traffic = _naming(_traffic(values, media), values)
+    run = simulate_load if options.fleet.failures is None else simulate_failures
+    total = len(traffic) if isinstance(traffic, Requests) else traffic.requests_count
+    with counting("requests", total) as progress:
         result = run(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
     click.get_current_context().meta[_FAILED] = _failure(result)
@@ -357,8 +357,6 @@ def _idle(deployment: Deployment, options: Options, prompts: Sequence[int]) -> s
 
 
 def _named(values: dict[str, Any]) -> WorkloadSpec | None:
-    from inferplan.catalog.workloads import load_workload
-
     return load_workload(values["workload"]) if values["workload"] else None
 
 
@@ -367,9 +365,14 @@ def _text(values: dict[str, Any]) -> float | None:
     if values["trace"] is not None:
         return None
     named = _named(values)
-    text = values["prompt"] or (named.prompt if named else None) or _PROMPT
+    text = asked_lengths(values, named)[0] or _PROMPT
     shared = named.shared_prefix().tokens if named and values["shared_prefix"] is None else values["shared_prefix"] or 0
-    return parse_lengths(text, min(max(values["length_ratio_min"], 1e-6), 1.0)).average + shared
+    return parse_lengths(text, min(max(_ratio(values), 1e-6), 1.0)).average + shared
+
+
+def _ratio(values: dict[str, Any]) -> float:
+    """The share of plain lengths from which on they are uniform."""
+    return 1.0 if values["length_ratio_min"] is None else values["length_ratio_min"]
 
 
 def _require_open(values: dict[str, Any]) -> None:
@@ -427,27 +430,25 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         return sessions.requests()
     if values["trace"] is not None:
         _refuse_with_trace(values)
-        refuse_thinking(values, "--trace", "a trace does not say which tokens of an output are thoughts")
         trace = traces.read(Path(values["trace"]))
         if trace.sessions is not None:
             return sessions_of_trace(trace, values, closed)
         require_sessions(values)
-        trace = trace.head(values["requests_count"]) if values["requests_count"] else trace
+        trace = trace.head(values["requests"]) if values["requests"] else trace
         return trace if closed is None else trace.in_loop(closed)
-    prompt, output = values["prompt"], values["output_tokens"]
-    if named is not None:
-        prompt, output = prompt or named.prompt, output or named.output
-    ratio = values["length_ratio_min"]
+    prompt, output = asked_lengths(values, named)
+    ratio = _ratio(values)
     if not 0 < ratio <= 1:
         raise UsageError(f"--length-ratio-min is in (0, 1], not {ratio:g}")
     _require_plain(ratio, (prompt or _PROMPT, output or _OUTPUT, values["thinking_tokens"]))
-    kind, burstiness = arrivals_of(values["arrivals"], values["burstiness"], named.burstiness if named else 1.0)
+    kind, burstiness = asked_arrivals(values, named)
+    answer, thoughts = parse_lengths(output or _OUTPUT, ratio), made_if_asked(ThoughtsAsked, values)
     return Traffic(
         classes=classes.classes,
         arrivals=closed or OpenLoop(rate=values["rate"], kind=kind, burstiness=burstiness),
         prompt=parse_lengths(prompt or _PROMPT, ratio),
-        output=thinking(parse_lengths(output or _OUTPUT, ratio), values, ratio),
-        requests_count=values["requests_count"],
+        output=answer if thoughts is None else outputs_of(thoughts, answer, ratio),
+        requests_count=values["requests"],
         prefix=shared_text(values, named),
         samples=values["samples"] or (named.samples if named else 1),
         seed=values["seed"],
@@ -467,8 +468,6 @@ def _naming(traffic: Traffic | Requests, values: dict[str, Any]) -> Traffic | Re
 
 def _cached_share(values: dict[str, Any]) -> float:
     """The share of prompts that the workload's prefix cache finds, unless there is none."""
-    from inferplan.catalog.workloads import load_workload
-
     if not values["workload"] or values["prefix_caching"] is False:
         return 0.0
     return load_workload(values["workload"]).cached_share
@@ -476,13 +475,12 @@ def _cached_share(values: dict[str, Any]) -> float:
 
 def _refuse_with_trace(values: dict[str, Any]) -> None:
     """Raise ``UsageError`` for options that describe requests where a trace brings them."""
-    names = ("prompt", "output_tokens", "shared_prefix", "distinct_prefixes", "turns", "think_time", "samples")
-    given = [name for name in names if values[name] is not None]
-    if values["length_ratio_min"] != 1:
-        given.append("length_ratio_min")
-    if given:
-        option = f"--{given[0].removesuffix('_tokens').replace('_', '-')}"
+    names = ("prompt", "output", *declared_keys(SharedPrefix), "samples", "length_ratio_min")
+    if option := first_given(values, names):
         raise UsageError(f"{option} and --trace exclude each other", hint="a trace brings its own requests")
+    if option := first_given(values, declared_keys(ThoughtsAsked)):
+        why = "a trace does not say which tokens of an output are thoughts"
+        raise UsageError(f"{option} and --trace exclude each other", because=why, hint="leave one of them out")
 
 
 def _flags(values: dict[str, Any]) -> Flags:
@@ -532,37 +530,13 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
             prefill_deployment=None if prompts is None else _computing_prompts(prompts),
             prefill_flags=None if cut is None else replace(flags, chunked_prefill=cut),
         ),
-        slo=_slo(values),
+        slo=asked_limits(values, _named(values), Slo()),
         **option_values(Options, values),
         trim=values["warmup"] is None,
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"] or _cached_share(values),
-        tiers=tiers_of(values["cache_tiers"]),
         lora_bandwidth=None if (adapters := made_if_asked(AdaptersNamed, values)) is None else adapters.bandwidth,
     )
-
-
-def _slo(values: dict[str, Any]) -> Slo:
-    from inferplan.catalog.workloads import load_limits, load_workload
-
-    base = load_workload(values["workload"]).limits() if values["workload"] else Slo()
-    base = load_limits(values["slo"]) if values["slo"] else base
-    return replace(base, **option_values(Slo, values))
-
-
-@contextmanager
-def _progress(traffic: Traffic | Requests) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar on stderr where that is a terminal and the length of the run is known; or who runs the command."""
-    total = len(traffic) if isinstance(traffic, Requests) else traffic.requests_count
-    told = click.get_current_context().meta.get(PROGRESS)
-    if told is not None:
-        yield lambda done: told(done, total, "requests")
-        return
-    if total is None or not sys.stderr.isatty():
-        yield None
-        return
-    with click.progressbar(length=total, label="simulating", file=sys.stderr) as bar:
-        yield lambda done: bar.update(done - bar.pos)
 
 
 def _write_timeline(result: SimulationResult, timeline: str | None, plot_file: str | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import nan
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +16,6 @@ from inferplan.cli.options import (
     BACKEND_HELP,
     backends,
     engine_option,
-    jobs_option,
     usual_engines,
     writable,
     write,
@@ -24,7 +23,7 @@ from inferplan.cli.options import (
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.extras import require
-from inferplan.fields import made_if_asked
+from inferplan.fields import made_if_asked, made_of
 from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.reports.progress import counted
 from inferplan.reports.sweep import sweep_report
@@ -58,21 +57,13 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.option("--expert-skew", metavar="SKEWS", help="Deviations of the logarithm of the experts' popularity: 0,0.5,1.")
 @click.option("--batch", default="1", metavar="COUNTS", help="Sequences per replica [1].")
 @click.option("--prompt", default="1024", metavar="COUNTS", help="Prompt tokens [1024].")
-@click.option("--output", "output_tokens", default="256", metavar="COUNTS", help="Generated tokens [256].")
+@click.option("--output", default="256", metavar="COUNTS", help="Generated tokens [256].")
 @asks(DraftsTried)
 @click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
 @with_options(options_of(Request, "anchor", "ideal"))
 @click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
 @click.option("--backend", metavar="ROLE=NAME", multiple=True, callback=_kernels, help=BACKEND_HELP)
-@click.option("--executor", type=click.Choice(BACKENDS), help="Where it runs. [joblib]")
-@jobs_option("Processes.")
-@click.option("--scheduler", metavar="ADDRESS", help="dask: tcp://host:8786 of a running cluster [a local one].")
-@click.option(
-    "--resume",
-    "journal",
-    metavar="FILE",
-    help="Journal of finished points: those in it are not run again, new ones are added.",
-)
+@with_options(options_of(Execution))
 @click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix].")
 @click.option("-o", "report_file", metavar="FILE", callback=writable, help="Write to a file; .parquet too.")
 def sweep_command(models: str, style: str | None, report_file: str | None, **values: Any) -> None:
@@ -91,7 +82,7 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
     style = "table" if parquet else format_of(report_file, style)
     counts = {name: parse_counts(values[name], f"--{name}") for name in DEGREES}
     places, chosen = values["backend"]
-    values["executor"] = values["executor"] or next(iter(places), "joblib")
+    values["executor"] = values["executor"] or next(iter(places), None)
     grid = Grid(
         base=Request(
             model="",
@@ -111,7 +102,7 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
         },
         batch=parse_counts(values["batch"], "--batch"),
         prompt=parse_counts(values["prompt"], "--prompt"),
-        output=parse_counts(values["output_tokens"], "--output"),
+        output=parse_counts(values["output"], "--output"),
         simulated=values["simulated"],
         drafting=_drafting(parse_values(models), values),
     )
@@ -149,11 +140,6 @@ def _drafting(models: list[str], values: dict[str, Any]) -> dict[str, tuple[Draf
 
 
 def _run(grid: Grid, values: dict[str, Any]) -> Sweep:
-    execution = {
-        "backend": values["executor"],
-        "jobs": values["jobs"],
-        "scheduler": values["scheduler"],
-        "journal": Path(values["journal"]) if values["journal"] else None,
-    }
+    execution = made_of(Execution, values)
     with counted("structures", len(grid.tasks())) as progress:
-        return sweep(grid, Execution(**execution, progress=progress))
+        return sweep(grid, replace(execution, progress=progress))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.catalog.assemble import Request
-from inferplan.cli.declared import Declared, options_of, with_options
-from inferplan.cli.options import BACKEND, jobs_option, picture, report_options, writable
+from inferplan.cli.declared import Declared, gets, with_options
+from inferplan.cli.options import BACKEND, picture, report_options, writable
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.files import save
 from inferplan.reports.progress import counted
 from inferplan.table import Report
 from inferplan.units import parse_number
+from inferplan.validation.run import Pricing
 
 if TYPE_CHECKING:
     from inferplan.validation.files import Validation
@@ -70,12 +70,9 @@ def _supplied(command: Callable[..., Any], names: Iterable[str]) -> Callable[...
 @click.option("--show-rows", is_flag=True, help="List every row in the table.")
 @click.option("--plot", metavar="FILE", callback=picture, help="Write a scatter plot: PNG, SVG or PDF.")
 @click.option("--max-error", metavar="SHARE", help="Exit 6 when TPOT's or TTFT's mean error is above: 15% or 0.15.")
-@click.option("--calibration", metavar="FILE", help="Fitted constants [those of each row's GPU].")
-@with_options(options_of(Request, "anchor"))
-@click.option("--ideal", is_flag=True, help="Price without fitted constants: every efficiency 1, every overhead 0.")
-@jobs_option("Processes that simulate rows.")
+@gets(pricing=Pricing)
 @report_options
-def validate_command(files: tuple[str, ...], **values: Any) -> Report:
+def validate_command(files: tuple[str, ...], pricing: Pricing, **values: Any) -> Report:
     """Predicted against measured for every row of benchmark FILEs.
 
     Reads plain CSV, vLLM bench serve, SGLang bench_serving, GuideLLM, AIPerf, genai-perf, InferenceX and llama-bench
@@ -87,12 +84,8 @@ def validate_command(files: tuple[str, ...], **values: Any) -> Report:
     """
     from inferplan.reports.validation import files_report, rows_csv, scatter
     from inferplan.validation.files import validated
-    from inferplan.validation.run import Pricing
 
     supplied, limit = facts_of(values), _share(values["max_error"])
-    pricing = Pricing(
-        calibration=values["calibration"], ideal=values["ideal"], processes=values["jobs"], anchor=values["anchor"]
-    )
     found = validated(files, supplied, pricing, counted)
     report = files_report(found, each=values["show_rows"])
     if found.logs:
@@ -108,11 +101,13 @@ def validate_command(files: tuple[str, ...], **values: Any) -> Report:
     return report
 
 
-def facts_of(values: dict[str, Any]) -> dict[str, str]:
-    """The facts that :func:`supplied_options` or :func:`deployment_facts` state, taken from ``values``."""
+def facts_of(values: dict[str, Any], loaded: bool = True) -> dict[str, str]:
+    """The facts that :func:`supplied_options` state, taken from ``values``; loaded: those of the load too, else those
+    of :func:`deployment_facts`."""
     from inferplan.validation.files import facts
 
-    given = {name.replace("-", "_"): values.pop(name.replace("-", "_"), None) for name in _SUPPLIED}
+    keys = [name.replace("-", "_") for name in _SUPPLIED if loaded or name not in _OF_THE_LOAD]
+    given = {key: values.pop(key, None) for key in keys}
     found = facts({name: value for name, value in given.items() if value is not None})
     backends = values.pop("backend")
     return found | ({"backends": ",".join("=".join(pair) for pair in backends)} if backends else {})

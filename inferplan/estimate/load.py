@@ -8,6 +8,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.features import those
+from inferplan.fields import Switch, Whole, ask
 from inferplan.units import Num
 from inferplan.work.step import Step, decode, recompute
 
@@ -68,6 +69,55 @@ class StaticLoad:
 
     def decode_step(self, past: Num) -> Step:
         return decode(self.sequences, past, self.prompt) if self.kv_cache else recompute(self.batch, past)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchAsked:
+    """A static batch as options ask for it. prompt: ``None`` where nobody says how long prompts are."""
+
+    batch: int | None = ask("--batch", Whole(), "Sequences per replica.", 1, shown=True)
+    prompt: int | None = ask("--prompt", Whole(), "Prompt tokens of a sequence [1024].", None)
+    image_tokens: int = ask(
+        "--image-tokens",
+        Whole(0),
+        "Further prompt tokens that stand for images; their encoder's own time is not counted.",
+        0,
+    )
+    output: int = ask("--output", Whole(), "Generated tokens.", 256, shown=True)
+    no_kv_cache: bool = ask("--no-kv-cache", Switch(), "Recompute the whole prefix for every token.", False)
+    all_logits: bool = ask(
+        "--all-logits", Switch(), "The prefill computes logits for every position, not for the last alone.", False
+    )
+    samples: int = 1
+
+    @property
+    def load(self) -> StaticLoad:
+        """The batch; of one sequence where its size is left open."""
+        return StaticLoad(
+            batch=float(self.batch or 1),
+            usual=self.prompt is None,
+            prompt=float((self.prompt or 1024) + self.image_tokens),
+            output=float(self.output),
+            kv_cache=not self.no_kv_cache,
+            all_logits=self.all_logits,
+            samples=float(self.samples),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledBatch(BatchAsked):
+    """The same, of prompts with several answers each."""
+
+    samples: int = ask(
+        "--samples", Whole(), "Answers of each prompt, which share it (n of the OpenAI API).", 1, shown=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBatch(BatchAsked):
+    """The same where the size of the batch may be left open."""
+
+    batch: int | None = ask("--batch", Whole(), "Sequences per replica [as many as memory and engine hold].", None)
 
 
 Band = tuple[float, float]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from inferplan.errors import UsageError
+from inferplan.fields import Text, Whole, ask
+from inferplan.lists import parse_counts
+from inferplan.units import parse_number
 
 ROOM = 0.05
 """By what share a prompt may turn out longer than it was meant to be; sizes come from counts of other prompts."""
@@ -38,6 +42,31 @@ class Load:
         return f"{who}, {self.prompt} tokens in, {self.output} out"
 
 
+_MOST_USERS = 50_000
+"""Users at a time: each has a connection, and a client has a port for each, of 65,535."""
+
+
+def _users(text: str) -> list[int]:
+    counts = parse_counts(text, "--concurrency")
+    if max(counts) > _MOST_USERS:
+        raise UsageError(
+            f"--concurrency {max(counts):,} is more than one client has connections for",
+            because=f"{_MOST_USERS:,} are the most",
+        )
+    return counts
+
+
+def _minutes(text: str) -> float:
+    """Minutes as seconds."""
+    try:
+        seconds = parse_number(text) * 60.0
+    except ValueError as error:
+        raise UsageError(f"--max-minutes: {error}") from None
+    if not 0 < seconds < inf:
+        raise UsageError(f"--max-minutes must be more than 0, not {text}")
+    return seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadChoice:
     """Which loads: one user over prompt ``lengths``, then ``concurrency`` at prompts of ``shared_prompt`` tokens.
@@ -45,12 +74,20 @@ class LoadChoice:
     single_requests: requests of a load of one user; rounds: requests of each user where there are several.
     """
 
-    lengths: Sequence[int] = (128, 1000, 4000, 8000)
-    output: int = 128
-    concurrency: Sequence[int] = (1, 4, 16, 64)
-    shared_prompt: int = 1000
-    single_requests: int = 5
-    rounds: int = 3
+    lengths: Sequence[int] = ask(
+        "--lengths",
+        Text(lambda text: parse_counts(text, "--lengths")),
+        "Prompt tokens of a single user's requests [128,1k,4k,8k].",
+        (128, 1000, 4000, 8000),
+        metavar="COUNTS",
+    )
+    concurrency: Sequence[int] = ask(
+        "--concurrency", Text(_users), "Users at a time [1,4,16,64].", (1, 4, 16, 64), metavar="COUNTS"
+    )
+    shared_prompt: int = ask("--prompt", Whole(), "Prompt tokens of every load of --concurrency.", 1000, shown=True)
+    output: int = ask("--output", Whole(2), "Tokens that each request asks for.", 128, shown=True)
+    single_requests: int = ask("--single-requests", Whole(), "Requests of a load of one user.", 5, shown=True)
+    rounds: int = ask("--rounds", Whole(), "Requests of each user of a load of several.", 3, shown=True)
 
     def loads(self) -> list[Load]:
         """Every load once: single users by length, then by users."""
@@ -71,9 +108,11 @@ class LoadChoice:
 class Bounds:
     """What the run never exceeds, warm-up included: requests, seconds, tokens (prompts and outputs)."""
 
-    requests: int = 400
-    seconds: float = 600.0
-    tokens: int = 1_000_000
+    requests: int = ask("--max-requests", Whole(), "Send no more than these.", 400, shown=True)
+    seconds: float = ask("--max-minutes", Text(_minutes), "Stop after this time [10].", 600.0, metavar="MINUTES")
+    tokens: int = ask(
+        "--max-tokens", Whole(), "Prompt and output tokens of all requests together.", 1_000_000, shown=True
+    )
 
 
 @dataclass(kw_only=True)

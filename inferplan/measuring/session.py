@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from inferplan.errors import NetworkError, UsageError
+from inferplan.fields import Real, Switch, Text, Whole, Words, ask, part
 from inferplan.measuring.address import Address, Key
 from inferplan.measuring.client import Client, Reply, lateness, round_trip
 from inferplan.measuring.dialect import Api, Dialect
@@ -40,13 +41,19 @@ class Settings:
 
     address: Address
     key: Key = field(default_factory=Key)
-    api: Api | None = None
-    served_model: str | None = None
-    choice: LoadChoice = field(default_factory=LoadChoice)
-    bounds: Bounds = field(default_factory=Bounds)
-    timeout: float = 120.0
-    warmup: int = 2
-    busy: bool = False
+    choice: LoadChoice = part(LoadChoice, LoadChoice())
+    warmup: int = ask(
+        "--warmup", Whole(0), "Requests of its own size before each load, left out of its figures.", 2, shown=True
+    )
+    bounds: Bounds = part(Bounds, Bounds())
+    timeout: float = ask(
+        "--timeout", Real(0, above=True), "Seconds without a byte after which a request has failed.", 120.0, shown=True
+    )
+    api: Api | None = ask("--api", Words(get_args(Api)), "Which API [the first that the server has].", None)
+    served_model: str | None = ask(
+        "--served-model", Text(), "The model's name at the server [its only one].", None, metavar="NAME"
+    )
+    busy: bool = ask("--busy", Switch(), "Measure a server with other work too; its rows are marked suspect.", False)
     count: Counter | None = None
 
 

@@ -11,23 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from inferplan.answers.energy import JOULES_PER_KWH, EnergyAsked
+from inferplan.answers.energy import JOULES_PER_KWH
 from inferplan.answers.power import run_energy
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.bills import Tariff
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.catalog.power import power_shares
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
-from inferplan.fields import Quantity, Real, ask
+from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
+from inferplan.lists import parse_values
 from inferplan.planning.day_work import Work, work_of
 from inferplan.planning.question import Question
 from inferplan.planning.verify import options_of
-from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
+from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
@@ -70,6 +72,40 @@ class Autoscaler:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossesAsked:
+    """Spot instances as they are asked for. per_hour: how often each replica is taken away."""
+
+    topic: ClassVar = Topic(
+        "a spot instance",
+        "none is taken away",
+        "--preemptions 0.05 --notice 120s: once in 20 hours, with the two minutes of AWS",
+        "no provider states how often it takes a spot instance back",
+    )
+    per_hour: float = field(
+        metadata=need(
+            "--preemptions", Real(0, above=True), "How often an hour each replica is taken away (spot).", "PER_HOUR"
+        )
+    )
+    notice: float = field(
+        metadata=need(
+            "--notice", Quantity("seconds"), "What a replica is told before that: 120s at AWS, 30s at others."
+        )
+    )
+
+    def losses(self, seed: int) -> Losses:
+        """As a run takes them."""
+        return Losses(rate=self.per_hour / HOUR, notice=self.notice, seed=seed)
+
+
+def _policies(text: str) -> tuple[Policy, ...]:
+    names = list(dict.fromkeys(parse_values(text)))
+    if unknown := [name for name in names if name not in POLICIES]:
+        hint = f"--policy {','.join(POLICIES)}, or some of them"
+        raise UsageError(f"no policy is called {unknown[0]!r}", hint=hint)
+    return tuple(next(one for one in POLICIES if one == name) for name in names)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DayAsked:
     """What is asked of a day. span: seconds that are simulated. least, most: replicas, of the policies that change
     their number; 0 where no requests come. cold_start: ``None`` where nobody needs one. losses: of spot. failures: at
@@ -77,19 +113,33 @@ class DayAsked:
     """
 
     profile: Profile
-    policies: tuple[Policy, ...] = POLICIES
+    span: float = ask("--duration", Quantity("seconds"), "Time that is simulated [24h].", DAY)
+    seed: int = ask("--seed", Whole(0, 2**31 - 1), "Of lengths and arrivals. [0]", 0)
+    policies: tuple[Policy, ...] = ask(
+        "--policy", Text(_policies), f"What is compared [{','.join(POLICIES)}].", POLICIES, metavar="LIST"
+    )
     cold_start: ColdStart | None = None
-    autoscaler: Autoscaler = field(default_factory=Autoscaler)
-    routing: Routing = "least-loaded"
-    least: int = 1
-    most: int = 1000
-    span: float = DAY
     losses: Losses | None = None
     failures: Failures | None = None
-    minimum_bill: float = 0.0
-    seed: int = 0
+    minimum_bill: float = ask(
+        "--minimum-bill",
+        Quantity("seconds"),
+        "What a replica is paid for at least: 60s at AWS and Google Cloud. [0s]",
+        0.0,
+    )
+    least: int = ask("--min-replicas", Whole(0), "0: none while nothing comes.", 1, shown=True)
+    most: int = ask("--max-replicas", Whole(most=10_000), "The most at once.", 1000, shown=True)
+    autoscaler: Autoscaler = part(Autoscaler, Autoscaler())
+    routing: Routing = ask(
+        "--routing",
+        Words(("least-loaded", "round-robin")),
+        "Which replica gets a request.",
+        "least-loaded",
+        shown=True,
+    )
 
     def __post_init__(self) -> None:
+        require_some(self.least, self.most)
         if not self.policies:
             raise UsageError("no policy is named", hint=f"--policy {','.join(POLICIES)}")
         lost = self.losses is not None or self.failures is not None

@@ -16,6 +16,7 @@ import numpy as np
 from inferplan.catalog.bills import Bill, Tariff
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.features import require_together
+from inferplan.fields import Whole, ask
 from inferplan.planning.design import Design, carried_by
 from inferplan.planning.finalists import too_long_alone
 from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, machines
@@ -40,7 +41,13 @@ _TURNS = 3
 class FleetAsked(Stock):
     """What a fleet may be made of. designs: sizes of a replica that are tried for each kind of GPU."""
 
-    designs: int = 2
+    designs: int = ask(
+        "--designs",
+        Whole(most=8),
+        "Sizes of a replica that are simulated for each kind of GPU, those that carry most a GPU first.",
+        2,
+        shown=True,
+    )
 
     def __post_init__(self) -> None:
         if not self.kinds:

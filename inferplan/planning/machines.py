@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferplan.catalog.bills import Offer, Tariff
-from inferplan.catalog.files import load_hardware
+from inferplan.catalog.files import device_name, load_hardware
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.fields import Real, Text, ask
 from inferplan.planning.programme import Programme, Row
+from inferplan.units import parse_whole
 
 OWNED = "--own"
 """The source of offers of what is there."""
@@ -50,6 +52,69 @@ class Kind:
     @property
     def stock(self) -> float:
         return inf if self.most is None else float(self.most)
+
+
+_MOST_GPUS = 1_000_000
+"""GPUs of one stock."""
+
+
+def _stock(text: str, owned: bool) -> Kind:
+    """``"a100-80gb-sxm=16"``, or ``"h200-sxm"``, of which there are as many as are wanted.
+
+    Raises ``UsageError`` for what is no number of GPUs, ``UnknownNameError`` for no GPU.
+    """
+    name, given, number = text.rpartition("=")
+    option = "--own" if owned else "--rent"
+    if not given and owned:
+        raise UsageError(
+            f"--own {text} does not say how many", because="GPUs that are owned are counted", hint=f"--own {text}=16"
+        )
+    count = None
+    if given:
+        try:
+            count = parse_whole(number)
+        except ValueError:
+            count = 0
+        if not 0 < count <= _MOST_GPUS:
+            raise UsageError(
+                f"{option} {text}: {number!r} is no number of GPUs",
+                hint=f"{option} {name}=16, a count up to {_MOST_GPUS:,}",
+            )
+    return Kind(gpu=device_name(name if given else text), owned=owned, most=count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stocks:
+    """GPUs as they are asked for: those that are owned, and those that may be rented beside them."""
+
+    own: tuple[Kind, ...] = ask(
+        "--own",
+        Text(lambda text: _stock(text, True)),
+        "GPUs that you have; again for others.",
+        (),
+        metavar="GPU=N",
+        several=True,
+    )
+    rent: tuple[Kind, ...] = ask(
+        "--rent",
+        Text(lambda text: _stock(text, False)),
+        "GPUs that may be rented beside those, up to a number; again for others.",
+        (),
+        metavar="GPU[=N]",
+        several=True,
+    )
+    own_price: float = ask(
+        "--own-price",
+        Real(0),
+        "What an hour of an owned GPU that works costs more than of one that is idle, such as power [0].",
+        0.0,
+        metavar="PRICE",
+    )
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """All of them."""
+        return (*self.own, *self.rent)
 
 
 @dataclass(frozen=True, kw_only=True)

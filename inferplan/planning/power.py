@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
-from inferplan.answers.energy import EnergyAsked
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.catalog.power import power_shares
 from inferplan.estimate.deployment import Deployment
 from inferplan.fields import Quantity, Topic, Words, ask, need, part

@@ -12,6 +12,7 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import mask_filling
 from inferplan.features import require_together, those
+from inferplan.fields import Text, ask
 from inferplan.planning.adapters import require_both
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import Demand
@@ -19,7 +20,7 @@ from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.space import Space
 from inferplan.serving.batch_means import batch_size
 from inferplan.serving.routing import Routing
-from inferplan.serving.techniques.tiers import CacheTier, nothing_shared, require_tiers
+from inferplan.serving.techniques.tiers import FORM, CacheTier, nothing_shared, parse_sizes, require_tiers
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import Slo
 
@@ -125,6 +126,21 @@ class Question:
                 f"the price of a cache tier is in {', '.join(sorted(currencies))} and those of GPUs are in {own}",
                 hint=f"a price in {own}, or --currency {min(currencies)}",
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiersTried:
+    """Cache tiers as a plan is asked to try them: each in its sizes, from the nearest down."""
+
+    sizes: tuple[list[CacheTier], ...] = ask(
+        "--cache-tier",
+        Text(parse_sizes),
+        "A tier for what the devices' caches drop, as in simulate, in one size or several: host:64GB,1TB:50GB/s. "
+        "Each is planned for beside none, without separate pools; the answer says what it is worth.",
+        (),
+        metavar=FORM.replace("CAPACITY", "SIZES"),
+        several=True,
+    )
 
 
 def chains_of_sizes(tiers: Sequence[Sequence[CacheTier]]) -> tuple[Chain, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf
 
+from inferplan import fields
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.services import Entry, SwapSpec
@@ -109,8 +110,14 @@ class SeveralAsked(Stock):
 
     members: tuple[Member, ...]
     prices: PriceBook
-    utilisation: float = 0.8
-    seed: int = 0
+    utilisation: float = fields.ask(
+        "--utilisation",
+        fields.SHARE,
+        "Share of what it carries that a replica is given, where replicas are counted.",
+        0.8,
+        shown=True,
+    )
+    seed: int = fields.ask("--seed", fields.Whole(0, 2**31 - 1), "Of lengths, arrivals, and who is asked again. [0]", 0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

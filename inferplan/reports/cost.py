@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, BatchCost, Cost, Energy
+from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
 from inferplan.catalog.bills import Bill, Offer
 from inferplan.figures import Figure, lines, record, short_time, text
 from inferplan.reports.estimate import basis_note, deployment_record
 from inferplan.table import Report, Table
+from inferplan.units import HOURS_PER_MONTH
 
 
 def batch_cost_report(found: BatchCost) -> Report:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.answers.emit import queue_note
-from inferplan.answers.energy import EnergyAsked
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.devices.power import UNMEASURED
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.day import HOUR, Day, DayEnergy, PolicyDay

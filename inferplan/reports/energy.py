@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.answers.energy import JOULES_PER_KWH, EnergyAsked, PhaseEnergy, StaticEnergy, quickest
+from inferplan.answers.energy import JOULES_PER_KWH, PhaseEnergy, StaticEnergy, quickest
 from inferplan.answers.power import RunEnergy, run_energy
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.devices.power import UNMEASURED
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment

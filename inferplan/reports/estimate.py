@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,10 @@ def _phase_figures(phase: Phase) -> list[Figure]:
     ]
 
 
+_HEADLINE = ("ttft_s", "ttft_at_server_s", "tpot_s", "e2el_s", "output_tokens_per_s", "max_batch", "max_context_tokens")
+"""What is said of the same batch without its serving techniques."""
+
+
 def estimate_record(estimate: Estimate) -> dict[str, Any]:
     """The JSON of ``inferplan estimate`` (docs/json.md)."""
     load, encodes = estimate.load, estimate.deployment.model.encodes
@@ -153,17 +158,27 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "prefill": phase_record(estimate.prefill),
         "decode": None if encodes else phase_record(estimate.decode),
         "ridge_flop_per_byte": estimate.deployment.ridge,
-        **record(_latency_figures(estimate)),
-        **({"diffusion": diffusion_record(estimate)} if isinstance(estimate, DiffusionEstimate) else {}),
-        "max_batch": int(estimate.footprint.max_batch()),
-        "max_context_tokens": estimate.footprint.max_context(),
+        **_latency_record(estimate),
+        **({"diffusion": record(_blocks(estimate))} if isinstance(estimate, DiffusionEstimate) else {}),
         "rejected_because": _refusal(estimate) or None,
-        **({"without": without_record(estimate.without)} if isinstance(estimate, ServedEstimate) else {}),
+        **({"without": _without(estimate)} if isinstance(estimate, ServedEstimate) else {}),
         "basis": estimate.basis,
         "basis_shares": {name: phase.by_basis() for name, phase in _phases(estimate)},
         "calibration_file_shares": file_shares(estimate),
         "anchor": _correction(estimate),
     }
+
+
+def _latency_record(estimate: Estimate) -> dict[str, Any]:
+    """Latencies and throughput, and the largest batch and context."""
+    footprint = estimate.footprint
+    most = {"max_batch": int(footprint.max_batch()), "max_context_tokens": footprint.max_context()}
+    return {**record(_latency_figures(estimate)), **most}
+
+
+def _without(estimate: ServedEstimate) -> dict[str, Any]:
+    found = _latency_record(estimate.without)
+    return {name: found[name] for name in _HEADLINE}
 
 
 def _phases(estimate: Estimate) -> list[tuple[str, Phase]]:
@@ -199,20 +214,6 @@ def server_record(estimate: Estimate) -> dict[str, Any]:
         "ttft_at_server_low_s": low,
         "ttft_at_server_high_s": high,
         "ttft_at_server_parts_s": None if first is None else first.parts(),
-    }
-
-
-def without_record(plain: Estimate) -> dict[str, Any]:
-    """The headline of the same batch without its serving techniques."""
-    decoding, first = bool(np.all(plain.load.output > 1)), server_of(plain)
-    return {
-        "ttft_s": plain.ttft,
-        "ttft_at_server_s": None if first is None else first.at_server,
-        "tpot_s": plain.tpot if decoding else None,
-        "e2el_s": plain.e2el,
-        "output_tokens_per_s": plain.output_rate,
-        "max_batch": int(plain.footprint.max_batch()),
-        "max_context_tokens": plain.footprint.max_context(),
     }
 
 
@@ -262,19 +263,6 @@ def _why_unknown(name: str, phase: Phase) -> str:
     return f"no error is known of {kernels}, {spent / whole:.0%} of {name}"
 
 
-def diffusion_record(estimate: DiffusionEstimate) -> dict[str, Any]:
-    """What a diffusion model adds: its blocks, passes and their times (docs/diffusion.md)."""
-    generation = estimate.generation
-    return {
-        "block_tokens": generation.block,
-        "steps_per_block": generation.steps,
-        "block_cache": generation.block_cache,
-        "blocks": estimate.blocks,
-        "denoising_step_s": estimate.step_time,
-        "block_s": estimate.block_time,
-    }
-
-
 def estimate_report(estimate: Estimate) -> Report:
     """One screen: latency, memory, roofline and operators, and what the numbers rest on."""
     return Report(
@@ -287,8 +275,7 @@ def estimate_report(estimate: Estimate) -> Report:
 
 def _latency(estimate: Estimate) -> Table:
     load, deployment = estimate.load, estimate.deployment
-    rows = pairs(_latency_figures(estimate))
-    columns = ["latency and throughput", "value"]
+    rows, columns = pairs(_latency_figures(estimate)), ["latency and throughput", "value"]
     if isinstance(estimate, ServedEstimate):
         columns.append("without")
         without = pairs(_latency_figures(estimate.without))
@@ -321,7 +308,7 @@ def _latency_figures(estimate: Estimate) -> list[Figure]:
         Figure("tpot_start_s", estimate.tpot_start if decoding else None),
         Figure("tpot_end_s", estimate.tpot_end if decoding else None),
         text("  first step, last step", steps, seen=decoding and not encodes),
-        *(_blocks(estimate) if isinstance(estimate, DiffusionEstimate) else []),
+        *(starmap(text, pairs(_blocks(estimate))) if isinstance(estimate, DiffusionEstimate) else []),
         text(
             f"TTFT of the answer alone, behind {load.before:,.0f} tokens",
             "" if answer is None else _time(answer),
@@ -363,9 +350,17 @@ def _band(estimate: Estimate, metric: str | None) -> list[Figure]:
 
 
 def _blocks(estimate: DiffusionEstimate) -> list[Figure]:
-    """What people see of blocks of a diffusion model."""
-    block = f"block of {estimate.generation.block} tokens in {estimate.generation.steps}"
-    return [text("denoising pass, mean", _time(estimate.step_time)), text(block, _time(estimate.block_time))]
+    """What a diffusion model adds: its blocks, passes and their times (docs/diffusion.md)."""
+    generation = estimate.generation
+    block = f"block of {generation.block} tokens in {generation.steps}"
+    return [
+        Figure("block_tokens", generation.block),
+        Figure("steps_per_block", generation.steps),
+        Figure("block_cache", generation.block_cache),
+        Figure("blocks", estimate.blocks),
+        Figure("denoising_step_s", estimate.step_time, "denoising pass, mean", _time),
+        Figure("block_s", estimate.block_time, block, _time),
+    ]
 
 
 def _host(estimate: Estimate) -> list[Table]:
@@ -424,34 +419,22 @@ def _roofline(estimate: Estimate) -> Table:
     )
 
 
-def _operators_of_pass(phase: Phase) -> Table:
-    """The operators of a model that generates nothing."""
-    spent = phase.by_operator()
-    whole = sum(spent.values()) or 1.0
-    bounds = {cost.op.name: BOUND_NAMES[cost.bound] for cost in phase.costs}
-    rows = [
-        [name, _time(seconds), f"{float(seconds / whole):.1%}", bounds.get(name, "overhead")]
-        for name, seconds in spent.items()
-    ]
-    return Table(title="time by operator", columns=["operator", "prefill", "share", "bound"], rows=rows, right=_RIGHT)
-
-
 def _operators(estimate: Estimate) -> Table:
-    if estimate.deployment.model.encodes:
-        return _operators_of_pass(estimate.prefill)
-    prefill, decode = estimate.prefill.by_operator(), estimate.decode.by_operator()
-    whole_prefill, whole_decode = sum(prefill.values()) or 1.0, sum(decode.values()) or 1.0
-    bounds = {cost.op.name: BOUND_NAMES[cost.bound] for cost in estimate.decode.costs}
-    rows = []
-    for name in dict.fromkeys([*prefill, *decode]):
-        bound = bounds.get(name, "overhead") if name in decode else "-"
-        rows.append([name, *_part(prefill.get(name), whole_prefill), *_part(decode.get(name), whole_decode), bound])
-    return Table(
-        title="time by operator",
-        columns=["operator", "prefill", "share", "decode", "share ", "decode bound"],
-        rows=rows,
-        right=_RIGHT,
-    )
+    """Time and share of each operator in each phase, and what bounds it in the last one."""
+    phases = _phases(estimate)
+    spent = [(found := phase.by_operator(), sum(found.values()) or 1.0) for _, phase in phases]
+    bounds = {cost.op.name: BOUND_NAMES[cost.bound] for cost in phases[-1][1].costs}
+    rows = [
+        [
+            name,
+            *(cell for of, whole in spent for cell in _part(of.get(name), whole)),
+            bounds.get(name, "overhead") if name in spent[-1][0] else "-",
+        ]
+        for name in dict.fromkeys(name for of, _ in spent for name in of)
+    ]
+    shares = [heading for place, (name, _) in enumerate(phases) for heading in (name, "share" + " " * place)]
+    bound = "bound" if len(phases) == 1 else "decode bound"
+    return Table(title="time by operator", columns=["operator", *shares, bound], rows=rows, right=_RIGHT)
 
 
 def _part(seconds: Num | None, whole: Num) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.catalog.bills import price_text
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
@@ -18,6 +17,7 @@ from inferplan.reports.plan import BOTTLENECKS
 from inferplan.reports.plan_figures import quants
 from inferplan.serving.result import SimulationResult
 from inferplan.table import Report
+from inferplan.units import HOURS_PER_MONTH
 
 
 def fleet_report(plan: FleetPlan) -> Report:

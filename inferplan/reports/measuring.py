@@ -6,19 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from inferplan.figures import Figure, side_by_side, text
+from inferplan.figures import record as figures_record
 from inferplan.measuring.figures import Figures, figures
 from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.reports.validation import above_notes
 from inferplan.table import Report, Table
 from inferplan.units import format_time
-from inferplan.validation.held_out import Figure, HeldOut, clipped
+from inferplan.validation.held_out import Figure as Compared
+from inferplan.validation.held_out import HeldOut, clipped
 from inferplan.validation.score import NAMES, Scored
 
-_RIGHT = frozenset(
-    {"users", "prompt", "output", "requests", "failed", "TTFT", "TTFT p90", "TPOT", "TPOT p90", "end to end",
-     "tokens/s", "measured", "predicted", "anchored", "error", "error ", "TTFT predicted", "TPOT predicted"}
-)  # fmt: skip
 _SELDOM = frozenset({"failed", "suspect"})
 """Columns that are left out where they say nothing."""
 _LATE = 0.05
@@ -31,11 +30,13 @@ def measured_report(session: Session, lines: Sequence[Mapping[str, str]], judged
     tables = [_measured_table(session, found)]
     record = _record(session, found)
     if judged.scored:
-        tables.append(_predicted_table(judged.scored))
+        tables.append(side_by_side("predicted, without an anchor", [_predicted(one) for one in judged.scored]))
         record["predicted"] = [_scored_record(one) for one in judged.scored]
-    if judged.held is not None:
-        tables.append(_held_table(judged.held))
-    record["held_out"] = None if judged.held is None else _held_record(judged.held)
+    record["held_out"] = None
+    if (held := judged.held) is not None:
+        tables.append(side_by_side(_held_title(held), [_held(one) for one in held.figures]))
+        latencies = {one.metric: figures_record(_held(one)) for one in held.figures}
+        record["held_out"] = {"row": held.row.where, "loads_in_anchor": len(held.fitted.anchor.rows), **latencies}
     record["not_predicted"] = judged.why or None
     notes = [*_notes(session, found), *_verdict(judged), *above_notes(judged.scored)]
     return Report(record=record, tables=tables, notes=notes, rows=[dict(line) for line in lines])
@@ -48,32 +49,30 @@ class Judged:
         self.scored, self.held, self.why = scored, held, why
 
 
-def _time(value: float | None) -> str:
-    return "-" if value is None else format_time(value)
-
-
 def _measured_table(session: Session, found: Sequence[tuple[MeasuredLoad, Figures | None]]) -> Table:
-    rows = []
-    for one, known in found:
-        cells = [str(one.load.users), f"{known.isl:.0f}" if known else str(one.load.prompt)]
-        cells += [f"{known.osl:.0f}" if known else str(one.load.output), str(known.requests if known else 0)]
-        cells.append(str(known.failed if known else len(one.replies)))
-        for name in ("ttft", "tpot"):
-            statistics = known.latencies[name] if known else {}
-            cells += [_time(statistics.get("mean")), _time(statistics.get("p90"))]
-        cells += [_time(known.latencies["e2el"].get("mean")) if known else "-", f"{known.rate:,.1f}" if known else "-"]
-        rows.append([*cells, "; ".join(one.suspect)])
-    columns = ["users", "prompt", "output", "requests", "failed", "TTFT", "TTFT p90", "TPOT", "TPOT p90"]
-    columns += ["end to end", "tokens/s", "suspect"]
-    told = [
-        at for at, name in enumerate(columns) if name not in _SELDOM or any(row[at] not in ("", "0") for row in rows)
+    """Each load as it was measured; a column that says nothing is left out."""
+    rows = [_measured(one, known) for one, known in found]
+    seldom = {one.label for row in rows for one in row if one.label in _SELDOM and one.shown not in ("", "0")}
+    return side_by_side(_title(session), [[one for one in row if one.label not in _SELDOM - seldom] for row in rows])
+
+
+def _measured(one: MeasuredLoad, known: Figures | None) -> list[Figure]:
+    latencies = known.latencies if known else {}
+    at = [(name, which) for name in ("ttft", "tpot") for which in ("mean", "p90")]
+    return [
+        text("users", str(one.load.users)),
+        text("prompt", f"{known.isl if known else one.load.prompt:.0f}"),
+        text("output", f"{known.osl if known else one.load.output:.0f}"),
+        text("requests", str(known.requests if known else 0)),
+        text("failed", str(known.failed if known else len(one.replies))),
+        *(
+            Figure("", latencies.get(name, {}).get(which), f"{NAMES[name]}{' p90' * (which == 'p90')}", format_time)
+            for name, which in at
+        ),
+        Figure("", latencies.get("e2el", {}).get("mean"), "end to end", format_time),
+        Figure("", known and known.rate, "tokens/s", ",.1f"),
+        text("suspect", "; ".join(one.suspect), left=True),
     ]
-    return Table(
-        title=_title(session),
-        columns=[columns[at] for at in told],
-        rows=[[row[at] for at in told] for row in rows],
-        right=_RIGHT,
-    )
 
 
 def _title(session: Session) -> str:
@@ -84,43 +83,47 @@ def _title(session: Session) -> str:
     return f"measured: {server.model} at {session.settings.address.root}{engine}"
 
 
-def _predicted_table(scored: Sequence[Scored]) -> Table:
-    """Each load beside its prediction from constants alone."""
-    rows = []
-    for one in scored:
-        run = one.row.run
-        cells = [str(run.concurrency), f"{run.prompt:.0f}", f"{run.output:.0f}"] if run else ["-", "-", "-"]
-        for metric in ("ttft", "tpot"):
-            predicted, error = one.prediction.at(metric) if one.prediction else None, one.error(metric)
-            cells += [_time(predicted), "-" if error is None else f"{error:+.1%}"]
-        fast = [f"{name} faster than light" for name in one.impossible]
-        fast += [f"{name} above the measured peaks" for name in one.above_measured]
-        rows.append([*cells, one.refused or ", ".join(fast)])
-    columns = ["users", "prompt", "output", "TTFT predicted", "error", "TPOT predicted", "error ", ""]
-    return Table(title="predicted, without an anchor", columns=columns, rows=rows, right=_RIGHT)
-
-
-def _held_table(held: HeldOut) -> Table:
-    run = held.row.run
-    where = held.row.where
-    if run is not None:
-        users = "1 user" if run.concurrency == 1 else f"{run.concurrency} users"
-        where = f"{users}, {run.prompt:.0f} tokens in, {run.output:.0f} out"
-    rows = [
-        [
-            NAMES[one.metric],
-            _time(one.measured),
-            _time(one.predicted),
-            f"{one.error_before:+.1%}",
-            _time(one.anchored),
-            f"{one.error:+.1%}",
-            "unknown" if one.band is None else f"{_time(one.band[0])} to {_time(one.band[1])}",
-            {None: "-", True: "yes", False: "no"}[one.inside],
-        ]
-        for one in held.figures
+def _predicted(one: Scored) -> list[Figure]:
+    """A load beside its prediction from constants alone."""
+    run, found = one.row.run, one.prediction
+    fast = [f"{name} faster than light" for name in one.impossible]
+    fast += [f"{name} above the measured peaks" for name in one.above_measured]
+    return [
+        Figure("", run and run.concurrency, "users"),
+        Figure("", run and run.prompt, "prompt", ".0f"),
+        Figure("", run and run.output, "output", ".0f"),
+        Figure("", found and found.at("ttft"), "TTFT predicted", format_time),
+        Figure("", one.error("ttft"), "error", "+.1%"),
+        Figure("", found and found.at("tpot"), "TPOT predicted", format_time),
+        Figure("", one.error("tpot"), "error ", "+.1%"),
+        text("", one.refused or ", ".join(fast), left=True),
     ]
-    columns = ["", "measured", "predicted", "error", "anchored", "error ", "80 % band", "inside"]
-    return Table(title=f"held out: {where}", columns=columns, rows=rows, right=_RIGHT)
+
+
+def _held_title(held: HeldOut) -> str:
+    run = held.row.run
+    if run is None:
+        return f"held out: {held.row.where}"
+    users = "1 user" if run.concurrency == 1 else f"{run.concurrency} users"
+    return f"held out: {users}, {run.prompt:.0f} tokens in, {run.output:.0f} out"
+
+
+def _held(one: Compared) -> list[Figure]:
+    """A latency of the load that was held out."""
+    low, high = one.band or (None, None)
+    band = "unknown" if one.band is None else f"{format_time(one.band[0])} to {format_time(one.band[1])}"
+    return [
+        text("", NAMES[one.metric], left=True),
+        Figure("measured_s", one.measured, "measured", format_time),
+        Figure("predicted_s", one.predicted, "predicted", format_time),
+        Figure("error_predicted", one.error_before, "error", "+.1%"),
+        Figure("anchored_s", one.anchored, "anchored", format_time),
+        Figure("error_anchored", one.error, "error ", "+.1%"),
+        Figure("low_s", low),
+        Figure("high_s", high),
+        text("80 % band", band, left=True),
+        text("inside", {None: "-", True: "yes", False: "no"}[one.inside], left=True),
+    ]
 
 
 def _verdict(judged: Judged) -> list[str]:
@@ -218,22 +221,3 @@ def _scored_record(one: Scored) -> dict[str, Any]:
             "error": one.error(metric),
         }
     return record
-
-
-def _held_record(held: HeldOut) -> dict[str, Any]:
-    def of(one: Figure) -> dict[str, Any]:
-        return {
-            "measured_s": one.measured,
-            "predicted_s": one.predicted,
-            "anchored_s": one.anchored,
-            "error_predicted": one.error_before,
-            "error_anchored": one.error,
-            "low_s": one.band[0] if one.band else None,
-            "high_s": one.band[1] if one.band else None,
-        }
-
-    return {
-        "row": held.row.where,
-        "loads_in_anchor": len(held.fitted.anchor.rows),
-        **{one.metric: of(one) for one in held.figures},
-    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import isfinite
 from typing import NamedTuple
 
-from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.answers.emit import base_note, needed, queue_note
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.support import too_few
@@ -35,7 +34,7 @@ from inferplan.reports.plan_figures import (
     shape,
 )
 from inferplan.reports.plan_tiers import tier_lines
-from inferplan.units import format_time
+from inferplan.units import HOURS_PER_MONTH, format_time
 
 
 def answer(plan: Plan) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.option import Option
@@ -18,7 +17,7 @@ from inferplan.planning.verify import Verified
 from inferplan.reports import plots
 from inferplan.reports.plan import BOTTLENECKS
 from inferplan.reports.plan_figures import devices, other_format, shape
-from inferplan.units import format_bytes, format_time
+from inferplan.units import HOURS_PER_MONTH, format_bytes, format_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.figures import Figure, record, side_by_side
 from inferplan.planning.plan import Plan
 from inferplan.planning.question import Chain
@@ -12,7 +11,7 @@ from inferplan.planning.tiering import Tiered
 from inferplan.reports.plan_figures import devices
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.table import Table
-from inferplan.units import format_bytes
+from inferplan.units import HOURS_PER_MONTH, format_bytes
 
 
 def tiers_record(plan: Plan) -> list[dict[str, Any]] | None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
-from inferplan.answers.cost import HOURS_PER_MONTH
 from inferplan.catalog.bills import price_text
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.machines import OWNED, Machine
@@ -17,7 +16,7 @@ from inferplan.serving.class_results import PERCENTILES, at_percentile
 from inferplan.serving.tandem import Answers
 from inferplan.table import Report, Table
 from inferplan.traffic.stages import host_of, rate_of, reach
-from inferplan.units import format_time
+from inferplan.units import HOURS_PER_MONTH, format_time
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end to end"}
 _WHOLE = {"ttft": "anything seen", "e2el": "end to end"}

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.table import Report, Table
 from inferplan.validation.files import Validation
 from inferplan.validation.rows import SHOWN_LIMIT, run_record
@@ -16,10 +17,7 @@ from inferplan.validation.score import GROUPS, METRICS, NAMES, Score, Scored, by
 from inferplan.validation.startup_logs import Line
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_SCORE_COLUMNS = ("rows", "MAPE", "median", "p90", "bias", "in the 80 % band")
-_RIGHT = frozenset({*_SCORE_COLUMNS, "logged", "predicted", "error"})
+    from matplotlib.figure import Figure as Picture
 
 
 def clean(scored: Sequence[Scored]) -> list[Scored]:
@@ -71,19 +69,18 @@ def validation_report(scored: Sequence[Scored], title: str, per_row: bool = Fals
     }
     tables = [_overall(sets, title), *_groups(plain)]
     if per_row:
-        tables.append(_rows_table(scored))
+        tables.append(side_by_side("rows", [_row(one) for one in scored]))
     return Report(record=record, tables=tables, notes=_notes(scored), rows=[row_record(one) for one in scored])
 
 
-def _cells(found: Score) -> list[str]:
-    coverage = "unknown" if found.coverage is None else f"{found.coverage:.0%}"
+def _score(found: Score) -> list[Figure]:
     return [
-        str(found.n),
-        f"{found.mape:.1%}",
-        f"{found.median:.1%}",
-        f"{found.p90:.1%}",
-        f"{found.bias:+.1%}",
-        coverage,
+        text("rows", str(found.n)),
+        Figure("", found.mape, "MAPE", ".1%"),
+        Figure("", found.median, "median", ".1%"),
+        Figure("", found.p90, "p90", ".1%"),
+        Figure("", found.bias, "bias", "+.1%"),
+        Figure("", found.coverage, "in the 80 % band", ".0%", absent="unknown"),
     ]
 
 
@@ -93,21 +90,22 @@ def _overall(sets: Sequence[tuple[str, Sequence[Scored]]], title: str) -> Table:
     for metric, title_of in NAMES.items():
         for name, members in sets:
             found = statistics(members, metric)
-            many = len(found) > 1
-            rows += [[f"{title_of}{f' {which}' if many else ''}, {name}", *_cells(value)] for which, value in found]
-    return Table(title=title, columns=["predicted against measured", *_SCORE_COLUMNS], rows=rows, right=_RIGHT)
+            for which, value in found:
+                said = f"{title_of}{f' {which}' if len(found) > 1 else ''}, {name}"
+                rows.append([text("predicted against measured", said, left=True), *_score(value)])
+    return side_by_side(title, rows)
 
 
 def _groups(scored: Sequence[Scored]) -> list[Table]:
     tables = []
     for group, key in GROUPS.items():
         rows = [
-            [name, NAMES[metric], *_cells(value)]
+            [text(group, name, left=True), text("", NAMES[metric], left=True), *_score(value)]
             for metric in ("ttft", "tpot")
             for name, value in by(scored, key, metric).items()
         ]
-        if len({row[0] for row in rows}) > 1:
-            tables.append(Table(title=f"by {group}", columns=[group, "", *_SCORE_COLUMNS], rows=rows, right=_RIGHT))
+        if len({row[0].shown for row in rows}) > 1:
+            tables.append(side_by_side(f"by {group}", rows))
     return tables
 
 
@@ -151,26 +149,20 @@ def row_record(one: Scored) -> dict[str, Any]:
     return record | {"basis": found.basis if found else None, "notes": list(found.notes) if found else []}
 
 
-def _rows_table(scored: Sequence[Scored]) -> Table:
-    rows = []
-    for one in scored:
-        errors = [one.error(metric) for metric in ("ttft", "tpot")]
-        cells = prediction_cells(one)
-        measured = one.row.measured
-        rows.append(
-            [
-                one.row.where,
-                "" if measured.ttft is None else f"{measured.ttft * 1e3:,.1f}",
-                cells["ttft_predicted_ms"],
-                "" if errors[0] is None else f"{errors[0]:+.1%}",
-                "" if measured.tpot is None else f"{measured.tpot * 1e3:,.2f}",
-                cells["tpot_predicted_ms"],
-                "" if errors[1] is None else f"{errors[1]:+.1%}",
-                one.refused or ("impossible" if one.impossible else "above peaks" if one.above_measured else ""),
-            ]
-        )
-    columns = ["row", "TTFT ms", "predicted", "error", "TPOT ms", "predicted ", "error ", ""]
-    return Table(title="rows", columns=columns, rows=rows, right=frozenset(columns[1:7]))
+def _row(one: Scored) -> list[Figure]:
+    """A row for people: measured and predicted latencies, or why there is no prediction."""
+    cells, measured = prediction_cells(one), one.row.measured
+    said = one.refused or ("impossible" if one.impossible else "above peaks" if one.above_measured else "")
+    return [
+        text("row", one.row.where, left=True),
+        Figure("", measured.ttft, "TTFT ms", lambda seconds: f"{seconds * 1e3:,.1f}", absent=""),
+        text("predicted", cells["ttft_predicted_ms"]),
+        Figure("", one.error("ttft"), "error", "+.1%", absent=""),
+        Figure("", measured.tpot, "TPOT ms", lambda seconds: f"{seconds * 1e3:,.2f}", absent=""),
+        text("predicted ", cells["tpot_predicted_ms"]),
+        Figure("", one.error("tpot"), "error ", "+.1%", absent=""),
+        text("", said, left=True),
+    ]
 
 
 def _notes(scored: Sequence[Scored]) -> list[str]:
@@ -222,23 +214,26 @@ def rows_csv(scored: Sequence[Scored]) -> str:
 
 def log_report(lines: Sequence[Line], title: str) -> Report:
     """Predicted against logged memory."""
-    rows = [[line.name, _quantity(line.logged, line.unit), _quantity(line.predicted, line.unit), f"{line.error:+.1%}"]
-            for line in lines]  # fmt: skip
-    record = {
-        "lines": [
-            {"name": ln.name, "unit": ln.unit, "logged": ln.logged, "predicted": ln.predicted, "error": ln.error}
-            for ln in lines
-        ]
-    }
-    table = Table(title=title, columns=["", "logged", "predicted", "error"], rows=rows, right=_RIGHT)
-    return Report(record=record, tables=[table], rows=record["lines"])
+    found = [_line(line) for line in lines]
+    rows = [record(row) for row in found]
+    return Report(record={"lines": rows}, tables=[side_by_side(title, found)], rows=rows)
+
+
+def _line(line: Line) -> list[Figure]:
+    return [
+        Figure("name", line.name, "", left=True),
+        Figure("unit", line.unit),
+        Figure("logged", line.logged, "logged", lambda value: _quantity(value, line.unit)),
+        Figure("predicted", line.predicted, "predicted", lambda value: _quantity(value, line.unit)),
+        Figure("error", line.error, "error", "+.1%"),
+    ]
 
 
 def _quantity(value: float, unit: str) -> str:
     return f"{value / 2**30:,.2f} GiB" if unit == "bytes" else f"{value:,.2f} {unit}"
 
 
-def scatter(scored: Sequence[Scored], title: str) -> Figure:
+def scatter(scored: Sequence[Scored], title: str) -> Picture:
     """Predicted over measured, TTFT and TPOT, one colour a model; the diagonal and a quarter off it."""
     from inferplan.reports.plots import COLOURS, INK, MARKERS, new_figure
 

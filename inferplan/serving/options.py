@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.features import those
-from inferplan.fields import Whole, ask, part, require_limits
+from inferplan.fields import Text, Whole, ask, part, require_limits
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
-from inferplan.serving.techniques.tiers import CacheTier
+from inferplan.serving.techniques.tiers import FORM, CacheTier, parse_tier
 from inferplan.traffic.requests import Slo
 
 MOST_PROCESSES = 1024
@@ -32,7 +32,16 @@ class Options:
     speculation: Speculation = PLAIN
     hit_rate: float = 0.0
     host: HostTier | None = part(HostTier, None)
-    tiers: tuple[CacheTier, ...] = ()
+    tiers: tuple[CacheTier, ...] = ask(
+        "--cache-tier",
+        Text(parse_tier),
+        "A tier for what the device's cache drops, repeated from the nearest down: host:200GB:50GB/s, "
+        "ssd:2TB:6GB/s:100us:0.1USD/GB-month, store:20TB:10GB/s:1ms:shared. Of each device; a shared one is one for "
+        "all replicas.",
+        (),
+        metavar=FORM,
+        several=True,
+    )
     lora_bandwidth: float | None = None
     """Bytes a second of the link that brings adapters to a device; ``None`` for the host link on file."""
     structured: Structured | None = part(Structured, None)

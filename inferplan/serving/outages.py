@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.errors import UsageError
+from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.class_results import percentile_beside
 from inferplan.serving.failures import Outage
@@ -333,3 +333,22 @@ def anew_late(seen: Outages) -> tuple[int, int]:
     """Requests that began anew, and those of them that miss a limit."""
     again = seen.anew > 0
     return int(np.sum(again)), int(np.sum(again & ~seen.within))
+
+
+def unrecovered(result: SimulationResult) -> InfeasibleError | None:
+    """The error of a fleet that is not as before when the last request comes."""
+    seen = Outages(result)
+    if seen.recovered:
+        return None
+    if not seen.filled:
+        return InfeasibleError(
+            f"not recovered: no request was done before the failure at {result.outages[0].at:,.4g} s",
+            because="what the fleet had by then is less than what it has at this load, so no backlog falls to it",
+            hint=f"a later --fail: a request takes {seen.typical:,.3g} s",
+        )
+    waiting = seen.in_fleet(seen.end, seen.end)[1]
+    return InfeasibleError(
+        "not recovered: the backlog of a failure is not gone when the last request comes",
+        because=f"{waiting:,} requests are in the fleet then, {seen.level:,.1f} on average before the failure",
+        hint="more --requests where it falls, more --replicas or a lower --rate where it does not",
+    )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from inferplan.errors import UsageError
-from inferplan.fields import Text, Topic, Whole, ask, need
-from inferplan.lists import parse_counts, parse_values
 from inferplan.traffic.clipped import (
     gamma_above,
     gamma_moments,
@@ -20,9 +18,7 @@ from inferplan.traffic.clipped import (
 )
 from inferplan.traffic.conversations import Ints
 from inferplan.traffic.requests import LengthKind, Lengths, parse_lengths
-
-MARKER = 1
-"""Tokens that end a thought: ``</think>`` is one token of Qwen3's vocabulary, 151668 (its model card)."""
+from inferplan.traffic.thoughts import MARKER, ThoughtsAsked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,43 +126,10 @@ class ReasoningLengths(Lengths):
         return replace(self, budget=budget, end=MARKER if budget is None else self.end)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ThoughtsAsked:
-    """Thoughts as they are asked for. tokens: a distribution of lengths as text. budget, end: of
-    :class:`ReasoningLengths`."""
-
-    topic: ClassVar = Topic("thoughts", "nobody thinks", "--thinking-tokens lognormal:4k:0.8")
-    tokens: str = field(
-        metadata=need(
-            "--thinking-tokens",
-            Text(),
-            "Tokens of thought before the answer, which --output is then: 4k, lognormal:4k:0.8, ...",
-            metavar="LENGTHS",
-        )
-    )
-    budget: int | None = ask("--thinking-budget", Whole(), "Most tokens of a thought, which is cut there.", None)
-    end: int = ask(
-        "--thinking-end",
-        Whole(),
-        "Tokens that the engine writes where it cuts a thought, the marker of its end among them. [1]",
-        MARKER,
-    )
-
-    def before(self, answer: Lengths, ratio_min: float = 1.0) -> ReasoningLengths:
-        """What is written for a request whose answer is as long; ratio_min: of plain lengths, as their parser takes."""
-        thought = parse_lengths(self.tokens, ratio_min)
-        return ReasoningLengths(thought=thought, answer=answer, budget=self.budget, end=self.end)
-
-
-NO_BUDGET = "none"
-"""The word for a thought that nothing cuts."""
-
-
-def parse_budgets(text: str) -> tuple[int | None, ...]:
-    """Budgets of thought: counts, or ``none`` for no end. Raises ``UsageError`` for what is no count."""
-    words = parse_values(text)
-    found = [None if word == NO_BUDGET else parse_counts(word, "--thinking-budget", 1)[0] for word in words]
-    return tuple(dict.fromkeys(found))
+def outputs_of(asked: ThoughtsAsked, answer: Lengths, ratio_min: float = 1.0) -> ReasoningLengths:
+    """What is written for a request whose answer is as long; ratio_min: of plain lengths, as their parser takes."""
+    thought = parse_lengths(asked.tokens, ratio_min)
+    return ReasoningLengths(thought=thought, answer=answer, budget=asked.budget, end=asked.end)
 
 
 def before_answer(lengths: Lengths, share: float) -> float:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from inferplan.catalog.assemble import load_anchor
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.anchoring import anchored
+from inferplan.fields import Switch, Text, Whole, ask
+from inferplan.serving.options import MOST_PROCESSES
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.predict import Prediction, for_row, predict_run
 from inferplan.validation.rows import Row
@@ -23,13 +25,21 @@ _FEW = 24
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
     """With which constants rows are priced. ``calibration``: a file instead of the device's own; ``ideal``: none;
-    ``anchor``: a file of measured runs of the rows' system.
+    ``anchor``: a file of measured runs of the rows' system. processes: ``None`` for all cores.
     """
 
-    calibration: str | None = None
-    ideal: bool = False
-    processes: int | None = None
-    anchor: str | None = None
+    calibration: str | None = ask("--calibration", Text(), "Fitted constants [those of the GPU].", None, metavar="FILE")
+    anchor: str | None = ask(
+        "--anchor",
+        Text(),
+        "Measured runs of this system, which correct it (inferplan anchor fit).",
+        None,
+        metavar="FILE",
+    )
+    ideal: bool = ask(
+        "--ideal", Switch(), "Price without fitted constants: every efficiency 1, every overhead 0.", False
+    )
+    processes: int | None = ask("--jobs", Whole(most=MOST_PROCESSES), "Processes that simulate rows [all cores].", None)
 
 
 def price_row(row: Row, pricing: Pricing) -> Scored:

@@ -71,9 +71,7 @@ def test_a_plan_says_how_far_it_is_where_somebody_looks(tmp_path: Path) -> None:
     os.close(theirs)
     seen = os.read(ours, 100_000).decode()
     os.close(ours)
-    assert (
-        "simulating the cheapest candidates" in seen
-    )  # the last thing said: what came before may be over before it is drawn
+    assert "simulations" in seen
     assert json.loads(done.stdout)["plan"]
 
 

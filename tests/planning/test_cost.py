@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from inferplan.answers.cost import HOURS_PER_MONTH, ApiPrice, Cost, Energy, Rates
+from inferplan.answers.cost import ApiPrice, Cost, Energy, Rates
 from inferplan.catalog.bills import Bill, Offer
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import UsageError
+from inferplan.units import HOURS_PER_MONTH
 
 RATES = Rates(requests=2.0, prompt=1000.0, output=500.0)
 OFFER = Offer(gpu="h100-sxm", gpus=None, per_hour=3.6, currency="USD", term="stated", source="--price")

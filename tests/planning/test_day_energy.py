@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferplan.answers.energy import EnergyAsked
 from inferplan.answers.power import run_energy
 from inferplan.catalog.assemble import assemble
 from inferplan.catalog.carbon import Carbon, grid_of
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.errors import InputFileError
 from inferplan.planning.day import Day, DayAsked, DayEnergy, simulate_day
 from inferplan.serving.cold_start import ColdStart

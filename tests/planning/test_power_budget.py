@@ -9,8 +9,8 @@ from math import inf
 import pytest
 
 import inferplan
-from inferplan.answers.energy import EnergyAsked
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.energy import EnergyAsked
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.constraints import WithinPower

@@ -10,7 +10,6 @@ import pytest
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
-from inferplan.cli.tier_options import sizes_of
 from inferplan.errors import UsageError
 from inferplan.planning import finalists
 from inferplan.planning import verify as verified
@@ -29,7 +28,7 @@ from inferplan.reports.plan_record import deployment_record
 from inferplan.reports.plan_tiers import tier_lines, tiers_record, tiers_table
 from inferplan.serving.batch_means import Precision
 from inferplan.serving.options import Options
-from inferplan.serving.techniques.tiers import CacheTier, TierPrice
+from inferplan.serving.techniques.tiers import CacheTier, TierPrice, parse_sizes
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import Lengths, SharedPrefix, Slo
 from tests.cases import for_each
@@ -118,7 +117,7 @@ def test_the_cheapest_is_of_those_that_have_a_price(options: list[Option]) -> No
 
 def test_sizes_become_chains() -> None:
     """Two tiers of two sizes each, of which 0 is none: three chains beside none."""
-    given = [sizes_of("host:0,20GB:25GB/s:0.004USD/GB-hour"), sizes_of("ssd:0,1TB:6GB/s:100us:shared")]
+    given = [parse_sizes("host:0,20GB:25GB/s:0.004USD/GB-hour"), parse_sizes("ssd:0,1TB:6GB/s:100us:shared")]
     chains = chains_of_sizes(given)
     assert [[(tier.name, tier.capacity) for tier in chain] for chain in chains] == [
         [("ssd", 1e12)],
@@ -127,7 +126,7 @@ def test_sizes_become_chains() -> None:
     ]
     assert chains[1][0] == HOST and chains[0][0].shared
     with pytest.raises(UsageError, match="more than a plan tries"):
-        chains_of_sizes([sizes_of(f"host:{','.join(f'{n}GB' for n in range(1, MOST_CHAINS + 2))}:25GB/s")])
+        chains_of_sizes([parse_sizes(f"host:{','.join(f'{n}GB' for n in range(1, MOST_CHAINS + 2))}:25GB/s")])
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ capacity for all, in which a token lies once. Each device loads its own part of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from inferplan.serving.run_figures import RunFigures
 from inferplan.serving.techniques.offload import bytes_per_token
 from inferplan.traffic.requests import Requests
 from inferplan.traffic.reuse import hit_curve
+from inferplan.units import HOURS_PER_MONTH, parse_quantity
 from inferplan.work.parallel import Parallelism
 
 Served = tuple[Deployment, Deployment | None]
@@ -26,6 +28,8 @@ Served = tuple[Deployment, Deployment | None]
 
 
 GIGA = 1e9
+FORM = "NAME:CAPACITY:BANDWIDTH[:LATENCY][:PRICE][:shared]"
+_PRICE = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([A-Z]{3})/(GB|TB)-(hour|month)", re.ASCII)
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 """Of what a cache without end finds, those whose capacity a curve of hit rates is shown at."""
 
@@ -100,6 +104,48 @@ class CacheTier:
             "token_bytes": loaded_bytes(served),
             "cost_per_hour": self.cost(devices),
         }
+
+
+def parse_tier(text: str) -> CacheTier:
+    """``ssd:2TB:6GB/s:100us:0.1USD/GB-month``. Raises ``UsageError`` for what is no tier."""
+    if "," in text.rpartition("/")[0]:
+        raise UsageError(f"--cache-tier {text} has several sizes", hint="one here, or inferplan plan for several")
+    return _tier(text)
+
+
+def parse_sizes(text: str) -> list[CacheTier]:
+    """One tier in each of its sizes, of which 0 is none at all: ``host:0,256GB,1TB:50GB/s``."""
+    name, _, rest = text.partition(":")
+    sizes, _, more = rest.partition(":")
+    return [_tier(f"{name}:{'0B' if size.strip() == '0' else size}:{more}") for size in sizes.split(",")]
+
+
+def _tier(text: str) -> CacheTier:
+    name, *parts = text.split(":")
+    shared = parts[-1:] == ["shared"]
+    parts = parts[: len(parts) - shared]
+    price = _price(name, parts.pop()) if len(parts) > 2 and "-" in parts[-1] else None
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or not 2 <= len(parts) <= 3:
+        raise UsageError(f"--cache-tier {text!r} is not {FORM}", hint="ssd:2TB:6GB/s:100us")
+    try:
+        found = [parse_quantity(part, unit) for part, unit in zip(parts, ("bytes", "bytes/s", "seconds"))]
+    except ValueError as error:
+        raise UsageError(f"--cache-tier {name}: {error}") from None
+    latency = found[2] if len(found) == 3 else 0.0
+    return CacheTier(name=name, capacity=found[0], bandwidth=found[1], latency=latency, shared=shared, price=price)
+
+
+def _price(name: str, text: str) -> TierPrice:
+    """``0.1USD/GB-month``."""
+    match = _PRICE.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"--cache-tier {name}: {text!r} is no price of what is kept",
+            hint="3USD/GB-month, 0.004USD/GB-hour, 80EUR/TB-month",
+        )
+    number, currency, size, time = match.groups()
+    units = {"GB": 1.0, "TB": 1e3, "hour": 1.0, "month": HOURS_PER_MONTH}
+    return TierPrice(float(number) / (units[size] * units[time]), currency)
 
 
 def loaded_bytes(served: Sequence[Deployment | None]) -> float:

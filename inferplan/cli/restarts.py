@@ -1,17 +1,19 @@
-"""Options that say what a replica takes to start; ``day``, ``simulate`` and ``plan`` have them."""
+"""What a replica takes to start, for ``day``, ``simulate`` and ``plan``; runs with replicas that fail."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inferplan.cli.declared import quantity
 from inferplan.errors import UsageError
-from inferplan.fields import made_of
-
-if TYPE_CHECKING:
-    from inferplan.estimate.deployment import Deployment
-    from inferplan.serving.cold_start import ColdStart
+from inferplan.estimate.deployment import Deployment
+from inferplan.fields import made_if_asked, made_of
+from inferplan.serving.autoscaling import Schedule
+from inferplan.serving.cold_start import ColdStart, StartAsked, weights_of
+from inferplan.serving.failures import FailuresAsked
+from inferplan.serving.options import Options
 
 
 def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: str) -> ColdStart | None:
@@ -19,8 +21,6 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: 
 
     Without a deployment its weights are still to be said.
     """
-    from inferplan.serving.cold_start import ColdStart, StartAsked, weights_of
-
     asked = made_of(StartAsked, values)
     all_of_it = quantity(values[whole.removeprefix("--").replace("-", "_")], "seconds", whole)
     bandwidth, rest, measured = asked.bandwidth, asked.engine, ""
@@ -44,3 +44,23 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: 
         )
     weights = 0.0 if deployment is None else weights_of(deployment)
     return ColdStart(rest=rest, measured=measured, weights=weights, bandwidth=bandwidth)
+
+
+def with_failures(options: Options, values: dict[str, Any], deployment: Deployment) -> Options:
+    """The run with replicas that fail, where any do: those of the deployment are there when it begins."""
+    asked, restart = made_if_asked(FailuresAsked, values), cold_start_of(values, deployment, "--restart")
+    if asked is None:
+        if restart is not None:
+            raise UsageError("a time to restart is of replicas that fail, and none does", hint="--fail 600s")
+        return options
+    if restart is None:
+        raise UsageError(
+            "what fails is back after a time to restart, and none is given",
+            because="nobody knows it without your storage and your engine",
+            hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
+        )
+    scaling = Schedule(changes=((0.0, deployment.parallel.replicas),), cold_start=restart.seconds)
+    fleet = replace(options.fleet, scaling=scaling, failures=asked.on(deployment))
+    named = values["slo"] or values["workload"]  # of which the percentile is
+    slo = options.slo if named else replace(options.slo, percentile=95.0)
+    return replace(options, fleet=fleet, trim=False, slo=slo)

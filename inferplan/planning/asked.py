@@ -1,0 +1,258 @@
+"""A plan as options ask for it, beside its load: where to look, and how replicas are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import get_args
+
+from inferplan.catalog.assemble import NATIVE, Request, precision_of
+from inferplan.catalog.files import device_name, load_hardware, load_model
+from inferplan.errors import UsageError
+from inferplan.fields import Quantity, Real, Switch, Text, Whole, Words, ask
+from inferplan.lists import parse_copies, parse_counts, parse_values
+from inferplan.planning.confidence import MIDDLE
+from inferplan.planning.option import Sizing
+from inferplan.planning.power import PowerBudget
+from inferplan.planning.redundancy import Survive
+from inferplan.serving.cold_start import ColdStart
+from inferplan.serving.routing import Routing
+from inferplan.work.parallel import MOST_DEGREE
+
+_MOST_TRIED = 256
+"""Values of a degree or a budget that a search tries: each goes with each of the others."""
+Counts = tuple[int, ...] | None
+"""The values that are named; ``None`` where none are."""
+
+
+def _tried(option: str) -> Text:
+    return Text(lambda text: tuple(parse_counts(text, option, _MOST_TRIED)))
+
+
+def _copies(text: str) -> tuple[int, ...]:
+    """None and the numbers of copies that are named."""
+    return tuple(dict.fromkeys((0, *parse_copies(text))))
+
+
+def _caps(text: str) -> tuple[float, ...]:
+    found = tuple(Quantity("watts", above=True).read("--power-cap", one) for one in parse_values(text))
+    if not found:
+        raise UsageError(f"--power-cap {text!r} names no watts", hint="--power-cap 700W,500W")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceAsked:
+    """Where to look; the fields are those of :class:`inferplan.planning.space.Space`.
+
+    Raises ``UsageError`` for degrees that need more devices than ``most``.
+    """
+
+    gpus: tuple[str, ...] = ask(
+        "--gpu",
+        Text(lambda text: tuple(map(device_name, parse_values(text)))),
+        "Accelerators [data-centre GPUs of the first price list].",
+        (),
+        metavar="LIST",
+    )
+    quants: tuple[str | None, ...] | None = ask(
+        "--quant",
+        Text(lambda text: tuple(None if one == NATIVE else one for one in parse_values(text)) or None),
+        "Formats; native is the checkpoint's own [native, fp8, nvfp4 or mxfp4 where the device has them].",
+        None,
+        metavar="LIST",
+    )
+    kv: str | None = ask(
+        "--kv",
+        Text(),
+        "Format of the KV cache [that of --quant: most are wide, also nvfp4's].",
+        None,
+        metavar="FORMAT",
+    )
+    most: int | None = ask(
+        "--most",
+        Whole(most=MOST_DEGREE),
+        "Largest number of GPUs in one replica [8, or what the degrees make].",
+        None,
+    )
+    tp: Counts = ask("--tp", _tried("--tp"), "Tensor parallelism [1,2,4,...].", None, metavar="COUNTS")
+    pp: Counts = ask("--pp", _tried("--pp"), "Pipeline stages [1,2,4,...].", None, metavar="COUNTS")
+    ep: Counts = ask("--ep", _tried("--ep"), "Expert groups [1 and all ranks].", None, metavar="COUNTS")
+    dp: Counts = ask(
+        "--dp", _tried("--dp"), "Attention data parallelism [1,2,4,... for experts].", None, metavar="COUNTS"
+    )
+    redundant: tuple[int, ...] = ask(
+        "--redundant-experts",
+        Text(_copies),
+        "Copies of popular experts (EPLB) to try, beside none, where experts are spread.",
+        (0,),
+        metavar="COUNTS",
+    )
+    two_batches: bool = ask(
+        "--two-batch-overlap",
+        Switch(),
+        "Try two half batches that overlap, beside whole ones, where attention ranks exchange experts' rows.",
+        False,
+    )
+    prefill_redundant: Counts = ask(
+        "--prefill-redundant-experts",
+        Text(_copies),
+        "The copies to try in a pool of its own for prompts. [as the others]",
+        None,
+        metavar="COUNTS",
+    )
+    prefill_two_batches: bool | None = ask(
+        "--prefill-two-batch-overlap",
+        Switch(both=True),
+        "Whether two half batches are tried in a pool of its own for prompts. [as the others]",
+        None,
+    )
+    budgets: Counts = ask(
+        "--token-budget", _tried("--token-budget"), "Tokens of a step [512 to 16384].", None, metavar="COUNTS"
+    )
+    slots: tuple[int, ...] = ask(
+        "--max-loras",
+        _tried("--max-loras"),
+        "Adapters in device memory at once, each tried [1].",
+        (),
+        metavar="COUNTS",
+    )
+    aggregated: bool = ask("--aggregated", Switch(), "Do not consider separate prefill and decode pools.", False)
+    caps: tuple[float, ...] = ask(
+        "--power-cap",
+        Text(_caps),
+        "Watts of each device to try, instead of its TDP: 700W,500W,400W.",
+        (),
+        metavar="LIST",
+    )
+    routing: Routing | None = ask(
+        "--routing",
+        Words(get_args(Routing)),
+        "Which replica gets a request, simulated together; no separate pools then [one after another, later turns of "
+        "a conversation where the first went].",
+        None,
+    )
+    calibration: str | None = ask(
+        "--calibration", Text(), "Fitted constants [those of each GPU, if any are on file].", None, metavar="FILE"
+    )
+    anchor: str | None = ask(
+        "--anchor",
+        Text(),
+        "Measured runs of one of the candidates, which correct it (inferplan anchor fit); no separate pools then.",
+        None,
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        asked, given = self.most, self._given
+        over = [f"--{name} {max(counts)}" for name, counts in given.items() if asked and max(counts) > asked]
+        if asked and not over and self._least > asked:
+            over = [" ".join(f"--{name} {min(counts)}" for name, counts in given.items() if name != "ep")]
+        if over:
+            raise UsageError(
+                f"{over[0]} needs more devices than --most {asked}",
+                because="--most is the largest number of GPUs in one replica",
+                hint=f"--most {max(self._least, *(max(counts) for counts in given.values()))}, or smaller degrees",
+            )
+
+    @property
+    def degrees(self) -> dict[str, Counts]:
+        """Degrees of parallelism by name."""
+        return {"tp": self.tp, "pp": self.pp, "ep": self.ep, "dp": self.dp}
+
+    @property
+    def _given(self) -> dict[str, tuple[int, ...]]:
+        return {name: counts for name, counts in self.degrees.items() if counts}
+
+    @property
+    def _least(self) -> int:
+        """Devices that the smallest degrees need; experts live on the same ones."""
+        return prod(min(counts) for name, counts in self._given.items() if name != "ep")
+
+    @property
+    def largest(self) -> int:
+        """Devices of the largest replica: as many as the degrees make where that is not asked for."""
+        return self.most or max(8, self._least, *(max(counts) for counts in self._given.values()))
+
+    @property
+    def roles(self) -> tuple[tuple[str, str], ...]:
+        """Formats of tensor roles, as a request has them."""
+        return (("kv", self.kv),) if self.kv else ()
+
+    def require_formats(self, model: str, gpus: Sequence[str]) -> None:
+        """Raise ``UsageError`` for a format that the model cannot have."""
+        for quant in self.quants or ((None,) if self.roles else ()) if gpus else ():
+            request = Request(model=model, gpu=gpus[0], quant=quant, roles=self.roles)
+            precision_of(request, load_model(model), load_hardware(gpus[0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizingAsked:
+    """How replicas are counted, as :class:`inferplan.planning.option.Sizing`. survive: so many replicas, or ``node``.
+    mtbf: seconds between failures of one GPU."""
+
+    utilisation: float | None = ask(
+        "--utilisation", Real(), "Share of its capacity to load a replica with [0.8; offline 0.95].", None
+    )
+    confidence: float = ask(
+        "--confidence",
+        Real(),
+        "Chance that the limits are kept, as far as the error is known: 0.5 is the prediction, 0.9 its slow end.",
+        MIDDLE,
+        shown=True,
+    )
+    spare: int = ask("--spare", Whole(0, MOST_DEGREE), "Replicas beyond those needed, unchecked (N+1) [0].", 0)
+    survive: str | None = ask(
+        "--survive",
+        Text(),
+        "Keep the limits, simulated, while so many replicas are lost at a time, or those of a node: 1, node. No "
+        "separate pools then.",
+        None,
+        metavar="WHAT",
+    )
+    restart: float | None = ask(
+        "--restart", Quantity("seconds"), "With it: until what is lost takes requests again.", None
+    )
+    mtbf: float | None = ask(
+        "--mtbf",
+        Quantity("seconds"),
+        "Mean time between failures of one GPU, whatever stops it, such as 2000d.",
+        None,
+    )
+
+    def sizing(self, offline: bool, power: PowerBudget | None, start: ColdStart | None, gpus: Iterable[str]) -> Sizing:
+        """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived`."""
+        return Sizing(
+            utilisation=self.utilisation if self.utilisation is not None else 0.95 if offline else 0.8,
+            spare=self.spare,
+            confidence=self.confidence,
+            power=power,
+            survive=self._survived(start, gpus),
+        )
+
+    def _survived(self, start: ColdStart | None, gpus: Iterable[str]) -> Survive | None:
+        """What shall be survived. Raises ``UsageError`` for options that say nothing without it, and for nodes of GPUs
+        of which nobody says how many stand in one.
+        """
+        what = self.survive
+        if what is None:
+            if start is not None or self.mtbf is not None:
+                raise UsageError("a time to restart or between failures is of what is survived", hint="--survive 1")
+            return None
+        if what != "node" and not (what.isdecimal() and 1 <= int(what) <= MOST_DEGREE):
+            raise UsageError(f"--survive {what} is neither a number of replicas nor a node", hint="--survive 1")
+        unknown = [gpu for gpu in gpus if load_hardware(gpu).node is None]
+        if what == "node" and unknown:
+            raise UsageError(
+                f"nobody says how many {' or '.join(unknown)} stand in one node",
+                because="sites differ, and their hardware files have none",
+                hint="--survive K for so many replicas, or other devices (--gpu h100-sxm)",
+            )
+        if start is None:
+            raise UsageError(
+                "what is lost is back after a time to restart, and none is given",
+                because="nobody knows it without your storage and your engine",
+                hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
+            )
+        return Survive(start=start, replicas=None if what == "node" else int(what), mtbf=self.mtbf)
