@@ -155,7 +155,7 @@ def planned(slo: Slo) -> Plan:
 def fleet(found: Plan, replicas: int, slo: Slo) -> SimulationResult:
     """So many replicas under ``1/utilisation`` times the load, all of them, each session on one of them."""
     loop = OpenLoop(rate=RATE / UTILISATION)
-    requests = replace(BUSY_LOAD, arrivals=loop, sessions_count=1600, seed=7).requests()
+    requests = replace(BUSY_LOAD, arrivals=loop, sessions_count=800, seed=7).requests()
     served = replace(found.option.deployment, parallel=Parallelism(replicas=replicas))
     flags = Flags(max_num_seqs=found.best.slots, max_num_batched_tokens=found.option.budget)
     return simulate(served, requests, flags, Options(fleet=Fleet(routing="sticky"), slo=slo, trim=True))

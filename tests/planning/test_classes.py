@@ -65,7 +65,7 @@ def fleet(found: Plan, replicas: int, load: float, seed: int = 5) -> SimulationR
     """So many replicas of a plan, all of them simulated under a multiple of the load."""
     best, demand = found.best, found.question.demand
     deployment = replace(best.option.deployment, parallel=Parallelism(replicas=replicas))
-    traffic = demand.traffic(RATE * load, 60_000, seed=seed)
+    traffic = demand.traffic(RATE * load, 20_000, seed=seed)
     flags = Flags(max_num_seqs=best.slots, max_num_batched_tokens=best.option.budget, queue=demand.queue)
     return simulate(deployment, traffic, flags, Options(trim=True))
 
@@ -125,8 +125,8 @@ def test_what_the_plan_says_of_a_class_is_what_the_fleet_does(found: Plan) -> No
 
 def test_two_equal_classes_are_one() -> None:
     kinds = [replace(SHORT, name=name, share=share) for name, share in (("a", 0.5), ("b", 0.5))]
-    two, one = plan(asked(*kinds, rate=200.0)), plan(asked(replace(SHORT, share=1.0), rate=200.0))
-    none = asked(replace(SHORT, share=1.0), rate=200.0)
+    two, one = plan(asked(*kinds, rate=100.0)), plan(asked(replace(SHORT, share=1.0), rate=100.0))
+    none = asked(replace(SHORT, share=1.0), rate=100.0)
     none = replace(none, demand=replace(none.demand, classes=(), prompt=SHORT.prompt, output=SHORT.output))
     assert two.option.replicas == one.option.replicas == plan(none).option.replicas
 
@@ -192,7 +192,7 @@ def kept_at(found: Plan, replicas: int, load: float) -> list[float]:
     """As :func:`kept`, of a plan at its own rate, of the classes with limits."""
     best, demand = found.best, found.question.demand
     deployment = replace(best.option.deployment, parallel=Parallelism(replicas=replicas))
-    traffic = demand.traffic((demand.rate or 0.0) * load, 6_000, seed=5)
+    traffic = demand.traffic((demand.rate or 0.0) * load, 3_000, seed=5)
     flags = Flags(max_num_seqs=best.slots, max_num_batched_tokens=best.option.budget, queue=demand.queue)
     run = simulate(deployment, traffic, flags, Options(trim=True))
     records, of = run.records, np.asarray(run.records.of)[run.counted]

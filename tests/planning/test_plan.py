@@ -34,7 +34,7 @@ from tests.cases import for_each
 from tests.json_page import listed
 
 SLO = Slo(ttft=0.4, tpot=0.03, percentile=95.0)
-DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
+DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=10.0)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def brute(space: Space, demand: Demand, slo: Slo, sizing: Sizing, prices: PriceB
     best, points = math.inf, []
     for _, deployment in candidates(space, Rejections()):
         axes = axes_for(deployment, list(space.budgets))
-        for batch, budget in itertools.product(axes.batch[::9], axes.budget):
+        for batch, budget in itertools.product(axes.batch[::15], axes.budget):
             one = point(deployment, demand, slo.percentile, int(batch), int(budget))
             if one.memory_use[0, 0] > 1 or one.prefill_use[0, 0] >= 1 or one.concurrency[0, 0] > one.slots:
                 continue
@@ -99,7 +99,7 @@ def test_the_search_finds_what_brute_force_finds(
 
     def thinned(deployment, budgets=None, longest: float = 0.0):
         axes = axes_for(deployment, budgets, longest)
-        return replace(axes, batch=axes.batch[::9])
+        return replace(axes, batch=axes.batch[::15])
 
     monkeypatch.setattr("inferplan.planning.search.axes_for", thinned)
     found = search(space, Stream(demand, slo, sizing), prices)

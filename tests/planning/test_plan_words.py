@@ -24,7 +24,8 @@ from inferplan.reports.plan_notes import alternative, key_figures, recommendatio
 from tests.cases import for_each
 
 LIMITS = ["--ttft", "800ms", "--tpot", "50ms"]
-LOAD = ["--rate", "20", "--prompt", "1024", "--output", "200", *LIMITS]
+RATE = 8.0
+LOAD = ["--rate", f"{RATE:g}", "--prompt", "1024", "--output", "200", *LIMITS]
 MEASURED = ["--gpu", "h100-sxm", "--most", "2", "--aggregated", "--prices", "aws-us-east-1"]
 SMALL = ["--gpu", "h100-sxm,l40s", "--most", "2", "--aggregated", "--prices", "aws-us-east-1"]
 
@@ -48,7 +49,7 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
     month = record["cost"]["per_hour"] * 730
     answer = part(html, "answer")
     assert f"{month:,.0f} USD a month" in answer
-    assert "At 20 requests a second, 95 of 100 requests" in answer
+    assert "At 8 requests a second, 95 of 100 requests" in answer
     low, high = re.findall(r"between ([\d.]+) and ([\d.]+) times", part(html, "risk"))[0]
     assert float(low) < 1 < float(high)
     assert "To be safe in 9 of 10 cases" in part(html, "alternative")
@@ -78,22 +79,22 @@ def test_pictures_have_the_figures_of_the_tables(small_plan: Plan) -> None:
     drawn = {title: figure.axes[0] for title, _, figure in plan_pictures._figures(small_plan)}
     table = {row["load"]: row for row in small_plan.sensitivity}
     dots = drawn["Replicas against load"].lines[1].get_xydata()
-    assert dots.tolist() == [[load * 20.0, row["replicas_needed"]] for load, row in table.items()]
+    assert dots.tolist() == [[load * RATE, row["replicas_needed"]] for load, row in table.items()]
     capacity = small_plan.capacity
     assert capacity is not None
     for load, count in drawn["Replicas against load"].lines[0].get_xydata().tolist():
-        carried = capacity.factor * 20.0 / small_plan.option.replicas
+        carried = capacity.factor * RATE / small_plan.option.replicas
         assert load <= count * carried * small_plan.question.sizing.utilisation * (1 + 1e-9)
     ttft = dict(drawn["TTFT against load"].lines[0].get_xydata().tolist())
-    assert ttft[20.0] == pytest.approx(1e3 * small_plan.best.achieved["ttft"], rel=1e-12)
-    assert ttft[16.0] == pytest.approx(1e3 * table[0.8]["ttft_s"], rel=1e-12)
+    assert ttft[RATE] == pytest.approx(1e3 * small_plan.best.achieved["ttft"], rel=1e-12)
+    assert ttft[0.8 * RATE] == pytest.approx(1e3 * table[0.8]["ttft_s"], rel=1e-12)
     assert drawn["Cost"].patches[0].get_width() == pytest.approx(730 * (small_plan.option.cost or 0), rel=1e-12)
 
 
 @pytest.fixture(scope="module")
 def small_plan() -> Plan:
     limits = {"ttft": 0.8, "tpot": 0.05}
-    return inferplan.make_plan("llama-3.1-8b", 1024, 200, ["h100-sxm", "l40s"], rate=20.0, most=2, **limits)
+    return inferplan.make_plan("llama-3.1-8b", 1024, 200, ["h100-sxm", "l40s"], rate=RATE, most=2, **limits)
 
 
 def test_key_figures_are_the_plan(small_plan: Plan) -> None:

@@ -94,8 +94,7 @@ CATALOGUE = [
 ]
 
 
-@for_each("ideal", [True, False], ids=["ideal", "calibrated"])
-@for_each(("model", "gpu", "degrees"), CATALOGUE, ids=[f"{m}-{g}-{d}" for m, g, d in CATALOGUE])
+@for_each(("model", "gpu", "degrees", "ideal"), [*((*one, False) for one in CATALOGUE), (*CATALOGUE[1], True)])
 def test_terms_are_the_numbers_of_the_catalogue(model: str, gpu: str, degrees: dict[str, int], ideal: bool) -> None:
     """With every engine's memory; times are the same under all of them."""
     request = Request(model=model, gpu=gpu, ideal=ideal, parallel=Parallelism(**degrees))

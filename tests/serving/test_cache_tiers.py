@@ -325,7 +325,7 @@ def test_what_tiers_are_worth_is_what_can_leave_with_and_without() -> None:
     lengths = {"prompt": parse_lengths("160"), "output": parse_lengths("32")}
     traffic = Traffic(arrivals=OpenLoop(rate=0.02), requests_count=120, prefix=SharedPrefix(turns=4), **lengths)
     made = plain(capacity=1200, prefix_caching=True, parallel=Parallelism(replicas=2))
-    short = Precision(fewest=100, most=600)
+    short = Precision(fewest=100, most=300)
     bare = simulate_load(made, traffic, precision=short).capacity_rate
     assert bare is not None
     for size, (low, high) in ((0.0, (0.97, 1.03)), (1e9, (1.7, 1920 / 816))):

@@ -87,10 +87,10 @@ def test_two_priorities_wait_as_cobham_says(
     first, both = rate * shares[0] * times[0], load
     expected = [residual / (1 - first), residual / ((1 - first) * (1 - both))]
     runs = [
-        simulate(plain(), traffic(classes, rate, 60_000, seed), Flags(max_num_seqs=1, queue="priority"))
+        simulate(plain(), traffic(classes, rate, 30_000, seed), Flags(max_num_seqs=1, queue="priority"))
         for seed in (1, 2)
     ]
-    assert np.mean([mean_waits(run) for run in runs], axis=0) == pytest.approx(expected, rel=0.03)
+    assert np.mean([mean_waits(run) for run in runs], axis=0) == pytest.approx(expected, rel=0.05)
 
 
 def test_the_number_on_the_page() -> None:

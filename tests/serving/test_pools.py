@@ -274,15 +274,14 @@ def load(rate: float, count: int = 200) -> Traffic:
 
 
 @for_each(
-    "served_by",
-    [
-        on(),
-        on(engine="trtllm", tp=2, pp=2),
-        on("deepseek-v2-lite", engine="sglang", dp=2, ep=2),
-        on("gemma-2-9b"),
+    ("served_by", "jobs"),
+    lambda: [
+        (on(), 1),
+        (on(engine="trtllm", tp=2, pp=2), 1),
+        (on("deepseek-v2-lite", engine="sglang", dp=2, ep=2), 2),
+        (on("gemma-2-9b"), 1),
     ],
 )
-@for_each("jobs", [1, 2])
 def test_two_pools_of_the_same_deployment_are_the_pools_of_one(served_by: Deployment, jobs: int) -> None:
     flags = Flags(max_num_batched_tokens=4096)
     users = Traffic(arrivals=ClosedLoop(concurrency=12), requests_count=120, **LENGTHS)
