@@ -2,56 +2,66 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from inferplan.cli.defaults import current
 from tests.cases import for_each
+from tests.cli.conftest import Ran, Run
+
+Inferplan = Callable[..., Ran]
 
 
-def inferplan(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("INFERPLAN_")}
-    command = [sys.executable, "-c", "from inferplan.cli import main; main()", *words]
-    return subprocess.run(command, cwd=cwd, env=clean | environ, capture_output=True, text=True, check=False)
+@pytest.fixture
+def inferplan(run: Run) -> Inferplan:
+    """The command in a folder, with variables of the environment."""
+
+    def call(*words: str, cwd: Path, **environ: str) -> Ran:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(cwd)
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            current.cache_clear()  # a process reads its settings once
+            try:
+                return run(*words)
+            finally:
+                current.cache_clear()
+
+    return call
 
 
-def loaded(result: subprocess.CompletedProcess[str]) -> dict:
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def test_the_command_line_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
+def test_the_command_line_wins_over_the_environment_over_the_file(tmp_path: Path, inferplan: Inferplan) -> None:
     (tmp_path / "inferplan.yaml").write_text("gpu: a100-80gb-sxm\nformat: json\nestimate:\n  batch: 4\n  output: 32\n")
     words = ("estimate", "llama-3.1-8b")
-    record = loaded(inferplan(*words, cwd=tmp_path))
+    record = inferplan(*words, cwd=tmp_path).json
     assert (record["gpu"], record["load"]["batch"], record["load"]["output_tokens"]) == ("a100-80gb-sxm", 4, 32)
-    record = loaded(inferplan(*words, cwd=tmp_path, INFERPLAN_GPU="h100-sxm", INFERPLAN_BATCH="8"))
+    record = inferplan(*words, cwd=tmp_path, INFERPLAN_GPU="h100-sxm", INFERPLAN_BATCH="8").json
     assert (record["gpu"], record["load"]["batch"]) == ("h100-sxm", 8)
-    record = loaded(inferplan(*words, cwd=tmp_path, INFERPLAN_BATCH="8", INFERPLAN_ESTIMATE_BATCH="16"))
+    record = inferplan(*words, cwd=tmp_path, INFERPLAN_BATCH="8", INFERPLAN_ESTIMATE_BATCH="16").json
     assert record["load"]["batch"] == 16
-    record = loaded(inferplan(*words, "--gpu", "h200-sxm", cwd=tmp_path, INFERPLAN_GPU="h100-sxm"))
+    record = inferplan(*words, "--gpu", "h200-sxm", cwd=tmp_path, INFERPLAN_GPU="h100-sxm").json
     assert record["gpu"] == "h200-sxm"
 
 
-def test_commands_below_a_group_have_them_too(tmp_path: Path) -> None:
+def test_commands_below_a_group_have_them_too(tmp_path: Path, inferplan: Inferplan) -> None:
     (tmp_path / "inferplan.yaml").write_text("gpu: h100-sxm\nanchor:\n  runs: 2\n  prompt: 512\n")
-    record = loaded(inferplan("anchor", "suggest", "llama-3.1-8b", "--format", "json", cwd=tmp_path))
+    record = inferplan("anchor", "suggest", "llama-3.1-8b", "--format", "json", cwd=tmp_path).json
     assert (record["system"]["gpu"], len(record["runs"])) == ("h100-sxm", 2)
     (tmp_path / "inferplan.yaml").write_text("gpu: h100-sxm\nanchor:\n  rums: 2\n")
-    assert "did you mean runs" in inferplan("anchor", "suggest", "llama-3.1-8b", cwd=tmp_path).stderr
+    assert "did you mean runs" in inferplan("anchor", "suggest", "llama-3.1-8b", cwd=tmp_path).err
 
 
-def test_a_file_elsewhere_is_named_by_the_environment(tmp_path: Path) -> None:
+def test_a_file_elsewhere_is_named_by_the_environment(tmp_path: Path, inferplan: Inferplan) -> None:
     (tmp_path / "mine.yaml").write_text("gpu: l4\n")
     (tmp_path / "sub").mkdir()
     result = inferplan(
         "settings", "--format", "json", cwd=tmp_path / "sub", INFERPLAN_CONFIG=str(tmp_path / "mine.yaml")
     )
-    assert loaded(result)["settings"][0]["value"] == "l4"
+    assert result.json["settings"][0]["value"] == "l4"
     missing = inferplan("estimate", "llama-3.1-8b", cwd=tmp_path, INFERPLAN_CONFIG="none.yaml")
-    assert missing.returncode == 4
+    assert missing.code == 4
 
 
 @for_each(
@@ -65,27 +75,29 @@ def test_a_file_elsewhere_is_named_by_the_environment(tmp_path: Path) -> None:
         ('quant: ""\n', ("estimate", "llama-3.1-8b", "--gpu", "h100"), "inferplan.yaml:1: quant is empty"),
     ],
 )
-def test_mistakes_are_named(text: str, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_mistakes_are_named(
+    text: str, words: tuple[str, ...], message: str, tmp_path: Path, inferplan: Inferplan
+) -> None:
     (tmp_path / "inferplan.yaml").write_text(text)
     result = inferplan(*words, cwd=tmp_path)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert not result.stdout
+    assert result.code == 2
+    assert message in result.err
+    assert not result.out
 
 
 @for_each("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(shell: str, tmp_path: Path) -> None:
+def test_completion_scripts(shell: str, tmp_path: Path, inferplan: Inferplan) -> None:
     result = inferplan("completion", shell, cwd=tmp_path)
-    assert result.returncode == 0
-    assert "_INFERPLAN_COMPLETE" in result.stdout
+    assert result.code == 0
+    assert "_INFERPLAN_COMPLETE" in result.out
 
 
-def test_names_of_the_catalogue_complete(tmp_path: Path) -> None:
+def test_names_of_the_catalogue_complete(tmp_path: Path, inferplan: Inferplan) -> None:
     asked = {"_INFERPLAN_COMPLETE": "bash_complete", "COMP_WORDS": "inferplan estimate llama-3.1-7", "COMP_CWORD": "2"}
-    assert "llama-3.1-70b" in inferplan(cwd=tmp_path, **asked).stdout
+    assert "llama-3.1-70b" in inferplan(cwd=tmp_path, **asked).out
     asked |= {"COMP_WORDS": "inferplan estimate m --gpu h200-s", "COMP_CWORD": "4"}
-    assert "h200-sxm" in inferplan(cwd=tmp_path, **asked).stdout
+    assert "h200-sxm" in inferplan(cwd=tmp_path, **asked).out
     asked |= {"COMP_WORDS": "inferplan swe", "COMP_CWORD": "1"}
-    assert "sweep" in inferplan(cwd=tmp_path, **asked).stdout
+    assert "sweep" in inferplan(cwd=tmp_path, **asked).out
     asked |= {"COMP_WORDS": "inferplan plan m --workload cha", "COMP_CWORD": "4"}
-    assert "chat" in inferplan(cwd=tmp_path, **asked).stdout
+    assert "chat" in inferplan(cwd=tmp_path, **asked).out
