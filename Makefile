@@ -71,12 +71,13 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The lowest releases that pyproject.toml admits, on the lowest Python: the README's command as it is installed there,
-# then the tests of the command line and of every extra that is not torch, but for those of several seconds.
+# then the tests in which other releases could answer otherwise: of the command line, of files that are read, of arrays, and
+# of every extra that is not torch.
 MINIMUM_PYTHON ?= python3.11
 MINIMUM := build/minimum
 TEST_PROCESSES ?= auto
-SHORT_TESTS := $(patsubst %,tests/cli/test_%.py,catalogue cost estimate extras import settings simulate start) \
-	tests/golden tests/test_checkpoint.py tests/test_explain.py tests/test_memory.py \
+SHORT_TESTS := $(patsubst %,tests/cli/test_%.py,estimate extras import settings simulate start) \
+	tests/golden tests/test_checkpoint.py tests/test_memory.py \
 	tests/test_readme.py tests/test_report.py tests/test_roofline.py tests/test_units.py tests/planning/test_api.py \
 	tests/planning/test_compare.py tests/planning/test_plots.py tests/planning/test_sweep.py \
 	tests/web/test_jobs.py tests/web/test_openapi.py
