@@ -184,7 +184,6 @@ def open_loop(rate: float, prompt: str, output: str) -> Traffic:
 @for_each(
     ("model", "tp", "replicas", "quant", "rate", "lengths", "leaving"),
     [
-        ("llama-3.1-70b", 4, 8, "fp8", 100.0, ("1024", "512"), 75.8),
         ("llama-3.1-70b", 4, 64, "fp8", 1000.0, ("1024", "512"), 622.0),
         ("llama-3.1-70b", 4, 1, "fp8", 12.0, ("1024", "512"), 9.4),
         ("llama-3.1-8b", 1, 1, None, 26.0, ("1024", "256"), 19.1),
