@@ -12,8 +12,17 @@ from inferplan.units import Array
 METRICS = ("ttft", "tpot", "e2el")
 PERCENTILES = (50, 90, 95, 99)
 """Those of a record."""
+FIGURES = ("mean", *(f"p{q}" for q in PERCENTILES))
+"""Of a latency in a record."""
 _ROUNDING = 1e-9
 """Of a place among the requests: what rounding adds to a whole one."""
+
+
+def figures_of(values: Array) -> dict[str, float | None]:
+    """Mean and percentiles of values; ``None`` for none."""
+    if not len(values):
+        return dict.fromkeys(FIGURES)
+    return dict(zip(FIGURES, [float(np.mean(values)), *(float(x) for x in np.percentile(values, PERCENTILES))]))
 
 
 def metrics_of(result: RunFigures) -> tuple[str, ...]:
@@ -26,6 +35,12 @@ def at_percentile(run: RunFigures, name: str, percentile: float) -> float:
     See :func:`percentile_beside`.
     """
     return percentile_beside(getattr(run, name), percentile, run.counts["arrived"] - run.counts["finished"])
+
+
+def percentile_with_lost(values: Array, percentile: float) -> float:
+    """A percentile of values of which those of lost requests are infinite. See :func:`percentile_beside`."""
+    there = values[np.isfinite(values)]
+    return percentile_beside(there, percentile, len(values) - len(there))
 
 
 def percentile_beside(values: Array, percentile: float, lost: int) -> float:

@@ -60,14 +60,14 @@ class Clients:
                 begun[request] = time
             if token is FIRST:
                 continue
-            if token is ANSWER:
-                if records.answered[request] != records.answered[request]:
-                    records.answered[request] = time
-                continue
             if token is LAST:
                 records.finish[request] = time
                 late = time - records.arrival[request] > self.rules.timeout
                 records.status[request] = TIMED_OUT if late else FINISHED
+            elif token is ANSWER:
+                if records.answered[request] != records.answered[request]:
+                    records.answered[request] = time
+                continue
             self.notify(request, time, token is LAST)
 
     def until_answer(self, request: int, left: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.class_results import percentile_beside
+from inferplan.serving.class_results import percentile_with_lost
 from inferplan.serving.failures import Outage
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
@@ -279,8 +279,7 @@ def at_percentile_of(values: Array, percentile: float) -> float:
     where no request has such a latency.
     """
     values = values[~np.isnan(values)]
-    there = values[np.isfinite(values)]
-    return percentile_beside(there, percentile, len(values) - len(there)) if len(values) else float("nan")
+    return percentile_with_lost(values, percentile) if len(values) else float("nan")
 
 
 def simulate_failures(

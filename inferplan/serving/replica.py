@@ -27,6 +27,7 @@ class Replica(Engine):
         super().__init__()
         self.times, self.scheduler, self.rules = times, scheduler, scheduler.rules
         self.schedulers = [scheduler]
+        self.overlapped, self.poll_interval = self.rules.overlapped, self.rules.poll_interval
         self.decodes, self.clients = scheduler.decodes, scheduler.clients
         self.waiting, self.inbox = scheduler.queue.waiting, scheduler.queue.inbox
         self.previous = 0.0
@@ -52,13 +53,16 @@ class Replica(Engine):
         elif not self._wake(until):
             return False
         if inbox and inbox[0][0] <= self.clock:
-            seen = self.previous if self.rules.overlapped else self.clock  # what had arrived by then is known
-            if self.rules.poll_interval > 1 and decodes.size:  # when the engine last looked at the queue
-                seen -= scheduler.queue.steps_since_look % self.rules.poll_interval * self.price
+            seen = self.previous if self.overlapped else self.clock  # what had arrived by then is known
+            if self.poll_interval > 1 and decodes.size:  # when the engine last looked at the queue
+                seen -= scheduler.queue.steps_since_look % self.poll_interval * self.price
             while inbox and inbox[0][0] <= seen:
                 waiting.append(inbox.popleft()[1])
         if (waiting or scheduler.partial is not None) and self._prompt_step():
-            return True
+            if self.pause or self.clock >= until or (inbox and inbox[0][0] <= self.clock):
+                return True
+            if waiting or scheduler.partial is not None or not decodes.size:
+                return True  # else a run of decode steps follows at once
         if decodes.size:
             self._decode_run(until)
         elif self.clients.unseen:

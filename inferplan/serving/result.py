@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from inferplan.serving.batch_means import half_width
-from inferplan.serving.class_results import METRICS, PERCENTILES, at_percentile, metrics_of
+from inferplan.serving.class_results import FIGURES, METRICS, PERCENTILES, at_percentile, figures_of, metrics_of
 from inferplan.serving.records import FINISHED, Meter, Records
 from inferplan.serving.run_figures import RunFigures, cache_use
 from inferplan.serving.session_results import SessionFigures, session_figures, session_record
@@ -19,7 +19,7 @@ from inferplan.serving.techniques.tiers import tier_records
 from inferplan.serving.verdict import Verdict, capacity_band, load_of_capacity, near_capacity, verdict_of
 from inferplan.table import SCHEMA_VERSION
 from inferplan.traffic.requests import Slo, TrafficClass
-from inferplan.units import Array, BoolArray
+from inferplan.units import BoolArray
 
 _Amount = TypeVar("_Amount", int, float)
 
@@ -45,12 +45,10 @@ class SimulationResult(RunFigures):
 
     def percentiles(self, name: str) -> dict[str, float | None]:
         """Mean and percentiles of a latency, such as ``ttft_s`` or ``itl_s``; ``None`` where the queue grows."""
-        keys = ("mean", *(f"p{q}" for q in PERCENTILES))
         if not self.steady:
-            return dict.fromkeys(keys)
+            return dict.fromkeys(FIGURES)
         own = name.removesuffix("_s")
-        values = _gap_percentiles(self.records) if own == "itl" else _percentiles(getattr(self, own))
-        return dict(zip(keys, values))
+        return _gap_figures(self.records) if own == "itl" else figures_of(getattr(self, own))
 
     def interval(self, name: str, percentile: float | None = None) -> tuple[float, float] | None:
         """95 % confidence interval of the mean or a percentile of ``ttft``, ``tpot`` or ``e2el``, by batch means; for
@@ -117,21 +115,16 @@ def _cache(result: SimulationResult) -> dict[str, Any]:
     return {**record(result.kv_use, capacity), "pools": pools if ranks else None}
 
 
-def _percentiles(values: Array) -> list[float | None]:
-    if not len(values):
-        return [None] * (1 + len(PERCENTILES))
-    return [float(np.mean(values)), *(float(x) for x in np.percentile(values, PERCENTILES))]
-
-
-def _gap_percentiles(records: Records) -> list[float | None]:
+def _gap_figures(records: Records) -> dict[str, float | None]:
+    """Those of the time between tokens, each as often as it was seen."""
     gaps, weights = np.asarray(records.gaps), np.asarray(records.gap_weights)
     if not len(gaps) or not weights.sum() > 0:
-        return [None] * (1 + len(PERCENTILES))
+        return dict.fromkeys(FIGURES)
     order = np.argsort(gaps)
     gaps, reached = gaps[order], np.cumsum(weights[order])
     at = np.searchsorted(reached, np.asarray(PERCENTILES) / 100 * reached[-1])
     mean = float(np.sum(gaps * weights[order]) / reached[-1])
-    return [mean, *(float(gaps[min(i, len(gaps) - 1)]) for i in at)]
+    return dict(zip(FIGURES, [mean, *(float(gaps[min(i, len(gaps) - 1)]) for i in at)]))
 
 
 def record_of(result: SimulationResult) -> dict[str, Any]:

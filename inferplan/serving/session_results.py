@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.serving.batch_means import half_width
-from inferplan.serving.class_results import PERCENTILES, percentile_beside
+from inferplan.serving.class_results import figures_of, percentile_beside
 from inferplan.serving.records import FINISHED, REJECTED, Records
 from inferplan.serving.run_figures import RunFigures
 from inferplan.units import Array, BoolArray
@@ -85,11 +85,7 @@ class SessionFigures:
 
     def percentiles(self, name: str, which: BoolArray | None = None) -> dict[str, float | None]:
         """Mean and percentiles of one of :data:`TIMES` or :data:`AMOUNTS` over finished sessions."""
-        values = getattr(self, name)[self.whole if which is None else self.whole & which]
-        keys = ("mean", *(f"p{q}" for q in PERCENTILES))
-        if not len(values):
-            return dict.fromkeys(keys)
-        return dict(zip(keys, (float(np.mean(values)), *(float(x) for x in np.percentile(values, PERCENTILES)))))
+        return figures_of(getattr(self, name)[self.whole if which is None else self.whole & which])
 
     def late(self, limit: float) -> BoolArray:
         """Those in the figures that are known not to have kept a limit: refused, finished after it, or given up after

@@ -343,11 +343,8 @@ class StepTimes(StepPrice):
         row = int(rows)
         seconds = table.layers + (shared[row] if rows == row < len(shared) - 1 else _read(shared, rows))
         seconds += head[last] if last < len(head) else _whole(head, last)
-        if prompts == 1 and pairs == tokens * (tokens + 1) / 2:
-            own = table.alone.get(tokens)
-            if own is None:
-                own = table.alone[tokens] = self._prompts(table, 1, tokens, pairs)
-            seconds += own
+        if prompts == 1 and pairs + pairs == tokens * (tokens + 1):
+            seconds += table.alone.get(tokens) or self._alone(table, tokens)
         else:
             seconds += self._prompts(table, prompts, tokens, pairs)
         if batch:
@@ -360,6 +357,11 @@ class StepTimes(StepPrice):
         time = self.host + self.host_sequence * (batch + prompts) + seconds
         floor = (self.floors if batch * self.width + tokens > self.graph_tokens else self.graph_floors)[0]
         return float((time**4 + floor**4) ** 0.25) if floor else time
+
+    def _alone(self, table: StageTable, tokens: float) -> float:
+        """The prompt segment of one whole prompt."""
+        seconds = table.alone[tokens] = self._prompts(table, 1, tokens, tokens * (tokens + 1) / 2)
+        return seconds
 
     def launches(self, tokens: float) -> list[float]:
         """Seconds in which the kernels of each stage are launched, in a step of so many tokens with a prompt in it."""

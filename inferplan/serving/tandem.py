@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.class_results import percentile_beside
+from inferplan.serving.class_results import percentile_with_lost
 from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
@@ -93,8 +93,7 @@ class Answers:
         values: Array = getattr(self, name)
         if not self.steady or not len(values):
             return inf
-        there = values[np.isfinite(values)]
-        return percentile_beside(there, percentile, len(values) - len(there))
+        return percentile_with_lost(values, percentile)
 
     def mean(self, name: str) -> float:
         """The mean of a latency, likewise."""
