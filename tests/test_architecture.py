@@ -91,7 +91,7 @@ MOST_INSIDE = {
     "inferplan.models.huggingface": 13,
     "inferplan.planning": 14,
     "inferplan.reports": 7,
-    "inferplan.serving": 17,
+    "inferplan.serving": 16,
     "inferplan.validation": 9,
     "inferplan.web": 8,
 }

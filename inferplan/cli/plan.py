@@ -244,9 +244,10 @@ def _with_lengths(model: ModelSpec, values: dict[str, Any]) -> dict[str, Any]:
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     if values["trace"] and not values["sessions"]:
         return _traced(values)
+    if values["sessions"]:
+        refuse_beside(values)  # names what is asked for beside them before a load that is missing
     sessions = asked_sessions(values, None)
     if sessions is not None:
-        refuse_beside(values)
         return demand_of_sessions(sessions)
     prompt, output = asked_lengths(values, named)
     if not prompt or not output:
