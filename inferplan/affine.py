@@ -147,7 +147,7 @@ def dense(value: Num) -> Num:
     return cast("Num", _plain(value))
 
 
-def rows(value: Num, chosen: slice) -> Num:
+def take_rows(value: Num, chosen: slice) -> Num:
     """Some of the rows of a number along its first axis; an array that has one row keeps it, as it stands for all."""
 
     def part(array: Array) -> Array:
@@ -160,7 +160,7 @@ def rows(value: Num, chosen: slice) -> Num:
     return part(value) if isinstance(value, np.ndarray) else value
 
 
-def added(values: Iterable[Num]) -> Num:
+def sum_arrays(values: Iterable[Num]) -> Num:
     """The sum, for use in sums and multiples: each array of them is gone through once."""
     return sum(map(affine, values), start=0.0)
 
@@ -173,7 +173,7 @@ def _line(a: Any, b: Any) -> tuple[Array, float, float] | None:
     return None
 
 
-def larger(a: Num, b: Num) -> Num:
+def maximum(a: Num, b: Num) -> Num:
     """The larger at each point; where one line lies above the other (no array is negative) it stays a line."""
     line, first, second = _line(a, b), cast("Any", a), cast("Any", b)
     if line is not None:

@@ -14,7 +14,7 @@ from inferplan.answers.compare import Comparison, compare
 from inferplan.answers.cost import BatchCost, CostAsked, cost_of_batch, parse_api_price
 from inferplan.answers.explain import Explainer, Explanation
 from inferplan.answers.fit import FitAsked, Fits, Fitting, fit_everywhere, fit_on
-from inferplan.answers.recipe import Load, Recipe, recipe
+from inferplan.answers.recipe import Recipe, UsersAtATime, recipe
 from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
 from inferplan.arguments import (
     Count,
@@ -26,16 +26,16 @@ from inferplan.arguments import (
     Numbers,
     Seconds,
     Watts,
-    checked,
+    check_arguments,
     count,
     instance,
-    read,
+    read_argument,
 )
 from inferplan.arguments import (
     Flags as Switches,
 )
 from inferplan.catalog import files
-from inferplan.catalog.assemble import Request, deployed, request_of, usual_engine, usual_engines
+from inferplan.catalog.assemble import Request, assemble_with_request, request_of, usual_engine, usual_engines
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
 from inferplan.devices.engine import EngineFlags
@@ -322,12 +322,12 @@ def load_model(name: str) -> ModelSpec:
 
     A copy of the caller's own: a list in it that is changed changes no later answer.
     """
-    return files.load_model(read("name", name, str)).model_copy(deep=True)
+    return files.load_model(read_argument("name", name, str)).model_copy(deep=True)
 
 
 def load_hardware(name: str) -> HardwareSpec:
     """An accelerator by name, alias or path; a copy of the caller's own, as :func:`load_model` gives."""
-    return files.load_hardware(read("name", name, str)).model_copy(deep=True)
+    return files.load_hardware(read_argument("name", name, str)).model_copy(deep=True)
 
 
 def request(model: str, gpu: str, **values: Unpack[DeployOptions]) -> Request:
@@ -335,9 +335,9 @@ def request(model: str, gpu: str, **values: Unpack[DeployOptions]) -> Request:
 
     Raises ``UsageError`` for an unknown option and for a value of another type.
     """
-    given = checked(values, DeployOptions, "no option named")
+    given = check_arguments(values, DeployOptions, "no option named")
     degrees = {name: given.pop(name) for name in _DEGREES if name in given}
-    model, gpu = read("model", model, str), read("gpu", gpu, str)
+    model, gpu = read_argument("model", model, str), read_argument("gpu", gpu, str)
     given.setdefault("engine", usual_engine(model, gpu))
     return Request(model=model, gpu=gpu, parallel=Parallelism(**degrees), **given)
 
@@ -348,7 +348,7 @@ def deploy(model: str, gpu: str, **options: Unpack[DeployOptions]) -> Deployment
     Raises ``UsageError`` for an unknown option, ``UnknownNameError`` for a model or GPU that is not on file,
     ``IndivisibleError`` for degrees that do not divide the model.
     """
-    return deployed(request(model, gpu, **options))
+    return assemble_with_request(request(model, gpu, **options))
 
 
 def _static(batch: Count, prompt: Count, output: Count, samples: Count = 1) -> StaticLoad:
@@ -374,7 +374,7 @@ def estimate_batch(
     techniques: drafts, a hit rate, chunks, a host tier; all figures are then those with them. samples: answers of each
     prompt, which share it.
     """
-    techniques = read("techniques", techniques, Techniques | None)
+    techniques = read_argument("techniques", techniques, Techniques | None)
     own, load = carrying(_deployment(deployment), _static(batch, prompt, output, samples))
     return estimate(own, load) if techniques is None else served_estimate(own, load, techniques)
 
@@ -402,9 +402,9 @@ def fit(model: str, gpu: str | None = None, **values: Unpack[FitOptions]) -> Fit
 
     Memory alone. Raises ``InfeasibleError`` when nothing does.
     """
-    given = checked(values, FitOptions, "fit has no")
-    prices, model = _prices(given), read("model", model, str)
-    gpu = read("gpu", gpu, str | None)
+    given = check_arguments(values, FitOptions, "fit has no")
+    prices, model = _prices(given), read_argument("model", model, str)
+    gpu = read_argument("gpu", gpu, str | None)
     if gpu is None:
         return fit_everywhere(model, FitAsked(**given), prices)
     given.setdefault("engine", usual_engine(model, gpu))
@@ -428,7 +428,7 @@ def cost(
 
     batch: the largest that memory and engine hold unless it is given. Raises ``MissingFactError`` without a price.
     """
-    given = checked(values, CostOptions, "cost has no")
+    given = check_arguments(values, CostOptions, "cost has no")
     prices, load = _prices(given), _static(1 if batch is None else batch, prompt, output)
     given["api"] = parse_api_price(given.pop("api_price", None))
     given["share"] = given.pop("power_share", 1.0)
@@ -449,7 +449,7 @@ def explain(
         techniques = what.techniques if isinstance(what, ServedEstimate) else techniques
         what = what.deployment
     asked = request_of(_deployment(what))
-    return Explainer(request=asked, load=load, techniques=techniques).explain(read("number", number, str))
+    return Explainer(request=asked, load=load, techniques=techniques).explain(read_argument("number", number, str))
 
 
 def emit(target: str, what: Deployment | Plan | str | PathLike[str], **values: Unpack[EmitOptions]) -> Emitted:
@@ -458,16 +458,16 @@ def emit(target: str, what: Deployment | Plan | str | PathLike[str], **values: U
     target: ``"vllm"``, ``"sglang"``, ``"trtllm"``, ``"llama.cpp"`` or ``"k8s"``. Raises ``UsageError`` for an engine
     that is not the deployment's own.
     """
-    from inferplan.reports.emit import EmitAsked, emitted
+    from inferplan.reports.emit import EmitAsked, launch_text
     from inferplan.reports.plan_file import planned_of, read_plan
     from inferplan.reports.plan_record import plan_record
 
-    asked = EmitAsked(**checked(values, EmitOptions, "emit has no"))
+    asked = EmitAsked(**check_arguments(values, EmitOptions, "emit has no"))
     if isinstance(what, Plan):
-        return emitted(target, planned_of(plain(plan_record(what)), "the plan"), asked)
+        return launch_text(target, planned_of(plain(plan_record(what)), "the plan"), asked)
     if isinstance(what, (str, PathLike)):
-        return emitted(target, read_plan(read("plan", what, str)), asked)
-    return emitted(target, request_of(_deployment(what)), asked)
+        return launch_text(target, read_plan(read_argument("plan", what, str)), asked)
+    return launch_text(target, request_of(_deployment(what)), asked)
 
 
 def validate(
@@ -479,17 +479,17 @@ def validate(
 
     Raises ``InputFileError`` where a file cannot be read or no row can be priced.
     """
-    from inferplan.reports.progress import counted
-    from inferplan.validation.files import facts, validated
+    from inferplan.reports.progress import progress_counter
+    from inferplan.validation.files import facts, validate_files
     from inferplan.validation.run import Pricing
 
-    given = checked(values, ValidateOptions, "validate has no")
-    paths = [read("files", one, str) for one in ([files] if isinstance(files, (str, PathLike)) else files)]
+    given = check_arguments(values, ValidateOptions, "validate has no")
+    paths = [read_argument("files", one, str) for one in ([files] if isinstance(files, (str, PathLike)) else files)]
     jobs = given.pop("jobs", None)
     priced = {name: given.pop(name) for name in ("calibration", "anchor", "ideal") if name in given}
     stated = facts({name: f"{value:.15g}" if isinstance(value, float) else str(value) for name, value in given.items()})
-    found = validated(
-        paths, stated, Pricing(processes=jobs, **priced), lambda what, total: counted(what, total, progress)
+    found = validate_files(
+        paths, stated, Pricing(processes=jobs, **priced), lambda what, total: progress_counter(what, total, progress)
     )
     found.require_answers()
     return found
@@ -504,12 +504,12 @@ def plot(what: object, kind: str | None = None, **values: Unpack[PlotOptions]) -
     """
     from inferplan.reports.pictures import Wanted, draw, picture_of
 
-    given = checked(values, PlotOptions, "plot has no")
+    given = check_arguments(values, PlotOptions, "plot has no")
     wanted = Wanted(slo=given.pop("slo", None), rate=given.pop("rate", None))
     if not isinstance(what, str):
         if given:
             raise UsageError(f"a result has {', '.join(given)} already", hint="kind= and slo= alone")
-        return picture_of(what, read("kind", kind, str | None), wanted)
+        return picture_of(what, read_argument("kind", kind, str | None), wanted)
     load = _static(**{name: given.pop(name, usual) for name, usual in _USUAL.items()})
     models, gpus = (",".join(given.pop(name, ())) for name in ("model", "gpu"))
     if not models or kind is not None:
@@ -534,17 +534,17 @@ def run_sweep(
     Points that do not run stay, with the reason in ``status``. Raises ``UsageError`` for an unknown axis, and where no
     point can exist.
     """
-    from inferplan.reports.progress import counted
+    from inferplan.reports.progress import progress_counter
 
-    given = checked(axes, SweepAxes, "no axis named")
+    given = check_arguments(axes, SweepAxes, "no axis named")
     ideal = given.pop("ideal", False)
     load = {name: given.pop(name) for name in ("batch", "prompt", "output") if name in given}
-    model, gpus = read("model", model, str), read("gpu", gpu, Names)
+    model, gpus = read_argument("model", model, str), read_argument("gpu", gpu, Names)
     structure = {"gpu": gpus, "engine": usual_engines((model,), gpus), **given}
     base = Request(model=model, gpu="", ideal=ideal)
     grid = Grid(base=base, structure={name: [*values] for name, values in structure.items()}, **load)
-    where = read("execution", execution, Execution | None) or Execution(backend="serial")
-    with counted("structures", len(grid.tasks()), progress) as told:
+    where = read_argument("execution", execution, Execution | None) or Execution(backend="serial")
+    with progress_counter("structures", len(grid.tasks()), progress) as told:
         found = sweep(grid, where if where.progress else replace(where, progress=told))
     found.require_points()
     return found
@@ -557,12 +557,17 @@ def take_apart(
 
     Raises ``UsageError`` for an ingredient that there is not.
     """
-    given = checked(load, RecipeLoad, "a recipe has no")
+    given = check_arguments(load, RecipeLoad, "a recipe has no")
     output = _lengths("output", given.pop("output", 256))
     prompt = float(given.pop("prompt", 1024))
     values = {"users": 64, "reserved": max(2048, int(prompt + 2 * output.average)), **given}
-    wanted = Load(prompt=prompt, output=output, **values)
-    return recipe(request(model, gpu), read("baseline", baseline, str), read("ingredients", ingredients, Names), wanted)
+    wanted = UsersAtATime(prompt=prompt, output=output, **values)
+    return recipe(
+        request(model, gpu),
+        read_argument("baseline", baseline, str),
+        read_argument("ingredients", ingredients, Names),
+        wanted,
+    )
 
 
 def make_plan(
@@ -582,9 +587,9 @@ def make_plan(
     Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``. Raises ``InfeasibleError`` when nothing
     meets the limits.
     """
-    from inferplan.reports.progress import counted
+    from inferplan.reports.progress import progress_counter
 
-    given = checked(question, PlanQuestion, "a plan has no")
+    given = check_arguments(question, PlanQuestion, "a plan has no")
     take = given.pop
     demand = Demand(
         prompt=_lengths("prompt", prompt),
@@ -595,9 +600,9 @@ def make_plan(
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
     prices = _prices(given)
-    looked_at = read("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
+    looked_at = read_argument("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
     prices.check(files.load_hardware(gpu).name for gpu in looked_at)
-    model, restart = read("model", model, str), take("restart", None)
+    model, restart = read_argument("model", model, str), take("restart", None)
     counted_by = {name: take(name) for name in ("utilisation", "spare", "confidence", "mtbf") if name in given}
     sizing = SizingAsked(survive=str(take("survive")) if "survive" in given else None, **counted_by).sizing(
         demand.offline,
@@ -614,7 +619,7 @@ def make_plan(
         disaggregate=sizing.survive is None,
         caps=take("power_caps", ()),
     )
-    with counted("simulations", None, progress) as told:
+    with progress_counter("simulations", None, progress) as told:
         return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices), told)
 
 
@@ -624,7 +629,7 @@ def _thinking(time: float | str) -> SharedPrefix:
 
 
 def _lengths(name: str, value: Tokens) -> Lengths:
-    found = read(name, value, Tokens)
+    found = read_argument(name, value, Tokens)
     if isinstance(found, str):
         return parse_lengths(found)
     if isinstance(found, Lengths):
@@ -645,20 +650,22 @@ def simulate(
     options: what is not the engine's, such as pools and limits. times: of its steps, if somebody has them. Raises
     ``UsageError`` for what the engine cannot run.
     """
-    from inferplan.reports.progress import counted
+    from inferplan.reports.progress import progress_counter
 
     seen = _watched(watched)
     traffic = _traffic(traffic)
-    asked = read("options", options, Options | None) or Options()
+    asked = read_argument("options", options, Options | None) or Options()
     asked = replace(asked, timeline=asked.timeline or seen.get("timeline", False))
     total = len(traffic) if isinstance(traffic, Requests) else traffic.requests_count
-    with counted("requests", total, seen.get("progress", True)) as told:
+    with progress_counter("requests", total, seen.get("progress", True)) as told:
         asked = asked if asked.progress else replace(asked, progress=told)
-        return simulator.simulate(_deployment(deployment), traffic, read("flags", flags, Flags | None), asked, times)
+        return simulator.simulate(
+            _deployment(deployment), traffic, read_argument("flags", flags, Flags | None), asked, times
+        )
 
 
 def _watched(given: Mapping[str, Any]) -> dict[str, Any]:
-    return checked(given, SimulateOptions, "simulate has no")
+    return check_arguments(given, SimulateOptions, "simulate has no")
 
 
 def _traffic(traffic: Any) -> Traffic | Requests:

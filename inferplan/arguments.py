@@ -46,7 +46,7 @@ def instance(value: object, kind: type[_Value], hint: str = "") -> _Value:
     return value
 
 
-def checked(given: Mapping[str, Any], kind: type, unknown: str) -> dict[str, Any]:
+def check_arguments(given: Mapping[str, Any], kind: type, unknown: str) -> dict[str, Any]:
     """Keyword options as the types of a ``TypedDict`` say.
 
     Raises ``UsageError`` for a name that it has not (``unknown`` starts the sentence) and for a value of another type.
@@ -57,7 +57,7 @@ def checked(given: Mapping[str, Any], kind: type, unknown: str) -> dict[str, Any
         near = [match for name in wrong for match in get_close_matches(name, hints, n=2)]
         hint = f"did you mean {', '.join(near)}?" if near else ", ".join(sorted(hints))
         raise UsageError(f"{unknown} {', '.join(wrong)}", hint=hint)
-    return {name: read(name, value, hints[name]) for name, value in given.items()}
+    return {name: read_argument(name, value, hints[name]) for name, value in given.items()}
 
 
 @cache
@@ -65,7 +65,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def read(name: str, value: Any, kind: Any) -> Any:
+def read_argument(name: str, value: Any, kind: Any) -> Any:
     """A value as a type. Raises ``UsageError`` that names the argument for one that is not of it."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
@@ -79,11 +79,14 @@ def read(name: str, value: Any, kind: Any) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _not(name, value, "a dict")
-        return {read(name, key, inner[0]): read(f"{name}[{key!r}]", one, inner[1]) for key, one in value.items()}
+        return {
+            read_argument(name, key, inner[0]): read_argument(f"{name}[{key!r}]", one, inner[1])
+            for key, one in value.items()
+        }
     if origin is tuple and inner[-1] is not Ellipsis:
         if not isinstance(value, (tuple, list)) or len(value) != len(inner):
             raise _not(name, value, f"{len(inner)} values")
-        return tuple(read(name, one, each) for one, each in zip(value, inner))
+        return tuple(read_argument(name, one, each) for one, each in zip(value, inner))
     if origin is not None:
         return _several(name, value, inner[0])
     return _one(name, value, kind)
@@ -93,7 +96,7 @@ def _annotated(name: str, value: Any, kind: Any) -> Any:
     """What the second part of an annotation says: a dimension, the smallest count, or what the value becomes."""
     if isinstance(kind, str):
         return _quantity(name, value, kind)
-    return count(name, value, kind) if isinstance(kind, int) else read(name, value, kind)
+    return count(name, value, kind) if isinstance(kind, int) else read_argument(name, value, kind)
 
 
 def _not(name: str, value: Any, wanted: str, hint: str = "") -> UsageError:
@@ -109,7 +112,7 @@ def _either(name: str, value: Any, kinds: Sequence[Any]) -> Any:
     exact = [kind for kind in others if isinstance(kind, type) and isinstance(value, kind)]
     for kind in (*exact, *others):
         try:
-            return read(name, value, kind)
+            return read_argument(name, value, kind)
         except UsageError as error:
             refused = error
             if len(others) == 1:
@@ -123,15 +126,15 @@ def _several(name: str, value: Any, kind: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         if kind in (Count, Few):
             return tuple(parse_counts(value, name)) if kind == Count else parse_copies(value)
-        return tuple(read(name, part, kind) for part in parse_values(value))
+        return tuple(read_argument(name, part, kind) for part in parse_values(value))
     if isinstance(value, Mapping) and get_origin(kind) is tuple:
-        return tuple(read(name, pair, kind) for pair in value.items())
+        return tuple(read_argument(name, pair, kind) for pair in value.items())
     if isinstance(value, (Mapping, set, frozenset)):
         raise _not(name, value, "one value or a list")
     found = list(value) if isinstance(value, Iterable) else [value]
     if not found:
         raise UsageError(f"{name} holds no values", hint="at least one value")
-    return tuple(read(name, one, kind) for one in found)
+    return tuple(read_argument(name, one, kind) for one in found)
 
 
 def _one(name: str, value: Any, kind: Any) -> Any:

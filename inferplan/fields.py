@@ -203,14 +203,14 @@ class Topic:
     by_any: bool = False
 
 
-class Question(Protocol):
+class OptionalQuestion(Protocol):
     """A dataclass whose fields are options. Its first one, or any, says whether it is asked for at all."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     topic: ClassVar[Topic]
 
 
-_Part = TypeVar("_Part", bound=Question)
+_Part = TypeVar("_Part", bound=OptionalQuestion)
 
 
 def asked_fields(kind: type[Any]) -> dict[str, tuple[Option | Part, Any]]:
@@ -232,23 +232,23 @@ def asked_fields(kind: type[Any]) -> dict[str, tuple[Option | Part, Any]]:
     return found
 
 
-def declared(kind: type[Any]) -> dict[str, Option]:
+def option_fields(kind: type[Any]) -> dict[str, Option]:
     """The fields of a question that are options, in order."""
     return {name: one for name, (one, _) in asked_fields(kind).items() if isinstance(one, Option)}
 
 
-def parts(kind: type[Any]) -> dict[str, Part]:
+def question_parts(kind: type[Any]) -> dict[str, Part]:
     """The fields of a question that are questions."""
     return {name: one for name, (one, _) in asked_fields(kind).items() if isinstance(one, Part)}
 
 
 def option_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that ``values`` of options, by their keys, say something of."""
-    options = {name: one for name, one in declared(kind).items() if one.key in values}
+    options = {name: one for name, one in option_fields(kind).items() if one.key in values}
     found = {name: one.read(values[one.key]) for name, one in options.items() if one.given(values[one.key])}
-    for name, inner in parts(kind).items():
+    for name, inner in question_parts(kind).items():
         if hasattr(inner.kind, "topic"):
-            whole = made_if_asked(inner.kind, values)
+            whole = question_if_asked(inner.kind, values)
             found |= {} if whole is None else {name: whole}
         elif given := option_values(inner.kind, values):
             found[name] = inner.kind(**given)
@@ -257,12 +257,12 @@ def option_values(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _given_in(kind: type[Any], values: Mapping[str, Any]) -> list[Option]:
     """The options of a question that are given."""
-    return [one for one in declared(kind).values() if one.given(values.get(one.key))]
+    return [one for one in option_fields(kind).values() if one.given(values.get(one.key))]
 
 
 def declared_keys(kind: type[Any]) -> tuple[str, ...]:
     """The keys of a question's own options."""
-    return tuple(one.key for one in declared(kind).values())
+    return tuple(one.key for one in option_fields(kind).values())
 
 
 def first_given(values: Mapping[str, Any], keys: Iterable[str]) -> str:
@@ -270,24 +270,24 @@ def first_given(values: Mapping[str, Any], keys: Iterable[str]) -> str:
     return next((f"--{key.replace('_', '-')}" for key in keys if values.get(key)), "")
 
 
-def made_of(kind: type[_Asked], values: Mapping[str, Any]) -> _Asked:
+def question_of(kind: type[_Asked], values: Mapping[str, Any]) -> _Asked:
     """The question that options ask; fields that are not given have their defaults."""
     return kind(**option_values(kind, values))
 
 
-def made_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | None:
+def question_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | None:
     """The question that options ask, ``None`` where its first field is not given.
 
     Raises ``UsageError`` for others of its options without the first, and for one that is missing.
     """
-    options, given, topic = declared(kind), option_values(kind, values), kind.topic
+    options, given, topic = option_fields(kind), option_values(kind, values), kind.topic
     if topic.by_any:
         return kind(**given) if given else None
     if next(iter(options)) not in given:
         usual = {name: default for name, (one, default) in asked_fields(kind).items() if getattr(one, "shown", False)}
         alone = [name for name in given if name not in usual or given[name] != usual[name]]
         if alone:
-            said = options.get(alone[0]) or next(iter(_given_in(parts(kind)[alone[0]].kind, values)))
+            said = options.get(alone[0]) or next(iter(_given_in(question_parts(kind)[alone[0]].kind, values)))
             what = f"{said.name} is of {topic.name}, and {topic.absent}"
             raise UsageError(what, hint=f"{topic.hint}, or leave it out")
         return None
@@ -297,15 +297,15 @@ def made_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | None:
     return kind(**given)
 
 
-def made(kind: type[Any], values: Mapping[str, Any]) -> Any:
+def question_asked(kind: type[Any], values: Mapping[str, Any]) -> Any:
     """The question that options ask; ``None`` for one of a topic that they do not ask for."""
-    return made_if_asked(kind, values) if hasattr(kind, "topic") else made_of(kind, values)
+    return question_if_asked(kind, values) if hasattr(kind, "topic") else question_of(kind, values)
 
 
-def stated(question: Any) -> dict[str, Any]:
+def question_record(question: Any) -> dict[str, Any]:
     """A question as JSON has it; units are in the keys."""
     found = {}
-    for name, one in declared(type(question)).items():
+    for name, one in option_fields(type(question)).items():
         unit = _SUFFIXES[one.kind.dimension] if isinstance(one.kind, Quantity) else ""
         found[one.record or one.key + unit] = getattr(question, name)
     return found
@@ -313,7 +313,7 @@ def stated(question: Any) -> dict[str, Any]:
 
 def require_limits(question: Any) -> None:
     """Raise ``UsageError`` for a field of a question that is not of its kind's limits; ``None`` is none of them."""
-    for name, one in declared(type(question)).items():
+    for name, one in option_fields(type(question)).items():
         value = getattr(question, name)
         for each in value if one.several else (value,):
             if each is not None:

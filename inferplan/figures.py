@@ -57,19 +57,19 @@ def record(row: Iterable[Figure]) -> dict[str, Any]:
     return {figure.key: figure.value for figure in row if figure.key}
 
 
-def pairs(row: Iterable[Figure]) -> list[list[str]]:
+def labelled_texts(row: Iterable[Figure]) -> list[list[str]]:
     """Label and text of each figure that people see: the lines of a table of one result."""
     return [[figure.label, figure.shown] for figure in row if figure.seen and figure.label is not None]
 
 
 def lines(title: str, row: Iterable[Figure], heading: str = "") -> Table:
     """One result from top to bottom, a line for each figure; ``heading`` stands above the labels."""
-    return Table(title=title, columns=[heading, "value"], rows=pairs(row), right=frozenset({"value"}))
+    return Table(title=title, columns=[heading, "value"], rows=labelled_texts(row), right=frozenset({"value"}))
 
 
 def side_by_side(title: str, rows: Sequence[Iterable[Figure]]) -> Table:
     """Rows with the same labels as a table; without rows its title alone."""
-    shown = [pairs(row) for row in rows]
+    shown = [labelled_texts(row) for row in rows]
     if not shown:
         return Table(title=title, columns=[], rows=[])
     columns = [label for label, _ in shown[0]]

@@ -13,8 +13,8 @@ that a formula is written once, where the number is computed:
 >>> float(most.value)
 32.0
 
-Model functions that can be asked for their terms take a ``name`` argument: :func:`named` gives each number its name,
-:func:`plain` (their default) leaves it a number, at the cost of a call.
+Model functions that can be asked for their terms take a ``name`` argument: :func:`name_term` gives each number its
+name, :func:`plain` (their default) leaves it a number, at the cost of a call.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def plain(value: Num, name: str, unit: str = "", field: Field = ()) -> Num:
     return value
 
 
-def named(value: Any, name: str, unit: str = "", field: Field = ()) -> Any:
+def name_term(value: Any, name: str, unit: str = "", field: Field = ()) -> Any:
     """The number as a :class:`Term`; a term that has been computed gets the name and keeps its formula."""
     if isinstance(value, Term):
         if value.name:  # it keeps that one too: the other is equal to it
@@ -180,9 +180,9 @@ def named_at(place: str) -> Naming:
     """What names numbers of the device, or of its host or the link to it: their fields begin with that word."""
 
     def elsewhere(value: Any, name: str, unit: str = "", field: Field = ()) -> Any:
-        return named(value, name, unit, (place, *field) if field else field)
+        return name_term(value, name, unit, (place, *field) if field else field)
 
-    return named if place == "device" else elsewhere
+    return name_term if place == "device" else elsewhere
 
 
 def total(terms: Iterable[Num], over: str) -> Num:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inferplan import affine as module
-from inferplan.affine import Affine, added, affine, dense, larger, root, root_of_squares
+from inferplan.affine import Affine, affine, dense, maximum, root, root_of_squares, sum_arrays
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
@@ -63,9 +63,9 @@ def test_sums_and_multiples_stay_lines() -> None:
         lambda x, y: np.log2(1.0 + x) + np.max(y),
         lambda x, y: np.sum(x) - np.sqrt(y),
         lambda x, y: np.float64(2.0) / (x + 1.0) * y,
-        larger,
+        maximum,
         root_of_squares,
-        lambda x, y: added([x, 1.0, y, x, 2.0, ONE]),
+        lambda x, y: sum_arrays([x, 1.0, y, x, 2.0, ONE]),
         lambda x, y: root(x) + root(y),
         lambda x, y: np.broadcast_to(x, (2, 3, 2)) - y,
     ],
@@ -109,9 +109,9 @@ def test_an_array_takes_a_line_in_place_and_a_line_takes_nothing() -> None:
 
 def test_the_larger_of_two_lines_by_hand() -> None:
     x = affine(np.array([0.0, 1.0, 2.0, 3.0]))
-    assert type(larger(x * 2.0 + 1.0, x + 1.0)) is Affine
-    assert dense(larger(x * 2.0, x + 1.0)).tolist() == [1.0, 2.0, 4.0, 6.0]
-    assert dense(larger(x + 1.0, x * 2.0)).tolist() == [1.0, 2.0, 4.0, 6.0]
+    assert type(maximum(x * 2.0 + 1.0, x + 1.0)) is Affine
+    assert dense(maximum(x * 2.0, x + 1.0)).tolist() == [1.0, 2.0, 4.0, 6.0]
+    assert dense(maximum(x + 1.0, x * 2.0)).tolist() == [1.0, 2.0, 4.0, 6.0]
     assert dense(root_of_squares(x * 3.0 + 3.0, x * 4.0 + 4.0)).tolist() == pytest.approx([5.0, 10.0, 15.0, 20.0])
     assert dense(root(x * 9.0)).tolist() == pytest.approx([0.0, 3.0, 3.0 * 2**0.5, 3.0 * 3**0.5])
 

@@ -9,9 +9,9 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.constants import Calibration, Fit
-from inferplan.estimate.load import StaticLoad, widened
+from inferplan.estimate.load import StaticLoad, combine_bands
 from inferplan.estimate.phase import Phase, run_step
-from inferplan.estimate.run import unchecked
+from inferplan.estimate.run import estimate_unchecked
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
 from tests.cases import for_each
@@ -48,8 +48,8 @@ def test_more_than_two_percent_of_unknown_error_hides_the_band(share: float, kno
 
 def test_independent_errors_add_as_squares_of_logs() -> None:
     """exp(sqrt(ln(2)^2 + ln(2)^2)) = 2^sqrt(2) up and down."""
-    assert widened((0.5, 2.0), (0.5, 2.0)) == pytest.approx((2 ** -(2**0.5), 2 ** (2**0.5)))
-    assert widened((0.5, 2.0), None) is None and widened(None, (0.5, 2.0)) is None
+    assert combine_bands((0.5, 2.0), (0.5, 2.0)) == pytest.approx((2 ** -(2**0.5), 2 ** (2**0.5)))
+    assert combine_bands((0.5, 2.0), None) is None and combine_bands(None, (0.5, 2.0)) is None
 
 
 @for_each("model", ["llama-3.1-8b", "deepseek-v2-lite", "bge-m3"])
@@ -57,9 +57,9 @@ def test_the_bands_of_a_grid_are_those_of_its_points(model: str) -> None:
     """NaN exactly where a point has none: on an H100 some kernels of some batches have no held-out error."""
     deployment, batches = assemble(Request(model=model, gpu="h100-sxm")), np.array([1.0, 8.0, 33.0, 128.0])
     load = StaticLoad(batch=batches, prompt=300.0, output=1.0 if deployment.model.encodes else 64.0)
-    grid = unchecked(deployment, load).bands()
+    grid = estimate_unchecked(deployment, load).bands()
     for place, batch in enumerate(batches):
-        point = unchecked(deployment, replace(load, batch=float(batch)))
+        point = estimate_unchecked(deployment, replace(load, batch=float(batch)))
         for metric, ends in grid.items():
             own = point.band(metric)
             found = [np.broadcast_to(end, batches.shape)[place] for end in ends]

@@ -31,7 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from transformers.models.auto.modeling_auto import MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING as SPEECH
 
 from inferplan.answers.emit import command_line, launch
-from inferplan.answers.recipe import Load, recipe
+from inferplan.answers.recipe import UsersAtATime, recipe
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.cli import cli
 from inferplan.errors import MissingFactError, SpecError, UsageError
@@ -506,7 +506,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("no prefix cache", lambda: simulate(deployment("t5-base"), TRAFFIC, Flags(prefix_caching=True))),
     ("encoder and a given hit rate", lambda: simulate(deployment("t5-base"), TRAFFIC, options=Options(hit_rate=0.5))),
 ]  # fmt: skip
-USERS = Load(users=4, prompt=64.0, output=Lengths(mean=8.0), reserved=128)
+USERS = UsersAtATime(users=4, prompt=64.0, output=Lengths(mean=8.0), reserved=128)
 POOLS = Options(fleet=Fleet(prefill=1, decode=1))
 DRAFTS = Speculation(length=3, acceptance=0.7)
 TRAFFIC = Traffic(arrivals=OpenLoop(rate=1.0), prompt=Lengths(mean=64.0), output=Lengths(mean=8.0), requests_count=8)

@@ -62,14 +62,14 @@ from inferplan.traffic.requests import (
     Traffic,
     TrafficClass,
 )
-from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic
+from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraffic
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 
 DOCS = Path(__file__).parents[1] / "docs"
 DENSE, EXPERTS = "llama-3.2-1b", "olmoe-1b-7b-0924"
 SHORT, FEW = Lengths(mean=64.0), Lengths(mean=8.0)
-AGENT = Agent(turns=Lengths(mean=2.0), first=SHORT, output=FEW, tool=Reply(prompt=SHORT, time=ThinkTime(mean=0.1)))
+AGENT = Agent(turns=Lengths(mean=2.0), first=SHORT, output=FEW, tool=NextCall(prompt=SHORT, time=ThinkTime(mean=0.1)))
 
 
 @cache

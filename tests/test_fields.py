@@ -21,11 +21,11 @@ from inferplan.fields import (
     Whole,
     Words,
     ask,
-    made_if_asked,
-    made_of,
     need,
+    question_if_asked,
+    question_of,
+    question_record,
     require_limits,
-    stated,
 )
 
 
@@ -55,7 +55,7 @@ def asked(*words: str) -> Kettle | None:
     @click.command()
     @asks(Kettle)
     def brew(**values: Any) -> None:
-        found.append(made_if_asked(Kettle, values))
+        found.append(question_if_asked(Kettle, values))
 
     result = CliRunner().invoke(brew, words, standalone_mode=False)
     if result.exception is not None:
@@ -114,7 +114,7 @@ def test_limits_hold_in_python(wrong: dict[str, Any], said: str) -> None:
 
 
 def test_python_gives_numbers_or_text() -> None:
-    assert made_of(Kettle, {"water": 2, "power": "1kW"}) == made_of(Kettle, {"water": 2.0, "power": 1000})
+    assert question_of(Kettle, {"water": 2, "power": "1kW"}) == question_of(Kettle, {"water": 2.0, "power": 1000})
 
 
 def test_help_and_json_say_units_and_defaults() -> None:
@@ -122,5 +122,5 @@ def test_help_and_json_say_units_and_defaults() -> None:
     assert [*options] == ["water", "power", "cups", "full", "lid", "loud", "herb", "made_of"]
     assert options["power"]["metavar"] == "WATTS" and options["cups"]["default"] == 2
     assert [one.name for one in options_of(Kettle, "cups", "volume")] == ["water", "cups"]
-    assert stated(Kettle(volume=1.0, power=2e3))["power_w"] == 2e3
-    assert "owner" in {one.name for one in fields(Kettle)} - set(stated(Kettle(volume=1.0, power=1.0)))
+    assert question_record(Kettle(volume=1.0, power=2e3))["power_w"] == 2e3
+    assert "owner" in {one.name for one in fields(Kettle)} - set(question_record(Kettle(volume=1.0, power=1.0)))

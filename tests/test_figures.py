@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferplan.figures import Figure, finite, pairs, record, short_time, side_by_side, text
+from inferplan.figures import Figure, finite, labelled_texts, record, short_time, side_by_side, text
 from inferplan.table import Report, render
 
 
@@ -32,7 +32,7 @@ def test_programs_read_every_key_and_people_every_label_that_is_seen() -> None:
         "watts": 1234.5,
         "most": None,
     }
-    assert pairs(one) == [
+    assert labelled_texts(one) == [
         ["model", "a"],
         ["TTFT", "43.2 ms"],
         ["share", "12.5%"],

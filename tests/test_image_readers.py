@@ -21,7 +21,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
-from inferplan.estimate.towers import carried
+from inferplan.estimate.towers import media_of_requests
 from inferplan.models.huggingface import import_config
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
@@ -99,7 +99,7 @@ def test_an_image_is_the_whole_prompt() -> None:
     with pytest.raises(UsageError, match="reads 577 positions: an image of one size"):
         estimate(one, StaticLoad(batch=1.0, prompt=100.0, output=20.0))
     with pytest.raises(UsageError, match="its encoder reads positions"):
-        carried(imported("blip", {}), MediaAsked(images=1))
+        media_of_requests(imported("blip", {}), MediaAsked(images=1))
 
 
 def test_a_new_field_of_a_half_is_refused_by_name() -> None:
@@ -119,7 +119,7 @@ def test_davit_by_hand() -> None:
     block = 2 * (9 * 8 + 8) + 4 * 8 + (8 * 24 + 24) + (8 * 8 + 8) + (8 * 32 + 32) + (32 * 8 + 8)
     assert model.tower_parameters == (3 * 49 * 8 + 8) + 2 * 8 + 2 * block + 50 * 8 + 8 * 16 + 2 * 16
     with pytest.raises(UsageError, match="its encoder reads tokens"):
-        carried(model, MediaAsked(images=1))
+        media_of_requests(model, MediaAsked(images=1))
 
 
 VIT = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "image_size": 64}
@@ -261,9 +261,9 @@ def test_a_tower_of_timm_is_said_not_to_be_counted() -> None:
     assert found.tower_parameters == 3072 * width + width + width * width + width
     assert any("fastvit_mci3, of timm) is not counted" in note for note in found.notes)
     with pytest.raises(MissingFactError, match="what its tower"):
-        carried(found.model_copy(update={"towers": []}), MediaAsked(images=1))
+        media_of_requests(found.model_copy(update={"towers": []}), MediaAsked(images=1))
     with pytest.raises(MissingFactError, match="'vision'"):
-        carried(found, MediaAsked(images=1))
+        media_of_requests(found, MediaAsked(images=1))
 
 
 def test_a_projector_without_the_width_of_its_tower_is_refused() -> None:

@@ -58,7 +58,7 @@ def again(reads: Reads) -> str:
 
 def within(reads: Reads) -> str:
     """As the same process does."""
-    found: str = kept.kept(reads.paths[0], "text", reads)
+    found: str = kept.read_cached(reads.paths[0], "text", reads)
     return found
 
 

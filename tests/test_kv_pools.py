@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inferplan.devices.engine import Batching, Engine, EngineVersion, Tier
+from inferplan.devices.engine import Batching, Engine, EngineVersion, MemoryTier
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
@@ -25,7 +25,7 @@ LOGITS = 256 * VOCAB * 4.0
 
 
 def made(rule: str, fraction: float | None, parallel: Parallelism | None = None, **sizes: Any) -> Deployment:
-    tier = Tier(memory_at_least="0 B", token_budget=512, max_sequences=256)
+    tier = MemoryTier(memory_at_least="0 B", token_budget=512, max_sequences=256)
     version = EngineVersion(
         version="1", source=SOURCE, kv_rule=rule, memory_fraction=fraction, block_size=16, tiers=[tier], **sizes
     )

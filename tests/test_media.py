@@ -24,7 +24,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import media_seconds
 from inferplan.estimate.run import carrying, estimate
 from inferplan.models.huggingface import import_path, model_from_config
-from inferplan.models.media import AudioRule, ImageRule, MediaAsked, VideoRule, tiled
+from inferplan.models.media import AudioRule, ImageRule, MediaAsked, VideoRule, tile_counts
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Media, Traffic
@@ -101,7 +101,7 @@ def test_moonvit_takes_so_many_patches(width: int, height: int):
 def test_tiles_are_those_of_internvl(width: int, height: int, most: int):
     ratios = function_of(GOT, "get_all_supported_aspect_ratios")
     best = function_of(GOT, "get_optimal_tiled_canvas", get_all_supported_aspect_ratios=ratios)
-    assert tiled((width, height), 448, most) == best((height, width), (448, 448), 1, most)
+    assert tile_counts((width, height), 448, most) == best((height, width), (448, 448), 1, most)
 
 
 def test_an_image_of_internvl_is_tiles_and_a_thumbnail():

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from inferplan.catalog import files as catalog
-from inferplan.models.spec import ModelSpec, uncounted
+from inferplan.models.spec import ModelSpec, uncounted_notes
 from tests.cases import for_each
 
 NAMES = catalog.names("models")
@@ -182,6 +182,6 @@ def test_a_release_that_takes_images_has_its_tower_or_every_command_says_that_it
         if any(mark in f"{name} {load(name).family}" for mark in SEES)
         and name not in TEXT_ALONE
         and not load(name).towers
-        and not uncounted(load(name))
+        and not uncounted_notes(load(name))
     ]
     assert not silent

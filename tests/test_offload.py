@@ -10,7 +10,7 @@ import pytest
 
 from inferplan.answers.emit import command, launch
 from inferplan.answers.explain import Explainer
-from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on, smallest
+from inferplan.answers.fit import FitAsked, fewest_devices, fit_everywhere, fit_on
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.offload import OffloadAsked
@@ -21,7 +21,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import by_place
-from inferplan.estimate.run import estimate, unchecked
+from inferplan.estimate.run import estimate, estimate_unchecked
 from inferplan.reports.estimate import estimate_report
 from inferplan.reports.fit import memory_report
 from inferplan.serving.flags import Flags, rules_of
@@ -46,13 +46,13 @@ def deploy(model: str = "llama-3.1-70b", quant: str | None = "q4_0", gpu: str = 
 
 
 def priced(load: StaticLoad = LOAD, **asked: Any) -> Estimate:
-    return unchecked(deploy(**asked), load)
+    return estimate_unchecked(deploy(**asked), load)
 
 
 def alone(load: StaticLoad = LOAD, **asked: Any) -> Estimate:
     """The same on the host alone."""
     request = Request(model="llama-3.1-70b", gpu="epyc-9654", quant="q4_0", engine="llama.cpp", memory="384GB", **asked)
-    return unchecked(assemble(request), load)
+    return estimate_unchecked(assemble(request), load)
 
 
 @for_each("ideal", [True, False])
@@ -161,7 +161,9 @@ def test_prompts_copy_the_experts_of_the_host_by_hand(prompt: int) -> None:
     81.7.
     """
     asked = deploy(model="gpt-oss-120b", quant=None, ideal=True, gpu="rtx-3090", cpu_moe_layers=26)
-    found = unchecked(replace(asked, routing=UNIFORM), StaticLoad(batch=1.0, prompt=float(prompt), output=128.0))
+    found = estimate_unchecked(
+        replace(asked, routing=UNIFORM), StaticLoad(batch=1.0, prompt=float(prompt), output=128.0)
+    )
     whole, rest = divmod(prompt, 512)
     reached = sum(128 * (1 - (124 / 128) ** rows) for rows in [512] * whole + [rest] * (rest >= 32))
     crossing = (prompt + (2 * 26 * rest if rest < 32 else 0)) * 2880 * 2  # from the table, and to the experts and back
@@ -222,7 +224,9 @@ def test_a_host_reads_as_much_of_its_memory_as_was_measured() -> None:
     memory = host.memory.model_copy(update={"bandwidth": 16 * 8 * 6.4e9, "kind": "DDR5-6400 x 16ch"})
     wide = host.model_copy(update={"memory": memory})
     request = Request(model="llama-3.1-70b", gpu="epyc-9654", quant="bf16", engine="llama.cpp", memory="384GB")
-    found = unchecked(assemble(request, hardware_loader=lambda name: wide), StaticLoad(prompt=32.0, output=32.0))
+    found = estimate_unchecked(
+        assemble(request, hardware_loader=lambda name: wide), StaticLoad(prompt=32.0, output=32.0)
+    )
     weights = 2 * (80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 128256 * 8192)
     assert 1.0 / found.tpot == pytest.approx(0.75 * 819.2e9 / weights, rel=0.03)
     assert 1.0 / found.tpot < 0.75 * 819.2e9 / weights
@@ -382,7 +386,7 @@ def streaming(gib: float, gpu: str = "gh200-96gb", tp: int = 1, **more: Any) -> 
     offload = OffloadAsked(cpu_offload_gb=gib, **given) if gib else OffloadAsked()
     parallel = Parallelism(tp=tp)
     request = Request(model="llama-3.1-70b", gpu=gpu, quant="fp8", ideal=True, offload=offload, parallel=parallel)
-    return unchecked(assemble(request), LOAD)
+    return estimate_unchecked(assemble(request), LOAD)
 
 
 @for_each("gib", [4.0, 20.0, 32.0])
@@ -424,8 +428,8 @@ def test_experts_are_read_as_far_as_they_are_touched() -> None:
     """gpt-oss-120b, all layers on the host: one token reads four experts of 128 a layer, not all of them."""
     offload = OffloadAsked(cpu_offload_gb=100.0, host="epyc-9654", host_memory="384GB")
     request = Request(model="gpt-oss-120b", gpu="gh200-96gb", ideal=True, offload=offload)
-    found = unchecked(assemble(request), LOAD)
-    plain = unchecked(assemble(replace(request, offload=OffloadAsked())), LOAD)
+    found = estimate_unchecked(assemble(request), LOAD)
+    plain = estimate_unchecked(assemble(replace(request, offload=OffloadAsked())), LOAD)
     attention = 2880 * (64 + 2 * 8) * 64 + 64 * 64 * 2880 + 128 * 2880
     read = 36 * (4 * 3 * 2880 * 2880 * 4.25 / 8 + 2 * attention)
     assert found.decode.time - plain.decode.time == pytest.approx(read / 450e9 - read / 4e12, rel=1e-3)
@@ -456,9 +460,9 @@ def test_the_host_holds_what_every_gpu_of_a_fit_leaves_there() -> None:
     """70B in bf16 needs four GPUs of 48 GB beside 20 GiB of each on the host: 4 x 21.47 = 85.9 GB there."""
     request = Request(model="llama-3.1-70b", gpu="l40s", ideal=True)
     away = OffloadAsked(cpu_offload_gb=20.0, host="epyc-9654", host_memory="90GB")
-    found = smallest(replace(request, offload=away), 8192, 1)
+    found = fewest_devices(replace(request, offload=away), 8192, 1)
     assert not isinstance(found, str) and found.footprint.streamed == pytest.approx(4 * 20 * 2**30)
-    assert "does not fit" in str(smallest(replace(request, offload=replace(away, host_memory="50GB")), 8192, 1))
+    assert "does not fit" in str(fewest_devices(replace(request, offload=replace(away, host_memory="50GB")), 8192, 1))
 
 
 @for_each("replicas", [1, 2])
@@ -491,7 +495,7 @@ def test_streaming_is_explained_and_emitted() -> None:
 def test_a_simulated_batch_is_the_estimated_one() -> None:
     """Four users who decode together on both sides: the table's step is the estimate's, and the host admits no more."""
     deployment = deploy(gpu_layers=40, host_memory="22.8GB")
-    host = unchecked(deployment, LOAD).footprint.host
+    host = estimate_unchecked(deployment, LOAD).footprint.host
     assert host is not None
     rules = rules_of(deployment, Flags(), 512.0, 128.0)
     room = 22.8e9 - host.weights - host.reserve - float(host.activations)

@@ -7,7 +7,7 @@ from itertools import chain, pairwise
 import numpy as np
 import pytest
 
-from inferplan.estimate.pieces import kinks, pair, stairs, whole
+from inferplan.estimate.pieces import kinks, pieces_of_steps, quadrature_pair, stairs
 from inferplan.work.ops import Mask
 from tests.cases import for_each
 
@@ -31,9 +31,9 @@ def sampled(masks: list[Mask], prompt: int, steps: int) -> tuple[float, int]:
     where = np.asarray(float(prompt))
     edges = [np.asarray(float(edge)) for edge in (0, *at, steps)]
     found, pieces = 0.0, 0
-    for low, high in chain.from_iterable(whole(where, *ends, climbed) for ends in pairwise(edges)):
+    for low, high in chain.from_iterable(pieces_of_steps(where, *ends, climbed) for ends in pairwise(edges)):
         if high > low:
-            places = pair(where, low, high, climbed)
+            places = quadrature_pair(where, low, high, climbed)
             found += float(high - low) * sum(float(np.mean(mask.pairs(1.0, places))) for mask in masks)
             pieces += 1
     return found, pieces

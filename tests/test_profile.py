@@ -122,7 +122,7 @@ def test_a_profile_of_a_trace_has_its_requests() -> None:
 
 @for_each("name", names("profiles"))
 def test_shipped_profiles_are_of_their_traces(shared: Path, name: str) -> None:
-    trace = traces.read(shared / "traces" / f"azure_llm_2023_{name.rsplit('-', 1)[1]}.csv")
+    trace = traces.read_trace(shared / "traces" / f"azure_llm_2023_{name.rsplit('-', 1)[1]}.csv")
     found, computed = load_profile(name), profile_of(trace)
     assert found.starts == computed.starts
     assert found.rates == pytest.approx(computed.rates, abs=5e-5)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferplan.errors import InputFileError, UsageError
-from inferplan.traffic.request_log import Log, folded, read_log, way_of
+from inferplan.traffic.request_log import Log, fold_days, read_log, way_of
 from tests.cases import for_each
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -24,7 +24,7 @@ def test_three_days_by_hand() -> None:
     """Ten, twenty and sixty requests in the five minutes after midnight, one at noon of the first day alone."""
     times = [day * DAY + 5.0 * n for day, count in enumerate((10, 20, 60)) for n in range(count)]
     log = log_of(*times, 12 * HOUR + 1, 3 * DAY)
-    mean, busy, middle = (folded(log, "log", percentile) for percentile in (None, 100.0, 50.0))
+    mean, busy, middle = (fold_days(log, "log", percentile) for percentile in (None, 100.0, 50.0))
     assert len(mean.rates) == 288 and mean.end == DAY
     assert mean.rates[0] == pytest.approx(90 / 3 / 300)
     assert (busy.rates[0], middle.rates[0]) == (pytest.approx(60 / 300), pytest.approx(20 / 300))
@@ -38,7 +38,7 @@ def test_days_in_part_count_for_their_whole_steps() -> None:
     begin, end = 6 * HOUR + 120, 2 * DAY + 6 * HOUR + 180
     at = [DAY + 6 * HOUR + 10.0 * n for n in range(30)]  # 06:00 of the second day
     at += [2 * DAY + HOUR + n for n in range(60)]  # 01:00 of the third, and of no other
-    found = folded(log_of(begin, end, *at), "log")
+    found = fold_days(log_of(begin, end, *at), "log")
     assert found.rates[72] == pytest.approx(30 / 300)
     assert found.rates[12] == pytest.approx(60 / 2 / 300)
     assert sum(rate > 0 for rate in found.rates) == 2
@@ -46,7 +46,7 @@ def test_days_in_part_count_for_their_whole_steps() -> None:
 
 def test_classes_are_folded_each() -> None:
     times = [0.0, 1.0, 2.0, DAY + 1, DAY + 2, DAY + 3, 2 * DAY]
-    found = folded(log_of(*times, of=[0, 0, 1, 1, 1, 1, 0], classes=("chat", "batch")), "log")
+    found = fold_days(log_of(*times, of=[0, 0, 1, 1, 1, 1, 0], classes=("chat", "batch")), "log")
     assert found.classes == ("chat", "batch")
     assert [rates[0] for rates in found.of_class] == [pytest.approx(2 / 2 / 300), pytest.approx(4 / 2 / 300)]
     assert found.rates[0] == pytest.approx(6 / 2 / 300)
@@ -89,10 +89,10 @@ def test_bad_logs(tmp_path: Path, text: str, said: str) -> None:
 
 def test_less_than_a_day_is_no_day() -> None:
     with pytest.raises(UsageError, match="no whole day"):
-        folded(log_of(10.0, DAY + 5.0), "log")  # of the first and the last step a part each
+        fold_days(log_of(10.0, DAY + 5.0), "log")  # of the first and the last step a part each
     with pytest.raises(UsageError, match="no requests"):
-        folded(log_of(), "log")
-    assert folded(log_of(0.0, DAY), "log").rates[0] == pytest.approx(1 / 300)
+        fold_days(log_of(), "log")
+    assert fold_days(log_of(0.0, DAY), "log").rates[0] == pytest.approx(1 / 300)
     assert (way_of("mean"), way_of("p95"), way_of("p99.5")) == (None, 95.0, 99.5)
     for text in ("median", "95", "p101", "p"):
         with pytest.raises(UsageError, match="no way to make one day"):

@@ -17,7 +17,7 @@ from inferplan.estimate.roofline import OpCost, price
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Collective, Exchange
 from inferplan.work.parallel import Parallelism
-from inferplan.work.routes import reached, route
+from inferplan.work.routes import chance_reached, route
 from inferplan.work.step import Segment, Step
 from tests.builders import chip
 from tests.cases import for_each
@@ -153,7 +153,7 @@ def counted(experts: int, top_k: int, held: set[int], groups: int = 1, top_group
 @for_each("top_k", [1, 3])
 def test_reached_is_the_share_of_all_choices(routing: tuple[int, int], share: float, top_k: int) -> None:
     held = set(range(round(16 * share)))
-    assert reached(16, top_k, share, *routing) == pytest.approx(counted(16, top_k, held, *routing), rel=1e-12)
+    assert chance_reached(16, top_k, share, *routing) == pytest.approx(counted(16, top_k, held, *routing), rel=1e-12)
 
 
 def exchange(mode: str = "normal", nodes: int = 2, **changed: object) -> Exchange:
@@ -291,7 +291,7 @@ def test_deepep_normal_is_above_the_bound(nodes: int, dispatch: float, combine: 
     top = min(nodes, 4)
     for rate, fmt in ((dispatch, FP8), (combine, BF16)):
         op = exchange(nodes=nodes, tokens=4096.0, format=fmt, groups=nodes, top_groups=top)
-        counted_bytes = 4096 * 7168 * fmt.width * nodes * reached(256, 8, 1 / nodes, nodes, top)
+        counted_bytes = 4096 * 7168 * fmt.width * nodes * chance_reached(256, 8, 1 / nodes, nodes, top)
         assert 0.4 < ideal(op, "h100-sxm") / (counted_bytes / rate) < 1.0
 
 
@@ -319,5 +319,5 @@ def test_deepep_v2_is_above_the_bound(gpu: str, nodes: int, dispatch: float, com
     """DeepEP README: 8,192 tokens, any experts, "logical" bandwidth: what stays on the own node or rank counts."""
     domains = nodes if nodes > 1 else 8
     for rate, fmt in ((dispatch, FP8), (combine, BF16)):
-        counted_bytes = 8192 * 7168 * fmt.width * domains * reached(256, 8, 1 / domains)
+        counted_bytes = 8192 * 7168 * fmt.width * domains * chance_reached(256, 8, 1 / domains)
         assert 0.6 < ideal(exchange(nodes=nodes, tokens=8192.0, format=fmt), gpu) / (counted_bytes / rate) < 1.0

@@ -21,7 +21,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
-from inferplan.estimate.run import estimate, unchecked
+from inferplan.estimate.run import estimate, estimate_unchecked
 from inferplan.estimate.sharing import Sharing
 from inferplan.reports.estimate import estimate_record
 from inferplan.serving.techniques.applied import Techniques, served_estimate
@@ -41,7 +41,7 @@ def deploy(model: str = "llama-3.1-8b", gpu: str = "h100-sxm", **changes: Any) -
 
 
 def priced(batch: float = 1.0, samples: float = 1.0, prompt: float = 1024.0, **changes: Any) -> Estimate:
-    return unchecked(deploy(**changes), StaticLoad(batch=batch, samples=samples, prompt=prompt))
+    return estimate_unchecked(deploy(**changes), StaticLoad(batch=batch, samples=samples, prompt=prompt))
 
 
 def test_the_prompt_is_held_once() -> None:
@@ -155,7 +155,7 @@ def test_without_an_engine_a_step_has_logits_of_every_sample() -> None:
     """Activations are the larger of a prefill's layer and of a decode's logits: 64 rows of 128,256 at 16 tokens."""
     deployment = deploy(engine="none")
     held = [
-        unchecked(deployment, StaticLoad(prompt=16.0, samples=n, batch=b)).footprint
+        estimate_unchecked(deployment, StaticLoad(prompt=16.0, samples=n, batch=b)).footprint
         for n, b in ((64.0, 1.0), (1.0, 64.0))
     ]
     per_logit = deployment.engine.defaults.sampler_bytes_per_logit
@@ -222,7 +222,7 @@ def test_samples_take_at_least_one_request_and_at_most_as_many(
 )
 def test_where_nothing_is_shared_it_is_refused(request_of: dict[str, Any], more: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        unchecked(deploy(**request_of), StaticLoad(**{"samples": 2.0, "prompt": 256.0} | more))
+        estimate_unchecked(deploy(**request_of), StaticLoad(**{"samples": 2.0, "prompt": 256.0} | more))
 
 
 def test_what_does_not_fit_says_how_many_requests_do() -> None:
@@ -276,5 +276,7 @@ def test_the_record_and_the_screen_name_them(
 
 def test_an_engine_refuses_more_answers_than_it_has_slots_for() -> None:
     """vLLM on an H100 runs 1024 sequences: 300 requests of 4 samples are 1200."""
-    record = estimate_record(unchecked(deploy(), StaticLoad(batch=300.0, samples=4.0, prompt=64.0, output=16.0)))
+    record = estimate_record(
+        estimate_unchecked(deploy(), StaticLoad(batch=300.0, samples=4.0, prompt=64.0, output=16.0))
+    )
     assert "not 1,200" in record["rejected_because"]

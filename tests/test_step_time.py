@@ -9,7 +9,7 @@ import pytest
 
 from inferplan.devices.constants import StepConstants
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.phase import StepTime, decode_phase, launched, prefill_phase, run_step
+from inferplan.estimate.phase import StepTime, decode_phase, launch_times, prefill_phase, run_step
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
 from tests.cases import for_each
@@ -94,8 +94,8 @@ def test_batches_follow_each_other(stations: tuple[float, ...]) -> None:
 
 def test_launches_are_hidden_where_kernels_take_longer() -> None:
     """(3^4 + 3^4)^(1/4) on one stage with its host; on two stages each on its own, beside the host."""
-    assert sum(launched((1.0, 2.0), [3.0])) == pytest.approx(3.0 * 2**0.25)
-    assert launched((1.0, 3.0, 2.0), [3.0, 0.0]) == pytest.approx((1.0, 3.0 * 2**0.25, 2.0))
+    assert sum(launch_times((1.0, 2.0), [3.0])) == pytest.approx(3.0 * 2**0.25)
+    assert launch_times((1.0, 3.0, 2.0), [3.0, 0.0]) == pytest.approx((1.0, 3.0 * 2**0.25, 2.0))
 
 
 # Of a deployment: a second of the host, a tenth for each token over all stages ----------------------------------------

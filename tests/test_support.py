@@ -15,7 +15,7 @@ from inferplan.devices.constants import Calibration, Fit
 from inferplan.estimate.bands import TRANSFERRED_SLOW_END, latency_band, latency_bands, serving_bands
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import run_step
-from inferplan.estimate.run import unchecked
+from inferplan.estimate.run import estimate_unchecked
 from inferplan.estimate.support import DRAFTS, POOLS, lacking, too_few
 from inferplan.reports.estimate import band_note
 from inferplan.serving.cluster import Fleet
@@ -47,7 +47,7 @@ def test_no_band_of_what_was_not_measured() -> None:
     wrong = []
     for model, gpu, degrees, missing in UNMEASURED:
         deployment = assemble(Request(model=model, gpu=gpu, parallel=Parallelism(**degrees)))
-        estimate = unchecked(deployment, StaticLoad(batch=1.0, prompt=512.0, output=64.0))
+        estimate = estimate_unchecked(deployment, StaticLoad(batch=1.0, prompt=512.0, output=64.0))
         bands, line = [estimate.band(metric) for metric in ("ttft", "tpot", "e2el")], band_note(estimate)
         told = line.startswith("error: unknown; a band needs 3 measured systems of each") and f" of {missing}" in line
         wrong += [] if told and bands == [None] * 3 else [(model, gpu, degrees, bands, line)]

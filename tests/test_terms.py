@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferplan.terms import Term, floor, named, plain, total
+from inferplan.terms import Term, floor, name_term, plain, total
 from tests.cases import for_each
 from tests.printed import Between, read
 
 
 def sizes() -> tuple[Term, Term, Term]:
-    return named(80e9, "usable", "B"), named(16e9, "weights", "B"), named(3.0, "count")
+    return name_term(80e9, "usable", "B"), name_term(16e9, "weights", "B"), name_term(3.0, "count")
 
 
 def test_a_formula_is_printed_in_names_and_in_numbers() -> None:
@@ -52,8 +52,8 @@ def test_what_is_multiplied_by_nothing_is_nothing() -> None:
 
 
 def test_like_terms_have_one_formula() -> None:
-    tensors = (named(named(n, "copies") * named(2.0, "width"), f"t{n}", "B") for n in (1, 2, 3))
-    found: Term = named(total(tensors, "tensors"), "weights", "B")  # type: ignore[arg-type]
+    tensors = (name_term(name_term(n, "copies") * name_term(2.0, "width"), f"t{n}", "B") for n in (1, 2, 3))
+    found: Term = name_term(total(tensors, "tensors"), "weights", "B")  # type: ignore[arg-type]
     assert found.formula == "sum over tensors of (copies * width)"
     assert found.numbers == "2 B + 4 B + 6 B"
     assert [(part.name, part.numbers) for part in found.parts()] == [("t1", "1 * 2"), ("t2", "2 * 2"), ("t3", "3 * 2")]
@@ -62,13 +62,13 @@ def test_like_terms_have_one_formula() -> None:
 
 
 def test_a_second_name_keeps_the_first() -> None:
-    again = named(named(5.0, "limit"), "longest", "tokens")
+    again = name_term(name_term(5.0, "limit"), "longest", "tokens")
     assert (again.name, again.formula, again.numbers) == ("longest", "limit", "5")
 
 
 def test_a_function_that_no_formula_uses_is_refused() -> None:
     with pytest.raises(TypeError):
-        np.sin(named(1.0, "x"))
+        np.sin(name_term(1.0, "x"))
 
 
 def test_printed_numbers_stand_for_what_rounds_to_them() -> None:
@@ -80,6 +80,6 @@ def test_printed_numbers_stand_for_what_rounds_to_them() -> None:
 
 def test_a_number_that_is_not_whole_is_not_printed_as_one() -> None:
     """Six digits of 123,456.4 are those of a whole number, which stands for itself alone."""
-    count, each = named(123456.4, "count"), named(2.0, "each")
+    count, each = name_term(123456.4, "count"), name_term(2.0, "each")
     assert (count * each).numbers == "123456.0 * 2"
     assert read((count * each).numbers).low <= 123456.4 * 2 <= read((count * each).numbers).high

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import inferplan
-from inferplan.devices.engine import Batching, Engine, EngineVersion, Tier, Windows
+from inferplan.devices.engine import Batching, Engine, EngineVersion, MemoryTier, Windows
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
@@ -45,7 +45,7 @@ def model(windowed: int, full: int, **mixer: Any) -> ModelSpec:
 
 
 def deployed(windows: Windows, spec: ModelSpec, pp: int = 1, block: int = BLOCK) -> Deployment:
-    tier = Tier(memory_at_least="0 B", token_budget=BUDGET, max_sequences=256)
+    tier = MemoryTier(memory_at_least="0 B", token_budget=BUDGET, max_sequences=256)
     version = EngineVersion(version="1", source=SOURCE, kv_rule="all", block_size=block, tiers=[tier], windows=windows)
     return Deployment(
         model=spec,

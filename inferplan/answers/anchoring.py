@@ -12,7 +12,7 @@ from inferplan.answers.emit import Launch, launch, node_script
 from inferplan.answers.emit.benchmark import CLIENTS, SILENT, benchmark, facts
 from inferplan.answers.emit.engines import shell
 from inferplan.catalog.assemble import Request, anchor_process, assemble
-from inferplan.devices.anchors import AXES, METRICS, Load, Process, System, next_runs
+from inferplan.devices.anchors import AXES, METRICS, AnchorLoad, ErrorProcess, System, next_runs
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.anchoring import system_of
 from inferplan.estimate.batch import Estimate
@@ -31,7 +31,7 @@ DEGREES = ("tp", "pp", "ep", "dp")
 class SuggestedRun:
     """A run to measure: the load, the command of the server and that of its client; note: why there is none."""
 
-    load: Load
+    load: AnchorLoad
     division: str
     server: str | None
     benchmark: str | None
@@ -57,7 +57,7 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
-class Loads:
+class AnchorLoads:
     """What is asked about: every combination of users, prompt and output."""
 
     users: Sequence[int]
@@ -65,7 +65,7 @@ class Loads:
     output: Sequence[int]
 
 
-def suggest(requests: Sequence[Request], loads: Loads, count: int, checkpoint: str | None = None) -> Suggestion:
+def suggest(requests: Sequence[Request], loads: AnchorLoads, count: int, checkpoint: str | None = None) -> Suggestion:
     """``count`` runs among ``loads`` on each division that ``requests`` differ in.
 
     checkpoint: of the weights, where it is named. With an anchor in the requests, the next ones beside its rows.
@@ -106,7 +106,7 @@ def suggest(requests: Sequence[Request], loads: Loads, count: int, checkpoint: s
     )
 
 
-def _running(deployment: Deployment, loads: Loads) -> list[Load]:
+def _running(deployment: Deployment, loads: AnchorLoads) -> list[AnchorLoad]:
     """The loads that the engine runs at once: within context, memory and slots."""
     found = []
     slots = deployment.engine.defaults.tier(deployment.hardware).max_sequences * deployment.parallel.dp
@@ -117,14 +117,14 @@ def _running(deployment: Deployment, loads: Loads) -> list[Load]:
             one = StaticLoad(batch=1.0, prompt=float(prompt), output=float(output))
             most = min(floor(float(Estimate(deployment=deployment, load=one).footprint.max_batch())), slots)
             found += [
-                Load(float(users), float(prompt), float(output), deployment.parallel)
+                AnchorLoad(float(users), float(prompt), float(output), deployment.parallel)
                 for users in loads.users
                 if users <= most
             ]
     return found
 
 
-def _bands(process: Process, known: Array, points: Array) -> dict[str, Band]:
+def _bands(process: ErrorProcess, known: Array, points: Array) -> dict[str, Band]:
     """The 80 % band of each latency at its mean variance over the points."""
     found: dict[str, Band] = {}
     for metric in METRICS:
@@ -135,7 +135,7 @@ def _bands(process: Process, known: Array, points: Array) -> dict[str, Band]:
     return found
 
 
-def _run(started: Launch, load: Load, number: int) -> SuggestedRun:
+def _run(started: Launch, load: AnchorLoad, number: int) -> SuggestedRun:
     suffix = "jsonl" if started.deployment.engine.name in SILENT else "json"
     result = f"run-{number}.{suffix}"
     server, refused = _words(lambda: node_script(started))

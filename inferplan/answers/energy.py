@@ -15,7 +15,7 @@ from inferplan.estimate.draw import step_joules
 from inferplan.estimate.encode import EncodeEstimate
 from inferplan.estimate.phase import Phase
 from inferplan.features import require_together
-from inferplan.terms import Naming, Term, named
+from inferplan.terms import Naming, Term, name_term
 from inferplan.units import Num
 
 JOULES_PER_KWH = 3.6e6
@@ -111,14 +111,14 @@ class StaticEnergy:
         or watts.decode. Raises ``KeyError`` for another, or one that the batch does not have.
         """
         made: dict[str, Any] = {
-            "energy.prefill": lambda: self._joules("prefill", named),
-            "energy.request": lambda: self._request(named),
-            "watts.prefill": lambda: self._watts("prefill", named),
+            "energy.prefill": lambda: self._joules("prefill", name_term),
+            "energy.request": lambda: self._request(name_term),
+            "watts.prefill": lambda: self._watts("prefill", name_term),
         }
         if self.decode is not None:
-            made["energy.decode"] = lambda: self._token(named)
-            made["watts.decode"] = lambda: self._watts("decode", named)
-        term: Term = named(made[number](), number, "W" if number.startswith("watts") else "J")
+            made["energy.decode"] = lambda: self._token(name_term)
+            made["watts.decode"] = lambda: self._watts("decode", name_term)
+        term: Term = name_term(made[number](), number, "W" if number.startswith("watts") else "J")
         return term
 
     def numbers(self) -> list[str]:

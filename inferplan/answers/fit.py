@@ -53,7 +53,7 @@ class Fitting(Shown):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Option:
+class FitOption:
     """One accelerator in one format: what fits there and what it costs, or why nothing does."""
 
     gpu: str
@@ -88,8 +88,8 @@ def bill_of(fitting: Fitting, prices: PriceBook) -> Bill | None:
 
 def everywhere(
     request: Request, quants: Sequence[str | None], load: tuple[int, int], degrees: tuple[int, int], prices: PriceBook
-) -> Iterator[Option]:
-    """Every accelerator on file in every one of ``quants``, as :func:`smallest` answers for it.
+) -> Iterator[FitOption]:
+    """Every accelerator on file in every one of ``quants``, as :func:`fewest_devices` answers for it.
 
     load: tokens of a request and requests at once. degrees: the fewest and the most GPUs that are tried. A memory in
     the request is what all of them have together by their labels.
@@ -99,13 +99,13 @@ def everywhere(
         named = quant or "native"
         try:
             most = degrees[1] if within is None else min(degrees[1], _most_within(within, gpu, degrees[0]))
-            found = smallest(replace(request, gpu=gpu, quant=quant), *load, most, degrees[0])
+            found = fewest_devices(replace(request, gpu=gpu, quant=quant), *load, most, degrees[0])
         except InferplanError as error:
             found = error.what
         if isinstance(found, str):
-            yield Option(gpu=gpu, quant=named, reason=found)
+            yield FitOption(gpu=gpu, quant=named, reason=found)
         else:
-            yield Option(gpu=gpu, quant=named, fitting=found, bill=bill_of(found, prices))
+            yield FitOption(gpu=gpu, quant=named, fitting=found, bill=bill_of(found, prices))
 
 
 def _most_within(memory: str, gpu: str, least: int) -> int:
@@ -119,10 +119,10 @@ def _most_within(memory: str, gpu: str, least: int) -> int:
     return most
 
 
-def first_choices(options: Sequence[Option]) -> dict[str, Option]:
+def first_choices(options: Sequence[FitOption]) -> dict[str, FitOption]:
     """The options to look at first, by what they are first in: of each format the cheapest and the one with the most
     requests for the money; without any price the one on the fewest GPUs that holds the most requests."""
-    found: dict[str, Option] = {}
+    found: dict[str, FitOption] = {}
     for quant in dict.fromkeys(option.quant for option in options):
         fitting = [option for option in options if option.quant == quant and option.fitting is not None]
         priced = [(option, option.bill.per_hour) for option in fitting if option.bill is not None]
@@ -136,14 +136,14 @@ def first_choices(options: Sequence[Option]) -> dict[str, Option]:
     return found
 
 
-def _few(option: Option) -> tuple[int, int]:
+def _few(option: FitOption) -> tuple[int, int]:
     return option.devices, -(option.fitting.requests if option.fitting else 0)
 
 
-def ordered(options: Sequence[Option]) -> list[Option]:
+def by_price(options: Sequence[FitOption]) -> list[FitOption]:
     """What has a price first, the cheapest before the others; then the fewest GPUs; what does not fit at the end."""
 
-    def place(option: Option) -> tuple[float, ...]:
+    def place(option: FitOption) -> tuple[float, ...]:
         if option.fitting is None:
             return (2,)
         return (1, *_few(option)) if option.bill is None else (0, option.bill.per_hour, *_few(option))
@@ -156,7 +156,7 @@ def footprint_at(deployment: Deployment, context: int) -> Footprint:
     return Footprint(deployment=deployment, batch=1.0, prompt=float(context), context=float(context))
 
 
-def smallest(request: Request, context: int, users: int, most: int = 8, least: int = 1) -> Fitting | str:
+def fewest_devices(request: Request, context: int, users: int, most: int = 8, least: int = 1) -> Fitting | str:
     """The fewest devices (``least``, twice that, ... up to ``most``) that hold the load, or why none does.
 
     The load is ``users`` requests of ``context`` tokens.
@@ -284,12 +284,12 @@ class Fits(Shown):
     asked: FitAsked
     context: int
     """Tokens of a request."""
-    options: Sequence[Option]
+    options: Sequence[FitOption]
     term: str
     """On which terms prices are."""
 
     @property
-    def fitting(self) -> list[Option]:
+    def fitting(self) -> list[FitOption]:
         """Those that hold what was asked for."""
         return [option for option in self.options if option.fitting is not None]
 
@@ -308,7 +308,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     if asked.memory:
         parse_memory(asked.memory)
     degrees = asked.tp or 1, asked.tp or asked.most
-    options = ordered(list(everywhere(asked.request(model, ""), quants, (tokens, asked.held), degrees, prices)))
+    options = by_price(list(everywhere(asked.request(model, ""), quants, (tokens, asked.held), degrees, prices)))
     if not any(option.fitting for option in options):
         on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(
@@ -328,7 +328,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     if asked.tp or asked.offload.computes:
         deployment = assemble(replace(request, parallel=Parallelism(tp=asked.tp or 1)))
     else:
-        found = smallest(request, tokens, users, asked.most)
+        found = fewest_devices(request, tokens, users, asked.most)
         if isinstance(found, str):
             footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)

@@ -43,7 +43,7 @@ MOST = 9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class UsersAtATime:
     """Users with one request each at a time. reserved: tokens that are set aside for a request without paging."""
 
     users: int
@@ -66,7 +66,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Setting:
+class RecipeSetting:
     """A deployment with everything an ingredient may change."""
 
     deployment: Deployment
@@ -93,17 +93,17 @@ class Ingredient:
     """A change. ``apply`` puts it in; ``remove`` makes the baseline without it."""
 
     name: str
-    apply: Callable[[Setting], Setting]
-    remove: Callable[[Setting], Setting] = field(default=lambda setting: setting)
+    apply: Callable[[RecipeSetting], RecipeSetting]
+    remove: Callable[[RecipeSetting], RecipeSetting] = field(default=lambda setting: setting)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Recipe(Shown):
     """Ingredients in order, and the price of every subset of them."""
 
-    base: Setting
+    base: RecipeSetting
     ingredients: Sequence[Ingredient]
-    load: Load
+    load: UsersAtATime
     baseline: str
 
     @cached_property
@@ -113,7 +113,7 @@ class Recipe(Shown):
         subsets = [frozenset(chosen) for size in range(count + 1) for chosen in combinations(range(count), size)]
         return {subset: evaluate(self._setting(subset), self.load) for subset in subsets}
 
-    def _setting(self, chosen: frozenset[int]) -> Setting:
+    def _setting(self, chosen: frozenset[int]) -> RecipeSetting:
         setting = self.base
         for index, ingredient in enumerate(self.ingredients):
             setting = ingredient.apply(setting) if index in chosen else ingredient.remove(setting)
@@ -183,7 +183,7 @@ class Recipe(Shown):
         return frame(self.rows())
 
 
-def evaluate(setting: Setting, load: Load) -> Outcome:
+def evaluate(setting: RecipeSetting, load: UsersAtATime) -> Outcome:
     """Steady state of a setting: the closed form with continuous batching, waves of a static batch without."""
     deployment = setting.deployment
     batch = _room(setting, load)
@@ -209,7 +209,7 @@ def evaluate(setting: Setting, load: Load) -> Outcome:
     )
 
 
-def _room(setting: Setting, load: Load) -> int:
+def _room(setting: RecipeSetting, load: UsersAtATime) -> int:
     """Sequences that fit: by what is set aside without paging, by what they hold with it; engine slots at most."""
     deployment = setting.deployment
     held = load.prompt + load.output.average / 2 if setting.paged else float(load.reserved)
@@ -220,7 +220,7 @@ def _room(setting: Setting, load: Load) -> int:
     return int(min(float(footprint.max_batch()), slots))
 
 
-def _waves(setting: Setting, load: Load, batch: int) -> Outcome:
+def _waves(setting: RecipeSetting, load: UsersAtATime, batch: int) -> Outcome:
     """A batch is prefilled together and decoded until its longest output is done; then the next one starts.
 
     Without a KV cache every step computes all that came before. A request that finds the batch running waits for half
@@ -243,7 +243,7 @@ def _waves(setting: Setting, load: Load, batch: int) -> Outcome:
     )
 
 
-def _mean_step(setting: Setting, load: Load, batch: float, longest: float) -> float:
+def _mean_step(setting: RecipeSetting, load: UsersAtATime, batch: float, longest: float) -> float:
     """The mean decode step from the prompt to the longest output: the two Gauss points that ``Estimate`` takes.
 
     Windows and chunks that a sequence grows past in between are passed over.
@@ -253,7 +253,7 @@ def _mean_step(setting: Setting, load: Load, batch: float, longest: float) -> fl
     return sum(_step_at(setting, batch, past) for past in (centre - spread, centre + spread)) / 2
 
 
-def _step_at(setting: Setting, batch: float, past: float) -> float:
+def _step_at(setting: RecipeSetting, batch: float, past: float) -> float:
     """Seconds of one decode step of a batch; without a KV cache everything is computed again."""
     deployment, spec = setting.deployment, setting.speculation
     if not setting.kv_cache:
@@ -306,7 +306,7 @@ def multi_head(model: ModelSpec) -> ModelSpec:
     return with_heads(model, change)
 
 
-def grouped(model: ModelSpec, group: int = 8) -> ModelSpec:
+def with_query_groups(model: ModelSpec, group: int = 8) -> ModelSpec:
     """The model with ``group`` query heads to each key and value head, where that divides."""
 
     def change(mixer: Mixer, _: int) -> Mixer:
@@ -337,8 +337,8 @@ def _latent(model: ModelSpec) -> bool:
     return any(isinstance(layer.mixer, MlaLayer) for layer in model.sequence)
 
 
-def _remodel(change: Callable[[ModelSpec], ModelSpec]) -> Callable[[Setting], Setting]:
-    def apply(setting: Setting) -> Setting:
+def _remodel(change: Callable[[ModelSpec], ModelSpec]) -> Callable[[RecipeSetting], RecipeSetting]:
+    def apply(setting: RecipeSetting) -> RecipeSetting:
         return replace(setting, deployment=replace(setting.deployment, model=change(setting.deployment.model)))
 
     return apply
@@ -365,7 +365,7 @@ def ingredient(text: str, request: Request, model: ModelSpec) -> Ingredient:
     if made is not None:
         return made
 
-    def quantise(setting: Setting) -> Setting:
+    def quantise(setting: RecipeSetting) -> RecipeSetting:
         own = setting.deployment
         asked = replace(request, quant=name)
         return replace(setting, deployment=replace(own, precision=precision_of(asked, model, own.hardware)))
@@ -426,7 +426,7 @@ def _special(name: str, values: dict[str, str], text: str, request: Request, mod
     if name == "tensor-parallel":
         tp = parse_count(values["tp"])
 
-        def divide(setting: Setting) -> Setting:
+        def divide(setting: RecipeSetting) -> RecipeSetting:
             parallel = replace(setting.deployment.parallel, tp=tp)
             return replace(setting, deployment=replace(setting.deployment, parallel=parallel))
 
@@ -447,9 +447,9 @@ def _attention(name: str, text: str, model: ModelSpec) -> Ingredient:
     if name == "gqa":
         if _grouped_already(model):
             return Ingredient(name=text, apply=lambda s: s, remove=_remodel(multi_head))
-        if grouped(model).kv_elements_per_token == model.kv_elements_per_token:
+        if with_query_groups(model).kv_elements_per_token == model.kv_elements_per_token:
             raise UsageError(f"gqa changes nothing in {model.name}", hint="a model with attention of 8 heads or more")
-        return Ingredient(name=text, apply=_remodel(grouped))
+        return Ingredient(name=text, apply=_remodel(with_query_groups))
     if cross_layer(model).kv_elements_per_token == model.kv_elements_per_token:
         raise UsageError(f"cla changes nothing in {model.name}", hint="a model with attention in every layer")
     return Ingredient(name=text, apply=_remodel(cross_layer))
@@ -460,14 +460,14 @@ def _speculative(values: dict[str, str], text: str, request: Request) -> Ingredi
     length, acceptance, name = parse_count(values["length"]), parse_number(values["acceptance"]), values["draft"]
     drafting = Drafting(model=None if name == "free" else name, length=length, acceptance=acceptance)
 
-    def apply(setting: Setting) -> Setting:
+    def apply(setting: RecipeSetting) -> RecipeSetting:
         own = replace(request, quant=None)
         return replace(setting, speculation=drafting.on(own, setting.deployment.parallel))
 
     return Ingredient(name=text, apply=apply)
 
 
-def recipe(request: Request, baseline: str, ingredients: Sequence[str], load: Load) -> Recipe:
+def recipe(request: Request, baseline: str, ingredients: Sequence[str], load: UsersAtATime) -> Recipe:
     """The recipe of a request. ``baseline``: a comma list such as ``static,bf16``; what it does not say is modern.
 
     Raises ``UsageError`` for an ingredient that the baseline already has, or more than :data:`MOST` of them.
@@ -482,6 +482,6 @@ def recipe(request: Request, baseline: str, ingredients: Sequence[str], load: Lo
     deployment = assemble(replace(request, quant=formats[0] if formats else request.quant))
     require_decoder(deployment.model, "recipe of techniques", "inferplan compare, or sweep")
     static = "static" in words
-    base = Setting(deployment=deployment, continuous=not static, paged=not static)
+    base = RecipeSetting(deployment=deployment, continuous=not static, paged=not static)
     made = [ingredient(text, request, deployment.model) for text in wanted]
     return Recipe(base=base, ingredients=made, load=load, baseline=f"baseline: {baseline}")

@@ -28,7 +28,7 @@ from inferplan.columns import Block, Column, Columns, Row, blocks_of, compact, o
 from inferplan.errors import InferplanError, MissingExtraError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.run import unchecked
+from inferplan.estimate.run import estimate_unchecked
 from inferplan.extras import require
 from inferplan.features import require_together
 from inferplan.fields import Text, Whole, Words, ask
@@ -201,7 +201,7 @@ class Task:
         return Block(shape=self.shape, columns={**labels, **loads, **figures})
 
 
-def run(task: Task) -> list[Block]:
+def structure_rows(task: Task) -> list[Block]:
     """Every row of one structure; a structure that cannot exist gives rows that say why.
 
     Raises ``NotFiniteError`` for a price that is no number.
@@ -264,7 +264,7 @@ def _parts(shape: tuple[int, int, int], narrow: int) -> Iterator[tuple[slice, sl
 
 def _figures(deployment: Deployment, load: StaticLoad, speculation: Speculation) -> dict[str, Num]:
     """Figures of a grid of loads by column, each along the axes that it depends on."""
-    result = unchecked(deployment, load)
+    result = estimate_unchecked(deployment, load)
     if speculation.length:
         result = ServedEstimate(deployment=deployment, load=load, techniques=Techniques(speculation=speculation))
     footprint = result.footprint
@@ -387,7 +387,7 @@ class Sweep(Shown):
 Runner = Callable[[Task], list[Block]]
 
 
-def sweep(grid: Grid, execution: Execution = Execution(backend="serial"), runner: Runner = run) -> Sweep:
+def sweep(grid: Grid, execution: Execution = Execution(backend="serial"), runner: Runner = structure_rows) -> Sweep:
     """Run every task of a grid.
 
     Raises ``MissingExtraError`` when the backend is not installed, ``UnknownNameError`` for a model, GPU or engine that

@@ -12,7 +12,7 @@ from inferplan.errors import MissingFactError
 from inferplan.spec import Spec
 
 
-class Measured(Spec):
+class MeasuredAcceptance(Spec):
     """Mean acceptance lengths of one draft on one model, by drafted tokens: tokens a verification, the model's own too.
 
     ``also``: models that the figures are taken for beside the one measured. ``range``: their spread where it is stated.
@@ -39,7 +39,7 @@ class _Source(Spec):
     source: str
     data: str
     where: str
-    measured: list[Measured]
+    measured: list[MeasuredAcceptance]
 
 
 class _File(Spec):
@@ -65,7 +65,7 @@ def _sources() -> list[_Source]:
     return spec_of(path, _File).sources
 
 
-def _entries(model: str, draft: str) -> list[tuple[_Source, Measured]]:
+def _entries(model: str, draft: str) -> list[tuple[_Source, MeasuredAcceptance]]:
     """What was measured of such drafts for this model, in the order of the file; of the model itself first."""
     found = [(source, one) for source in _sources() for one in source.measured if one.draft == draft]
     own = [entry for entry in found if entry[1].model == model]

@@ -14,13 +14,13 @@ from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.calibrations import load_calibration, release_dates
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, spec_of, validate
 from inferplan.catalog.offload import OffloadAsked, with_offload
-from inferplan.devices.anchors import Anchor, Process
+from inferplan.devices.anchors import Anchor, ErrorProcess
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import InferplanError, UsageError
-from inferplan.estimate.anchoring import anchored
+from inferplan.estimate.anchoring import with_anchor
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.towers import carried
+from inferplan.estimate.towers import media_of_requests
 from inferplan.fields import Quantity, Real, Switch, Text, ask, part
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.media import MediaAsked
@@ -178,10 +178,10 @@ def load_anchor(path: str) -> Anchor:
 
 
 @cache
-def anchor_process() -> Process:
+def anchor_process() -> ErrorProcess:
     """How the errors of a system's loads go together."""
     path = config_root() / "anchors.yaml"
-    return spec_of(path, Process)
+    return spec_of(path, ErrorProcess)
 
 
 class SharedRouting(Spec):
@@ -344,19 +344,19 @@ def assemble(
         calibration=load_calibration(hardware, request.calibration, request.ideal, request.engine),
         unfused_attention=request.unfused_attention,
         routing=routing_of(request.expert_skew),
-        media=carried(model, request.media),
+        media=media_of_requests(model, request.media),
         lora=adapters_asked(request, model, precision.base),
     )
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
     if request.anchor is not None:
-        deployment = anchored(deployment, load_anchor(request.anchor), request.anchor)
+        deployment = with_anchor(deployment, load_anchor(request.anchor), request.anchor)
     if request.power_cap is not None:
         deployment = _capped(deployment, request.power_cap)
-    return offloaded(request, deployment, model_loader, hardware_loader)
+    return with_host_memory(request, deployment, model_loader, hardware_loader)
 
 
-def offloaded(
+def with_host_memory(
     request: Request,
     deployment: Deployment,
     model_loader: Callable[[str], ModelSpec] = load_model,
@@ -415,7 +415,7 @@ class Deployed(Deployment):
     request: Request
 
 
-def deployed(request: Request) -> Deployed:
+def assemble_with_request(request: Request) -> Deployed:
     """As :func:`assemble`, with the request kept."""
     found = assemble(request)
     return Deployed(**{field.name: getattr(found, field.name) for field in fields(found)}, request=request)

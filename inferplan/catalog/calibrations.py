@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from inferplan.catalog.file_cache import read_cached
 from inferplan.catalog.files import config_root, load, load_hardware, names, read_yaml, spec_of, validate
-from inferplan.catalog.kept import kept
 from inferplan.catalog.overlay import is_run, overlaid
 from inferplan.devices.constants import IDEAL, SHARED, Calibration, Errors, Overlay, SharedStep, memory_class
 from inferplan.devices.engine import EngineSpec, OwnKernels
@@ -140,7 +140,7 @@ def device_releases(device: str) -> Releases | None:
 def release_dates() -> dict[str, ReleaseDates]:
     """The days of the releases of each engine (``configs/releases.yaml``)."""
     path = config_root() / "releases.yaml"
-    return kept(path, "dates", lambda: (_dates(path), [path]))
+    return read_cached(path, "dates", lambda: (_dates(path), [path]))
 
 
 def _dates(path: Path) -> dict[str, ReleaseDates]:

@@ -47,7 +47,7 @@ class ClassesSpec(Spec):
     classes: list[ClassSpec] = Field(min_length=1, max_length=32)
 
 
-class Mix(NamedTuple):
+class ClassMix(NamedTuple):
     """The classes of a file, and the requests a second of all of them where the file says that."""
 
     classes: tuple[TrafficClass, ...]
@@ -80,7 +80,7 @@ _UNPLANNED = (
 """What requests of classes may share or think, where they are simulated one by one."""
 
 
-def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = True) -> Mix:
+def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = True) -> ClassMix:
     """The classes that are asked for; none where ``--classes`` is not given. rated: their rates are said elsewhere.
     alone: nothing is known of what their requests share, and of thoughts.
 
@@ -91,7 +91,7 @@ def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = 
             raise UsageError(
                 f"--queue {values['queue']} needs several classes of traffic", hint="--classes FILE, or leave it out"
             )
-        return Mix((), None)
+        return ClassMix((), None)
     if option := first_given(values, (*_SAID, *_UNPLANNED) if alone else _SAID):
         raise UsageError(
             f"{option} and --classes exclude each other",
@@ -109,7 +109,7 @@ def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = 
     return mix
 
 
-def load_classes(name: str, rated: bool = False) -> Mix:
+def load_classes(name: str, rated: bool = False) -> ClassMix:
     """The classes of a name or a path; rated: their rates are said elsewhere, so that shares of the file do not count
     and may be missing, and all are the same here. Raises ``SpecError`` with file and line.
     """
@@ -130,7 +130,7 @@ def load_classes(name: str, rated: bool = False) -> Mix:
         require_whole(made)
     except UsageError as error:
         raise SpecError(f"{path}: {error.what}", because=error.because, hint=error.hint) from None
-    return Mix(tuple(made), total)
+    return ClassMix(tuple(made), total)
 
 
 def _class(one: ClassSpec, share: float) -> TrafficClass:

@@ -107,7 +107,7 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
         return deployments(with_backends(whole, backends, strict=False), models, reads_states)
     whole = assemble(alone, model_loader=lambda _: models.whole)
     if name == MTP:
-        whole = replace(whole, precision=released(whole.precision))
+        whole = replace(whole, precision=draft_precision(whole.precision))
     return deployments(with_backends(whole, backends, strict=False), models, reads_states)
 
 
@@ -122,7 +122,7 @@ def head_beside(served: Deployment, name: str) -> DraftDeployments | None:
         return None
     if name == MTP:
         exceptions = tuple(entry for entry in served.precision.exceptions if not entry[2])
-        precision = released(replace(served.precision, exceptions=exceptions))
+        precision = draft_precision(replace(served.precision, exceptions=exceptions))
     else:
         precision = head_formats(models.whole, served.precision)
     whole = replace(served, model=models.whole, precision=precision, parallel=Parallelism(), media=None, lora=None)
@@ -143,7 +143,7 @@ def head_formats(head: ModelSpec, served: Precision) -> Precision:
     return replace(held_by(native_precision(head), (served.base.name,)), kv=cache_format(find_format(kept), head))
 
 
-def released(precision: Precision) -> Precision:
+def draft_precision(precision: Precision) -> Precision:
     """The formats of a prediction module: releases in NVFP4 leave it in the base format.
 
     ``exclude_modules`` of nvidia's NVFP4 checkpoints names it (DeepSeek-V3.1, V3.2 and V4, GLM-5, 5.1 and 5.2, Qwen3.5

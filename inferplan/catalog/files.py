@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from inferplan.catalog.kept import kept
+from inferplan.catalog.file_cache import read_cached
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import (
     InputFileError,
@@ -27,7 +27,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.spec import Spec
 
 if TYPE_CHECKING:
-    from inferplan.devices.mig import Table as MigTable
+    from inferplan.devices.mig import MigTable
     from inferplan.models.huggingface import Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
@@ -226,10 +226,10 @@ def load(kind: str, name: str, spec: type[SpecType]) -> SpecType:
 
 
 def spec_of(path: Path, spec: type[SpecType]) -> SpecType:
-    """The spec in a file. One that is shipped is read when it has changed (:mod:`inferplan.catalog.kept`)."""
+    """The spec in a file. One that is shipped is read when it has changed (:mod:`inferplan.catalog.file_cache`)."""
     if _is_shipped(path):
         of = Path(str(sys.modules[spec.__module__].__file__))  # rooms above this one have specs of their own
-        return kept(path, spec.__name__, lambda: (validate(path, read_yaml(path), spec), [path, of]))
+        return read_cached(path, spec.__name__, lambda: (validate(path, read_yaml(path), spec), [path, of]))
     return validate(path, read_yaml(path), spec)
 
 
@@ -248,7 +248,7 @@ def load_model(name: str) -> ModelSpec:
 
         return import_model(path)
     if _is_shipped(path):
-        return kept(path, "model", lambda: (_from_yaml(path), [path, *_bases(path)]))
+        return read_cached(path, "model", lambda: (_from_yaml(path), [path, *_bases(path)]))
     return _from_yaml(path)
 
 
@@ -398,9 +398,9 @@ def load_hardware(name: str) -> HardwareSpec:
 @cache
 def mig_table() -> MigTable:
     """Every profile of Multi-Instance GPU on file."""
-    from inferplan.devices.mig import Table
+    from inferplan.devices.mig import MigTable
 
-    return spec_of(config_root() / "mig.yaml", Table)
+    return spec_of(config_root() / "mig.yaml", MigTable)
 
 
 def device_name(name: str) -> str:

@@ -129,7 +129,7 @@ class PriceBook:
         if gpu in self.stated:
             return self.stated[gpu]
         if (whole := whole_of(gpu)) is not None:
-            return tuple(sliced(offer, gpu) for offer in self.offers(whole))
+            return tuple(instance_offer(offer, gpu) for offer in self.offers(whole))
         found = (listing.offers(gpu, self.term) for listing in self._searched())
         return tuple(next((offers for offers in found if offers), ()))
 
@@ -288,7 +288,7 @@ def whole_of(gpu: str) -> str | None:
     return device if colon and PROFILE.fullmatch(profile) else None
 
 
-def sliced(offer: Offer, gpu: str) -> Offer:
+def instance_offer(offer: Offer, gpu: str) -> Offer:
     """An offer of whole devices as one of their MIG instances: as many more for the same price, bought together."""
     part = load_hardware(gpu).part
     assert part is not None

@@ -13,7 +13,7 @@ from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UsageError
 from inferplan.spec import Spec
 from inferplan.traffic.requests import Slo, parse_lengths
-from inferplan.traffic.stages import Stage, require_tree
+from inferplan.traffic.stages import ModelStage, require_tree
 from inferplan.units import BytesPerSecond, Seconds
 from inferplan.work.parallel import Parallelism
 
@@ -82,24 +82,24 @@ class ServiceSpec(Spec):
     models: list[ServiceModel] = Field(min_length=1, max_length=12)
 
 
-class Entry(NamedTuple):
+class ServiceEntry(NamedTuple):
     """One model of a file. replicas: ``None`` where their number is to be found. swap: of those that share its GPUs."""
 
-    stage: Stage
+    stage: ModelStage
     request: Request
     replicas: int | None
     swap: SwapSpec | None
 
 
-def load_service(name: str) -> tuple[Entry, ...]:
+def load_service(name: str) -> tuple[ServiceEntry, ...]:
     """The models of a name or a path. Raises ``SpecError`` with file and line."""
     path = find("services", name)
-    spec, made = spec_of(path, ServiceSpec), list[Entry]()
+    spec, made = spec_of(path, ServiceSpec), list[ServiceEntry]()
     known: dict[str, int] = {}
     for place, one in enumerate(spec.models):
         try:
             stage = _stage(one, known)
-            made.append(Entry(stage, _request(one), one.replicas, one.swap))
+            made.append(ServiceEntry(stage, _request(one), one.replicas, one.swap))
             require_tree([entry.stage for entry in made])
         except UsageError as error:
             at = f"{path}:{line_of(path, ('models', place))}"
@@ -115,7 +115,7 @@ def load_service(name: str) -> tuple[Entry, ...]:
     return tuple(made)
 
 
-def _stage(one: ServiceModel, known: dict[str, int]) -> Stage:
+def _stage(one: ServiceModel, known: dict[str, int]) -> ModelStage:
     if one.after is not None and one.after not in known:
         raise UsageError(
             f"{one.name} is asked after {one.after!r}, which is no model before it in the file",
@@ -140,7 +140,7 @@ def _stage(one: ServiceModel, known: dict[str, int]) -> Stage:
             f"{one.name}: the limits of whole answers stand at the model that is asked first", hint="answer: there"
         )
     whole = one.answer or AnswerSpec()
-    return Stage(
+    return ModelStage(
         name=one.name,
         output=parse_lengths(one.output),
         prompt=None if one.prompt is None else parse_lengths(one.prompt),

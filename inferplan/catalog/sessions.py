@@ -12,13 +12,13 @@ from pydantic import Field
 from inferplan.catalog.files import find, spec_of
 from inferplan.catalog.yaml_text import line_of
 from inferplan.errors import SpecError, UsageError
-from inferplan.fields import Text, Whole, ask, first_given, made_if_asked, made_of
+from inferplan.fields import Text, Whole, ask, first_given, question_if_asked, question_of
 from inferplan.spec import Spec
 from inferplan.traffic.classes import SUM_TOLERANCE
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, arrivals_of, parse_lengths
-from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic, Subagents
+from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraffic, Subagents
 from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.units import parse_number, parse_quantity
 
@@ -185,7 +185,7 @@ def _loop(asked: SessionsAsked, values: Mapping[str, Any]) -> OpenLoop:
 
 def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> SessionTraffic | None:
     """The sessions that are asked for; ``None`` without ``--sessions``. Raises ``UsageError``."""
-    asked = made_of(SessionsAsked, values)
+    asked = question_of(SessionsAsked, values)
     if asked.sessions is None:
         if values["trace"] is None:  # of agents, that may be: it is seen when it is read
             require_sessions(values)
@@ -195,7 +195,7 @@ def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> Sess
         raise UsageError(
             "sessions need one kind of load", hint="--session-rate 0.2/s, or --concurrency 20 for so many at a time"
         )
-    found, thoughts = load_sessions(asked.sessions), made_if_asked(ThoughtsAsked, values)
+    found, thoughts = load_sessions(asked.sessions), question_if_asked(ThoughtsAsked, values)
     return SessionTraffic(
         kinds=found.kinds,
         arrivals=closed or _loop(asked, values),
@@ -211,9 +211,9 @@ def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: Closed
 
     Raises ``UsageError`` for options that are of requests, and where nothing says when sessions begin.
     """
-    from inferplan.traffic.agent_traces import begun, first_sessions
+    from inferplan.traffic.agent_traces import first_sessions, sessions_in_open_loop
 
-    asked = made_of(SessionsAsked, values)
+    asked = question_of(SessionsAsked, values)
     spread = ("arrivals", "burstiness") if asked.rate is None else ()
     if option := first_given(values, (*_NOT_OF_SESSIONS, *_THOUGHTS, *spread)):
         raise UsageError(
@@ -226,7 +226,7 @@ def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: Closed
     if asked.rate is not None:
         if closed is not None:
             raise UsageError("sessions need one kind of load", hint="--session-rate or --concurrency alone")
-        return begun(trace, _loop(asked, values), values.get("seed", 0))
+        return sessions_in_open_loop(trace, _loop(asked, values), values.get("seed", 0))
     if closed is not None:
         return trace.in_loop(closed)
     if trace.arrival is None:
@@ -272,8 +272,8 @@ def _agent(spec: AgentSpec) -> Agent:
     )
 
 
-def _reply(spec: ReplySpec, key: str) -> Reply:
-    return Reply(prompt=_lengths(spec, "prompt", key), time=_time(spec.time, f"{key}.time"))
+def _reply(spec: ReplySpec, key: str) -> NextCall:
+    return NextCall(prompt=_lengths(spec, "prompt", key), time=_time(spec.time, f"{key}.time"))
 
 
 def _lengths(spec: Spec, key: str, inside: str = "") -> Lengths:

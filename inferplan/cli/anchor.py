@@ -13,9 +13,9 @@ from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import deployment_options, report_options, writable
-from inferplan.cli.validate import facts_of, priced, supplied_options
+from inferplan.cli.validate import facts_of, predict_rows, supplied_options
 from inferplan.errors import UsageError
-from inferplan.fields import made_of
+from inferplan.fields import question_of
 from inferplan.files import save
 from inferplan.table import Report
 from inferplan.units import parse_whole
@@ -52,12 +52,12 @@ def suggest_command(request: Request, runs: int, divisions: tuple[str, ...], **v
 
     Example: inferplan anchor suggest llama-3.1-8b --gpu h100-sxm --concurrency 1-64*4 --prompt 1024,4096
     """
-    from inferplan.answers.anchoring import Loads, suggest
+    from inferplan.answers.anchoring import AnchorLoads, suggest
     from inferplan.lists import parse_counts
     from inferplan.reports.anchoring import suggestion_report
 
     asked = {"--concurrency": "concurrency", "--prompt": "prompt", "--output": "output"}
-    loads = Loads(*(parse_counts(values[name], option) for option, name in asked.items()))
+    loads = AnchorLoads(*(parse_counts(values[name], option) for option, name in asked.items()))
     requests = [request, *(_divided(request, text) for text in divisions)]
     return suggestion_report(suggest(requests, loads, runs, values["checkpoint"]))
 
@@ -99,8 +99,8 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     supplied = facts_of(values)
     rows = [row for path in files for row in read_file(Path(path), supplied)[1]]
     require_unopposed(rows)
-    pricing = made_of(Pricing, values)
-    scored = priced(rows, pricing)
+    pricing = question_of(Pricing, values)
+    scored = predict_rows(rows, pricing)
     found = anchor_of(scored, pricing, ", ".join(files))
     save(anchor_file, anchor_yaml(found.anchor))
     write(anchor_report(found, anchor_file, above_notes(scored)), style or "table")

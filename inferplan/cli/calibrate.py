@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from inferplan.cli.numbers import Whole
+from inferplan.cli.numbers import WholeNumber
 from inferplan.cli.options import report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
 from inferplan.table import Report
@@ -36,7 +36,7 @@ class Duration(click.types.FloatParamType):
         return seconds
 
 
-class Share(click.types.FloatParamType):
+class ShareType(click.types.FloatParamType):
     """A share: 20%, 0.2."""
 
     name = "share"
@@ -74,7 +74,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
     "--tolerance",
-    type=Share(),
+    type=ShareType(),
     help="Largest error of a kernel. Fit: mean factor on held-out shapes, less 1 [50%]. Check: median [20%].",
 )
 @click.option(
@@ -94,7 +94,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--new-hardware", type=_FILE, help="Write a hardware YAML of the measured ceilings.")
 @click.option(
     "--seed",
-    type=Whole(0, 2**31 - 1),
+    type=WholeNumber(0, 2**31 - 1),
     default=0,
     show_default=True,
     help="Of random operands, shapes and the held-out part.",

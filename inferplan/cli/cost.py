@@ -13,7 +13,7 @@ from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.options import deployment_options, report_options, without
 from inferplan.estimate.load import OpenBatch
-from inferplan.fields import made_of
+from inferplan.fields import question_of
 from inferplan.reports.cost import batch_cost_report
 from inferplan.table import Report
 
@@ -33,7 +33,7 @@ def cost_command(request: Request, batch: OpenBatch, prices: PricesAsked, **valu
 
     Example: inferplan cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 256 --price h100-sxm=2.49
     """
-    asked = made_of(CostAsked, values)
+    asked = question_of(CostAsked, values)
     found = cost_of_batch(assemble(request), batch.load, prices.book, asked, batch.batch is None)
     report = batch_cost_report(found)
     return report if request.flags.token_budget is None else replace(report, notes=[*report.notes, _BUDGET])

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.classes import ClassesAsked, Mix, asked_classes
+from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.energy import EnergyOfDay
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.profiles import load_profile
@@ -22,9 +22,9 @@ from inferplan.cli.restarts import cold_start_of
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
-from inferplan.fields import made_if_asked, option_values
+from inferplan.fields import option_values, question_if_asked
 from inferplan.planning.day import POLICIES, DayAsked, LossesAsked, Policy, simulate_day
-from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by
+from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
@@ -35,7 +35,7 @@ from inferplan.serving.flags import Flags
 from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
-from inferplan.traffic.request_log import Log, folded, read_log, way_of
+from inferplan.traffic.request_log import Log, fold_days, read_log, way_of
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, parse_lengths
 
 _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
@@ -104,7 +104,7 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
     """
     deployment = assemble(request)
     log = read_log(Path(values["profile_from"])) if values["profile_from"] else None
-    trace = traces.read(Path(values["profile_from"])) if values["profile_from"] and log is None else None
+    trace = traces.read_trace(Path(values["profile_from"])) if values["profile_from"] and log is None else None
     if trace is not None:
         require_together("day", trace.features | {"elastic"})
     profile, mix = _with_classes(_profile(values, trace, log), values)
@@ -176,10 +176,10 @@ def _made(values: dict[str, Any], trace: Requests | None, log: Log | None) -> Pr
         log = Log(np.sort(trace.arrival), np.zeros(len(trace), dtype=np.int64))
     days = (log.seconds[-1] - log.seconds[0]) / DAY if len(log.seconds) else 0.0
     source = f"{values['profile_from']}, {values['fold']} of {days:.3g} days"
-    return folded(log, name, percentile, source)
+    return fold_days(log, name, percentile, source)
 
 
-def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mix]:
+def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, ClassMix]:
     """The profile with the rates of the classes that are asked for, if any are, and those with their shares of it.
 
     Raises ``InputFileError`` for a profile with other classes, ``UsageError`` for rates that are said twice.
@@ -215,9 +215,9 @@ def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Mi
     return profile, mix._replace(classes=tuple(replace(one, share=share) for one, share in zip(mix.classes, shares)))
 
 
-def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
+def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
     """The demand of several kinds of traffic, in the shares of the day."""
-    prompt, output = mixed(mix.classes)
+    prompt, output = lengths_of_classes(mix.classes)
     kind, burstiness = asked_arrivals(values)
     return Demand(
         prompt=prompt,
@@ -263,8 +263,8 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
 def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> DayAsked:
     given, lossy, spot = (
         option_values(DayAsked, values),
-        made_if_asked(FailuresAsked, values),
-        made_if_asked(LossesAsked, values),
+        question_if_asked(FailuresAsked, values),
+        question_if_asked(LossesAsked, values),
     )
     _require_used(given.get("policies", POLICIES), _OPTIONS_OF if spot or lossy else (*_OPTIONS_OF, _STARTS))
     return DayAsked(

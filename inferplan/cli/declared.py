@@ -20,9 +20,9 @@ from inferplan.fields import (
     Whole,
     Words,
     asked_fields,
-    made,
-    made_if_asked,
     option_values,
+    question_asked,
+    question_if_asked,
 )
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def gets(**kinds: type[Any]) -> Callable[[Command], Command]:
         @functools.wraps(command)
         def wrapper(**values: Any) -> Any:
             given = {name: {one.name: values.pop(one.name) for one in of} for name, of in options.items()}
-            return command(**{name: made(kinds[name], of) for name, of in given.items()}, **values)
+            return command(**{name: question_asked(kinds[name], of) for name, of in given.items()}, **values)
 
         return with_options([one for of in options.values() for one in of])(wrapper)
 
@@ -126,5 +126,5 @@ def speculation_of(values: Mapping[str, Any], request: Request) -> Speculation:
     from inferplan.answers.drafting import DraftsAsked
     from inferplan.serving.techniques.speculation import PLAIN
 
-    asked = made_if_asked(DraftsAsked, values)
+    asked = question_if_asked(DraftsAsked, values)
     return PLAIN if asked is None else asked.on(request)

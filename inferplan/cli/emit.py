@@ -12,8 +12,8 @@ from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import asks
 from inferplan.cli.options import asks_of_request, deployment_options, without, writable
 from inferplan.errors import UsageError
-from inferplan.fields import made_of
-from inferplan.reports.emit import TARGETS, EmitAsked, emitted
+from inferplan.fields import question_of
+from inferplan.reports.emit import TARGETS, EmitAsked, launch_text
 from inferplan.reports.plan_file import Planned, read_plan
 from inferplan.work.adapters import LoraAsked
 
@@ -35,8 +35,8 @@ def emit_command(target: str, request: Request, **values: Any) -> None:
     """
     typed = _typed(click.get_current_context())
     planned = _planned(request, typed)
-    asked = replace(made_of(EmitAsked, values), extra=values["extra"])
-    found = emitted(target, planned or request, asked, chosen="--engine" in typed)
+    asked = replace(question_of(EmitAsked, values), extra=values["extra"])
+    found = launch_text(target, planned or request, asked, chosen="--engine" in typed)
     click.echo(str(found))
     for note in found.said:
         click.echo(f"note: {note}", err=True)

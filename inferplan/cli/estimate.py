@@ -23,10 +23,10 @@ from inferplan.cli.options import asks_of_request, deployment_options, report_op
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import SampledBatch
-from inferplan.estimate.run import carrying, estimate, unchecked
+from inferplan.estimate.run import carrying, estimate, estimate_unchecked
 from inferplan.estimate.structured import Structured, StructuredEstimate
 from inferplan.features import require_together, those
-from inferplan.fields import made_if_asked
+from inferplan.fields import question_if_asked
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import Report
@@ -78,7 +78,7 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
-    load, thoughts, lengths = batch.load, made_if_asked(ThoughtsAsked, serving), None
+    load, thoughts, lengths = batch.load, question_if_asked(ThoughtsAsked, serving), None
     if thoughts is not None:
         from inferplan.traffic.reasoning import outputs_of
         from inferplan.traffic.requests import Lengths
@@ -120,7 +120,7 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
         state, table = steady_record(served, users)
         report = replace(report, record={**report.record, "steady_state": state}, tables=[table, *report.tables])
     if request.prune:
-        whole = unchecked(replace(assemble(replace(request, prune=None)), media=deployment.media), load)
+        whole = estimate_unchecked(replace(assemble(replace(request, prune=None)), media=deployment.media), load)
         return replace(report, tables=[*report.tables, pruning_table(result, whole)])
     return report
 
@@ -130,7 +130,7 @@ def _masked_or_searched(result: Estimate, values: dict[str, Any]) -> Report | No
 
     Raises ``UsageError`` for a grammar of nobody.
     """
-    beams, structured = values["beams"], made_if_asked(Structured, values)
+    beams, structured = values["beams"], question_if_asked(Structured, values)
     compiling = quantity(values["grammar_compile"], "seconds", "--grammar-compile")
     if structured is not None:
         from inferplan.reports.structured import masked_report

@@ -11,7 +11,7 @@ from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.options import engine_option, report_options, usual_engine
-from inferplan.fields import made_of
+from inferplan.fields import question_of
 from inferplan.reports.fit import memory_report, options_report
 from inferplan.table import Report
 
@@ -33,7 +33,7 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
     Example: inferplan fit llama-3.1-70b --context 32k --users 8
     """
     engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
-    asked, model, prices = replace(made_of(FitAsked, values), engine=engine), values["model"], values["prices"].book
+    asked, model, prices = replace(question_of(FitAsked, values), engine=engine), values["model"], values["prices"].book
     if not gpu:
         return options_report(fit_everywhere(model, asked, prices))
     return memory_report(fit_on(model, gpu, asked, prices))

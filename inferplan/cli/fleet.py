@@ -15,7 +15,7 @@ from inferplan.cli.plan import question_options_without
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.extras import require
-from inferplan.fields import made_of, option_values
+from inferplan.fields import option_values, question_of
 from inferplan.models.media import MediaAsked
 from inferplan.planning.fleet import FleetAsked, plan_fleet
 from inferplan.planning.machines import Stocks
@@ -45,7 +45,7 @@ _NOT_HERE = (
 
 def _gpus(values: dict[str, Any]) -> list[str]:
     """Those that may be used. Raises ``UsageError`` without any, and without a rate."""
-    kinds = FleetAsked(kinds=made_of(Stocks, {"own": values["own"], "rent": values["rent"]}).kinds).kinds
+    kinds = FleetAsked(kinds=question_of(Stocks, {"own": values["own"], "rent": values["rent"]}).kinds).kinds
     if values["rate"] is None:
         raise UsageError("a fleet needs a rate", hint="--rate 20, in requests/s")
     return [kind.gpu for kind in kinds]

@@ -15,9 +15,9 @@ from inferplan.cli.options import report_options, writable
 from inferplan.cli.validate import deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
-from inferplan.fields import made_of, option_values
+from inferplan.fields import option_values, question_of
 from inferplan.files import save
-from inferplan.measuring.session import Settings
+from inferplan.measuring.session import MeasuringSettings
 from inferplan.table import Report
 from inferplan.validation.run import Pricing
 
@@ -44,7 +44,7 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
     "--out", "csv_file", metavar="FILE.csv", callback=_new_file, help="The rows, for validate and anchor fit."
 )
 @click.option("--force", is_flag=True, is_eager=True, help="Write over --out.")
-@with_options(options_of(Settings))
+@with_options(options_of(MeasuringSettings))
 @click.option("--tokenizer", metavar="FOLDER", type=click.Path(exists=True), help="Count tokens with the model's own.")
 @click.option("--api-key-env", default=_KEY, show_default=True, metavar="NAME",
               help="Environment variable that holds the key, where the server wants one.")  # fmt: skip
@@ -62,15 +62,15 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
     """
     require("measure", "measure")
     from inferplan.measuring import session as sessions
-    from inferplan.measuring.figures import csv_text, rows
+    from inferplan.measuring.figures import csv_text, figure_rows
     from inferplan.reports.measuring import measured_report
 
     facts = facts_of(values, loaded=False)
-    pricing = made_of(Pricing, values)
+    pricing = question_of(Pricing, values)
     _require_known(facts, pricing)
     session = sessions.start(_settings(url, values))
     _run(session)
-    lines = rows(session, _named(session, facts))
+    lines = figure_rows(session, _named(session, facts))
     unwritten = _written(csv_file, csv_text(lines)) if csv_file is not None and lines else None
     judged = _judged(csv_file or url, csv_text(lines), pricing, facts) if lines else _nothing()
     # raised when the report has been written
@@ -107,7 +107,7 @@ def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
     from inferplan.catalog.files import load_hardware, load_model
     from inferplan.devices.engine import EngineFlags
     from inferplan.validation.deploy import engine_of
-    from inferplan.validation.names import labelled
+    from inferplan.validation.names import formats_of_label
 
     for name, reader in (("model", load_model), ("gpu", load_hardware), ("engine", load_engine)):
         if name in facts:
@@ -118,23 +118,25 @@ def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
         if name in facts and not (facts[name].isascii() and facts[name].isdigit() and int(facts[name][:9]) > 0):
             raise UsageError(f"--{name} is {facts[name]!r}", because="a group has one device or more")
     if {"model", "gpu", "precision"} <= facts.keys() and facts["precision"].lower() != "native":
-        labelled(facts["precision"].lower(), native_precision(load_model(facts["model"])), load_hardware(facts["gpu"]))
+        formats_of_label(
+            facts["precision"].lower(), native_precision(load_model(facts["model"])), load_hardware(facts["gpu"])
+        )
     if "gpu" in facts:
         load_calibration(load_hardware(facts["gpu"]), pricing.calibration, pricing.ideal)
 
 
-def _settings(url: str, values: dict[str, Any]) -> Settings:
+def _settings(url: str, values: dict[str, Any]) -> MeasuringSettings:
     """The options as one object. Raises ``UsageError`` for an address, a key or lists that cannot be used."""
     from inferplan.measuring.address import address_of, key_of
     from inferplan.measuring.tokens import local_counter
 
     named = click.get_current_context().get_parameter_source("api_key_env") is not click.core.ParameterSource.DEFAULT
     folder = values["tokenizer"]
-    return Settings(
+    return MeasuringSettings(
         address=address_of(url),
         key=key_of(values["api_key_env"], os.environ, named),
         count=None if folder is None else local_counter(Path(folder)),
-        **option_values(Settings, values),
+        **option_values(MeasuringSettings, values),
     )
 
 
@@ -158,14 +160,14 @@ def _run(session: Session) -> None:
 
 def _measure(session: Session, watch: Watch) -> None:
     """Run the session; Ctrl-C ends it and keeps what is there."""
-    from inferplan.measuring.session import interrupted, measure
+    from inferplan.measuring.session import close_interrupted, measure
 
     try:
         asyncio.run(measure(session, watch))
     except KeyboardInterrupt:
         if not session.loads:
             raise
-        interrupted(session)
+        close_interrupted(session)
 
 
 def _named(session: Session, facts: Mapping[str, str]) -> dict[str, str]:

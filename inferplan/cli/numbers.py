@@ -24,7 +24,7 @@ class _Digits(_Any):
         return super().convert(value, param, ctx)
 
 
-class Whole(_Digits, click.IntRange):
+class WholeNumber(_Digits, click.IntRange):
     """A whole number in a range."""
 
 

@@ -50,9 +50,9 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], No
     if told is not None:
         yield lambda done: told(done, total, what)
         return
-    from inferplan.reports.progress import counted
+    from inferplan.reports.progress import progress_counter
 
-    with counted(what, total) as bar:
+    with progress_counter(what, total) as bar:
         yield bar
 
 
@@ -70,7 +70,7 @@ def picture(ctx: click.Context, parameter: click.Parameter, value: str | None) -
     return writable(ctx, parameter, value)
 
 
-def suffixed(suffixes: Sequence[str], what: str) -> Callable[..., str | None]:
+def suffix_callback(suffixes: Sequence[str], what: str) -> Callable[..., str | None]:
     """A callback of an option that names a file to write, by one of these suffixes; ``what`` it is, for the error."""
 
     def check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -176,7 +176,7 @@ BACKEND = Declared("--backend", metavar="ROLE=NAME", multiple=True, callback=bac
 """``--backend``: pairs of a role and the name of its kernels, or ``None``."""
 
 
-def noted(request: Request) -> Request:
+def note_request(request: Request) -> Request:
     """The request, which the context now knows too."""
     click.get_current_context().meta[REQUEST] = request
     return request
@@ -232,7 +232,7 @@ def deployment_options(command: Command) -> Command:
             roles=roles,
             **chosen,
         )
-        return command(request=noted(request), **values)
+        return command(request=note_request(request), **values)
 
     return click.argument("model")(with_options(options)(wrapper))
 
@@ -245,7 +245,7 @@ def asks_of_request(*names: str) -> Callable[[Command], Command]:
         @functools.wraps(command)
         def wrapper(request: Request, **values: Any) -> Any:
             changed = option_values(Request, {one.name: values.pop(one.name) for one in options})
-            return command(request=noted(replace(request, **changed)) if changed else request, **values)
+            return command(request=note_request(replace(request, **changed)) if changed else request, **values)
 
         return with_options(options)(wrapper)
 

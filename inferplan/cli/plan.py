@@ -12,7 +12,7 @@ import click
 
 from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.classes import ClassesAsked, Mix, asked_classes
+from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
@@ -35,23 +35,23 @@ from inferplan.cli.options import (
     counting,
     known_engines,
     report_options,
-    suffixed,
+    suffix_callback,
     usual_engines,
 )
 from inferplan.cli.restarts import cold_start_of
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
-from inferplan.estimate.towers import carried
+from inferplan.estimate.towers import media_of_requests
 from inferplan.extras import require
 from inferplan.features import require_together
-from inferplan.fields import declared_keys, first_given, made_if_asked, made_of, option_values
+from inferplan.fields import declared_keys, first_given, option_values, question_if_asked, question_of
 from inferplan.files import save
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.asked import SizingAsked, SpaceAsked
-from inferplan.planning.demand import Demand, demand_of_trace, mixed, screened_by, sharing
+from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.plan import Plan, plan, plan_budgets
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question, TiersTried, chains_of_sizes
@@ -166,18 +166,18 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
-    base, demand = _with_media(Request(model=model, gpu="", media=made_of(MediaAsked, values)), demand, named)
-    demand = replace(_naming_adapters(demand, values), structured=made_if_asked(Structured, values))
+    base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
+    demand = replace(_naming_adapters(demand, values), structured=question_if_asked(Structured, values))
     limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
     slo = screened_by(demand.classes) if demand.classes else limits
-    asked = made_of(SpaceAsked, values)
+    asked = question_of(SpaceAsked, values)
     gpus = asked.gpus or default_gpus(prices)
     prices.check(load_hardware(gpu).name for gpu in gpus)
     asked.require_formats(model, gpus)
-    start, power = cold_start_of(values, None, "--restart"), made_if_asked(PowerBudget, values)
-    sizing = made_of(SizingAsked, values).sizing(demand.offline, power, start, gpus)
-    drafts = made_if_asked(DraftsTried, values)
-    chains = chains_of_sizes(made_of(TiersTried, values).sizes)
+    start, power = cold_start_of(values, None, "--restart"), question_if_asked(PowerBudget, values)
+    sizing = question_of(SizingAsked, values).sizing(demand.offline, power, start, gpus)
+    drafts = question_if_asked(DraftsTried, values)
+    chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
     space = Space(
         base=_constant(base, values, asked),
@@ -195,7 +195,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
         prefill_two_batches=asked.prefill_two_batches,
         slots=asked.slots,
         caps=asked.caps,
-        placed=made_of(OffloadsTried, values).each(),
+        placed=question_of(OffloadsTried, values).each(),
         **asked.degrees,
     )
     return Question(
@@ -220,13 +220,13 @@ def _constant(base: Request, values: dict[str, Any], asked: SpaceAsked) -> Reque
         expert_skew=values["expert_skew"],
         roles=asked.roles,
         flags=EngineFlags(backends=values["backend"] or ()),
-        lora=made_of(LoraAsked, {**values, "max_loras": asked.slots[0] if asked.slots else None}),
+        lora=question_of(LoraAsked, {**values, "max_loras": asked.slots[0] if asked.slots else None}),
     )
 
 
 def _naming_adapters(demand: Demand, values: dict[str, Any]) -> Demand:
     """The demand with the adapters that its requests name, if any."""
-    named = made_if_asked(AdaptersNamed, values)
+    named = question_if_asked(AdaptersNamed, values)
     if named is None:
         return demand
     return replace(demand, adapters=named.popularity, lora_bandwidth=named.bandwidth)
@@ -286,11 +286,11 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
 
 def _thinking(answer: Lengths, values: dict[str, Any]) -> Lengths:
     """What is written for a request whose ``answer`` is as long: it, or a thought and it where one is asked for."""
-    thoughts = made_if_asked(ThoughtsAsked, values)
+    thoughts = question_if_asked(ThoughtsAsked, values)
     return answer if thoughts is None else outputs_of(thoughts, answer)
 
 
-def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
+def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
     """The demand of several kinds of traffic."""
     if not any(one.slo.limits for one in mix.classes):
         raise UsageError("a plan needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
@@ -300,7 +300,7 @@ def _of_classes(mix: Mix, values: dict[str, Any]) -> Demand:
             because="what a prefix cache finds of what their requests share is simulated",
             hint="leave --cached-prefix out, or what prompts share: --shared-prefix 1000, --turns 4",
         )
-    own, output = mixed(mix.classes)
+    own, output = lengths_of_classes(mix.classes)
     prefix, samples, generated = shared_text(values, None), values["samples"] or 1, _thinking(output, values)
     prompt, cached = sharing(own, generated, prefix, samples)
     kind, burstiness = asked_arrivals(values)
@@ -326,7 +326,7 @@ def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) ->
     """What is asked of devices and the demand, with what its requests carry beside text."""
     text = None if demand.trace is not None else demand.prompt.average
     asked, sets = carried_media(request.media, named, text)
-    request, carrying = replace(request, media=asked), carried(load_model(request.model), asked)
+    request, carrying = replace(request, media=asked), media_of_requests(load_model(request.model), asked)
     if carrying is None:
         return request, demand
     media = Media(tokens=carrying.tokens, sets=sets)
@@ -343,7 +343,7 @@ def _traced(values: dict[str, Any]) -> Demand:
     if option := first_given(values, own):
         hint = f"--slo {values['workload']} for its limits alone" if option == "--workload" else "leave one out"
         raise UsageError(f"--trace says everything that {option} would", hint=hint)
-    trace = traces.read(Path(values["trace"]))
+    trace = traces.read_trace(Path(values["trace"]))
     if trace.sessions is not None:
         if values["rate"] is not None:
             raise UsageError("--rate counts requests, and a trace of agents has sessions", hint="--session-rate 0.2/s")
@@ -360,7 +360,7 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         if value.lower().endswith(".html"):
             require("report", "a page")
         require("plot", "drawing")
-    return suffixed((".html", ".md"), "a report")(ctx, param, value)
+    return suffix_callback((".html", ".md"), "a report")(ctx, param, value)
 
 
 @click.command("plan")

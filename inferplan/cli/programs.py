@@ -28,7 +28,7 @@ WITHHELD = frozenset({"help", "format", "timeline", "plot", "report", "jobs"})
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
-def run(name: str, options: Options, progress: Progress | None = None) -> Answered:
+def run_command(name: str, options: Options, progress: Progress | None = None) -> Answered:
     """Run a command of ``inferplan`` with options by name; nothing is printed, and no error is raised."""
     taken: list[Report] = []
     said, error, meta, words = io.StringIO(), None, {}, [name]
@@ -152,6 +152,6 @@ class CommandLine:
     """This module as an object that another process can be handed (:class:`inferplan.web.commands.Commands`)."""
 
     prepare = staticmethod(prepare)
-    run = staticmethod(run)
+    run = staticmethod(run_command)
     prices = staticmethod(prices)
     schema = staticmethod(schema)

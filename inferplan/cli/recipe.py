@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from inferplan.answers.recipe import Load, recipe
+from inferplan.answers.recipe import UsersAtATime, recipe
 from inferplan.catalog.assemble import Request
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import deployment_options, picture, report_options, without
@@ -44,7 +44,9 @@ def recipe_command(request: Request, prompt: int, output: str, reserve: int | No
     """
     lengths = parse_lengths(output)
     whole = int(prompt + lengths.average * (1 if lengths.kind == "fixed" else 2))
-    load = Load(users=values["users"], prompt=float(prompt), output=lengths, reserved=reserve or max(2048, whole))
+    load = UsersAtATime(
+        users=values["users"], prompt=float(prompt), output=lengths, reserved=reserve or max(2048, whole)
+    )
     if request.quant:
         raise UsageError("--quant is the baseline's", hint="--baseline static,bf16")
     result = recipe(request, values["baseline"], parse_values(values["wanted"]), load)

@@ -9,7 +9,7 @@ from typing import Any
 from inferplan.cli.declared import quantity
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.fields import made_if_asked, made_of
+from inferplan.fields import question_if_asked, question_of
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cold_start import ColdStart, StartAsked, weights_of
 from inferplan.serving.failures import FailuresAsked
@@ -21,7 +21,7 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: 
 
     Without a deployment its weights are still to be said.
     """
-    asked = made_of(StartAsked, values)
+    asked = question_of(StartAsked, values)
     all_of_it = quantity(values[whole.removeprefix("--").replace("-", "_")], "seconds", whole)
     bandwidth, rest, measured = asked.bandwidth, asked.engine, ""
     if asked.log is not None:
@@ -48,7 +48,7 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: 
 
 def with_failures(options: Options, values: dict[str, Any], deployment: Deployment) -> Options:
     """The run with replicas that fail, where any do: those of the deployment are there when it begins."""
-    asked, restart = made_if_asked(FailuresAsked, values), cold_start_of(values, deployment, "--restart")
+    asked, restart = question_if_asked(FailuresAsked, values), cold_start_of(values, deployment, "--restart")
     if asked is None:
         if restart is not None:
             raise UsageError("a time to restart is of replicas that fail, and none does", hint="--fail 600s")

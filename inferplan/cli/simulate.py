@@ -34,7 +34,7 @@ from inferplan.cli.declared import (
     speculation_of,
     with_options,
 )
-from inferplan.cli.numbers import Count, Finite, Whole
+from inferplan.cli.numbers import Count, Finite, WholeNumber
 from inferplan.cli.options import (
     asks_of_request,
     counting,
@@ -42,7 +42,7 @@ from inferplan.cli.options import (
     option_group,
     picture,
     report_options,
-    suffixed,
+    suffix_callback,
 )
 from inferplan.cli.restarts import with_failures
 from inferplan.devices.engine import EngineFlags
@@ -51,7 +51,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.structured import Structured
 from inferplan.features import those
-from inferplan.fields import declared_keys, first_given, made_if_asked, made_of, option_values
+from inferplan.fields import declared_keys, first_given, option_values, question_if_asked, question_of
 from inferplan.files import save
 from inferplan.reports.estimate import idle_note
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
@@ -60,7 +60,7 @@ from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.flags import Flags, remedy, with_flags
 from inferplan.serving.options import Options
-from inferplan.serving.outages import simulate_failures, unrecovered
+from inferplan.serving.outages import recovery_error, simulate_failures
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.run_length import simulate_load
@@ -125,7 +125,7 @@ traffic_options = option_group(
         help="How many [10 x concurrency x turns; in an open loop as many as the figures need, 200,000 at most].",
     ),
     with_options(options_of(Options, "warmup")),
-    click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
+    click.option("--seed", type=WholeNumber(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
     asks(SharedPrefix),
     click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
     click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
@@ -169,7 +169,7 @@ output_options = option_group(
     click.option(
         "--timeline",
         metavar="FILE",
-        callback=suffixed((".csv", ".json"), "a timeline"),
+        callback=suffix_callback((".csv", ".json"), "a timeline"),
         help="Per-step record: .csv, or .json for a Chrome trace.",
     ),
     click.option(
@@ -198,7 +198,7 @@ def _exit_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
 def _failure(result: SimulationResult) -> InfeasibleError | None:
     """The error that says why a load cannot be served as it is; ``None`` when it can."""
     if result.outages and result.verdict != "rejecting":
-        return unrecovered(result)
+        return recovery_error(result)
     if result.verdict == "overloaded":
         flow, near = flow_of(result), near_capacity(result)
         because = "clients give up"
@@ -430,7 +430,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         return sessions.requests()
     if values["trace"] is not None:
         _refuse_with_trace(values)
-        trace = traces.read(Path(values["trace"]))
+        trace = traces.read_trace(Path(values["trace"]))
         if trace.sessions is not None:
             return sessions_of_trace(trace, values, closed)
         require_sessions(values)
@@ -442,7 +442,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         raise UsageError(f"--length-ratio-min is in (0, 1], not {ratio:g}")
     _require_plain(ratio, (prompt or _PROMPT, output or _OUTPUT, values["thinking_tokens"]))
     kind, burstiness = asked_arrivals(values, named)
-    answer, thoughts = parse_lengths(output or _OUTPUT, ratio), made_if_asked(ThoughtsAsked, values)
+    answer, thoughts = parse_lengths(output or _OUTPUT, ratio), question_if_asked(ThoughtsAsked, values)
     return Traffic(
         classes=classes.classes,
         arrivals=closed or OpenLoop(rate=values["rate"], kind=kind, burstiness=burstiness),
@@ -458,7 +458,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
 
 def _naming(traffic: Traffic | Requests, values: dict[str, Any]) -> Traffic | Requests:
     """The load with an adapter for each request, where adapters are asked for."""
-    named = made_if_asked(AdaptersNamed, values)
+    named = question_if_asked(AdaptersNamed, values)
     if named is None:
         return traffic
     if isinstance(traffic, Traffic):
@@ -490,7 +490,7 @@ def _flags(values: dict[str, Any]) -> Flags:
             because="prompts wait for at most so many steps until they fill a share of one; each is 0 where not given",
             hint="both of them: --batch-wait-steps 8 --batch-wait-fill 0.5",
         )
-    return made_of(Flags, values)
+    return question_of(Flags, values)
 
 
 def _prefill_request(values: dict[str, Any], request: Request) -> Request | None:
@@ -535,7 +535,7 @@ def _run_options(values: dict[str, Any], request: Request, flags: Flags) -> Opti
         trim=values["warmup"] is None,
         speculation=speculation_of(values, request),
         hit_rate=values["prefix_hit_rate"] or _cached_share(values),
-        lora_bandwidth=None if (adapters := made_if_asked(AdaptersNamed, values)) is None else adapters.bandwidth,
+        lora_bandwidth=None if (adapters := question_if_asked(AdaptersNamed, values)) is None else adapters.bandwidth,
     )
 
 

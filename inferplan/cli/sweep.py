@@ -23,9 +23,9 @@ from inferplan.cli.options import (
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.extras import require
-from inferplan.fields import made_if_asked, made_of
+from inferplan.fields import question_if_asked, question_of
 from inferplan.lists import parse_copies, parse_counts, parse_values
-from inferplan.reports.progress import counted
+from inferplan.reports.progress import progress_counter
 from inferplan.reports.sweep import sweep_report
 from inferplan.table import FORMATS, format_of
 from inferplan.units import parse_number
@@ -134,12 +134,12 @@ def _spread(values: dict[str, Any]) -> dict[str, list[Any]]:
 
 def _drafting(models: list[str], values: dict[str, Any]) -> dict[str, tuple[Drafting, ...]]:
     """The draftings of each model; none without ``--draft``."""
-    asked = made_if_asked(DraftsTried, values)
+    asked = question_if_asked(DraftsTried, values)
     found = {} if asked is None else {model: asked.draftings(model) for model in models}
     return {model: drafting for model, drafting in found.items() if drafting}
 
 
 def _run(grid: Grid, values: dict[str, Any]) -> Sweep:
-    execution = made_of(Execution, values)
-    with counted("structures", len(grid.tasks())) as progress:
+    execution = question_of(Execution, values)
+    with progress_counter("structures", len(grid.tasks())) as progress:
         return sweep(grid, replace(execution, progress=progress))

@@ -11,7 +11,7 @@ from inferplan.cli.declared import Declared, gets, with_options
 from inferplan.cli.options import BACKEND, picture, report_options, writable
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.files import save
-from inferplan.reports.progress import counted
+from inferplan.reports.progress import progress_counter
 from inferplan.table import Report
 from inferplan.units import parse_number
 from inferplan.validation.run import Pricing
@@ -83,10 +83,10 @@ def validate_command(files: tuple[str, ...], pricing: Pricing, **values: Any) ->
     Example: inferplan validate bench.json --gpu h100-sxm --tp 2 --quant fp8 --rows predicted.csv
     """
     from inferplan.reports.validation import files_report, rows_csv, scatter
-    from inferplan.validation.files import validated
+    from inferplan.validation.files import validate_files
 
     supplied, limit = facts_of(values), _share(values["max_error"])
-    found = validated(files, supplied, pricing, counted)
+    found = validate_files(files, supplied, pricing, progress_counter)
     report = files_report(found, each=values["show_rows"])
     if found.logs:
         return report
@@ -113,11 +113,11 @@ def facts_of(values: dict[str, Any], loaded: bool = True) -> dict[str, str]:
     return found | ({"backends": ",".join("=".join(pair) for pair in backends)} if backends else {})
 
 
-def priced(rows: list[Any], pricing: Any) -> Any:
+def predict_rows(rows: list[Any], pricing: Any) -> Any:
     """Rows with their predictions; a bar says how far that is."""
     from inferplan.validation.run import price_rows
 
-    with counted("rows", len(rows)) as progress:
+    with progress_counter("rows", len(rows)) as progress:
         return price_rows(rows, pricing, progress)
 
 

@@ -6,13 +6,13 @@ import webbrowser
 
 import click
 
-from inferplan.cli.numbers import Whole
+from inferplan.cli.numbers import WholeNumber
 from inferplan.extras import require
 
 
 @click.command("web")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on: this machine alone.")
-@click.option("--port", type=Whole(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=WholeNumber(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
 @click.option("--folder", metavar="DIR", help="Files that requests may name are read from here [none are].")
 @click.option("--no-browser", is_flag=True, help="Do not open the page.")
 def web_command(host: str, port: int, folder: str | None, no_browser: bool) -> None:

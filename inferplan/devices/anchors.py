@@ -25,7 +25,7 @@ AXES = 7
 """Coordinates of a load: users, prompt, output, and four degrees of parallelism."""
 
 
-class Kernel(Spec):
+class ErrorKernel(Spec):
     """How the errors of one latency go together over the loads of a system; deviations of ln(measured/predicted)."""
 
     shared: float = Field(ge=0.0)
@@ -67,7 +67,7 @@ class Kernel(Spec):
         return np.exp(self.band[0] * deviation), np.exp(self.band[1] * deviation)
 
 
-class Process(Spec):
+class ErrorProcess(Spec):
     """``configs/anchors.yaml``: the process of both latencies, and how far apart two loads are.
 
     users, prompt, output: weights of the natural logarithms; degree: of the binary logarithms of tp, ep, dp and pp.
@@ -81,13 +81,13 @@ class Process(Spec):
     output: float = Field(ge=0.0)
     degree: float = Field(ge=0.0)
     clip: float = Field(gt=0.0)
-    ttft: Kernel
-    tpot: Kernel
+    ttft: ErrorKernel
+    tpot: ErrorKernel
 
-    def kernel(self, metric: Metric) -> Kernel:
+    def kernel(self, metric: Metric) -> ErrorKernel:
         return self.ttft if metric == "ttft" else self.tpot
 
-    def points(self, load: "Load") -> Array:
+    def points(self, load: "AnchorLoad") -> Array:
         """Coordinates of the loads, flat: (m, AXES)."""
         parallel = load.parallel
         logs = [weight * np.log(np.asarray(value, dtype=np.float64)) for weight, value in (
@@ -96,7 +96,7 @@ class Process(Spec):
         return np.stack([np.ravel(axis) for axis in np.broadcast_arrays(*logs, *degrees)], axis=-1)
 
 
-class Load(NamedTuple):
+class AnchorLoad(NamedTuple):
     """A load of one replica: users in it at a time, tokens of a prompt and an output; scalars or arrays."""
 
     users: Num
@@ -142,9 +142,9 @@ class AnchorRow(Spec):
     source: str = ""
 
     @property
-    def load(self) -> Load:
+    def load(self) -> AnchorLoad:
         parallel = Parallelism(tp=self.tp, ep=self.ep, dp=self.dp, pp=self.pp)
-        return Load(users=self.users, prompt=self.prompt, output=self.output, parallel=parallel)
+        return AnchorLoad(users=self.users, prompt=self.prompt, output=self.output, parallel=parallel)
 
 
 class Anchor(Spec):
@@ -154,10 +154,10 @@ class Anchor(Spec):
     priced_with: str
     """The fingerprint of the constants that the runs were predicted with."""
     provenance: dict[str, Any] = {}
-    process: Process
+    process: ErrorProcess
     rows: tuple[AnchorRow, ...] = Field(min_length=1)
 
-    def error(self, metric: Metric, load: Load) -> tuple[Array, Array]:
+    def error(self, metric: Metric, load: AnchorLoad) -> tuple[Array, Array]:
         """Mean and variance of ln(measured/predicted) at loads, flat."""
         kernel, points = self.process.kernel(metric), self.process.points(load)
         rows, errors = self.measured(metric)
@@ -169,22 +169,22 @@ class Anchor(Spec):
         points = [self.process.points(row.load) for row, _ in known]
         return np.concatenate([np.empty((0, AXES)), *points]), np.array([value for _, value in known])
 
-    def factor(self, metric: Metric, load: Load) -> Num:
+    def factor(self, metric: Metric, load: AnchorLoad) -> Num:
         """Measured over predicted at a load, as far as the rows say; in the shape of the load."""
         return _shaped(np.exp(self.error(metric, load)[0]), load)
 
-    def band(self, metric: Metric, load: Load) -> tuple[float, float]:
+    def band(self, metric: Metric, load: AnchorLoad) -> tuple[float, float]:
         """Factors on the corrected latency between which 80 % of measurements lie: the widest of the loads."""
         low, high = self.process.kernel(metric).factors(self.error(metric, load)[1])
         return float(np.min(low)), float(np.max(high))
 
 
-def _shaped(flat: Array, load: Load) -> Num:
+def _shaped(flat: Array, load: AnchorLoad) -> Num:
     shape = np.broadcast_shapes(*(np.shape(value) for value in (load.users, load.prompt, load.output)))
     return flat.reshape(shape) if shape else float(flat[0])
 
 
-def next_runs(process: Process, points: Array, measured: Array, count: int) -> list[int]:
+def next_runs(process: ErrorProcess, points: Array, measured: Array, count: int) -> list[int]:
     """Which ``count`` of ``points`` (m, AXES) to measure, one after another, beside what is ``measured`` (n, AXES).
 
     Each is the one that lowers the mean variance over all points most, added up over both latencies as shares of what

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from inferplan.devices.constants import memory_class
 from inferplan.devices.hardware import HardwareSpec, Segment
 from inferplan.errors import UnknownNameError, UsageError
-from inferplan.fields import SHARE, Switch, Whole, declared, need
+from inferplan.fields import SHARE, Switch, Whole, need, option_fields
 from inferplan.spec import Spec
 from inferplan.units import Bytes, Num, Seconds
 from inferplan.work.exchange import ExchangeRules
@@ -23,7 +23,7 @@ weights and KV, the rest is for everything else (SGLang). of_free: KV = fraction
 warm-up (TensorRT-LLM). all: everything that is left after a fixed margin (llama.cpp)."""
 
 
-class Tier(Spec):
+class MemoryTier(Spec):
     """Defaults for devices of at least so much memory; the first tier that fits applies."""
 
     memory_at_least: Bytes
@@ -96,7 +96,7 @@ if each were an engine. tokens: the engine, the rank with the fewest prompt toke
 share of the requests (TensorRT-LLM)."""
 
 
-class Scheduler(Spec):
+class SchedulerDefaults(Spec):
     """How a version composes its steps, beyond its policy."""
 
     source: str = ""
@@ -110,7 +110,7 @@ class Scheduler(Spec):
     longest_growth: int = 4096
     """For ``ratio``: output tokens of a new request that are counted at most."""
 
-    def whole_prompts(self) -> "Scheduler":
+    def whole_prompts(self) -> "SchedulerDefaults":
         """The same where no prompt is cut, and none of it found: what an encoder reads in one pass (vLLM)."""
         return self.model_copy(update={"chunked_prefill": False, "prefix_caching": False})
 
@@ -291,7 +291,7 @@ class EngineVersion(Spec):
     memory_fraction: float | None = Field(default=None, gt=0.0, le=1.0)
     """``None``: computed from the device (SGLang)."""
     block_size: int = Field(default=16, ge=1)
-    tiers: list[Tier] = Field(min_length=1)
+    tiers: list[MemoryTier] = Field(min_length=1)
     sampler_bytes_per_logit: float = Field(default=4.0, ge=0.0)
     """Bytes of logits, probabilities and sort buffers for each (sequence, vocabulary entry) of the largest batch."""
     context: Bytes = 0.0
@@ -300,7 +300,7 @@ class EngineVersion(Spec):
     """Collective buffers, when there is more than one device."""
     graphs: Bytes = 0.0
     """Captured graphs that the cache size allows for; zero where this version does not."""
-    scheduler: Scheduler = Scheduler.default()
+    scheduler: SchedulerDefaults = SchedulerDefaults.default()
     dense_short_prompts: bool = False
     """Prompts that sparse attention would choose whole run dense attention on expanded keys and are not scored."""
     windows: Windows = Windows.default()
@@ -322,7 +322,7 @@ class EngineVersion(Spec):
             raise ValueError(f"until: {self.until!r} is no version after {self.version}")
         return self
 
-    def tier(self, hardware: HardwareSpec) -> Tier:
+    def tier(self, hardware: HardwareSpec) -> MemoryTier:
         """The defaults for a device."""
         for tier in self.tiers:
             if hardware.usable >= tier.memory_at_least and not hardware.name.startswith(tuple(tier.not_named)):
@@ -356,7 +356,7 @@ class EngineFlags(Spec):
     def _in_range(cls, given: Any) -> Any:
         """Raise ``UsageError`` for a number that no flag takes, by the name of its option."""
         values = given if isinstance(given, dict) else {}
-        for name, option in declared(cls).items():
+        for name, option in option_fields(cls).items():
             if isinstance(values.get(name), (int, float)):
                 option.kind.require(option.name, values[name])
         return given

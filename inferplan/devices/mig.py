@@ -19,7 +19,7 @@ EIGHTHS = 8
 """Memory slices of a GPU: NVIDIA Multi-Instance GPU User Guide, Concepts."""
 
 
-class Profile(Spec):
+class MigProfile(Spec):
     """One row of a table of profiles. units: multiprocessors. cache_slices: eighths of the L2. instances: of a GPU."""
 
     units: int = Field(ge=1)
@@ -33,16 +33,16 @@ class Device(Spec):
     """The profiles of a GPU, by name."""
 
     source: str
-    profiles: dict[str, Profile]
+    profiles: dict[str, MigProfile]
 
 
-class Table(Spec):
+class MigTable(Spec):
     """``configs/mig.yaml``."""
 
     source: str
     gpus: dict[str, Device]
 
-    def of(self, whole: HardwareSpec, name: str) -> tuple[Device, Profile]:
+    def of(self, whole: HardwareSpec, name: str) -> tuple[Device, MigProfile]:
         """A device's table and one profile in it. Raises ``UsageError`` for what is not on file."""
         if whole.name not in self.gpus:
             known = next(f"{gpu}:{profile}" for gpu, device in self.gpus.items() for profile in device.profiles)
@@ -61,7 +61,7 @@ class Table(Spec):
         return device, device.profiles[name]
 
 
-def instance_of(whole: HardwareSpec, name: str, table: Table, measured: str) -> HardwareSpec:
+def instance_of(whole: HardwareSpec, name: str, table: MigTable, measured: str) -> HardwareSpec:
     """One instance of a device. Raises ``UsageError`` for a device without profiles on file, or without this one.
 
     Peaks go with multiprocessors, bandwidth with memory slices; memory and cache are those of the table. Links, power
@@ -102,7 +102,7 @@ def instance_of(whole: HardwareSpec, name: str, table: Table, measured: str) -> 
     )
 
 
-def _memory(whole: HardwareSpec, name: str, profile: Profile) -> dict[str, Any]:
+def _memory(whole: HardwareSpec, name: str, profile: MigProfile) -> dict[str, Any]:
     """What differs from the memory of the whole."""
     known = whole.memory.usable
     return {
@@ -113,7 +113,7 @@ def _memory(whole: HardwareSpec, name: str, profile: Profile) -> dict[str, Any]:
     }
 
 
-def _note(whole: HardwareSpec, profile: Profile) -> str:
+def _note(whole: HardwareSpec, profile: MigProfile) -> str:
     return (
         f"One of {profile.instances} such instances of a GPU: {profile.units} of {whole.units} multiprocessors and "
         f"{profile.memory_slices} of {EIGHTHS} memory slices with an eighth of the bandwidth each; none was measured."

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.devices.anchors import METRICS, Anchor, Load, System
+from inferplan.devices.anchors import METRICS, Anchor, AnchorLoad, System
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band
@@ -64,7 +64,7 @@ def fingerprint(deployment: Deployment) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def anchored(deployment: Deployment, anchor: Anchor, name: str) -> Deployment:
+def with_anchor(deployment: Deployment, anchor: Anchor, name: str) -> Deployment:
     """The deployment with its measured runs; name: the file that they are from, for messages.
 
     Raises ``UsageError`` for runs of another system, or predicted with other constants.
@@ -90,7 +90,7 @@ def correction(deployment: Deployment, users: Num, prompt: Num, output: Num) -> 
     anchor = deployment.calibration.anchor
     if anchor is None:
         return Correction()
-    load = Load(np.maximum(users, 1.0), prompt, output, deployment.parallel)
+    load = AnchorLoad(np.maximum(users, 1.0), prompt, output, deployment.parallel)
     return Correction(*(anchor.factor(metric, load) for metric in METRICS))
 
 
@@ -108,5 +108,5 @@ def anchored_bands(
         most = deployment.engine.defaults.tier(deployment.hardware).max_sequences * deployment.parallel.dp
         users = np.geomspace(1.0, float(most), _UNKNOWN_USERS)[:, None]
         output = np.array(_UNKNOWN_OUTPUTS)
-    load = Load(np.maximum(users, 1.0), prompt, output, deployment.parallel)
+    load = AnchorLoad(np.maximum(users, 1.0), prompt, output, deployment.parallel)
     return {metric: anchor.band(metric, load) for metric in METRICS if len(anchor.measured(metric)[1])}

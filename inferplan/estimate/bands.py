@@ -9,7 +9,7 @@ import numpy as np
 
 from inferplan.estimate.anchoring import anchored_bands
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.load import Band, widened, widened_at
+from inferplan.estimate.load import Band, combine_bands, widened_at
 from inferplan.estimate.phase import Phase, run_step
 from inferplan.estimate.support import lacking
 from inferplan.units import Num
@@ -43,7 +43,7 @@ def latency_band(deployment: Deployment, metric: str, step: Phase, forms: Sequen
     constants = deployment.calibration
     if lacking(deployment, forms):
         return None
-    band = widened(step.band, constants.bands.get(metric), constants.kernel_shares.get(metric, (1.0, 1.0)))
+    band = combine_bands(step.band, constants.bands.get(metric), constants.kernel_shares.get(metric, (1.0, 1.0)))
     return None if band is None else (band[0], max(band[1], float(slowest_end(deployment, step))))
 
 

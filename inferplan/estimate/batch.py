@@ -25,10 +25,10 @@ from inferplan.estimate.graph import build, masks
 from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
-from inferplan.estimate.pieces import Steps, kinks, pair, stairs, whole
+from inferplan.estimate.pieces import Steps, kinks, pieces_of_steps, quadrature_pair, stairs
 from inferplan.estimate.sharing import Sharing
 from inferplan.shown import Shown
-from inferplan.terms import Naming, Term, named, plain, total
+from inferplan.terms import Naming, Term, name_term, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Mask
 
@@ -128,14 +128,14 @@ class Estimate(Shown):
         number.
         """
         made: dict[str, Callable[[], Any]] = {
-            "ttft": lambda: self._first(named),
+            "ttft": lambda: self._first(name_term),
             "tpot": self._mean_terms,
-            "e2el": lambda: self._last(named),
-            "output_tokens_per_s": lambda: self._rate(named),
+            "e2el": lambda: self._last(name_term),
+            "output_tokens_per_s": lambda: self._rate(name_term),
         }
         if number == "tpot":
             self._require_decode()
-        term: Term = named(made[number](), number, "token/s" if number == "output_tokens_per_s" else "s")
+        term: Term = name_term(made[number](), number, "token/s" if number == "output_tokens_per_s" else "s")
         return term
 
     def _require_decode(self) -> None:
@@ -143,9 +143,9 @@ class Estimate(Shown):
             raise UsageError("with --output 1 there is no time per output token", hint="--output 2 or more, or ttft")
 
     def _mean_terms(self) -> Num:
-        steps = named(self.load.output - 1.0, "decode steps", "", ("load", "steps"))
-        mean: Num = total(self._decode_pieces(named), "pieces") / steps
-        return mean * self._anchor("tpot", named)
+        steps = name_term(self.load.output - 1.0, "decode steps", "", ("load", "steps"))
+        mean: Num = total(self._decode_pieces(name_term), "pieces") / steps
+        return mean * self._anchor("tpot", name_term)
 
     def _last(self, name: Naming = plain) -> Num:
         """Seconds until the last token; the terms of a scalar load have no decode where it has none."""
@@ -242,11 +242,11 @@ class Estimate(Shown):
         found = self._masks
         climbed, _ = stairs(found)
         between = pairwise(self._edges(found, prompt, steps))
-        for low, high in chain.from_iterable(whole(prompt, *ends, climbed) for ends in between):
+        for low, high in chain.from_iterable(pieces_of_steps(prompt, *ends, climbed) for ends in between):
             count = high - low
             if not np.any(count > 0):
                 continue
-            places = pair(prompt, low, high, climbed)  # one graph: what has no past is priced once
+            places = quadrature_pair(prompt, low, high, climbed)  # one graph: what has no past is priced once
             places = places.reshape(2, *(1,) * (len(shape) - places.ndim + 1), *places.shape[1:])
             times = np.broadcast_to(self._token_seconds(places), (2, *shape))
             early = name(times[0], f"{self._piece} before the middle", "s")  # the two Gauss points of the piece

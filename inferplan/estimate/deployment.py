@@ -13,9 +13,9 @@ from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.towers import Carried
 from inferplan.features import require_together, those
-from inferplan.models.spec import ModelSpec, require_experts, uncounted
+from inferplan.models.spec import ModelSpec, require_experts, uncounted_notes
 from inferplan.shown import Shown
-from inferplan.terms import Term, named
+from inferplan.terms import Term, name_term
 from inferplan.units import format_bytes
 from inferplan.work.adapters import Adapters
 from inferplan.work.formats import Precision, arithmetic
@@ -275,7 +275,7 @@ class Deployment(Shown):
         formats = dict.fromkeys((self.precision.weights, self.precision.experts))
         caveats = [f"{one.name}: {one.caveat}" for one in formats if one.caveat]
         unmeasured = [UNMEASURED_ADAPTERS] if self.adapters_unmeasured else []
-        return [*uncounted(self.model), *([] if self.media is None else self.media.notes), *caveats, *unmeasured]
+        return [*uncounted_notes(self.model), *([] if self.media is None else self.media.notes), *caveats, *unmeasured]
 
     @property
     def adapters_unmeasured(self) -> bool:
@@ -296,9 +296,9 @@ class Deployment(Shown):
 
     def ridge_terms(self) -> Term:
         """The ridge point with its formula."""
-        peak = named(self.hardware.peak_of(self.math), "peak", "FLOP/s", ("hardware", "peak", self.math))
-        bandwidth = named(self.hardware.memory.bandwidth, "bandwidth", "B/s", ("hardware", "memory", "bandwidth"))
-        term: Term = named(peak / bandwidth, "ridge", "FLOP/B")
+        peak = name_term(self.hardware.peak_of(self.math), "peak", "FLOP/s", ("hardware", "peak", self.math))
+        bandwidth = name_term(self.hardware.memory.bandwidth, "bandwidth", "B/s", ("hardware", "memory", "bandwidth"))
+        term: Term = name_term(peak / bandwidth, "ridge", "FLOP/B")
         return term
 
     def further(self) -> dict[str, Any]:

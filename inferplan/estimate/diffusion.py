@@ -21,7 +21,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.phase import Phase, run_step
 from inferplan.models.spec import Generation
-from inferplan.terms import Naming, named, plain
+from inferplan.terms import Naming, name_term, plain
 from inferplan.units import Num
 from inferplan.work.step import Segment, Step
 
@@ -119,8 +119,8 @@ class DiffusionEstimate(Estimate):
         return np.maximum(self._encode(name) + passes, name(self.ttft, "ttft", "s", _TTFT))
 
     def _mean_terms(self) -> Num:
-        total, first = named(self.e2el, "e2el", "s", ("number", "e2el")), named(self.ttft, "ttft", "s", _TTFT)
-        spread: Num = (total - first) / named(self.load.output - 1.0, "decode steps", "", ("load", "steps"))
+        total, first = name_term(self.e2el, "e2el", "s", ("number", "e2el")), name_term(self.ttft, "ttft", "s", _TTFT)
+        spread: Num = (total - first) / name_term(self.load.output - 1.0, "decode steps", "", ("load", "steps"))
         return spread
 
     @property

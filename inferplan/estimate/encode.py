@@ -62,7 +62,7 @@ class EncodeEstimate(Estimate):
         return self.request_rate * self.load.prompt
 
 
-def answered(deployment: Deployment, load: StaticLoad) -> StaticLoad:
+def encoder_load(deployment: Deployment, load: StaticLoad) -> StaticLoad:
     """The load with one answer a request, and a prompt that the model can read where nobody asked for one.
 
     Raises ``UsageError`` for generated tokens.
@@ -82,4 +82,4 @@ def answered(deployment: Deployment, load: StaticLoad) -> StaticLoad:
 
 def encode_estimate(deployment: Deployment, load: StaticLoad) -> EncodeEstimate:
     """The estimate of a model that encodes."""
-    return EncodeEstimate(deployment=deployment, load=answered(deployment, load))
+    return EncodeEstimate(deployment=deployment, load=encoder_load(deployment, load))

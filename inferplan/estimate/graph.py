@@ -12,7 +12,7 @@ import numpy as np
 from inferplan.affine import affine, dense
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.encoder_decoder import decoder_context, encoder_ops
-from inferplan.estimate.layers import added, layer_ops
+from inferplan.estimate.layers import add_op, layer_ops
 from inferplan.estimate.roofline import price
 from inferplan.estimate.stage_memory import StageMemory, streamed_layers
 from inferplan.models.convolution import convolution_ops
@@ -242,9 +242,9 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
             output=precision.base,
         )
     if model.positions:
-        yield added("positions", context, model.d_model)
+        yield add_op("positions", context, model.d_model)
     for name in model.ends.tables:
-        yield added(name, context, model.table_width)
+        yield add_op(name, context, model.table_width)
     if model.embedding_norm:
         yield context.normalise("embedding_norm", model.table_width)
     yield from context.all_reduce("embedding.all_reduce", model.table_width)

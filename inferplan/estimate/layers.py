@@ -19,10 +19,10 @@ def layer_ops(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
             if not (shared_reduce and isinstance(op, Collective) and op.name == "attn.all_reduce"):
                 yield op
         if part.adds:
-            yield added("residual", context, context.d_model)
+            yield add_op("residual", context, context.d_model)
 
 
-def added(name: str, context: LayerContext, width: int) -> Op:
+def add_op(name: str, context: LayerContext, width: int) -> Op:
     """Two tensors of so many columns are added."""
     return Elementwise(
         name=name,

@@ -2,7 +2,7 @@
 
 The formulas are in docs/formulas/memory.md. Where an engine is named, activations and reserve are what that version
 sets aside at start-up, whatever the load; without one they are those of the static batch itself. A function with a
-``name`` argument gives its number with its terms when that is :func:`inferplan.terms.named`.
+``name`` argument gives its number with its terms when that is :func:`inferplan.terms.name_term`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from inferplan.estimate.deployment import Deployment, Offload
 from inferplan.estimate.reserve import memory_fraction, reserve
 from inferplan.estimate.sharing import ALONE, Sharing
 from inferplan.estimate.stage_memory import StageMemory, adapter_terms, weight_terms
-from inferplan.terms import Field, Naming, Term, ceil, floor, named, named_at, plain
+from inferplan.terms import Field, Naming, Term, ceil, floor, name_term, named_at, plain
 from inferplan.units import Num
 from inferplan.work.parallel import split_layers
 
@@ -390,7 +390,7 @@ class Footprint(DeviceMemory):
         stage = self.stage
         if number in ("max_batch", "max_context"):
             return self._max_batch_terms() if number == "max_batch" else self._max_context_terms()
-        name = named if self.beside is None else named_at("host")
+        name = name_term if self.beside is None else named_at("host")
         made: dict[str, Callable[[], Any]] = {
             "weights": lambda: weight_terms(stage),
             "adapters": lambda: adapter_terms(stage),
@@ -401,21 +401,21 @@ class Footprint(DeviceMemory):
             "kv_pool": lambda: self._pool(stage, name),
             "total": lambda: (
                 name(stage.weights, "weights", "B", _WEIGHTS)
-                + (named(stage.adapters, "adapters", "B", _ADAPTERS) if stage.adapters else 0.0)
+                + (name_term(stage.adapters, "adapters", "B", _ADAPTERS) if stage.adapters else 0.0)
                 + sum(self.terms(part) for part in ("state", "activations", "reserve"))
             ),
         }
-        term: Term = named(made[number](), number, "B")
+        term: Term = name_term(made[number](), number, "B")
         return term
 
     def _max_batch_terms(self) -> Term:
-        sides = [(self, named), *([] if self.host is None else [(self.host, named_at("host"))])]
+        sides = [(self, name_term), *([] if self.host is None else [(self.host, named_at("host"))])]
         every = [(side, stage, name) for side, name in sides for stage in side.stages]
         side, tightest, name = min(every, key=lambda one: float(np.min(one[0]._max_sequences(one[1]))))
         most = side._max_sequences(tightest, name)
         if isinstance(most, float) and np.isinf(most):  # no stage keeps anything
-            most = self._slots(named)
-        term: Term = named(most * named(self.deployment.parallel.dp, "dp", "", _DP), "max_batch", "sequences")
+            most = self._slots(name_term)
+        term: Term = name_term(most * name_term(self.deployment.parallel.dp, "dp", "", _DP), "max_batch", "sequences")
         return term
 
     def _context_terms(self, longest: int, name: Naming) -> list[Any]:
@@ -425,23 +425,23 @@ class Footprint(DeviceMemory):
             slope = self._needed(stage, longest + 1) - self._needed(stage, longest)
             if slope > 0:
                 constant = self._needed(stage, longest) - slope * longest
-                pool: Any = named(self._pool(stage, name), "pool", "B")
+                pool: Any = name_term(self._pool(stage, name), "pool", "B")
                 if self.sharing.samples > 1 and constant < 0:  # a line of so many samples has each prompt too often
-                    room = pool + named(-constant, "prompts that samples share", "B")
+                    room = pool + name_term(-constant, "prompts that samples share", "B")
                 else:  # rounding may leave less than none
-                    room = pool - named(max(constant, 0.0), "held by what does not grow", "B")
-                found.append(floor(np.maximum(room, 0.0) / named(slope, "a token of every sequence", "B")))
+                    room = pool - name_term(max(constant, 0.0), "held by what does not grow", "B")
+                found.append(floor(np.maximum(room, 0.0) / name_term(slope, "a token of every sequence", "B")))
         return found
 
     def _max_context_terms(self) -> Term:
         """The line through the bytes needed at the answer and at one token more, solved for the pool."""
         reached = self.max_context()
         longest = int(reached) if np.isfinite(reached) else _CONTEXT_LIMIT
-        limit: Any = named(self.deployment.model.max_context or np.inf, "limit", "", ("model", "max_context"))
+        limit: Any = name_term(self.deployment.model.max_context or np.inf, "limit", "", ("model", "max_context"))
         found: list[Any] = []
-        for side, name in [(self, named), *([] if self.host is None else [(self.host, named_at("host"))])]:
+        for side, name in [(self, name_term), *([] if self.host is None else [(self.host, named_at("host"))])]:
             found += side._context_terms(longest, name)
-        endless = named(np.inf, "no limit of memory")
+        endless = name_term(np.inf, "no limit of memory")
         tightest = min(found, key=lambda term: float(term.value), default=endless)
-        term: Term = named(np.minimum(tightest, limit), "max_context", "tokens")
+        term: Term = name_term(np.minimum(tightest, limit), "max_context", "tokens")
         return term

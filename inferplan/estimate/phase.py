@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inferplan.affine import added, dense, rows
+from inferplan.affine import dense, sum_arrays, take_rows
 from inferplan.errors import NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import (
@@ -38,10 +38,10 @@ from inferplan.estimate.graph import (
 )
 from inferplan.estimate.load import UNKNOWN_SHARE, Band, StaticLoad
 from inferplan.estimate.roofline import Bound, OpCost, price, time_terms
-from inferplan.terms import Naming, Term, named, plain, total
+from inferplan.terms import Naming, Term, name_term, plain, total
 from inferplan.units import Num
-from inferplan.work.ops import Exchange, Op, Place, Run
-from inferplan.work.step import Segment, Step, prefill, recompute, stacked
+from inferplan.work.ops import Exchange, Op, OperatorRun, Place
+from inferplan.work.step import Segment, Step, prefill, recompute, stack_steps
 
 Flow = Literal["pass", "drain", "cycle"]
 
@@ -119,14 +119,14 @@ class StepTime:
         return replace(self, fullest=fullest, mean=fullest if alike else sums(self.mean, other.mean))
 
     def at_least(self, floors: Sequence[Num]) -> StepTime:
-        """The same with the kernels of each stage launched one by one, in ``floors`` seconds (:func:`launched`)."""
-        fullest = tuple(launched(self.fullest, floors))
+        """The same with the kernels of each stage launched one by one, in ``floors`` seconds (:func:`launch_times`)."""
+        fullest = tuple(launch_times(self.fullest, floors))
         return replace(
-            self, fullest=fullest, mean=fullest if self.mean is self.fullest else launched(self.mean, floors)
+            self, fullest=fullest, mean=fullest if self.mean is self.fullest else launch_times(self.mean, floors)
         )
 
 
-def launched(stations: Sequence[Num], floors: Sequence[Num]) -> tuple[Num, ...]:
+def launch_times(stations: Sequence[Num], floors: Sequence[Num]) -> tuple[Num, ...]:
     """Seconds of a batch on each station where every stage needs ``floors`` to launch its kernels one by one.
 
     A stage of ``t`` seconds then takes ``(t^4 + floor^4)^(1/4)``: launches that its kernels do not hide. A single stage
@@ -312,17 +312,18 @@ class Phase:
         units = {"time": "s", "flop": "FLOP", "bytes": "B", "intensity": "FLOP/B", "mfu": "", "mbu": ""}
         made: dict[str, Callable[[], Any]] = {
             "time": lambda: total(
-                (named(seconds, name, "s", ("part", name)) for name, seconds in self.by_operator().items()), "operators"
+                (name_term(seconds, name, "s", ("part", name)) for name, seconds in self.by_operator().items()),
+                "operators",
             ),
-            "flop": lambda: self._sum(lambda cost: cost.work.flop, "FLOP", named),
-            "bytes": lambda: self._sum(lambda cost: cost.work.bytes, "B", named),
-            "intensity": lambda: self._intensity(named),
-            "mfu": lambda: self._mfu(named),
-            "mbu": lambda: self._mbu(named),
-            "host": lambda: self._beside_kernels(named),
+            "flop": lambda: self._sum(lambda cost: cost.work.flop, "FLOP", name_term),
+            "bytes": lambda: self._sum(lambda cost: cost.work.bytes, "B", name_term),
+            "intensity": lambda: self._intensity(name_term),
+            "mfu": lambda: self._mfu(name_term),
+            "mbu": lambda: self._mbu(name_term),
+            "host": lambda: self._beside_kernels(name_term),
         }
         found = made[number]() if number in made else self._operator_terms(number)
-        term: Term = named(found, number, units.get(number, "s"))
+        term: Term = name_term(found, number, units.get(number, "s"))
         return term
 
     def _operator_terms(self, operator: str) -> Any:
@@ -330,7 +331,7 @@ class Phase:
         if operator not in self.by_operator():
             raise KeyError(operator)
         found = []
-        weights = _counted(self, self._weights(named)[1:], named)
+        weights = _counted(self, self._weights(name_term)[1:], name_term)
         for (most, usual), costs, means in zip(weights, self.stages, self.mean_stages):
             for cost, mean in zip(costs, means):
                 if cost.op.name == operator:
@@ -340,7 +341,7 @@ class Phase:
     def _runs(self, cost: OpCost) -> Num:
         """Seconds of all runs of a kernel, with their terms."""
         one = time_terms(cost.op, *self.deployment.runs_on(cost.op))
-        seconds: Num = named(one, "one run", "s") * named(cost.op.count, "runs")
+        seconds: Num = name_term(one, "one run", "s") * name_term(cost.op.count, "runs")
         return seconds
 
     def by(self, prefix: str) -> Num:
@@ -492,10 +493,10 @@ def stage_seconds(
     for costs, count in zip(stages, layers):
         kernels = known.get(id(costs))
         if kernels is None:
-            kernels = added(cost.all_runs for cost in costs)
+            kernels = sum_arrays(cost.all_runs for cost in costs)
             if deployment.two_batches is not None:
                 kernels = kernels * _seen(deployment, costs, halves)
-            kernels = known[id(costs)] = dense(kernels if chosen is None else rows(kernels, chosen))
+            kernels = known[id(costs)] = dense(kernels if chosen is None else take_rows(kernels, chosen))
             if not np.all(np.isfinite(kernels)):
                 require_finite(deployment, costs)
         seconds.append(kernels + layer_seconds(deployment, count))
@@ -504,9 +505,9 @@ def stage_seconds(
 
 def _seen(deployment: Deployment, costs: Sequence[OpCost], halves: Num) -> Num:
     """The share of kernel seconds that two halves do not hide behind each other (:class:`Overlap`)."""
-    both = dense(added(cost.all_runs for cost in costs))
+    both = dense(sum_arrays(cost.all_runs for cost in costs))
     parts = {part: [cost for cost in costs if overlap_part(cost.op) == part] for part in OVERLAP_PARTS}
-    seconds = (dense(added(cost.all_runs for cost in part)) for part in parts.values())
+    seconds = (dense(sum_arrays(cost.all_runs for cost in part)) for part in parts.values())
     left = overlap_of(deployment, [cost.op for cost in costs]).seconds(*seconds)
     share: Num = np.where(halves > 1.0, left / np.maximum(both, 1e-300), 1.0)
     return share
@@ -612,14 +613,14 @@ def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches],
     Of grids all their batches, the fullest and the mean ones, are priced as one.
     """
     steps = [step for each in batches for step in (each.fullest, each.mean) if step is not None]
-    whole = stacked(steps) if len(steps) > 1 else None
+    whole = stack_steps(steps) if len(steps) > 1 else None
     if whole is None:
         return [price_batches(one, each, flow).step_time for one, each in zip(deployments, batches)]
     beside = None
     if any(each.beside is not None for each in batches):
         others = [step for each in batches for step in (each.beside or each.fullest, each.mean) if step is not None]
-        beside = stacked(others)
-    runs: dict[Run, OpCost] = {}
+        beside = stack_steps(others)
+    runs: dict[OperatorRun, OpCost] = {}
     times, start = [], 0
     for one, each, stages in zip(deployments, batches, build_ranks(deployments, whole, beside)):
         own = [step for step in (each.fullest, each.mean) if step is not None]
@@ -634,7 +635,9 @@ def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches],
     return times
 
 
-def _priced(deployment: Deployment, stages: list[Stage], runs: dict[Run, OpCost]) -> tuple[tuple[OpCost, ...], ...]:
+def _priced(
+    deployment: Deployment, stages: list[Stage], runs: dict[OperatorRun, OpCost]
+) -> tuple[tuple[OpCost, ...], ...]:
     """The costs of the operators of each stage; a run that several of them make is priced once, and put in ``runs``."""
     known: dict[int, tuple[OpCost, ...]] = {}
 

@@ -39,7 +39,7 @@ def kinks(masks: Collection[Mask], low: float, high: float) -> list[float]:
     return sorted(found)
 
 
-def whole(prompt: Steps, low: Steps, high: Steps, climbed: Stairs) -> Iterator[tuple[Steps, Steps]]:
+def pieces_of_steps(prompt: Steps, low: Steps, high: Steps, climbed: Stairs) -> Iterator[tuple[Steps, Steps]]:
     """The steps from ``low`` to ``high`` after ``prompt``, cut so that each piece has whole stairs or stands on one."""
     ends = []
     for period, start in climbed:
@@ -54,7 +54,7 @@ def whole(prompt: Steps, low: Steps, high: Steps, climbed: Stairs) -> Iterator[t
     yield from reversed(ends)
 
 
-def pair(prompt: Steps, low: Steps, high: Steps, climbed: Stairs) -> Steps:
+def quadrature_pair(prompt: Steps, low: Steps, high: Steps, climbed: Stairs) -> Steps:
     """The contexts of two steps that stand for those from ``low`` to ``high``: (2, ...), two-point Gauss quadrature.
 
     ``n`` steps about ``c`` are sampled at ``c +- sqrt((n^2 - 1)/12)``: their first three moments are matched, so the

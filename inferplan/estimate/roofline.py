@@ -15,12 +15,12 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from inferplan.affine import affine, dense, larger, root, root_of_squares
+from inferplan.affine import affine, dense, maximum, root, root_of_squares
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.power import PowerCap
 from inferplan.errors import SpecError
-from inferplan.terms import Naming, Term, named, named_at, plain
+from inferplan.terms import Naming, Term, name_term, named_at, plain
 from inferplan.units import Num
 from inferplan.work.ops import (
     Attention,
@@ -188,7 +188,7 @@ def soft_maximum(a: Num, b: Num, sharpness: float) -> Num:
     if isinstance(given, Term):
         return cast("Num", _soft_maximum_terms(given, b, sharpness))
     if np.isinf(sharpness):
-        return larger(a, b)
+        return maximum(a, b)
     if sharpness == 1.0:
         return a + b
     if sharpness == 2.0:
@@ -258,7 +258,7 @@ def _wire_seconds(op: Wired, hardware: HardwareSpec, name: Naming = plain) -> tu
         + level.link.latency
         for level, sent in zip(hardware.levels(op.group, op.span), _sent(op, hardware))
     )
-    return inner, reduce(larger, beyond) if beyond else 0.0
+    return inner, reduce(maximum, beyond) if beyond else 0.0
 
 
 def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
@@ -284,7 +284,7 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
             stretch = stretch + spent
     memory = asked.memory
     if not (isinstance(least, float) and least == 0.0):
-        memory = larger(memory, least)
+        memory = maximum(memory, least)
     math, memory = asked.math * (stretch / fit.math), memory / fit.memory
     if not (isinstance(asked.far, float) and asked.far == 0.0):
         memory = memory + asked.far
@@ -315,7 +315,7 @@ def _soft_maximum_terms(a: Any, b: Any, p: Any) -> Any:
     return a + b if sharpness == 1.0 else (a**p + b**p) ** (1.0 / p)
 
 
-def fit_terms(op: Op, fit: Fit, name: Naming = named) -> SimpleNamespace:
+def fit_terms(op: Op, fit: Fit, name: Naming = name_term) -> SimpleNamespace:
     """The constants of a fit as terms; their field is ``("calibration", kernel, label, ...)``."""
     where = ("calibration", op.kernel, op.label)
     called = {"math": "share of peak", "memory": "share of bandwidth", "overhead": "overhead", "sharpness": "p"}
@@ -541,7 +541,7 @@ def _sent(op: Wired, hardware: HardwareSpec) -> tuple[Num, ...]:
 
 def _ramp(op: Op, hardware: HardwareSpec) -> Num:
     """Square root of the seconds on the slowest wire: cut into chunks, a message pays ``2*sqrt(latency*wire)``."""
-    return root(larger(*_wire_seconds(op, hardware))) if isinstance(op, Collective) else 0.0
+    return root(maximum(*_wire_seconds(op, hardware))) if isinstance(op, Collective) else 0.0
 
 
 def _fallback(op: Op, hardware: HardwareSpec) -> Num:

@@ -11,7 +11,7 @@ from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.diffusion import diffusion_estimate
-from inferplan.estimate.encode import answered, encode_estimate
+from inferplan.estimate.encode import encode_estimate, encoder_load
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.features import require_together
@@ -36,7 +36,7 @@ def _heard(deployment: Deployment, load: StaticLoad) -> StaticLoad:
     """The load with the one prompt that an encoder of sound reads, where nobody asked for another."""
     encoder = deployment.model.encoder
     if deployment.model.encodes:
-        return answered(deployment, load)
+        return encoder_load(deployment, load)
     if encoder is None or encoder.frames is None or not load.usual:
         return load
     return replace(load, prompt=float(encoder.frames))
@@ -44,13 +44,13 @@ def _heard(deployment: Deployment, load: StaticLoad) -> StaticLoad:
 
 def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a static batch; raises ``InfeasibleError`` or ``UsageError`` for a load that cannot run."""
-    result = unchecked(deployment, load)
+    result = estimate_unchecked(deployment, load)
     require_context(result)
     require_memory(result)
     return result
 
 
-def unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
+def estimate_unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a batch that may not fit. Raises ``UsageError`` for a diffusion model that lacks its steps."""
     require_together("estimate", deployment.features | load.features)
     _require_whole_ranks(deployment, load)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inferplan.devices.engine import Windows
-from inferplan.estimate.windows import bounded, paged
+from inferplan.estimate.windows import in_pages, is_bounded
 from inferplan.terms import Naming, plain
 from inferplan.units import Num
 from inferplan.work.ops import Mask
@@ -29,15 +29,15 @@ class Sharing:
 
         ``pages(n) + (samples - 1)*own``: one whole answer, and of each other one what no other has.
         """
-        one = paged(windows, mask, mask.cached(tokens), block)
+        one = in_pages(windows, mask, mask.cached(tokens), block)
         if self.samples == 1:
             return name(one, "cached tokens")
         shared = np.minimum(name(self.prompt, "prompt", "", ("load", "prompt")), tokens)
         shared = shared if block == 1 else np.floor(shared / block) * block
-        if bounded(mask):  # of a window that reaches back into the prompt what it sees there is shared
-            own = np.minimum(one, paged(windows, Mask(), tokens - shared, block))
+        if is_bounded(mask):  # of a window that reaches back into the prompt what it sees there is shared
+            own = np.minimum(one, in_pages(windows, Mask(), tokens - shared, block))
         else:
-            own = paged(windows, mask, mask.cached(tokens) - mask.cached(shared), block)
+            own = in_pages(windows, mask, mask.cached(tokens) - mask.cached(shared), block)
         others: Num = name(self.samples - 1.0, "samples beside the first", "", ("load", "samples beside"))
         kept: Num = name(one, "cached tokens of one sample")
         return kept + others * name(own, "cached tokens that each adds")

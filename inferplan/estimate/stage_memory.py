@@ -1,7 +1,7 @@
 """Memory of one device of a pipeline stage: its weights, and what its layers keep and need for sequences.
 
 The formulas are in docs/formulas/memory.md. A function with a ``name`` argument gives its number with its terms
-when that is :func:`inferplan.terms.named`.
+when that is :func:`inferplan.terms.name_term`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from inferplan.devices.engine import Windows
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.sharing import ALONE, Sharing
-from inferplan.estimate.windows import Kind, bounded, kind_of, kinds, padding, paged, reach
+from inferplan.estimate.windows import Kind, in_pages, is_bounded, kind_of, kinds, padding, reach
 from inferplan.models.layers import Cache, Weight
 from inferplan.models.lora import slot_bytes
 from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, count_distinct
-from inferplan.terms import Naming, Term, named, plain, total
+from inferplan.terms import Naming, Term, name_term, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Mask
 
@@ -150,7 +150,7 @@ class StageMemory:
         if self._pooled:
             return []
         flight = self._windows.flight(budget, self.deployment.parallel.pp)
-        windowed = ((size, mask) for size, mask in self._kept if bounded(mask))
+        windowed = ((size, mask) for size, mask in self._kept if is_bounded(mask))
         return [(size, float(mask.size), reach(mask, np.inf, flight) - mask.size) for size, mask in windowed]
 
     def reserved(self, tokens: Num, budget: Num, block: int = 1) -> Num:
@@ -158,13 +158,13 @@ class StageMemory:
         if self._pooled:
             return self.held(tokens, block)
         flight = self._windows.flight(budget, self.deployment.parallel.pp)
-        kept = ((size, paged(self._windows, mask, reach(mask, tokens, flight), block)) for size, mask in self._kept)
+        kept = ((size, in_pages(self._windows, mask, reach(mask, tokens, flight), block)) for size, mask in self._kept)
         return total((size * tokens_of for size, tokens_of in kept), _KINDS) + self.recurrent
 
     @cached_property
     def bends(self) -> list[float]:
         """Tokens from which on a further one adds less to :meth:`held`, or more."""
-        sizes = sorted({float(mask.size) for _, mask in self._kept if bounded(mask)})
+        sizes = sorted({float(mask.size) for _, mask in self._kept if is_bounded(mask)})
         return sorted({*sizes, *(size / self._windows.share for size in sizes)}) if self._pooled else sizes
 
     def logged_tokens(self, pool: float, block: int) -> float:
@@ -184,13 +184,13 @@ class StageMemory:
     @cached_property
     def _pooled(self) -> bool:
         """Whether layers with windows have a memory of their own beside that of others."""
-        return self._windows.keeps == "pool" and len({bounded(mask) for _, mask in self._sizes}) == 2
+        return self._windows.keeps == "pool" and len({is_bounded(mask) for _, mask in self._sizes}) == 2
 
     def _in_pools(self, tokens: Num, block: int, name: Naming, sharing: Sharing) -> Num:
         """Of two memories the fuller one decides: ``(full + share*windowed) * max(n, min(n, window)/share)`` bytes."""
         share = self._windows.share
-        windowed = [(size, mask) for size, mask in self._kept if bounded(mask)]
-        full = sum(size for size, mask in self._kept if not bounded(mask))
+        windowed = [(size, mask) for size, mask in self._kept if is_bounded(mask)]
+        full = sum(size for size, mask in self._kept if not is_bounded(mask))
         widest = max((mask for _, mask in windowed), key=lambda mask: mask.size)
         short = sharing.tokens(self._windows, widest, tokens, block) / share
         fuller = np.maximum(sharing.tokens(self._windows, Mask(), tokens, block), short)
@@ -226,7 +226,7 @@ class StageMemory:
         for cache, count in self.caches:
             if cache.per_token:
                 layers = count * self._paid[kind_of(cache)] if padded else count
-                mask = Mask() if padded and self._windows.keeps == "all" and bounded(cache.mask) else cache.mask
+                mask = Mask() if padded and self._windows.keeps == "all" and is_bounded(cache.mask) else cache.mask
                 share = name(cache.copies(cache.units, parallel.tp) / parallel.cp, "share of this rank")
                 share = share / name(cache.rate, "tokens of an entry") if cache.rate > 1 else share
                 size = name(layers, "layers") * name(cache.per_token - cache.apart, "elements") * share
@@ -287,7 +287,7 @@ class StageMemory:
         return np.maximum(layer, logits)
 
 
-def adapter_terms(stage: StageMemory, name: Naming = named) -> Num:
+def adapter_terms(stage: StageMemory, name: Naming = name_term) -> Num:
     """Bytes of the slots of all LoRA adapters on one device of a stage, with their terms."""
     lora, deployment = stage.deployment.lora, stage.deployment
     if lora is None:
@@ -301,12 +301,12 @@ def weight_terms(stage: StageMemory) -> Term:
     """Its bytes of parameters, tensor by tensor."""
     found: dict[str, list[Num]] = defaultdict(list)
     for weight, count, layer in stage.tensors():
-        found[weight.name].append(stage.tensor_bytes(weight, layer, named) * named(count, "copies"))
-    tensors = (named(total(sizes, "layers"), tensor, "B") for tensor, sizes in found.items())
+        found[weight.name].append(stage.tensor_bytes(weight, layer, name_term) * name_term(count, "copies"))
+    tensors = (name_term(total(sizes, "layers"), tensor, "B") for tensor, sizes in found.items())
     whole: Any = total(tensors, "tensors")
     if stage.deployment.streamed is not None:
-        whole = named(whole, "all weights", "B") - named(stage.streamed, "of them in host memory", "B")
-    weights: Term = named(whole, "weights", "B")
+        whole = name_term(whole, "all weights", "B") - name_term(stage.streamed, "of them in host memory", "B")
+    weights: Term = name_term(whole, "weights", "B")
     return weights
 
 

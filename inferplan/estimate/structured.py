@@ -30,7 +30,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import host_seconds
 from inferplan.estimate.roofline import price
 from inferplan.features import require_together
-from inferplan.fields import SHARE, Quantity, Switch, Topic, Whole, ask, need, require_limits, stated
+from inferplan.fields import SHARE, Quantity, Switch, Topic, Whole, ask, need, question_record, require_limits
 from inferplan.terms import Naming, plain
 from inferplan.units import Array, Num
 from inferplan.work.ops import Elementwise
@@ -87,7 +87,7 @@ class Structured:
 
     def to_dict(self) -> dict[str, Any]:
         """As it is asked for; units are in the keys."""
-        return stated(self)
+        return question_record(self)
 
     def fill(self, masks: int, filling: MaskFilling, serial: bool = False) -> float:
         """Seconds until an engine has filled so many masks. serial: one after another however many there are."""

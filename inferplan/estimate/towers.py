@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.estimate.layers import added, layer_ops
+from inferplan.estimate.layers import add_op, layer_ops
 from inferplan.models.layers import LayerContext
 from inferplan.models.media import Item, MediaAsked, MediaRule
-from inferplan.models.spec import LayerGroup, ModelSpec, Tower, count_distinct, uncounted
+from inferplan.models.spec import LayerGroup, ModelSpec, Tower, count_distinct, uncounted_notes
 from inferplan.units import Num
 from inferplan.work.formats import uniform
 from inferplan.work.ops import Op
@@ -83,7 +83,7 @@ class Carried:
             yield from (op.repeated(items / together) for op in tower_ops(tower, item, together, context))
 
 
-def carried(model: ModelSpec, asked: MediaAsked) -> Carried | None:
+def media_of_requests(model: ModelSpec, asked: MediaAsked) -> Carried | None:
     """What requests carry, on a model's towers; ``None`` for text alone.
 
     Raises ``UsageError`` where no tower takes it, ``MissingFactError`` for one of which the rule is not known.
@@ -135,7 +135,7 @@ def _taking(model: ModelSpec, kind: str, option: str) -> tuple[Tower, MediaRule]
         if tower.media is not None and getattr(tower.media, kind) is not None:
             return tower, tower.media
     without = [tower.name for tower in model.towers if tower.media is None]
-    said = uncounted(model)
+    said = uncounted_notes(model)
     if without or said:
         which = f"the tower {without[0]!r}" if without else f"its tower ({said[0]})"
         raise MissingFactError(
@@ -211,7 +211,7 @@ def _around(tower: Tower, context: LayerContext) -> Iterator[Op]:
     for name, shape in tower.tensors.items():
         rows = tower.media.rows.get(name)
         if name == "positions":
-            yield added(name, context, tower.d_model)
+            yield add_op(name, context, tower.d_model)
         if rows is None:
             continue
         if "norm" in name.split("."):

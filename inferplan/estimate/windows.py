@@ -21,7 +21,7 @@ Kind = tuple[float, str, int]
 """Layers whose caches share a block table: elements of a token, and what they see."""
 
 
-def bounded(mask: Mask) -> bool:
+def is_bounded(mask: Mask) -> bool:
     """Whether tokens fall out of sight."""
     return mask.kind in ("window", "chunk")
 
@@ -32,14 +32,14 @@ def reach(mask: Mask, tokens: Num, flight: Num) -> Num:
     ``min(window - 1 + flight, tokens)``, ``min(chunk + flight, tokens)``; never less than what stays when they are
     settled (vLLM v1/kv_cache_interface.py, ``max_admission_blocks_per_request``).
     """
-    if not bounded(mask):
+    if not is_bounded(mask):
         return tokens
     before = mask.size - 1 if mask.kind == "window" else mask.size
     held: Num = np.minimum(tokens, np.maximum(before + flight, mask.size))
     return held
 
 
-def paged(windows: Windows, mask: Mask, tokens: Num, block: int) -> Num:
+def in_pages(windows: Windows, mask: Mask, tokens: Num, block: int) -> Num:
     """The same in whole blocks; a window that starts inside a block takes one more."""
     if block == 1:
         return tokens

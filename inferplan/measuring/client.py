@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from inferplan.errors import NetworkError, UsageError
 from inferplan.extras import require
 from inferplan.measuring.address import Address, Key
-from inferplan.measuring.stream import EventLines, StreamError, Transcript, parsed, said
+from inferplan.measuring.stream import EventLines, StreamError, Transcript, error_text, parse_json
 
 Failure = Literal["connection", "timeout", "status", "stream"]
 _CONNECT = 10.0
@@ -203,7 +203,7 @@ class Client:
     async def _read(self, response: Any, script: Transcript) -> None:
         kind = response.headers.get("Content-Type", "")
         if "application/json" in kind:
-            raise StreamError(f"the reply is not streamed: {said(_parsed(await _text(response))) or kind}")
+            raise StreamError(f"the reply is not streamed: {error_text(_parsed(await _text(response))) or kind}")
         if "html" in kind:
             raise StreamError(f"a page ({kind}) came, not a stream of events")
         lines = EventLines()
@@ -217,7 +217,7 @@ class Client:
         status = response.status_code
         if 300 <= status < 400:
             return f"HTTP {status}: the server sends elsewhere, which is not followed; give the address that it means"
-        words = said(_parsed(body)) or (body.strip() if "<" not in body else "")
+        words = error_text(_parsed(body)) or (body.strip() if "<" not in body else "")
         return self.shown(f"HTTP {status}{f': {words}' if words else ''}")
 
     def _words(self, error: Exception) -> str:
@@ -258,7 +258,7 @@ def _incomplete(script: Transcript) -> tuple[Failure | None, str]:
 
 def _parsed(text: str) -> Any:
     try:
-        return parsed(text)
+        return parse_json(text)
     except ValueError:
         return None
 

@@ -27,7 +27,7 @@ _SPREAD = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class LoadFigures:
     """What a load came to. Latencies: seconds, by name and statistic. isl, osl: mean tokens of a prompt and an output.
 
     rate: output tokens a second of the whole load. pieces: tokens a piece of text held. late: seconds by which 99 of
@@ -50,7 +50,7 @@ class Figures:
         return self.osl_spread > _SPREAD * self.osl
 
 
-def figures(measured: MeasuredLoad) -> Figures | None:
+def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
     """The figures of a load; ``None`` where most of its requests failed, or the tokens of none are known."""
     replies = [counted for reply in measured.good if (counted := _counted(reply, measured.load.output)) is not None]
     if not replies or not measured.usable:
@@ -65,7 +65,7 @@ def figures(measured: MeasuredLoad) -> Figures | None:
         "e2el": [reply.e2el for reply in replies],
     }
     took = max(reply.times[-1] for reply in replies) - min(reply.sent for reply in replies)
-    return Figures(
+    return LoadFigures(
         requests=len(replies),
         failed=len(measured.replies) - len(replies),
         isl=float(np.mean(prompts)),
@@ -110,7 +110,7 @@ def facts_of_server(session: Session) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def row(session: Session, measured: MeasuredLoad, found: Figures, facts: Mapping[str, str]) -> dict[str, str]:
+def row(session: Session, measured: MeasuredLoad, found: LoadFigures, facts: Mapping[str, str]) -> dict[str, str]:
     """A load as a line of the CSV: what was run (``facts``), and what was measured in ms."""
     cells = {
         **facts,
@@ -135,10 +135,10 @@ def row(session: Session, measured: MeasuredLoad, found: Figures, facts: Mapping
     return cells
 
 
-def rows(session: Session, facts: Mapping[str, str]) -> list[dict[str, str]]:
+def figure_rows(session: Session, facts: Mapping[str, str]) -> list[dict[str, str]]:
     """A line for each load that has figures; ``facts`` fill what the server does not say."""
     known = {**facts, **facts_of_server(session)}
-    pairs = [(measured, figures(measured)) for measured in session.loads]
+    pairs = [(measured, load_figures(measured)) for measured in session.loads]
     return [row(session, measured, found, known) for measured, found in pairs if found is not None]
 
 

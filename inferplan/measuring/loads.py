@@ -16,7 +16,7 @@ ROOM = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class UsersLoad:
     """A closed loop: ``users`` at a time, each sending its next request when it has the reply to the one before.
 
     prompt, output: tokens of a request; requests: of all users together; all users begin at once.
@@ -89,12 +89,12 @@ class LoadChoice:
     single_requests: int = ask("--single-requests", Whole(), "Requests of a load of one user.", 5, shown=True)
     rounds: int = ask("--rounds", Whole(), "Requests of each user of a load of several.", 3, shown=True)
 
-    def loads(self) -> list[Load]:
+    def loads(self) -> list[UsersLoad]:
         """Every load once: single users by length, then by users."""
         pairs = [(1, length) for length in sorted(self.lengths)]
         pairs += [(users, self.shared_prompt) for users in sorted(self.concurrency)]
         return [
-            Load(
+            UsersLoad(
                 users=users,
                 prompt=prompt,
                 output=self.output,
@@ -123,7 +123,7 @@ class Budget:
     requests: int = field(default=0)
     tokens: int = field(default=0)
 
-    def refuses(self, load: Load, warmup: int) -> str:
+    def refuses(self, load: UsersLoad, warmup: int) -> str:
         """Why a load with so many further requests for warm-up would break a bound; empty where it would not."""
         requests = load.requests + warmup
         if self.requests + requests > self.bounds.requests:
@@ -148,7 +148,7 @@ class Budget:
         self.tokens += tokens
 
 
-def too_long(load: Load, context: int | None) -> str:
+def too_long(load: UsersLoad, context: int | None) -> str:
     """Why a load does not fit the server's longest sequence (tokens; ``None``: not said); empty where it does."""
     if context is None or load.request_tokens <= context:
         return ""

@@ -44,7 +44,7 @@ class Prompts:
         return " ".join(self._random.choices(WORDS, k=max(words, 1)))
 
 
-class Sizing:
+class PromptSizing:
     """Tokens of a prompt by its words, ``tokens = fixed + each * words``, by least squares over prompts that a server
     or a tokenizer has counted. ``fixed``: what a template adds."""
 

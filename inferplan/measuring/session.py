@@ -12,8 +12,8 @@ from inferplan.fields import Real, Switch, Text, Whole, Words, ask, part
 from inferplan.measuring.address import Address, Key
 from inferplan.measuring.client import Client, Reply, lateness, round_trip
 from inferplan.measuring.dialect import Api, Dialect
-from inferplan.measuring.loads import Bounds, Budget, Load, LoadChoice, too_long
-from inferplan.measuring.prompts import LEAST, MOST, Prompts, Sizing
+from inferplan.measuring.loads import Bounds, Budget, LoadChoice, UsersLoad, too_long
+from inferplan.measuring.prompts import LEAST, MOST, Prompts, PromptSizing
 from inferplan.measuring.server import Occupancy, Server, describe, occupancy, settled
 from inferplan.measuring.tokens import Counter, remote_counter
 
@@ -31,7 +31,7 @@ _FAILED = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class MeasuringSettings:
     """What to measure and within which bounds.
 
     api: which of the two, ``None`` for the first that the server has. served_model: its name there. busy: measure a
@@ -62,7 +62,7 @@ class MeasuredLoad:
     """A load and its replies. late: seconds by which this process came late to what it waited for. suspect: why its
     figures may be of something else."""
 
-    load: Load
+    load: UsersLoad
     replies: list[Reply] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     suspect: list[str] = field(default_factory=list)
@@ -94,13 +94,13 @@ class Session:
     why. ended: why the run stopped before its last load, empty where it did not.
     """
 
-    settings: Settings
+    settings: MeasuringSettings
     server: Server | None = None
     dialect: Dialect | None = None
     before: Occupancy = field(default_factory=Occupancy)
     round_trip: float | None = None
     loads: list[MeasuredLoad] = field(default_factory=list)
-    left_out: list[tuple[Load, str]] = field(default_factory=list)
+    left_out: list[tuple[UsersLoad, str]] = field(default_factory=list)
     budget: Budget = field(default_factory=lambda: Budget(bounds=Bounds()))
     warmed: int = 0
     ended: str = ""
@@ -111,7 +111,7 @@ Watch = Callable[[str, int, int], None]
 """Told of each reply: what is being done, requests done, requests planned."""
 
 
-def start(settings: Settings) -> Session:
+def start(settings: MeasuringSettings) -> Session:
     """A run that has not begun."""
     return Session(settings=settings, budget=Budget(bounds=settings.bounds))
 
@@ -140,7 +140,7 @@ def _cut(session: Session, kind: Literal["interrupted", "failed", "time"], why: 
         session.loads[-1].suspect.append(f"cut short: {why}")
 
 
-def interrupted(session: Session) -> None:
+def close_interrupted(session: Session) -> None:
     """Close a session whose run was ended by the user."""
     _cut(session, "interrupted", "interrupted")
 
@@ -228,7 +228,7 @@ class _Runner:
         self.session, self.client, self.dialect = session, client, dialect
         self.count, self.watch = count, watch
         self.context = None if session.server is None else session.server.context
-        self.prompts, self.sizing = Prompts(), Sizing()
+        self.prompts, self.sizing = Prompts(), PromptSizing()
         self.loads = session.settings.choice.loads()
         self.planned = sum(load.requests for load in self.loads)
         self.done = 0
@@ -277,10 +277,10 @@ class _Runner:
                 _cut(self.session, "failed", f"no reply to {load.describe()}: {last.failed[-1].error}")
                 return
 
-    def _warmup(self, load: Load) -> int:
+    def _warmup(self, load: UsersLoad) -> int:
         return min(load.users, self.session.settings.warmup)
 
-    async def _measured(self, load: Load) -> None:
+    async def _measured(self, load: UsersLoad) -> None:
         """Warm up, run one load, and look whether it was alone."""
         warmup = self._warmup(load)
         self.session.budget.spend(load.requests + warmup, (load.requests + warmup) * load.request_tokens)
@@ -320,7 +320,7 @@ class _Runner:
             for _ in range(measured.load.users):
                 users.create_task(user())
 
-    async def _request(self, load: Load) -> _Request:
+    async def _request(self, load: UsersLoad) -> _Request:
         """A request with a new prompt of the load's size."""
         words = self.sizing.words(load.prompt)
         text = self.prompts.text(words)

@@ -18,7 +18,7 @@ class StreamError(Exception):
     """A stream that is not what the API promises."""
 
 
-def parsed(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """JSON of a server; raises ``ValueError`` for what is none, or is nested too deeply to be read."""
     try:
         return json.loads(text)
@@ -69,14 +69,14 @@ class Transcript:
             self.done = True
             return
         try:
-            event = parsed(payload)
+            event = parse_json(payload)
         except ValueError:
             text = payload.decode("utf-8", errors="replace")  # whole: a key in it is hidden before it is cut
             raise StreamError(f"an event that is not JSON: {text}") from None
         if not isinstance(event, dict):
             raise StreamError("an event that is no JSON object")
         if event.get("error"):
-            raise StreamError(f"the server says: {said(event)}")
+            raise StreamError(f"the server says: {error_text(event)}")
         self._usage(event.get("usage"))
         choices = event.get("choices")
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
@@ -116,7 +116,7 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS else None
 
 
-def said(body: Any) -> str:
+def error_text(body: Any) -> str:
     """What an error object of the API says, in one line; empty where it says nothing."""
     found = body
     for name in ("error", "message", "detail"):

@@ -69,7 +69,7 @@ class DamagedError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TensorEntry:
     """One row of the table of tensors: columns come first in a shape, and ``size`` is in bytes."""
 
     name: str
@@ -162,7 +162,7 @@ class _Header:
         return (found if listed else found[0]), count
 
 
-def read_gguf_header(file: BinaryIO, size: int) -> tuple[list[Entry], dict[str, Any]]:
+def read_gguf_header(file: BinaryIO, size: int) -> tuple[list[TensorEntry], dict[str, Any]]:
     """The tensors of an open file of ``size`` bytes, and its metadata.
 
     What begins with ``tokenizer.`` is passed over, but for the number of its tokens (``tokenizer.tokens``). Raises
@@ -200,7 +200,7 @@ def read_gguf_header(file: BinaryIO, size: int) -> tuple[list[Entry], dict[str, 
     return [entry for entry, _ in table], {key: value for key, value in fields.items() if value is not None}
 
 
-def _entry(header: _Header) -> tuple[Entry, int]:
+def _entry(header: _Header) -> tuple[TensorEntry, int]:
     """One row of the table, and where its data lie behind the header."""
     name, axes = header.text(), header.number("I")
     if axes > _MOST_AXES:
@@ -212,4 +212,4 @@ def _entry(header: _Header) -> tuple[Entry, int]:
     dtype, block, width = TYPES[kind]
     if (shape[0] if shape else 1) % block:
         raise DamagedError(f"{name} is stored as {dtype}, and its rows are no multiple of {block}")
-    return Entry(name=name, dtype=dtype, shape=shape, size=prod(shape) // block * width), offset
+    return TensorEntry(name=name, dtype=dtype, shape=shape, size=prod(shape) // block * width), offset

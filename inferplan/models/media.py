@@ -158,7 +158,7 @@ class ImageRule(TakenRule):
             return smart(size, unit, self.pixels, (self.frames, self.frames))
         if self.resize == "budget":
             assert self.patches is not None
-            return budgeted(size, self.patch, self.merge, self.patches)
+            return fit_to_budget(size, self.patch, self.merge, self.patches)
         if self.resize == "longest":
             assert self.size is not None
             ratio = max(width / self.size, height / self.size)
@@ -191,7 +191,7 @@ class ImageRule(TakenRule):
         units = 1
         if self.resize == "tiles" and size is not None:
             assert self.size is not None and self.tiles is not None
-            cut = prod(tiled(size, self.size, self.tiles))
+            cut = prod(tile_counts(size, self.size, self.tiles))
             units = cut + 1 if cut > 1 else 1
         positions = across * down + self.extra
         if self.resize == "budget":
@@ -264,7 +264,7 @@ class MediaRule(Spec):
     """Where attention stays inside windows: the layers that see everything all the same, counted from 0."""
 
 
-def tiled(size: Pixels, tile: int, most: int) -> Pixels:
+def tile_counts(size: Pixels, tile: int, most: int) -> Pixels:
     """Tiles across and down whose canvas is nearest in shape to an image; of several, more while the image fills half
     of them (``get_optimal_tiled_canvas``)."""
     width, height = size
@@ -277,7 +277,7 @@ def tiled(size: Pixels, tile: int, most: int) -> Pixels:
     return best
 
 
-def budgeted(size: Pixels, patch: int, merge: int, most: int) -> Pixels:
+def fit_to_budget(size: Pixels, patch: int, merge: int, most: int) -> Pixels:
     """Width and height as multiples of ``patch*merge`` in the shape of the image, of at most so many patches."""
     unit = patch * merge
     factor = sqrt(most * patch**2 / (size[0] * size[1]))

@@ -734,7 +734,7 @@ def _growth(caches: list[tuple[Cache, int]]) -> float:
     return int(elements) if elements == int(elements) else elements
 
 
-def uncounted(model: ModelSpec) -> list[str]:
+def uncounted_notes(model: ModelSpec) -> list[str]:
     """Those of a model's notes that say what none of its figures counts, or that nobody has described it."""
     return [note for note in model.notes if "not counted" in note or note.startswith(("traced", "stored as its name"))]
 

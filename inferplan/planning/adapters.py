@@ -27,7 +27,7 @@ _MOST_EXPONENT = 500.0
 """An adapter of so many running requests is always in use; ``exp`` has no larger numbers."""
 
 
-class Loads(NamedTuple):
+class AdapterLoads(NamedTuple):
     """Adapters that are brought to a device. missed: of the requests. seconds: one takes so long."""
 
     missed: float = 0.0
@@ -57,7 +57,7 @@ def require_both(lora: LoraAsked, demand: Demand) -> None:
         raise UsageError("a plan counts the adapters of a batch itself", hint="leave active out: slots are the most")
 
 
-def named(deployments: Sequence[Deployment], demand: Demand) -> list[Deployment]:
+def with_adapter_counts(deployments: Sequence[Deployment], demand: Demand) -> list[Deployment]:
     """The deployments, of which a step has as many adapters as its sequences name on average."""
     if demand.adapters is None:
         return list(deployments)
@@ -67,18 +67,18 @@ def named(deployments: Sequence[Deployment], demand: Demand) -> list[Deployment]
     ]
 
 
-def loads_of(deployment: Deployment, demand: Demand) -> Loads:
+def loads_of(deployment: Deployment, demand: Demand) -> AdapterLoads:
     """The loads of one engine's requests.
 
     Raises ``MissingFactError`` where nobody says how fast they come.
     """
     if deployment.lora is None or demand.adapters is None:
-        return Loads()
+        return AdapterLoads()
     seconds = adapter_bytes(deployment) / host_bandwidth(deployment.hardware, demand.lora_bandwidth)
-    return Loads(missed=demand.adapters.missed(deployment.lora.slots), seconds=seconds)
+    return AdapterLoads(missed=demand.adapters.missed(deployment.lora.slots), seconds=seconds)
 
 
-def with_loads(rounds: LoadedRounds, loads: Loads, coming: Array) -> LoadedRounds:
+def with_loads(rounds: LoadedRounds, loads: AdapterLoads, coming: Array) -> LoadedRounds:
     """The rounds, of which those that hold prompts are longer by the loads of the ``coming`` prompts of every round, of
     all ranks that step together: one after another, which is the most that they take."""
     if not loads.mean:

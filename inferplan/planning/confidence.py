@@ -61,7 +61,7 @@ def slowness(
     return Slowness(factors["tpot"], max(factors.get("ttft", 1.0) / factors["tpot"], 1.0))
 
 
-def slowed(grid: LoadGrid, slow: Slowness) -> LoadGrid:
+def slow_grid(grid: LoadGrid, slow: Slowness) -> LoadGrid:
     """The closed form's grid for such devices: the same batches, longer steps, fewer requests a second."""
     if slow == AS_PREDICTED:
         return grid

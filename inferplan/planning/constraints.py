@@ -14,10 +14,10 @@ import numpy as np
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.grid import LoadGrid
-from inferplan.planning.option import Option, Sizing
+from inferplan.planning.option import PlanOption, Sizing
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
-from inferplan.planning.survival import smallest
+from inferplan.planning.survival import smallest_survivor
 from inferplan.planning.verify import Verified
 from inferplan.traffic.requests import Slo
 from inferplan.units import BoolArray
@@ -43,11 +43,11 @@ class Constraint:
         """Which points of a grid keep it in closed form; ``None`` where that says nothing of it."""
         return None
 
-    def allows(self, option: Option) -> bool:
+    def allows(self, option: PlanOption) -> bool:
         """Whether so many replicas keep it, as far as that is known without a run."""
         return True
 
-    def taken(self, option: Option) -> float:
+    def taken(self, option: PlanOption) -> float:
         """How much of it an option takes at least: of what is ruled out, the least is named."""
         return 0.0
 
@@ -63,7 +63,7 @@ class Constraint:
         """In words, behind the load and its limits: ``"within 30 kW"``; empty where those say it."""
         return ""
 
-    def ruled_out(self, nearest: Option, question: Question) -> tuple[str, str]:
+    def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         """Why nothing keeps it, of which ``nearest`` takes least, and a hint."""
         raise NotImplementedError
 
@@ -116,10 +116,10 @@ class WithinPower(Constraint):
         there = deployment.hardware.power is not None
         return "" if there else f"the power of {deployment.hardware.name} is not on file"
 
-    def allows(self, option: Option) -> bool:
+    def allows(self, option: PlanOption) -> bool:
         return self.budget.allows(option.kinds)
 
-    def taken(self, option: Option) -> float:
+    def taken(self, option: PlanOption) -> float:
         return self.budget.least(option.kinds)
 
     def kept(self, run: Verified) -> bool:
@@ -129,7 +129,7 @@ class WithinPower(Constraint):
     def describe(self) -> str:
         return f"within {self.budget.describe()}"
 
-    def ruled_out(self, nearest: Option, question: Question) -> tuple[str, str]:
+    def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         watts = self.taken(nearest)
         caps = ", or lower caps to try: --power-cap 500W,400W" if not question.space.caps else ", or lower --power-cap"
         because = (
@@ -146,7 +146,7 @@ class Survives(Constraint):
 
     def grown(self, run: Verified, question: Question) -> Verified | None:
         option = run.option
-        found = smallest(option, question, lambda size: option.sized(option.filled(size)))
+        found = smallest_survivor(option, question, lambda size: option.sized(option.filled(size)))
         return None if found is None else replace(run, option=found[0], survival=found[1])
 
 

@@ -26,7 +26,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
-from inferplan.planning.day_work import Work, work_of
+from inferplan.planning.day_work import DayWork, work_of
 from inferplan.planning.question import Question
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
@@ -35,7 +35,7 @@ from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
 from inferplan.serving.outages import Outages
-from inferplan.serving.result import SimulationResult, parts
+from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.profile import DAY, Profile
@@ -247,7 +247,7 @@ class PolicyDay:
     @cached_property
     def parts(self) -> list[tuple[TrafficClass, SimulationResult]]:
         """The day as each class of traffic sees it; nothing without classes."""
-        return parts(self.result)
+        return class_parts(self.result)
 
     @property
     def utilisation(self) -> float:
@@ -267,7 +267,7 @@ class Day:
 
     asked: DayAsked
     question: Question
-    work: Work
+    work: DayWork
     target: float
     tariff: Tariff
     requests: Requests
@@ -363,7 +363,7 @@ def simulate_day(
     require_together("day", deployment.features | question.features | {"elastic"})
     hardware, parallel = deployment.hardware.name, deployment.parallel
     tariff = question.prices.require(hardware, parallel.ranks, parallel.tp)
-    requests, work = requests_of(question, asked), work_of(request, deployment, question, asked.profile)
+    requests, work = day_requests(question, asked), work_of(request, deployment, question, asked.profile)
     target = asked.autoscaler.target or work.design.requests
     taken = work.seconds(len(requests), asked.profile, asked.span)
     served = []
@@ -400,7 +400,7 @@ def _told(progress: Callable[[int], None], before: int, done: int) -> None:
     progress(before + done)
 
 
-def requests_of(question: Question, asked: DayAsked) -> Requests:
+def day_requests(question: Question, asked: DayAsked) -> Requests:
     """The requests of the day: arrivals by the profile, lengths of the demand, or of the class of each, which is drawn
     by the rates of the moment. Raises ``UsageError`` without any.
     """

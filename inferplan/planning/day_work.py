@@ -13,7 +13,7 @@ import numpy as np
 
 from inferplan.catalog.assemble import Request
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.demand import mixed, screened_by
+from inferplan.planning.demand import lengths_of_classes, screened_by
 from inferplan.planning.design import Design, alone, best_point, design_at
 from inferplan.planning.question import Question
 from inferplan.planning.verify import slots_for
@@ -31,7 +31,7 @@ for: a run with enough of it for a percentile is too long. The simulation of the
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mix:
+class MixCapacity:
     """What a replica carries of a mix. shares: of each class in its requests; none where there are no classes."""
 
     shares: tuple[float, ...] = ()
@@ -39,14 +39,14 @@ class Mix:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class DayWork:
     """What replicas carry of a day. load: the replicas that would be busy within the limits, over time. busiest: the
     mix of the step that takes most. apart: the largest share of requests in which a mix of the day differs from the one
     that it is taken for.
     """
 
-    mixes: tuple[Mix, ...]
-    busiest: Mix
+    mixes: tuple[MixCapacity, ...]
+    busiest: MixCapacity
     load: Profile
     apart: float = 0.0
 
@@ -60,7 +60,7 @@ class Work:
         return requests * self.load.expected(span) / profile.expected(span)
 
 
-def work_of(request: Request, deployment: Deployment, question: Question, profile: Profile) -> Work:
+def work_of(request: Request, deployment: Deployment, question: Question, profile: Profile) -> DayWork:
     """What replicas carry of a profile; it has the rates of each class where the demand has classes. All are started
     with slots for the mix that takes most of them.
 
@@ -68,23 +68,23 @@ def work_of(request: Request, deployment: Deployment, question: Question, profil
     """
     classes, there = question.demand.classes, np.flatnonzero(np.array(profile.rates) > 0)
     shares = profile.shares[there] if classes else np.zeros((len(there), 0))
-    chosen, near, apart = spread(shares, np.array([one.share for one in classes]))
+    chosen, near, apart = spread_mixes(shares, np.array([one.share for one in classes]))
     asked = [_of_mix(question, mix) for mix in shares[chosen]]
     options = [best_point(request, deployment, one) for one in asked]
     loads = [alone(option, one) for option, one in zip(options, asked)]
     slots = max(slots_for(option, one.demand, one.sizing.utilisation) for option, one in zip(options, loads))
     mixes = tuple(
-        Mix(shares=tuple(shares[mix].tolist()), design=design_at(replace(option, slots=slots), one))
+        MixCapacity(shares=tuple(shares[mix].tolist()), design=design_at(replace(option, slots=slots), one))
         for mix, option, one in zip(chosen, options, asked)
     )
     weights = np.zeros(len(profile.rates))
     weights[there] = [1 / mixes[mix].design.rate for mix in near]
     load = profile.weighted(weights)
     busiest = int(np.argmax(np.array(load.rates)[there]))
-    return Work(mixes=mixes, busiest=mixes[near[busiest]], load=load, apart=apart)
+    return DayWork(mixes=mixes, busiest=mixes[near[busiest]], load=load, apart=apart)
 
 
-def spread(shares: Floats, mean: Floats, most: int = MOST_MIXES) -> tuple[list[int], Ints, float]:
+def spread_mixes(shares: Floats, mean: Floats, most: int = MOST_MIXES) -> tuple[list[int], Ints, float]:
     """Some of the mixes, ``(mixes, classes)``, so that none is far from all of them: the one nearest to the mean, then
     again and again the one that is farthest from those chosen, until there are ``most``, or the rest are alike.
 
@@ -113,7 +113,7 @@ def _of_mix(question: Question, shares: Floats) -> Question:
     )
     if not classes:
         return question
-    prompt, output = mixed(classes)
+    prompt, output = lengths_of_classes(classes)
     limited = any(one.slo.limits for one in classes)
     return replace(
         question,

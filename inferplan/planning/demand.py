@@ -12,7 +12,7 @@ import numpy.typing as npt
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.features import require_together, those
-from inferplan.serving.batch_means import Precision, fewest_values
+from inferplan.serving.batch_means import RunPrecision, fewest_values
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.popularity import Popularity
@@ -122,10 +122,10 @@ class Demand:
         require_together("load", self.features)
         if self.lora_bandwidth is not None and not self.lora_bandwidth > 0:
             raise UsageError("--lora-bandwidth must be more than 0")
-        if self.fewest > Precision().most:
+        if self.fewest > RunPrecision().most:
             raise UsageError(
                 "a class is too rare for its percentile to be planned for",
-                because=f"a run with enough of it takes {self.fewest:,} requests; {Precision().most:,} are the most",
+                because=f"a run with enough of it takes {self.fewest:,} requests; {RunPrecision().most:,} are the most",
                 hint="a larger share, a lower percentile, or none of its limits",
             )
         if (self.deadline is None) != (self.requests is None):
@@ -314,7 +314,7 @@ def drawn_lengths(values: npt.ArrayLike) -> Lengths:
     return Lengths(kind="empirical", values=tuple(np.asarray(values).tolist()))
 
 
-def mixed(classes: Sequence[TrafficClass]) -> tuple[Lengths, Lengths]:
+def lengths_of_classes(classes: Sequence[TrafficClass]) -> tuple[Lengths, Lengths]:
     """Prompts and outputs of all classes together, each by its share: what the closed form sees of them."""
     rng = np.random.default_rng(0)
     counts = [max(round(_MIXED * one.share), 1) for one in classes]

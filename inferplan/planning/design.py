@@ -12,7 +12,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words
 from inferplan.planning.grid import axes_for, load_grid, longest_whole
 from inferplan.planning.machines import Size, size_of
-from inferplan.planning.option import Option, PricedGrid
+from inferplan.planning.option import PlanOption, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point
 from inferplan.planning.sizing import Simulations, capacity
@@ -34,7 +34,7 @@ class Design:
     in it, on average, at the share of that rate that it is given.
     """
 
-    option: Option
+    option: PlanOption
     flags: Flags
     rate: float
     broken: str
@@ -54,7 +54,7 @@ class Design:
         return size_of(self.deployment)
 
 
-def design_at(option: Option, question: Question) -> Design:
+def design_at(option: PlanOption, question: Question) -> Design:
     """A replica at a point, with slots for the share of its capacity that it is given
     (:func:`inferplan.planning.verify.slots_for`). The rate of the question's demand does not matter.
 
@@ -66,12 +66,12 @@ def design_at(option: Option, question: Question) -> Design:
     return found
 
 
-def alone(option: Option, question: Question) -> Question:
+def alone(option: PlanOption, question: Question) -> Question:
     """The question under the load that one replica is given, in closed form."""
     return replace(question, demand=replace(question.demand, rate=option.rate * question.sizing.utilisation))
 
 
-def carried_by(option: Option, question: Question, simulations: Simulations) -> Design:
+def carried_by(option: PlanOption, question: Question, simulations: Simulations) -> Design:
     """What each of an option's replicas carries, fed in turn (:func:`inferplan.planning.sizing.capacity`); a rate of 0
     where it keeps the limits under no load near the question's.
     """
@@ -86,7 +86,7 @@ def carried_by(option: Option, question: Question, simulations: Simulations) -> 
     return Design(option=option, flags=flags_of(option, question), rate=rate, broken=found.broken, requests=held)
 
 
-def best_point(request: Request, deployment: Deployment, question: Question) -> Option:
+def best_point(request: Request, deployment: Deployment, question: Question) -> PlanOption:
     """The batch with which one replica carries most within the limits, in closed form, under the token budget of its
     engine. Raises ``InfeasibleError`` where none keeps them."""
     little, budget = question.stream.little, deployment.engine.defaults.tier(deployment.hardware).token_budget

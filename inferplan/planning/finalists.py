@@ -11,12 +11,12 @@ import numpy as np
 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS
-from inferplan.planning.confidence import MIDDLE, SAFE, slowed, slowness
+from inferplan.planning.confidence import MIDDLE, SAFE, slow_grid, slowness
 from inferplan.planning.grid import prompt_alone
-from inferplan.planning.option import Option, PricedGrid
+from inferplan.planning.option import PlanOption, PricedGrid
 from inferplan.planning.question import Question
-from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, in_order
-from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulations, Sizer, larger
+from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, option_order
+from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulations, Sizer, next_size
 from inferplan.planning.space import Rejections
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, verify
 from inferplan.units import Array
@@ -75,18 +75,18 @@ def without_unmeasured(searched: SearchResult) -> SearchResult:
     bare = [option for option in searched.options if carried_over(option)]
     if not measured or not bare:
         return searched
-    names = sorted({deployment.hardware.name for option in bare for deployment in unmeasured(option)})
+    names = sorted({deployment.hardware.name for option in bare for deployment in unmeasured_deployments(option)})
     rejections = Rejections(counts=searched.rejections.counts.copy(), examples=dict(searched.rejections.examples))
     rejections.add("unmeasured", len(bare), ", ".join(names))
     return searched._replace(options=measured, rejections=rejections)
 
 
-def carried_over(option: Option) -> bool:
+def carried_over(option: PlanOption) -> bool:
     """Whether nothing of the maker of one of the option's devices was measured."""
-    return bool(unmeasured(option))
+    return bool(unmeasured_deployments(option))
 
 
-def unmeasured(option: Option) -> list[Deployment]:
+def unmeasured_deployments(option: PlanOption) -> list[Deployment]:
     """The deployments of an option on devices of whose makers nothing was measured."""
     found = []
     for deployment, _ in option.kinds:
@@ -96,7 +96,7 @@ def unmeasured(option: Option) -> list[Deployment]:
     return found
 
 
-def supported(option: Option, question: Question) -> bool:
+def is_measured(option: PlanOption, question: Question) -> bool:
     """Whether measurements of its kind stand behind the limited latencies of an option."""
     prompt = question.demand.prompt.average
     known = slowness(option.deployment, prompt, question.slo, SAFE, option.forms)
@@ -104,10 +104,10 @@ def supported(option: Option, question: Question) -> bool:
 
 
 def simulate_finalists(
-    options: list[Option], question: Question, known: dict[Hashable, Verified], others: bool = False
+    options: list[PlanOption], question: Question, known: dict[Hashable, Verified], others: bool = False
 ) -> Finalists:
-    """The cheapest option in simulation; options: in the order of :func:`in_order`. Each way of decoding, with drafts
-    and without, has finalists of its own, so that the two can be compared.
+    """The cheapest option in simulation; options: in the order of :func:`option_order`. Each way of decoding, with
+    drafts and without, has finalists of its own, so that the two can be compared.
 
     known: simulations so far, which grow. others: also the cheapest on each of the next cheapest GPUs.
     """
@@ -119,12 +119,14 @@ def simulate_finalists(
 
 
 def _decoding_alike(
-    options: list[Option], question: Question, known: dict[Hashable, Verified], others: bool
+    options: list[PlanOption], question: Question, known: dict[Hashable, Verified], others: bool
 ) -> Finalists:
     """The finalists of one way of decoding."""
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
-    entries = [Entry(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in structures]
+    entries = [
+        SizedStructure(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in structures
+    ]
     while (first := cheapest_so_far(entries)) is not None and not first.confirm():
         pass
     found.passed += [entry.kept for entry in entries if entry.kept is not None]
@@ -139,7 +141,7 @@ def _decoding_alike(
     return found
 
 
-def cheapest_kept(options: list[Option], question: Question, known: dict[Hashable, Verified]) -> Verified | None:
+def cheapest_kept(options: list[PlanOption], question: Question, known: dict[Hashable, Verified]) -> Verified | None:
     """The cheapest of some options that can be quoted: found by simulation, kept in the long run; ``None`` without one.
 
     A plan asks it of each variant that stands beside it: another confidence, what was measured, nothing lost.
@@ -148,14 +150,14 @@ def cheapest_kept(options: list[Option], question: Question, known: dict[Hashabl
 
 
 @dataclass(kw_only=True, eq=False)
-class Entry:
+class SizedStructure:
     """A structure in the search for the cheapest. sized: the smallest size that keeps the limits, of those that no long
     run has shown to miss them; kept: that size in long runs that it keeps them in; none_below: nothing that costs less
     keeps them; grown: sizes that long runs have shown to miss them; unseen: simulations ran out.
     """
 
     sizer: Sizer
-    sized: Option | None = None
+    sized: PlanOption | None = None
     kept: Verified | None = None
     none_below: float = 0.0
     grown: int = 0
@@ -188,7 +190,7 @@ class Entry:
                 return self._grow(self.kept)
         if self.kept is None:
             self.grown += 1
-            self.sized = larger(self.sized) if self.grown < MOST_GROWTH else None
+            self.sized = next_size(self.sized) if self.grown < MOST_GROWTH else None
             self.none_below = inf
         return self.kept is not None
 
@@ -201,7 +203,7 @@ class Entry:
         return self.kept is not None and (self.kept.option.cost or 0.0) <= before * (1 + 1e-9)
 
 
-def cheapest_so_far(entries: list[Entry]) -> Entry | None:
+def cheapest_so_far(entries: list[SizedStructure]) -> SizedStructure | None:
     """The entry whose size costs least; of equals the first, and one pool before two. One that is sized here is put to
     a long run at once, so that others are not held to a price that nobody can offer.
     """
@@ -224,14 +226,14 @@ def _nearest_trial(sizer: Sizer) -> Verified | None:
     return min(missed, key=lambda trial: max(trial.violations(slo).values(), default=inf), default=None)
 
 
-def _nearest(options: list[Option], question: Question) -> list[Verified]:
+def _nearest(options: list[PlanOption], question: Question) -> list[Verified]:
     """The fastest of those whose long prompts are too slow alone, with room to spare: how near the nearest miss is."""
     fastest = sorted(options, key=lambda option: option.ttft)[:_NEAREST]
     roomy = [option.sized(option.filled(2 * option.replicas)) for option in fastest if option.pools is None]
     return [verify(option, question, precision=SHOWN) for option in roomy]
 
 
-def too_long_alone(option: Option, question: Question) -> bool:
+def too_long_alone(option: PlanOption, question: Question) -> bool:
     """Whether a long prompt alone on an idle replica takes longer than the limit on TTFT, whatever the token budget.
 
     A share of the prompts is as long as the percentile's or longer, and none of them is faster than that.
@@ -248,7 +250,7 @@ def too_long_alone(option: Option, question: Question) -> bool:
     )
 
 
-def _alone(option: Option, budgets: Array, prompt: float, found: float) -> float:
+def _alone(option: PlanOption, budgets: Array, prompt: float, found: float) -> float:
     """Seconds of a prompt on an idle replica with the best of some budgets; a share ``found`` of it is to be computed.
 
     Of the devices that compute prompts, as slow as the option takes them to be.
@@ -258,7 +260,7 @@ def _alone(option: Option, budgets: Array, prompt: float, found: float) -> float
     return float(np.min(alone)) * option.slow.step * option.slow.first
 
 
-def size_one(option: Option, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
+def size_one(option: PlanOption, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
     """Size one option; whether a size below a cost keeps the limits, in the long run too."""
     found, simulations = so_far
     sizer = Sizer(option=option, question=question, simulations=simulations)
@@ -288,14 +290,14 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hasha
             return replace(checked, survival=best.survival)
         found.failed.append(checked)
         sizer = Sizer(option=best.option, question=question, simulations=simulations)
-        grown = sizer.confirmed(larger(best.option)) if len(found.failed) < MAX_SIMULATIONS else None
+        grown = sizer.confirmed(next_size(best.option)) if len(found.failed) < MAX_SIMULATIONS else None
         grown = None if grown is None else sizer.grown(grown)
         found.passed += [] if grown is None else [grown]
     return None
 
 
 def _add_other_gpus(
-    structures: list[Option], question: Question, found: Finalists, known: dict[Hashable, Verified]
+    structures: list[PlanOption], question: Question, found: Finalists, known: dict[Hashable, Verified]
 ) -> None:
     """An option that keeps the limits on each of the next cheapest GPUs: the first of two structures, in one pool."""
     best = found.cheapest
@@ -318,7 +320,7 @@ def _add_other_gpus(
             shown.add(gpu)
 
 
-def options_at(searched: SearchResult, question: Question, confidence: float) -> list[Option]:
+def options_at(searched: SearchResult, question: Question, confidence: float) -> list[PlanOption]:
     """The options of a search for devices as slow as measurements allow at ``confidence``, in order.
 
     Beyond the prediction itself structures whose error nobody knows, and pools apart, are left out.
@@ -335,8 +337,8 @@ def options_at(searched: SearchResult, question: Question, confidence: float) ->
         slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence, forms)
         if slow is None:
             continue
-        priced = PricedGrid(request, slowed(grid, slow), tariff)
+        priced = PricedGrid(request, slow_grid(grid, slow), tariff)
         option = cheapest_point(priced, question.stream)
         if option is not None and option.bound < inf and not carried_over(option):
             options.append(replace(option, slow=slow))
-    return sorted(options, key=in_order)
+    return sorted(options, key=option_order)

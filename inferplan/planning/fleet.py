@@ -20,7 +20,7 @@ from inferplan.fields import Whole, ask
 from inferplan.planning.design import Design, carried_by
 from inferplan.planning.finalists import too_long_alone
 from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, machines
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, search
 from inferplan.planning.sizing import CAPACITY_TOLERANCE, Simulations, running_total
@@ -77,7 +77,7 @@ class Way:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class ReplicaGroup:
     """Replicas of one way in the mix. share: of the requests, in proportion to what they carry. load: requests a second
     of all of them. run: what the simulation of the mix says of their requests.
     """
@@ -121,7 +121,7 @@ class FleetPlan:
     question: Question
     ways: tuple[Way, ...]
     bought: Bought
-    parts: tuple[Part, ...]
+    parts: tuple[ReplicaGroup, ...]
     singles: tuple[Single, ...]
     unusable: dict[str, str]
     run: SimulationResult
@@ -193,7 +193,7 @@ def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], 
     if bought is None:
         raise _too_little(question, asked, need.most_load(), unusable)
     shares = _shares(ways, bought)
-    run = served(question, shares)
+    run = simulate_mix(question, shares)
     return FleetPlan(
         asked=asked,
         question=question,
@@ -233,12 +233,12 @@ def designs_on(gpu: str, question: Question, most: int, told: Callable[[int], No
     return found
 
 
-def _largest(gpu: str, question: Question) -> list[Option]:
+def _largest(gpu: str, question: Question) -> list[PlanOption]:
     """For each number of GPUs the replica on them that carries most within the limits, in closed form."""
     little = question.stream.little
     space = replace(question.space, gpus=(gpu,), disaggregate=False)
     searched = search(space, little, question.prices)
-    best: dict[int, Option] = {}
+    best: dict[int, PlanOption] = {}
     for priced in searched.grids:
         option = cheapest_point(priced._replace(tariff=None), little)
         if option is None or too_long_alone(option, question):
@@ -250,12 +250,12 @@ def _largest(gpu: str, question: Question) -> list[Option]:
     return [best[devices] for devices in sorted(best)]
 
 
-def _efficient(options: Sequence[Option]) -> list[Option]:
+def _efficient(options: Sequence[PlanOption]) -> list[PlanOption]:
     """Without those that as many of a smaller replica as fit on their GPUs replace; those that carry most a GPU first.
 
     options: by rising number of GPUs, one of each.
     """
-    kept: list[Option] = []
+    kept: list[PlanOption] = []
     for option in options:
         devices = option.deployment.parallel.ranks
         smaller = (one.rate * (devices // one.deployment.parallel.ranks) for one in kept)
@@ -264,7 +264,7 @@ def _efficient(options: Sequence[Option]) -> list[Option]:
     return sorted(kept, key=lambda option: -option.rate / option.deployment.parallel.ranks)
 
 
-def _simulated(gpu: str, option: Option, question: Question, told: Callable[[int], None]) -> Design | None:
+def _simulated(gpu: str, option: PlanOption, question: Question, told: Callable[[int], None]) -> Design | None:
     """What a replica carries as one of as many as the load takes, fed in turn; ``None`` where it keeps no limit.
 
     It is simulated with slots for its share, and that share of a stream as regular: which need its capacity, and so the
@@ -322,7 +322,7 @@ def _shares(ways: Sequence[Way], bought: Bought) -> list[tuple[Way, int, float]]
     return [(way, count, way.rate * count / given) for way, count in found]
 
 
-def served(question: Question, shares: Sequence[tuple[Way, int, float]]) -> SimulationResult:
+def simulate_mix(question: Question, shares: Sequence[tuple[Way, int, float]]) -> SimulationResult:
     """The mix under the demand, behind one router that sends each replica its turns of the requests, in proportion to
     what it carries; for as many requests as the percentile of the smallest share takes, and the run of a plan has.
     """
@@ -342,12 +342,16 @@ def served(question: Question, shares: Sequence[tuple[Way, int, float]]) -> Simu
     return simulate_steady(deployment, demand.traffic(rate, fewest), first.design.flags, options, precision)
 
 
-def _parts(shares: Sequence[tuple[Way, int, float]], run: SimulationResult, question: Question) -> tuple[Part, ...]:
+def _parts(
+    shares: Sequence[tuple[Way, int, float]], run: SimulationResult, question: Question
+) -> tuple[ReplicaGroup, ...]:
     """The mix, each part with what the run says of its requests."""
     load = question.demand.rate or 0.0
     by = np.zeros(len(run.records.prompt), int) if run.records.served_by is None else np.asarray(run.records.served_by)
     return tuple(
-        Part(way=way, replicas=count, share=share, load=share * load, run=part_of(run, by == member, question.slo))
+        ReplicaGroup(
+            way=way, replicas=count, share=share, load=share * load, run=part_of(run, by == member, question.slo)
+        )
         for member, (way, count, share) in enumerate(shares)
     )
 

@@ -14,7 +14,7 @@ from inferplan.planning.finalists import (
     size_one,
     too_long_alone,
 )
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_of_each_structure, search
 from inferplan.planning.sizing import Simulations
@@ -80,7 +80,7 @@ def _loading(question: Question) -> tuple[str, ...]:
     return tuple(name for name in question.space.engines if load_engine(name).packed_weights)
 
 
-def _promising(options: list[Option], question: Question, below: float) -> list[Option]:
+def _promising(options: list[PlanOption], question: Question, below: float) -> list[PlanOption]:
     """Structures on devices that were measured which may cost less, as their least size says."""
     return [
         option

@@ -18,15 +18,15 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.sharing import Sharing
 from inferplan.estimate.stage_memory import StageMemory
-from inferplan.planning.adapters import loads_of, named, slot_wait, with_loads
+from inferplan.planning.adapters import loads_of, slot_wait, with_adapter_counts, with_loads
 from inferplan.planning.demand import Demand, tail
 from inferplan.planning.masks import masks_of, with_masks
 from inferplan.serving.latency import Company, PromptPath, front_end, open_company, prompt_path
 from inferplan.serving.rounds import (
     Decodes,
+    HeldPrompts,
     LoadedRounds,
     PromptLoad,
-    Prompts,
     Round,
     coupled_ranks,
     departures,
@@ -66,7 +66,7 @@ class PromptsAlone:
         """See :attr:`LoadGrid.prompt_alone`; by the ``id`` of the deployment."""
         piece, one = np.minimum(self.budget, self.prompt), np.ones_like(self.budget)
         pieces = np.ceil(self.prompt / piece)
-        alone = Round(prompts=Prompts(one, piece, self.cached + np.maximum(self.prompt - piece, 0.0) / 2))
+        alone = Round(prompts=HeldPrompts(one, piece, self.cached + np.maximum(self.prompt - piece, 0.0) / 2))
         found = {}
         for deployment, time in zip(self.deployments, price_rounds(self.deployments, [alone] * len(self.deployments))):
             through = time.passage + (pieces - 1.0) * time.interval
@@ -187,7 +187,7 @@ def load_grids(
     steps = (demand.output.average - 1.0) / speculation.tokens
     new, cached = prompt - demand.cached, float(demand.cached)
     load, masked = PromptLoad(batch / steps, new, cached), masks_of(deployments, demand.structured, speculation)
-    every = loaded_together(named(deployments, demand), decodes, load, axes.budget[None, :], speculation)
+    every = loaded_together(with_adapter_counts(deployments, demand), decodes, load, axes.budget[None, :], speculation)
     prompts = PromptsAlone(deployments, axes.budget, new, cached, demand.output.average)
     return [
         _grid(
@@ -278,7 +278,7 @@ def _pass_grids(deployments: Sequence[Deployment], demand: Demand, percentile: f
     that runs, and for others where the budget is nearly full; then its own step passes.
     """
     batch, prompt = axes.batch[:, None], demand.prompt.average
-    rounds = [Round(prompts=Prompts(batch, prompt, np.zeros_like(batch)))] * len(deployments)
+    rounds = [Round(prompts=HeldPrompts(batch, prompt, np.zeros_like(batch)))] * len(deployments)
     return [
         _pass_grid(
             deployment,

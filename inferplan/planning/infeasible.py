@@ -9,7 +9,7 @@ from inferplan.estimate.support import DRAFTS, lacking, too_few
 from inferplan.planning.confidence import MIDDLE, slowness
 from inferplan.planning.constraints import COUNTED, constraints_of
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss
 from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
@@ -107,7 +107,7 @@ def _nothing_runs(what: str, question: Question, searched: SearchResult) -> Infe
     return InfeasibleError(what, because=counts or "no candidate exists", hint=wider)
 
 
-def _missed(what: str, question: Question, searched: SearchResult, miss: Option) -> InfeasibleError:
+def _missed(what: str, question: Question, searched: SearchResult, miss: PlanOption) -> InfeasibleError:
     """The candidate that comes closest, simulated: the closed form may call a miss narrow that is not."""
     slo = question.slo
     checked = verify(miss, question, precision=SHOWN)

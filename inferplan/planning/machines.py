@@ -20,7 +20,7 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.fields import Real, Text, ask
-from inferplan.planning.programme import Programme, Row
+from inferplan.planning.programme import Limit, Programme
 from inferplan.units import parse_whole
 
 OWNED = "--own"
@@ -291,14 +291,14 @@ class Need:
         rows = []
         if self.load:
             shares = [self.rates.get(design, 0.0) / self.load for design in self.devices]
-            rows.append(Row(self._over(shares, []), least=1.0))
+            rows.append(Limit(self._over(shares, []), least=1.0))
         for place, design in enumerate(self.devices):
             room = [-float(machine.holds.get(design, 0)) for machine in self.machines]
-            rows.append(Row(self._over([float(place == one) for one in range(len(self.devices))], room), most=0.0))
+            rows.append(Limit(self._over([float(place == one) for one in range(len(self.devices))], room), most=0.0))
         for kind, stock in enumerate(self.stocks):
             gpus = [float(machine.gpus) * (machine.kind == kind) for machine in self.machines]
             if stock < inf and any(gpus):
-                rows.append(Row(self._over([], gpus), most=stock))
+                rows.append(Limit(self._over([], gpus), most=stock))
         most = {design: self._most(design) for design in self.devices}
         lots = [max(np.ceil(most[one] / room) for one, room in machine.holds.items()) for machine in self.machines]
         least = self._over([self.fewest.get(design, 0) for design in self.devices], [])

@@ -96,7 +96,7 @@ class PromptPool(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Option:
+class PlanOption:
     """One point of one grid with its replicas: a plan before it is simulated. Of pools apart it is what decodes.
 
     rate: requests a second of one replica at this point, which is its capacity under the limits. output: mean output
@@ -154,7 +154,7 @@ class Option:
         """Of what too few systems were measured for an error band, with how many; of both its kinds of replicas."""
         return {name: count for one, _ in self.kinds for name, count in lacking(one, self.forms).items()}
 
-    def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> Option:
+    def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> PlanOption:
         """The same with so many replicas, and its bill."""
         found = replace(self, replicas=replicas, pools=pools)
         if self.tariff is not None:
@@ -251,7 +251,7 @@ class PricedGrid(NamedTuple):
     tariff: Tariff | None
 
 
-class Bill(NamedTuple):
+class GridCosts(NamedTuple):
     """What each point of a grid takes and costs; arrays of the grid's shape, batch down and budget across."""
 
     replicas: Array
@@ -262,7 +262,7 @@ class Bill(NamedTuple):
     """Of an offline job, else one."""
 
 
-def bill(demand: Demand, sizing: Sizing, priced: PricedGrid, at: Any = ...) -> Bill:
+def bill(demand: Demand, sizing: Sizing, priced: PricedGrid, at: Any = ...) -> GridCosts:
     """Replicas and cost of every point of a grid, or of those ``at`` an index; without a price, devices are counted."""
     grid, tariff = priced.grid, priced.tariff
     rate = grid.rate[at]
@@ -276,7 +276,7 @@ def bill(demand: Demand, sizing: Sizing, priced: PricedGrid, at: Any = ...) -> B
     hours = seconds / 3600
     paid = replicas + sizing.spare
     cost = paid * grid.devices if tariff is None else tariff.cost(paid)
-    return Bill(replicas, np.asarray(cost * hours), hours)
+    return GridCosts(replicas, np.asarray(cost * hours), hours)
 
 
 def _of_a_job(demand: Demand, sizing: Sizing, rate: Array, lasting: Array) -> tuple[Array, Array]:
@@ -298,11 +298,11 @@ def figures_at(grid: LoadGrid, at: tuple[int, int]) -> dict[str, Any]:
     return {**axes, **{name: float(getattr(grid, name)[at]) for name in names}}
 
 
-def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> Option:
+def option_at(priced: PricedGrid, demand: Demand, sizing: Sizing, at: tuple[int, int]) -> PlanOption:
     """The option at one point of a grid."""
     grid, tariff = priced.grid, priced.tariff
     billed = bill(demand, sizing, priced, at)
-    return Option(
+    return PlanOption(
         request=priced.request,
         deployment=grid.deployment,
         **figures_at(grid, at),

@@ -14,15 +14,15 @@ from inferplan.planning.finalists import (
     Finalists,
     by_cost,
     cheapest_kept,
+    is_measured,
     kept_in_the_long_run,
     options_at,
     simulate_finalists,
-    supported,
     without_unmeasured,
 )
 from inferplan.planning.four_bits import in_four_bits
 from inferplan.planning.infeasible import infeasible, no_error_known
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, Simulations, capacity
@@ -61,7 +61,7 @@ class Plan(Shown):
     """Where cache tiers were tried: the plan without any, and beside each chain."""
 
     @property
-    def option(self) -> Option:
+    def option(self) -> PlanOption:
         """The chosen point with its replicas."""
         return self.best.option
 
@@ -144,7 +144,7 @@ class Plan(Shown):
     @property
     def supported(self) -> bool:
         """Whether measurements of its kind stand behind the limited latencies."""
-        return supported(self.option, self.question)
+        return is_measured(self.option, self.question)
 
     def replicas_for(self, factor: float) -> int | None:
         """Replicas, without the spare ones, for so many times the load; both pools together where they are apart."""
@@ -156,7 +156,7 @@ class Plan(Shown):
         return sum(max(int(ceil(size * load)), 1) for size in sizes)
 
     @cached_property
-    def cheaper(self) -> Option | None:
+    def cheaper(self) -> PlanOption | None:
         """The option that costs less and misses the limits by least, by the prediction itself."""
         question = self.question
         if question.sizing.confidence != MIDDLE:
@@ -247,8 +247,8 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
         raise infeasible(question, searched, [failed for one in finalists.values() for failed in one.failed])
     best, found, options = side.best, finalists[side.chain], beside(bare, side.chain)
     measured = None
-    if not question.demand.offline and not supported(best.option, question):
-        those = [option for option in options if supported(option, question)]
+    if not question.demand.offline and not is_measured(best.option, question):
+        those = [option for option in options if is_measured(option, question)]
         measured = cheapest_kept(those, question, known)
     return Plan(
         question=question,
@@ -264,7 +264,9 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     )
 
 
-def _failure_free(options: list[Option], question: Question, progress: Callable[[int], None] | None) -> Verified | None:
+def _failure_free(
+    options: list[PlanOption], question: Question, progress: Callable[[int], None] | None
+) -> Verified | None:
     """The cheapest plan were nothing lost; ``None`` where nobody asks what a plan survives."""
     if question.sizing.survive is None:
         return None

@@ -27,7 +27,7 @@ from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, tail
 from inferplan.planning.grid import LoadGrid, longest_whole, single
-from inferplan.planning.option import Option, PricedGrid, PromptPool, Sizing, Stream
+from inferplan.planning.option import PlanOption, PricedGrid, PromptPool, Sizing, Stream
 from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
 from inferplan.serving.latency import front_end
 from inferplan.serving.techniques.queueing import mean_wait, tail_wait
@@ -85,14 +85,14 @@ class PrefillPool(NamedTuple):
     busy: float = 1.0
 
 
-def cheapest_pools(priced: PricedGrid, stream: Stream) -> Option | None:
+def cheapest_pools(priced: PricedGrid, stream: Stream) -> PlanOption | None:
     """The cheapest pools of one structure that meet the limits; ``None`` when there are none, or no price, link or
     rate.
     """
-    return pair(priced, priced, stream)
+    return cheapest_pair(priced, priced, stream)
 
 
-def pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> Option | None:
+def cheapest_pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> PlanOption | None:
     """The cheapest pools of two structures that meet the limits; ``None`` when there are none, or no price, no rate, or
     no way for a cache between them.
 
@@ -108,7 +108,7 @@ def pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> Option | N
     return replace(found, least=fewest, bound=min(found.bound, loose.bound))
 
 
-def _pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> Option | None:
+def _pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> PlanOption | None:
     """Those of limits that the closed form keeps."""
     demand, slo, sizing = stream
     grid, rate, same = decodes.grid, demand.requests_per_second, prompts is decodes
@@ -124,7 +124,7 @@ def _pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> Option | 
         return None
     first = prompts.grid.deployment
     total = prefill.replicas + decode.replicas
-    found = Option(
+    found = PlanOption(
         request=decodes.request,
         deployment=grid.deployment,
         budget=decode.budget,
@@ -194,18 +194,20 @@ class Halves:
             if prefill is not None:
                 self.prompts[key].append(Half(priced, prefill.busy * each, grain))
 
-    def pairs(self, below: float) -> list[Option]:
+    def pairs(self, below: float) -> list[PlanOption]:
         """The cheapest pairs of two structures that may cost less than ``below``, cheapest first."""
         found = []
         for key, decodes in self.decodes.items():
-            for first, second in itertools.product(frontier(self.prompts[key]), frontier(decodes)):
-                option = None if first.priced is second.priced else pair(first.priced, second.priced, self.stream)
+            for first, second in itertools.product(pareto_front(self.prompts[key]), pareto_front(decodes)):
+                option = (
+                    None if first.priced is second.priced else cheapest_pair(first.priced, second.priced, self.stream)
+                )
                 if option is not None and option.bound < below:
                     found.append(option)
         return sorted(found, key=lambda option: (option.cost or 0.0, option.devices, option.ttft))[:_MOST_PAIRS]
 
 
-def frontier(halves: list[Half]) -> list[Half]:
+def pareto_front(halves: list[Half]) -> list[Half]:
     """Those that no other on devices of their kind beats in both what carrying the demand costs and what a replica
     costs."""
     kept: dict[str, list[Half]] = defaultdict(list)

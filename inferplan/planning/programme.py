@@ -24,7 +24,7 @@ _INFEASIBLE = 2
 """``scipy.optimize.milp``: no point keeps all constraints."""
 
 
-class Row(NamedTuple):
+class Limit(NamedTuple):
     """A limit: the sum of ``weights`` times the numbers is within these bounds."""
 
     weights: Sequence[float] | Array
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     most: float = inf
 
 
-class Point(NamedTuple):
+class Solution(NamedTuple):
     """A solution. gap: the share of its cost by which a cheaper one might exist; 0 where it is proven."""
 
     counts: tuple[int, ...]
@@ -42,11 +42,11 @@ class Point(NamedTuple):
 class Programme(NamedTuple):
     """rows: what is kept. most, least: of each number; infinity where a row bounds it."""
 
-    rows: Sequence[Row]
+    rows: Sequence[Limit]
     most: Sequence[float] | Array | float = inf
     least: Sequence[float] | Array | float = 0.0
 
-    def minimum(self, costs: Sequence[float] | Array) -> Point | None:
+    def minimum(self, costs: Sequence[float] | Array) -> Solution | None:
         """Where ``costs`` times the numbers is least; ``None`` where no numbers keep the rows. Raises
         ``InferplanError`` where the solver fails.
         """
@@ -65,9 +65,9 @@ class Programme(NamedTuple):
                 return None
             raise InferplanError("the integer programme was not solved", because=str(found.message))
         gap = float(found.mip_gap or 0.0)
-        return Point(tuple(round(value) for value in found.x), gap if gap > _ROUNDING else 0.0)
+        return Solution(tuple(round(value) for value in found.x), gap if gap > _ROUNDING else 0.0)
 
-    def cheapest(self, costs: Sequence[float] | Array, *then: Sequence[float] | Array) -> Point | None:
+    def cheapest(self, costs: Sequence[float] | Array, *then: Sequence[float] | Array) -> Solution | None:
         """The same; of equals that with the least of the first of ``then``, of equals of these that of the next, as far
         as the solver gets in its time."""
         found, rows = self.minimum(costs), [*self.rows]
@@ -76,9 +76,9 @@ class Programme(NamedTuple):
         counts = found.counts
         for before, after in zip((costs, *then), then):
             least = float(np.dot(before, counts))
-            rows.append(Row(before, most=least + _EXACT * max(least, 1.0)))
+            rows.append(Limit(before, most=least + _EXACT * max(least, 1.0)))
             better = self._replace(rows=rows).minimum(after)
             if better is None:
                 break
             counts = better.counts
-        return Point(counts, found.gap)
+        return Solution(counts, found.gap)

@@ -23,7 +23,7 @@ from inferplan.models.spec import ModelSpec, require_readable, require_tokens
 from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid, load_grids, longest_whole, stages_of
-from inferplan.planning.option import Option, PricedGrid, Stream, bill, option_at
+from inferplan.planning.option import PlanOption, PricedGrid, Stream, bill, option_at
 from inferplan.planning.pools import CAPACITY_ERROR, Halves, cheapest_pools
 from inferplan.planning.space import Rejections, Space, candidates, speculations
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
@@ -41,13 +41,13 @@ class SearchResult(NamedTuple):
     too_large: of what no size of which is allowed what takes least.
     """
 
-    options: list[Option]
-    frontier: list[Option]
+    options: list[PlanOption]
+    frontier: list[PlanOption]
     grids: list[PricedGrid]
     rejections: Rejections
     evaluated: int
     structures: int
-    too_large: Option | None = None
+    too_large: PlanOption | None = None
 
 
 _ALIKE = 1e-9
@@ -60,7 +60,7 @@ less than 1.43 in TTFT (the worst by 1.63), 1.06 in TPOT (one by 1.52) and none 
 """
 
 
-def loosened(slo: Slo) -> Slo:
+def loosen_limits(slo: Slo) -> Slo:
     """The limits that the closed form may be over while the simulator still keeps ``slo``."""
     return replace(slo, **{name: limit * _LATENCY_ERROR[name] for name, limit in slo.limits.items()})
 
@@ -190,13 +190,13 @@ class _Search:
     """What the search has seen so far."""
 
     stream: Stream
-    options: list[Option] = field(default_factory=list)
+    options: list[PlanOption] = field(default_factory=list)
     frontiers: list[_Frontier] = field(default_factory=list)
     grids: list[PricedGrid] = field(default_factory=list)
     rejections: Rejections = field(default_factory=Rejections)
     evaluated: int = 0
     structures: int = 0
-    nearest: Option | None = None
+    nearest: PlanOption | None = None
     """Of what no size of which is allowed what takes least."""
 
     @cached_property
@@ -239,7 +239,7 @@ class _Search:
         else:
             self._keep(option, 1)
 
-    def _keep(self, option: Option, points: int) -> None:
+    def _keep(self, option: PlanOption, points: int) -> None:
         """Keep an option that stands for so many points, or count them where not even its least size is allowed."""
         broken = next((one for one in self.constraints if option.bound == inf and not one.allows(option)), None)
         if broken is None:
@@ -273,7 +273,7 @@ class _Search:
         kept = pareto(user, device)
         self.frontiers.append(_Frontier(priced, user[kept], device[kept], places[kept]))
 
-    def _frontier(self) -> Iterator[Option]:
+    def _frontier(self) -> Iterator[PlanOption]:
         """The options that no other of any grid beats."""
         if not self.frontiers:
             return
@@ -291,7 +291,7 @@ class _Search:
         over all grids."""
         billed = [option for option in self.options if option.cost is not None]
         pairs = self.halves.pairs(min((option.cost or inf for option in billed if option.screened), default=inf))
-        billed.sort(key=in_order)
+        billed.sort(key=option_order)
         billed[1:1] = pairs  # when one is sized, others only have to be tried at what costs less
         return SearchResult(
             options=billed,
@@ -304,14 +304,16 @@ class _Search:
         )
 
 
-def cheapest_point(priced: PricedGrid, stream: Stream) -> Option | None:
+def cheapest_point(priced: PricedGrid, stream: Stream) -> PlanOption | None:
     """The cheapest point of a grid that meets the limits in closed form, or nearly; ``None`` without one.
 
     Of points that cost the same, the one that carries most.
     """
     grid, (demand, slo, sizing) = priced.grid, stream
     ruled = stream.ruling.slo
-    loose = ruled if demand.offline else loosened(ruled)  # a job is not simulated, so that nothing would find it out
+    loose = (
+        ruled if demand.offline else loosen_limits(ruled)
+    )  # a job is not simulated, so that nothing would find it out
     kept, maybe = (keeping(grid, constraints_of(limits, sizing)) for limits in (slo, loose))
     if not maybe.any():
         return None
@@ -335,7 +337,7 @@ def cheapest_point(priced: PricedGrid, stream: Stream) -> Option | None:
     return replace(option, bound=bound, screened=bool(kept.any()))
 
 
-def in_order(option: Option) -> tuple[bool, float, bool, int, int, float]:
+def option_order(option: PlanOption) -> tuple[bool, float, bool, int, int, float]:
     """Order of options: those that meet the limits in closed form; cost; what is simpler to run (no pools, no stages);
     devices; speed.
     """
@@ -344,7 +346,7 @@ def in_order(option: Option) -> tuple[bool, float, bool, int, int, float]:
     return not option.screened, cost, *simpler, latency
 
 
-def nearest_miss(searched: SearchResult, stream: Stream, below: float | None = None) -> Option | None:
+def nearest_miss(searched: SearchResult, stream: Stream, below: float | None = None) -> PlanOption | None:
     """The point that comes closest to the limits without meeting them, of all or of those that cost less."""
     best: tuple[float, PricedGrid, tuple[int, int]] | None = None
     demand, slo, sizing = stream
@@ -392,7 +394,7 @@ def point(
     return load_grid(deployment, demand, percentile, axes, speculation)
 
 
-def cheapest_of_each_structure(options: list[Option]) -> Iterator[Option]:
+def cheapest_of_each_structure(options: list[PlanOption]) -> Iterator[PlanOption]:
     """The first option of each structure and way of serving, in the order in which they are given."""
     seen = set()
     for option in options:

@@ -15,22 +15,31 @@ from math import ceil, floor, inf
 from inferplan import fields
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.catalog.services import Entry, SwapSpec
+from inferplan.catalog.services import ServiceEntry, SwapSpec
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.design import mean_request
 from inferplan.planning.machines import Bought, Kind, Need, Size, Stock, machines, size_of
-from inferplan.planning.sizing import least, narrowed, running_total
+from inferplan.planning.sizing import least, running_total, search_smallest
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cold_start import weights_of
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import MOST_ENGINES
-from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask, ask_together, simulate_tandem
+from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask_together, simulate_stage, simulate_tandem
 from inferplan.serving.time_shared import Swap, require_shareable
 from inferplan.serving.verdict import flow_of
 from inferplan.traffic.requests import Lengths
-from inferplan.traffic.stages import Stage, draws, host_of, rate_of, reach, require_tree, root_of, scaled
+from inferplan.traffic.stages import (
+    ModelStage,
+    draws,
+    host_of,
+    rate_of_stage,
+    reach,
+    require_tree,
+    root_of,
+    scale_rates,
+)
 
 FEWEST, MOST = 4000, 60_000
 """Requests of a stream in one run."""
@@ -48,7 +57,7 @@ class Member:
     before it. replicas: ``None`` where their number is to be found. swap: how those that share its GPUs take turns.
     """
 
-    stage: Stage
+    stage: ModelStage
     prompt: Lengths
     request: Request
     deployment: Deployment
@@ -81,7 +90,7 @@ class Member:
         return float(run.e2el[0])
 
 
-def members_of(entries: Sequence[Entry]) -> tuple[Member, ...]:
+def members_of(entries: Sequence[ServiceEntry]) -> tuple[Member, ...]:
     """The models of a file, assembled."""
     found: list[Member] = []
     for entry in entries:
@@ -134,7 +143,7 @@ class SeveralAsked(Stock):
                 )
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[ModelStage, ...]:
         return tuple(member.stage for member in self.members)
 
     def together(self, place: int) -> list[int]:
@@ -239,7 +248,7 @@ def devices_of(asked: SeveralAsked, counts: Sequence[int]) -> int:
     return sum(member.size.devices * count for member, count in own)
 
 
-def keeps_own(run: SimulationResult | None, stage: Stage) -> bool:
+def keeps_own(run: SimulationResult | None, stage: ModelStage) -> bool:
     """Whether a model keeps its own limits, and its queue does not grow."""
     if run is None:
         return True
@@ -249,7 +258,7 @@ def keeps_own(run: SimulationResult | None, stage: Stage) -> bool:
     return run.verdict not in ("overloaded", "rejecting") and within
 
 
-def requests_of(members: Sequence[Member], factor: float = 1.0) -> list[int]:
+def stream_requests(members: Sequence[Member], factor: float = 1.0) -> list[int]:
     """Requests of the stream of each model: as many as its percentiles take, that of the whole answer and those of the
     models that the fewest come to; and as many as come in 24 times of one request, so that a trend can be seen.
     """
@@ -279,8 +288,8 @@ class _Runs:
     def __init__(self, asked: SeveralAsked, factor: float, told: Callable[[int], None]) -> None:
         self.asked, self.members, self.told = asked, asked.members, told
         members, seed = asked.members, asked.seed
-        self.stages = scaled([member.stage for member in members], factor)
-        self.drawn = draws(self.stages, requests_of(members, factor), seed)
+        self.stages = scale_rates([member.stage for member in members], factor)
+        self.drawn = draws(self.stages, stream_requests(members, factor), seed)
         self.known: dict[tuple[int, tuple[int, ...]], Asked] = {}
 
     def path(self, place: int) -> list[int]:
@@ -304,7 +313,7 @@ class _Runs:
             after = self.stages[place].after
             before = None if after is None else self.at(after, counts)
             served = self.members[place].served(max(counts[place], 1))
-            self.known[key] = ask(served, self.drawn[place], self.stages[place].limits, before)
+            self.known[key] = simulate_stage(served, self.drawn[place], self.stages[place].limits, before)
             self.told(1)
         return self.known[key]
 
@@ -338,7 +347,7 @@ def _run(asked: SeveralAsked, counts: Sequence[int], told: Callable[[int], None]
     told(len(counts))
     served = [member.served(max(count, 1)) for member, count in zip(asked.members, counts)]
     swaps = {place: swap for place in range(len(counts)) if (swap := asked.swap(place)) is not None}
-    return simulate_tandem(asked.stages, served, requests_of(asked.members), asked.seed, swaps)
+    return simulate_tandem(asked.stages, served, stream_requests(asked.members), asked.seed, swaps)
 
 
 def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
@@ -352,7 +361,7 @@ def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
             counts[place] = counts[member.stage.shares]
         elif member.replicas is not None:
             counts[place] = member.replicas
-        elif rate_of(asked.stages, place):
+        elif rate_of_stage(asked.stages, place):
             counts[place] = _fewest(runs, place, counts)
     roots = [place for place, stage in enumerate(asked.stages) if stage.answer.limits]
     free = [
@@ -368,7 +377,7 @@ def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
 def _most(runs: _Runs, place: int) -> int:
     """Replicas beyond which more help no request."""
     member = runs.members[place]
-    busy = sum(rate_of(runs.stages, one) * runs.members[one].alone for one in runs.asked.together(place))
+    busy = sum(rate_of_stage(runs.stages, one) * runs.members[one].alone for one in runs.asked.together(place))
     return min(ceil(busy / _NEARLY_ALONE) + 1, MOST_ENGINES // member.deployment.parallel.dp)
 
 
@@ -384,7 +393,7 @@ def _fewest(runs: _Runs, place: int, counts: Sequence[int]) -> int:
         if tried >= most:
             raise _never(runs, place, tried)
         below, tried = tried, min(_more(runs, place, counts, tried), most)
-    return narrowed(kept, below, tried)
+    return search_smallest(kept, below, tried)
 
 
 def _more(runs: _Runs, place: int, counts: Sequence[int], tried: int) -> int:

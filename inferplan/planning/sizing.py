@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferplan.planning.confidence import slowed
+from inferplan.planning.confidence import slow_grid
 from inferplan.planning.constraints import Constraint, constraints_of
-from inferplan.planning.option import Option, figures_at
+from inferplan.planning.option import PlanOption, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
 from inferplan.planning.verify import SHOWN, Verified, verify
-from inferplan.serving.batch_means import Precision
+from inferplan.serving.batch_means import RunPrecision
 from inferplan.traffic.requests import Slo
 
 CAPACITY_TOLERANCE = 0.03
@@ -69,7 +69,7 @@ class Simulations:
     def left(self) -> bool:
         return self.done < self.most
 
-    def of(self, option: Option, question: Question, factor: float) -> Verified:
+    def of(self, option: PlanOption, question: Question, factor: float) -> Verified:
         """One simulation, or what is known of it. Raises ``OutOfSimulations``."""
         key = (*self._key(option), factor)
         if key not in self.known:
@@ -79,7 +79,9 @@ class Simulations:
             self.known[key] = verify(option, question, factor)
         return self.known[key]
 
-    def long(self, option: Option, question: Question, factor: float = 1.0, precision: Precision = SHOWN) -> Verified:
+    def long(
+        self, option: PlanOption, question: Question, factor: float = 1.0, precision: RunPrecision = SHOWN
+    ) -> Verified:
         """The same in a run that is long enough for its percentile, which is not counted."""
         key = (*self._key(option), factor)
         seen, long = self.known.get(key), (*key, precision)
@@ -92,7 +94,7 @@ class Simulations:
             self.known[long] = known or verify(option, question, factor, precision)
         return self.known[long]
 
-    def _key(self, option: Option) -> tuple[Hashable, ...]:
+    def _key(self, option: PlanOption) -> tuple[Hashable, ...]:
         """What tells one simulation from another."""
         prompts = None if option.prompts is None else id(option.prompts.deployment), option.prompt_budget
         structure = id(option.deployment), prompts, option.speculation.length, option.slow, option.tiers
@@ -104,7 +106,7 @@ class Simulations:
 class Sizer:
     """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size."""
 
-    option: Option
+    option: PlanOption
     question: Question
     simulations: Simulations
     trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
@@ -118,7 +120,7 @@ class Sizer:
             self.trials[key] = self._tried(self.option.sized(replicas, pools))
         return self.trials[key]
 
-    def _tried(self, sized: Option) -> Verified:
+    def _tried(self, sized: PlanOption) -> Verified:
         """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess."""
         tried = self._simulated(sized)
         worst = max(tried.violations(self.question.slo).values(), default=1.0)
@@ -139,12 +141,12 @@ class Sizer:
                 return other
         return tried
 
-    def _screened(self, option: Option) -> float:
+    def _screened(self, option: PlanOption) -> float:
         """The worst latency over its limit, in closed form; 0 where that rules nothing out."""
         limits = self.question.stream.ruling.slo.limits
         return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
 
-    def _simulated(self, sized: Option) -> Verified:
+    def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
 
     def meets(self, trial: Verified, names: set[str] | None = None) -> bool:
@@ -155,7 +157,7 @@ class Sizer:
             slo = Slo(percentile=slo.percentile, **kept)
         return trial.meets(slo)
 
-    def fewest(self, below: float) -> Option | None:
+    def fewest(self, below: float) -> PlanOption | None:
         """The smallest size that keeps the limits and costs less than ``below``; ``None`` without one."""
         if self.question.demand.offline:
             return self.option if (self.option.cost or 0.0) < below else None
@@ -168,16 +170,16 @@ class Sizer:
             return None
         size = None
         if simulations.doubted or not option.screened:
-            size = narrowed(self._holds, 0, most, self._between) if self._holds(most) else None
+            size = search_smallest(self._holds, 0, most, self._between) if self._holds(most) else None
         elif not self._by_far(guess):
             size = least(self._holds, guess, most, self._between)
         else:
             simulations.doubted = True
             if guess < most and self._holds(most):
-                size = narrowed(self._holds, guess, most, self._between)
+                size = search_smallest(self._holds, guess, most, self._between)
         return None if size is None else self._filled(size).option
 
-    def confirmed(self, sized: Option, below: float = inf, precision: Precision = SHOWN) -> Verified | None:
+    def confirmed(self, sized: PlanOption, below: float = inf, precision: RunPrecision = SHOWN) -> Verified | None:
         """A size under the load, where it also keeps the limits at ``1/utilisation`` times it in a run that is long
         enough for its percentile. One that does not is a size larger, for as long as that costs less than ``below``.
         """
@@ -191,7 +193,7 @@ class Sizer:
                 if seen.meets(question.slo):
                     return seen if all(one.kept(seen) for one in self.constraints) else None  # a larger size takes more
             self.trials[sized.replicas, sized.pools] = seen
-            sized = larger(sized)
+            sized = next_size(sized)
         return None
 
     @cached_property
@@ -247,7 +249,7 @@ class Sizer:
         trial = self._filled(size)
         return not self.meets(trial) and max(trial.violations(self.question.slo).values(), default=1.0) > _FAR
 
-    def _fewest_in_pools(self, below: float) -> Option | None:
+    def _fewest_in_pools(self, below: float) -> PlanOption | None:
         """Pools that keep every limit for less than ``below``, then fewer for prompts, then fewer that decode.
 
         What a trial lacks is the pool that its requests wait for. Sizes that the closed form rules out, however wrong
@@ -299,12 +301,12 @@ class Sizer:
         prefill = not waits and (seen.verdict == "overloaded" or "ttft" in over)
         return prefill, waits or not prefill or (seen.verdict != "overloaded" and "tpot" in over)
 
-    def _affordable(self, sized: Callable[[int], Option], guess: int, below: float) -> int:
+    def _affordable(self, sized: Callable[[int], PlanOption], guess: int, below: float) -> int:
         """The largest size that costs less than ``below``, up to four times the guess, and that there is power for."""
         most = 4 * guess + 2
         if (sized(most).cost or 0.0) < below:
             return most
-        return narrowed(lambda size: (sized(size).cost or 0.0) >= below, 0, most) - 1
+        return search_smallest(lambda size: (sized(size).cost or 0.0) >= below, 0, most) - 1
 
 
 def waits_for_decodes(seen: Verified) -> bool:
@@ -316,17 +318,19 @@ def waits_for_decodes(seen: Verified) -> bool:
     return waited > _HARDLY * float(np.sum(result.ttft))
 
 
-def larger(option: Option) -> Option:
+def next_size(option: PlanOption) -> PlanOption:
     """The next size: one replica more, or as many as capacities are known to; of pools apart one more in each."""
     if option.pools is None:
         return option.sized(option.filled(ceil(option.replicas * (1 + CAPACITY_TOLERANCE))))
     return option.sized(option.replicas + 2, (option.pools[0] + 1, option.pools[1] + 1))
 
 
-def with_budget(option: Option, question: Question, budget: int) -> Option:
+def with_budget(option: PlanOption, question: Question, budget: int) -> PlanOption:
     """The same batch under another token budget, in closed form."""
     demand, percentile = question.demand, question.slo.percentile
-    grid = slowed(point(option.deployment, demand, percentile, option.batch, budget, option.speculation), option.slow)
+    grid = slow_grid(
+        point(option.deployment, demand, percentile, option.batch, budget, option.speculation), option.slow
+    )
     return replace(option, **figures_at(grid, (0, 0)))
 
 
@@ -360,17 +364,19 @@ def least(
         while high > 1:
             size, step = max(high - step, 1), 2 * step
             if not holds(size):
-                return narrowed(holds, size, high, between)
+                return search_smallest(holds, size, high, between)
             high = size
         return high
     while size < most:
         low, size, step = size, min(size + step, most), 2 * step
         if holds(size):
-            return narrowed(holds, low, size, between)
+            return search_smallest(holds, low, size, between)
     return None
 
 
-def narrowed(holds: Callable[[int], bool], low: int, high: int, between: Callable[[int, int], int] = middle) -> int:
+def search_smallest(
+    holds: Callable[[int], bool], low: int, high: int, between: Callable[[int, int], int] = middle
+) -> int:
     """The smallest number that holds, above ``low``, which does not, and up to ``high``, which does.
 
     between: a guess from two such numbers. Where two guesses in a row leave more than half, the next is the middle.

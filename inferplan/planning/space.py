@@ -16,8 +16,8 @@ from inferplan.catalog.assemble import (
     load_anchor,
     load_engine,
     native_precision,
-    offloaded,
     precision_of,
+    with_host_memory,
 )
 from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
@@ -28,7 +28,7 @@ from inferplan.devices.engine import EngineFlags
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import REDUCED, role_of
 from inferplan.errors import InferplanError, UsageError
-from inferplan.estimate.anchoring import anchored, system_of
+from inferplan.estimate.anchoring import system_of, with_anchor
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together, those
 from inferplan.models.spec import ModelSpec, require_experts
@@ -229,7 +229,7 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
             seen.add(system_of(known))
             base = known
             if runs and runs.system.same(system_of(known)):
-                base = anchored(known, runs, str(space.anchor))
+                base = with_anchor(known, runs, str(space.anchor))
             for (asked, whole), parallel in itertools.product(_with_slots(space, request, base), shapes):
                 for flags in _flags(space, asked, parallel):
                     try:
@@ -259,7 +259,7 @@ def _placed(
             continue  # of another engine
         asked = replace(request, offload=offload)
         try:
-            yield asked, offloaded(asked, deployment, _model)
+            yield asked, with_host_memory(asked, deployment, _model)
         except InferplanError as error:
             rejections.add("host", 1, error.what)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.planning.agents import session_seconds
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.verify import Kept, Survival, calls_for, flags_of, in_run_time, options_of
 from inferplan.serving.autoscaling import Schedule
@@ -49,7 +49,7 @@ class _Run(NamedTuple):
     late: int
 
 
-def survival(option: Option, question: Question) -> Survival:
+def survival(option: PlanOption, question: Question) -> Survival:
     """Lose replicas of an option in simulation, as its question asks. Raises what ``simulate`` does."""
     survive = question.sizing.survive
     assert survive is not None
@@ -76,7 +76,7 @@ def survival(option: Option, question: Question) -> Survival:
             return found
 
 
-def _kept(option: Option, question: Question, runs: list[_Run]) -> list[Kept]:
+def _kept(option: PlanOption, question: Question, runs: list[_Run]) -> list[Kept]:
     """Latencies of all runs at the percentile, as slow as the option takes the devices to be."""
     classes = question.demand.classes
     held: list[tuple[str, Slo]] = [(one.name, one.slo) for one in classes] or [("", question.slo)]
@@ -90,7 +90,7 @@ def _kept(option: Option, question: Question, runs: list[_Run]) -> list[Kept]:
     return kept
 
 
-def _lose(option: Option, question: Question, what: tuple[int, float], seed: int) -> _Run:
+def _lose(option: PlanOption, question: Question, what: tuple[int, float], seed: int) -> _Run:
     """One run of the whole fleet with one failure; what: replicas that are lost, and seconds until they are back."""
     lost, restart = what
     demand, step = in_run_time(question.demand, option), option.slow.step
@@ -136,7 +136,9 @@ def _judged(seen: Outages, start: float, stop: float) -> _Run:
     return _Run(latencies, int(np.sum(meanwhile)), *anew_late(seen))
 
 
-def smallest(option: Option, question: Question, sized: Callable[[int], Option]) -> tuple[Option, Survival] | None:
+def smallest_survivor(
+    option: PlanOption, question: Question, sized: Callable[[int], PlanOption]
+) -> tuple[PlanOption, Survival] | None:
     """The smallest size of an option, from its own on, that survives; ``None`` where none does that is tried.
 
     sized: the option with at least so many replicas, as many as its bill holds. A size that survives makes larger ones

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Chain
-from inferplan.planning.search import in_order
+from inferplan.planning.search import option_order
 from inferplan.planning.verify import Verified
 from inferplan.serving.techniques.tiers import GIGA, CacheTier, tier_records
 
 
-def beside(options: Iterable[Option], chain: Chain) -> list[Option]:
-    """Options with a chain of tiers beside their GPUs, and its bill; in the order of :func:`in_order`.
+def beside(options: Iterable[PlanOption], chain: Chain) -> list[PlanOption]:
+    """Options with a chain of tiers beside their GPUs, and its bill; in the order of :func:`option_order`.
 
     The tiers of one replica are in the least that a structure may cost.
     """
@@ -28,7 +28,7 @@ def beside(options: Iterable[Option], chain: Chain) -> list[Option]:
         tiered = replace(option, tiers=chain)
         least = tiered.tier_bill(tiered.deployment.parallel.ranks)
         found.append(replace(tiered, bound=option.bound + least).sized(option.replicas, option.pools))
-    return sorted(found, key=in_order)
+    return sorted(found, key=option_order)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

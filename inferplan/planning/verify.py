@@ -13,15 +13,15 @@ from inferplan.answers.power import run_energy
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.planning.agents import every, in_time_of, sessions_of
 from inferplan.planning.demand import Demand
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
-from inferplan.serving.batch_means import Precision, batch_size, fewest_values, student_95
+from inferplan.serving.batch_means import RunPrecision, batch_size, fewest_values, student_95
 from inferplan.serving.class_results import METRICS, at_percentile, metrics_of
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
-from inferplan.serving.result import SimulationResult, parts
+from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.run_length import as_sure_as, simulate_steady
 from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.tiers import CacheTier
@@ -52,9 +52,9 @@ _FEWEST_LIVES = 6
 it, which is mostly too long. Where it is not, the run is too short to tell and is repeated."""
 _MOST_USERS = 3_000
 """Users who think that are simulated together: each sends :data:`_FEWEST_LIVES` requests, whatever the time between."""
-QUOTED = Precision(tolerance=0.03, fewest=4_000, most=24_000)
+QUOTED = RunPrecision(tolerance=0.03, fewest=4_000, most=24_000)
 """How sure the percentiles that a plan states are."""
-SHOWN = Precision(tolerance=0.05, fewest=4_000, most=4_000)
+SHOWN = RunPrecision(tolerance=0.05, fewest=4_000, most=4_000)
 """What is shown beside it, alternatives and other loads, comes from so many requests where its percentile takes no
 more."""
 _LOAD_WITH_ROOM = 1.3
@@ -111,7 +111,7 @@ class Verified:
     some.
     """
 
-    option: Option
+    option: PlanOption
     slots: int
     achieved: dict[str, float]
     result: SimulationResult | None = None
@@ -166,7 +166,7 @@ class Verified:
         spare = beside.whole(found.on / found.seconds / found.devices, option.devices - running)
         return beside.whole(found.watts, running) + spare
 
-    def longer(self, precision: Precision) -> tuple[Verified | None, Precision]:
+    def longer(self, precision: RunPrecision) -> tuple[Verified | None, RunPrecision]:
         """This run of a steady load with what it says of a precision; ``None`` where that takes a longer one, and the
         precision of that, which begins with as many requests as the next run has.
         """
@@ -194,7 +194,7 @@ class Verified:
         return not self.violations(slo) and not self.verdict.startswith(("overloaded", "refused", TOO_SHORT))
 
 
-def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
+def slots_for(option: PlanOption, demand: Demand, utilisation: float) -> int:
     """Sequences to admit to one replica: its load with room, and three standard deviations more, in eights.
 
     By Little's law a replica holds ``rate*e2el`` requests; of users, those who do not think. The room is 1.3, or what
@@ -218,14 +218,14 @@ def slots_for(option: Option, demand: Demand, utilisation: float) -> int:
     return min(ceil((wanted + 3 * sqrt(wanted)) / 8) * 8, most)
 
 
-def slots_of(option: Option, question: Question) -> int:
+def slots_of(option: PlanOption, question: Question) -> int:
     """Sequences to admit to one replica of a plan; those that are left when others are lost have their load too."""
     lost = question.sizing.lost(option.deployment)
     option = replace(option, replicas=max(option.replicas - lost, 1)) if lost else option
     return slots_for(option, question.demand, question.sizing.utilisation)
 
 
-def in_run_time(demand: Demand, option: Option) -> Demand:
+def in_run_time(demand: Demand, option: PlanOption) -> Demand:
     """The demand in the time of a run, in which ``option.slow.step`` seconds are one: users think no longer where
     devices are slower. Its rate is left as it is.
     """
@@ -234,10 +234,10 @@ def in_run_time(demand: Demand, option: Option) -> Demand:
 
 
 def traffic_of(
-    demand: Demand, option: Option, factor: float = 1.0, fewest: int = _LOOK, whole: bool = False
+    demand: Demand, option: PlanOption, factor: float = 1.0, fewest: int = _LOOK, whole: bool = False
 ) -> Traffic | Requests:
-    """The traffic of one replica (of all of them where pools are apart, or ``whole``; of :func:`side_by_side` where
-    users think), of at least so many requests.
+    """The traffic of one replica (of all of them where pools are apart, or ``whole``; of :func:`replicas_together`
+    where users think), of at least so many requests.
 
     A fleet is fed in turn, so one of ``n`` replicas sees every n-th request: gaps of a Poisson stream add up by n, and
     are then gamma distributed with n times the shape.
@@ -246,7 +246,7 @@ def traffic_of(
     lasting = option.e2el / option.slow.step  # in the time of the run
     demand = in_run_time(demand, option)
     if demand.users is not None:
-        users = max(ceil(demand.users * factor / share * (1 if whole else side_by_side(option, demand))), 1)
+        users = max(ceil(demand.users * factor / share * (1 if whole else replicas_together(option, demand))), 1)
         waiting = ceil(users * demand.waiting_share(lasting))
         count = max(min(_LIVES * waiting, _MOST), fewest, _FEWEST_LIVES * users)
         count *= demand.prefix.turns  # of conversations, every user's later turns too
@@ -265,7 +265,7 @@ def traffic_of(
     return demand.one_of(share).traffic(rate, count)
 
 
-def calls_for(demand: Demand, option: Option, rate: float, fewest: int, seed: int = 0) -> Requests:
+def calls_for(demand: Demand, option: PlanOption, rate: float, fewest: int, seed: int = 0) -> Requests:
     """At least so many calls of the sessions of a demand, ``rate`` a second, in the time of a run."""
     assert demand.sessions is not None
     traffic = demand.sessions if seed == 0 else replace(demand.sessions, seed=demand.sessions.seed + seed)
@@ -277,7 +277,7 @@ def _named(requests: Requests, demand: Demand) -> Requests:
     return requests if demand.adapters is None else requests.naming(demand.adapters, seed=0)
 
 
-def side_by_side(option: Option, demand: Demand) -> int:
+def replicas_together(option: PlanOption, demand: Demand) -> int:
     """Replicas that are simulated together where none have to be: one, or of users who think as many as have
     :data:`_MOST_USERS` of them. A router that feeds replicas in turn evens out what independent users send.
     """
@@ -300,7 +300,9 @@ def _thinned(trace: Requests, share: int, factor: float) -> Requests:
     )
 
 
-def verify(option: Option, question: Question, factor: float = 1.0, precision: Precision | None = None) -> Verified:
+def verify(
+    option: PlanOption, question: Question, factor: float = 1.0, precision: RunPrecision | None = None
+) -> Verified:
     """Simulate one replica under its share of ``factor`` times the demand; an offline job needs no latencies and is not
     simulated.
 
@@ -324,7 +326,7 @@ def verify(option: Option, question: Question, factor: float = 1.0, precision: P
 
 
 def _told(
-    option: Option, question: Question, factor: float, fewest: int, precision: Precision | None = None
+    option: PlanOption, question: Question, factor: float, fewest: int, precision: RunPrecision | None = None
 ) -> Verified:
     """A run of at least so many requests, of more where that is too short to tell: up to twice as many each time, of a
     trace those of the whole fleet.
@@ -343,7 +345,7 @@ def _told(
     return checked
 
 
-def _screened(option: Option) -> dict[str, float]:
+def _screened(option: PlanOption) -> dict[str, float]:
     """Latencies in closed form, which knows nothing of sessions."""
     return {**{name: getattr(option, name) for name in (*METRICS, "answer_ttft")}, "session": inf}
 
@@ -365,7 +367,7 @@ def _clear(checked: Verified, slo: Slo, look: int) -> bool:
 
 def _limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:
     """What of a run is held to which limits: its classes, or all of it."""
-    return [(one.slo, part) for one, part in parts(result)] or [(slo, result)]
+    return [(one.slo, part) for one, part in class_parts(result)] or [(slo, result)]
 
 
 def _error(values: Array, percentile: float) -> float:
@@ -378,13 +380,13 @@ def _error(values: Array, percentile: float) -> float:
 
 
 def _run(
-    option: Option, question: Question, factor: float, fewest: int, precision: Precision | None, whole: bool
+    option: PlanOption, question: Question, factor: float, fewest: int, precision: RunPrecision | None, whole: bool
 ) -> Verified:
     """One simulation of at least so many requests; ``whole``: of all replicas, else of one where there is one pool."""
     demand, slo, deployment = question.demand, question.slo, option.deployment
     whole = whole or together(option, question)
     if not option.pools:
-        replicas = option.replicas if whole else side_by_side(option, demand)
+        replicas = option.replicas if whole else replicas_together(option, demand)
         deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=replicas))
     slots = slots_of(option, question)
     slower = 1.0 if demand.users is not None else option.slow.step
@@ -409,20 +411,20 @@ def _run(
     except InferplanError as error:
         return Verified(option=option, slots=slots, achieved=_screened(option), verdict=f"refused: {error.what}")
     achieved = _achieved(result, slo.percentile, option)
-    classes = tuple(Kept(one.name, one.slo, _achieved(p, one.slo.percentile, option)) for one, p in parts(result))
+    classes = tuple(Kept(one.name, one.slo, _achieved(p, one.slo.percentile, option)) for one, p in class_parts(result))
     told = precision is None or demand.trace is not None or result.verdict == "overloaded" or _enough(result, slo)
     verdict = result.verdict if told else TOO_SHORT
     found = Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=verdict, classes=classes)
     return replace(found, options=options)
 
 
-def flags_of(option: Option, question: Question) -> Flags:
+def flags_of(option: PlanOption, question: Question) -> Flags:
     """The flags of a run of an option, of one attention rank."""
     sequences = ceil(slots_of(option, question) / option.deployment.parallel.dp)
     return Flags(max_num_seqs=sequences, max_num_batched_tokens=option.budget, queue=question.demand.queue)
 
 
-def options_of(option: Option, question: Question, fleet: Fleet) -> Options:
+def options_of(option: PlanOption, question: Question, fleet: Fleet) -> Options:
     """What a run of an option is asked, in its own time."""
     demand = question.demand
     return Options(
@@ -436,7 +438,7 @@ def options_of(option: Option, question: Question, fleet: Fleet) -> Options:
     )
 
 
-def _achieved(result: SimulationResult, percentile: float, option: Option) -> dict[str, float]:
+def _achieved(result: SimulationResult, percentile: float, option: PlanOption) -> dict[str, float]:
     """Latencies at a percentile, as slow as the option takes the devices to be."""
     achieved = {name: at_percentile(result, name, percentile) for name in metrics_of(result)}
     found, step = option.slow.of(achieved), option.slow.step
@@ -462,23 +464,23 @@ def _enough(result: SimulationResult, slo: Slo) -> bool:
     )
 
 
-def together(option: Option, question: Question) -> bool:
+def together(option: PlanOption, question: Question) -> bool:
     """Whether all replicas have to be simulated: the router looks at them, or they share a cache tier."""
     return question.routing is not None or any(tier.shared for tier in option.tiers)
 
 
-def _in_the_time_of_the_run(option: Option) -> tuple[CacheTier, ...]:
+def _in_the_time_of_the_run(option: PlanOption) -> tuple[CacheTier, ...]:
     """The tiers, which are no slower where devices are: every second of the run lasts longer by that factor."""
     step = option.slow.step
     return tuple(replace(tier, bandwidth=tier.bandwidth * step, latency=tier.latency / step) for tier in option.tiers)
 
 
-def _fleet(option: Option, flags: Flags, question: Question) -> Fleet:
+def _fleet(option: PlanOption, flags: Flags, question: Question) -> Fleet:
     """How replicas are fed: conversations stay where they began, unless the question says otherwise. The pools of an
     option, where it has any; prompts run in as many sequences of a rank as the engine's default.
     """
     if option.pools is None:
-        several = together(option, question) or side_by_side(option, question.demand) > 1
+        several = together(option, question) or replicas_together(option, question.demand) > 1
         conversations = question.demand.prefix.turns > 1 and several
         stays = conversations or question.demand.of_sessions
         return Fleet(routing=question.routing or ("sticky" if stays else "round-robin"))

@@ -44,7 +44,7 @@ def _limits(one: Mapping[str, Any]) -> list[Figure]:
     ]
 
 
-def kept(classes: Sequence[Mapping[str, Any]]) -> str:
+def limits_by_class(classes: Sequence[Mapping[str, Any]]) -> str:
     """Whether every class meets its limits, and who misses which."""
     missed = [f"{one['name']} misses {', '.join(_missed(one))}" for one in classes if one["meets"] is False]
     if missed:

@@ -25,7 +25,7 @@ def batch_cost_report(found: BatchCost) -> Report:
         },
         **record(served),
         "cost": cost_record(found.cost, asked.api, asked.user_requests),
-        "energy": energy_record(found.energy),
+        "energy": cost_energy_record(found.energy),
     }
     which = " (the largest)" if found.largest else ""
     title = (
@@ -37,7 +37,7 @@ def batch_cost_report(found: BatchCost) -> Report:
         tables=[
             lines(title, served),
             cost_table(found.cost, asked.api, asked.user_requests),
-            energy_table(found.energy),
+            cost_energy_table(found.energy),
         ],
         notes=[
             *_service_notes(found),
@@ -203,12 +203,12 @@ def bill_record(bill: Bill) -> dict[str, Any]:
     }
 
 
-def energy_record(energy: Energy) -> dict[str, Any]:
+def cost_energy_record(energy: Energy) -> dict[str, Any]:
     """The JSON of the energy; every key names its unit."""
     return {"scope": energy.label, **record(_energy(energy))}
 
 
-def energy_table(energy: Energy) -> Table:
+def cost_energy_table(energy: Energy) -> Table:
     """The energy, one line for each way of dividing it."""
     return lines(f"energy ({energy.label})", _energy(energy))
 

@@ -67,7 +67,9 @@ def day_report(day: Day) -> Report:
     tables = [side_by_side(_title(day), rows), *([by_class(day)] if classes else []), _by_hour(day)]
     if asked.failures is not None:
         tables.insert(-1, failure_table([(one.policy, one.outages) for one in day.policies], "policy"))
-    flat = [{**row, "classes": {of["name"]: of for of in kept(one)}} for row, one in zip(policies, day.policies)]
+    flat = [
+        {**row, "classes": {of["name"]: of for of in class_records(one)}} for row, one in zip(policies, day.policies)
+    ]
     return Report(record=whole, tables=tables, notes=_notes(day), rows=flat)
 
 
@@ -81,7 +83,7 @@ def _title(day: Day) -> str:
 def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
     """What of a policy is no single figure."""
     failures = {} if day.asked.failures is None else {"failures": episode_records(one.outages)}
-    return {"classes": kept(one) or None, "hours": _hours(day, one), **failures}
+    return {"classes": class_records(one) or None, "hours": _hours(day, one), **failures}
 
 
 def _profile(day: Day) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _cold_start(day: Day) -> dict[str, Any] | None:
 def _row(day: Day, one: PolicyDay) -> list[Figure]:
     """One policy; GPU-hours and cost are of a day, whatever the span."""
     slo, ranks = day.question.slo, day.work.design.deployment.parallel.ranks
-    first, classes, spot = day.policies[0], kept(one), day.asked.losses is not None
+    first, classes, spot = day.policies[0], class_records(one), day.asked.losses is not None
     meets = all(of["meets"] is not False for of in classes) if classes else meets_percentile(one.missed, slo)
     saving = 1.0 - one.cost / first.cost if first.cost else None
     return [
@@ -239,7 +241,7 @@ def _notes(day: Day) -> list[str]:
         lines.append(
             f"GPU-hours and cost are {24 * HOUR / asked.span:g} times those of the {asked.span / HOUR:.3g} h simulated"
         )
-    if classes and any(of["meets"] is False for one in day.policies for of in kept(one)):
+    if classes and any(of["meets"] is False for one in day.policies for of in class_records(one)):
         lines.append("! more of a class miss a limit than its percentile allows; miss: of the requests of its class")
     elif not classes and any(one.missed > 1 - percentile / 100 for one in day.policies):
         lines.append(f"! more than {100 - percentile:g} % of the requests miss a limit")
@@ -275,7 +277,7 @@ def mixes_record(day: Day) -> dict[str, Any] | None:
     return {"simulated": found, "apart": day.work.apart}
 
 
-def kept(one: PolicyDay) -> list[dict[str, Any]]:
+def class_records(one: PolicyDay) -> list[dict[str, Any]]:
     """What each class has of a policy; latencies at the percentile of the class, null for one that nobody has."""
     return [record(_class(one, place)) for place in range(len(one.parts))]
 

@@ -83,7 +83,7 @@ class Emitted(Shown):
         return () if self.target == "k8s" else self.notes
 
 
-def emitted(target: str, source: Planned | Request, asked: EmitAsked, chosen: bool = True) -> Emitted:
+def launch_text(target: str, source: Planned | Request, asked: EmitAsked, chosen: bool = True) -> Emitted:
     """The text that starts a plan or a deployment under the target; with ``extra`` its file is written too.
 
     chosen: somebody named the engine of the request. Raises ``UsageError`` for a target that there is not, for another

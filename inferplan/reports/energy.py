@@ -14,7 +14,7 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase
-from inferplan.figures import Figure, lines, pairs, record, text
+from inferplan.figures import Figure, labelled_texts, lines, record, text
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.table import Report, Table
@@ -112,7 +112,7 @@ def with_run_energy(
     parts = {"prompts": found.prompts, "decoding": found.decodes, "no step: idle": found.idle, whole: found.joules}
     parts["of it for being on"] = found.on
     shares = {label: f"{part / found.joules:.0%}" for label, part in parts.items()}
-    rows = [[label, said, shares.get(label, "")] for label, said in pairs(figures)]
+    rows = [[label, said, shares.get(label, "")] for label, said in labelled_texts(figures)]
     table = Table(title="Energy", columns=["", "value", "share"], rows=rows, right=frozenset({"value", "share"}))
     notes = [*report.notes, ERROR_NOTE, *carbon_notes(asked)]
     energy = {**asked_record(asked), **record(figures)}

@@ -19,7 +19,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, by_place
 from inferplan.estimate.roofline import Bound
 from inferplan.estimate.support import lacking, too_few
-from inferplan.figures import Figure, pairs, record, text
+from inferplan.figures import Figure, labelled_texts, record, text
 from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.lora import parameters
 from inferplan.reports.overlay import file_share, file_shares, overlay_note, overlay_record
@@ -275,10 +275,10 @@ def estimate_report(estimate: Estimate) -> Report:
 
 def _latency(estimate: Estimate) -> Table:
     load, deployment = estimate.load, estimate.deployment
-    rows, columns = pairs(_latency_figures(estimate)), ["latency and throughput", "value"]
+    rows, columns = labelled_texts(_latency_figures(estimate)), ["latency and throughput", "value"]
     if isinstance(estimate, ServedEstimate):
         columns.append("without")
-        without = pairs(_latency_figures(estimate.without))
+        without = labelled_texts(_latency_figures(estimate.without))
         rows = [[*row, before] for row, (_, before) in zip(rows, without, strict=True)]
     copies = f", {deployment.parallel.replicas} replicas" if deployment.parallel.replicas > 1 else ""
     out = "" if deployment.model.encodes else f", {load.output:.0f} out"
@@ -308,7 +308,7 @@ def _latency_figures(estimate: Estimate) -> list[Figure]:
         Figure("tpot_start_s", estimate.tpot_start if decoding else None),
         Figure("tpot_end_s", estimate.tpot_end if decoding else None),
         text("  first step, last step", steps, seen=decoding and not encodes),
-        *(starmap(text, pairs(_blocks(estimate))) if isinstance(estimate, DiffusionEstimate) else []),
+        *(starmap(text, labelled_texts(_blocks(estimate))) if isinstance(estimate, DiffusionEstimate) else []),
         text(
             f"TTFT of the answer alone, behind {load.before:,.0f} tokens",
             "" if answer is None else _time(answer),
@@ -406,7 +406,7 @@ def _memory(estimate: Estimate) -> Table:
 
 def _roofline(estimate: Estimate) -> Table:
     phases = _phases(estimate)
-    columns = [pairs(_phase_figures(phase)) for _, phase in phases]
+    columns = [labelled_texts(_phase_figures(phase)) for _, phase in phases]
     rows = [[lines[0][0], *(shown for _, shown in lines)] for lines in zip(*columns, strict=True)]
     drafted = isinstance(estimate, ServedEstimate) and estimate.techniques.speculation.length > 0
     step = "one verification, without the drafts," if drafted else "one step"

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from inferplan.answers.fit import FitAsked, Fits, Fitting, Option, bill_of, first_choices
+from inferplan.answers.fit import FitAsked, FitOption, Fits, Fitting, bill_of, first_choices
 from inferplan.catalog.assemble import parse_memory
 from inferplan.catalog.bills import Bill
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import most_layers
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.models.spec import uncounted
+from inferplan.models.spec import uncounted_notes
 from inferplan.reports.cost import bill_record
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_tokens
@@ -36,7 +36,7 @@ def options_report(found: Fits) -> Report:
     return Report(
         record={
             "model": spec.name,
-            "model_notes": uncounted(spec),
+            "model_notes": uncounted_notes(spec),
             "context_tokens": found.context,
             "memory_together_bytes": parse_memory(found.asked.memory) if found.asked.memory else None,
             "load": _load_record(found.asked),
@@ -52,7 +52,7 @@ def options_report(found: Fits) -> Report:
             *_rest(fitting, quants, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
         ],
         notes=[
-            *(f"note: {text}" for text in uncounted(spec)),
+            *(f"note: {text}" for text in uncounted_notes(spec)),
             f"{refused} combinations do not fit or are refused; --format json says why",
             *([_WITHIN] if within else []),
             *_prices_notes(fitting, found.term, len(quants)),
@@ -91,16 +91,16 @@ def _load_record(asked: FitAsked) -> dict[str, Any]:
     }
 
 
-def _merged(first: dict[str, Option]) -> list[tuple[str, Option]]:
+def _merged(first: dict[str, FitOption]) -> list[tuple[str, FitOption]]:
     """One line for an option that is first in several things."""
-    lines: dict[int, tuple[str, Option]] = {}
+    lines: dict[int, tuple[str, FitOption]] = {}
     for why, option in sorted(first.items(), key=lambda pair: (pair[1].quant != "native", pair[1].quant)):
         said = lines.get(id(option))
         lines[id(option)] = (f"{said[0].rpartition(', ')[0]}; {why}" if said else why, option)
     return list(lines.values())
 
 
-def _rest(fitting: Sequence[Option], quants: Sequence[str], title: str) -> list[Table]:
+def _rest(fitting: Sequence[FitOption], quants: Sequence[str], title: str) -> list[Table]:
     """One line a GPU where several formats were asked for, else one an option: with a price, then without."""
     parts = [
         (f"{title}; the cheapest first", [option for option in fitting if option.bill is not None]),
@@ -120,7 +120,7 @@ def _rest(fitting: Sequence[Option], quants: Sequence[str], title: str) -> list[
     ]
 
 
-def _by_gpu(group: Sequence[Option], quants: Sequence[str]) -> list[list[str]]:
+def _by_gpu(group: Sequence[FitOption], quants: Sequence[str]) -> list[list[str]]:
     """GPUs and requests of each format; the price is that of the cheapest."""
     rows = []
     for gpu in dict.fromkeys(option.gpu for option in group):
@@ -131,12 +131,12 @@ def _by_gpu(group: Sequence[Option], quants: Sequence[str]) -> list[list[str]]:
     return rows
 
 
-def _cell(option: Option) -> str:
+def _cell(option: FitOption) -> str:
     requests = option.fitting.requests if option.fitting else 0
     return f"{option.devices} GPU{'s' if option.devices > 1 else ''}, {requests:,}"
 
 
-def _prices_notes(fitting: Sequence[Option], term: str, quants: int) -> list[str]:
+def _prices_notes(fitting: Sequence[FitOption], term: str, quants: int) -> list[str]:
     bills = [option.bill for option in fitting if option.bill is not None]
     lines = [
         *(["a cell: GPUs of one replica, and requests that it holds at once"] if quants > 1 else []),
@@ -151,13 +151,13 @@ def _prices_notes(fitting: Sequence[Option], term: str, quants: int) -> list[str
     return lines
 
 
-def _record(option: Option) -> dict[str, Any]:
+def _record(option: FitOption) -> dict[str, Any]:
     if option.fitting is None:
         return {"gpu": option.gpu, "quant": option.quant, "fits": False, "reason": option.reason}
     return record(_option(option))
 
 
-def _option(option: Option) -> list[Figure]:
+def _option(option: FitOption) -> list[Figure]:
     """An accelerator and a format that hold the load."""
     assert option.fitting is not None
     return _fitting(option.quant, option.fitting, option.bill)

@@ -7,7 +7,7 @@ from inferplan.figures import Figure, finite, record, short_time, side_by_side, 
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.design import Design
 from inferplan.planning.finalists import carried_over
-from inferplan.planning.fleet import FleetPlan, Part, Single
+from inferplan.planning.fleet import FleetPlan, ReplicaGroup, Single
 from inferplan.planning.machines import Kind
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.reports.cost import bill_record
@@ -86,7 +86,7 @@ def _latencies(plan: FleetPlan, run: SimulationResult) -> list[Figure]:
     return figures
 
 
-def _part(plan: FleetPlan, part: Part) -> list[Figure]:
+def _part(plan: FleetPlan, part: ReplicaGroup) -> list[Figure]:
     """Replicas of one design on one kind of GPU."""
     deployment, bill = part.way.design.deployment, part.bill
     of = f" of {bill.bought:,}" if bill.idle else ""

@@ -8,14 +8,14 @@ from typing import Any
 
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.figures import record as figures_record
-from inferplan.measuring.figures import Figures, figures
+from inferplan.measuring.figures import LoadFigures, load_figures
 from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.reports.validation import above_notes
 from inferplan.table import Report, Table
 from inferplan.units import format_time
-from inferplan.validation.held_out import Figure as Compared
-from inferplan.validation.held_out import HeldOut, clipped
+from inferplan.validation.held_out import HeldOut, count_clipped
+from inferplan.validation.held_out import HeldOutLatency as Compared
 from inferplan.validation.score import NAMES, Scored
 
 _SELDOM = frozenset({"failed", "suspect"})
@@ -26,7 +26,7 @@ _LATE = 0.05
 
 def measured_report(session: Session, lines: Sequence[Mapping[str, str]], judged: Judged) -> Report:
     """Everything about a run. ``lines``: the rows of its CSV."""
-    found = [(one, figures(one)) for one in session.loads]
+    found = [(one, load_figures(one)) for one in session.loads]
     tables = [_measured_table(session, found)]
     record = _record(session, found)
     if judged.scored:
@@ -49,14 +49,14 @@ class Judged:
         self.scored, self.held, self.why = scored, held, why
 
 
-def _measured_table(session: Session, found: Sequence[tuple[MeasuredLoad, Figures | None]]) -> Table:
+def _measured_table(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | None]]) -> Table:
     """Each load as it was measured; a column that says nothing is left out."""
     rows = [_measured(one, known) for one, known in found]
     seldom = {one.label for row in rows for one in row if one.label in _SELDOM and one.shown not in ("", "0")}
     return side_by_side(_title(session), [[one for one in row if one.label not in _SELDOM - seldom] for row in rows])
 
 
-def _measured(one: MeasuredLoad, known: Figures | None) -> list[Figure]:
+def _measured(one: MeasuredLoad, known: LoadFigures | None) -> list[Figure]:
     latencies = known.latencies if known else {}
     at = [(name, which) for name in ("ttft", "tpot") for which in ("mean", "p90")]
     return [
@@ -135,7 +135,7 @@ def _verdict(judged: Judged) -> list[str]:
     for metric, (before, after) in held.mean_error.items():
         notes.append(f"{NAMES[metric]} of those: mean error {before:.1%} as predicted, {after:.1%} each by the others")
     for one in held.figures:
-        if count := clipped(held, one.metric):
+        if count := count_clipped(held, one.metric):
             notes.append(
                 f"{NAMES[one.metric]} of {count} loads is off by more than an anchor takes in: look for what the facts "
                 "do not state (formats, slots, another device)"
@@ -143,7 +143,7 @@ def _verdict(judged: Judged) -> list[str]:
     return [*notes, *(f"left out of the anchor: {where}: {why}" for where, why in held.fitted.left_out)]
 
 
-def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, Figures | None]]) -> list[str]:
+def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | None]]) -> list[str]:
     """What a reader of the figures must know."""
     known = [one for _, one in found if one is not None]
     trip = session.round_trip
@@ -175,12 +175,12 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, Figures | None]
     return [*notes, *([f"ended early: {session.ended}"] if session.ended else [])]
 
 
-def _decoding(one: Figures) -> float:
+def _decoding(one: LoadFigures) -> float:
     """Seconds from the first token to the last."""
     return one.latencies["tpot"].get("mean", float("inf")) * max(one.osl - 1, 1.0)
 
 
-def _record(session: Session, found: Sequence[tuple[MeasuredLoad, Figures | None]]) -> dict[str, Any]:
+def _record(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | None]]) -> dict[str, Any]:
     """The run as JSON; seconds and tokens."""
     server, settings, dialect = session.server, session.settings, session.dialect
     return {
@@ -204,7 +204,7 @@ def _server_record(server: Server) -> dict[str, Any]:
     return {name: value if value != "" else None for name, value in asdict(server).items() if name != "id"}
 
 
-def _load_record(one: MeasuredLoad, known: Figures | None) -> dict[str, Any]:
+def _load_record(one: MeasuredLoad, known: LoadFigures | None) -> dict[str, Any]:
     record: dict[str, Any] = {"asked": asdict(one.load), "suspect": one.suspect}
     record["errors"] = list(dict.fromkeys(reply.error for reply in one.failed))
     record["measured"] = None if known is None else asdict(known)

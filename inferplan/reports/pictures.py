@@ -26,7 +26,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.grid import axes_for, load_grid
 from inferplan.planning.plan import Plan
 from inferplan.reports import plots
-from inferplan.reports.plan_pictures import figures
+from inferplan.reports.plan_pictures import plan_figures_by_name
 from inferplan.reports.simulation import timeline_tracks
 from inferplan.reports.sweep import AXES, NAMED
 from inferplan.reports.validation import scatter
@@ -126,7 +126,7 @@ def _timeline(request: Request, load: StaticLoad, wanted: Wanted) -> Any:
 
 
 _DRAW: dict[str, Callable[[Request, StaticLoad, Wanted], Any]] = {
-    "roofline": lambda request, load, _: plots.roofline(_single(request, load)),
+    "roofline": lambda request, load, _: plots.roofline_figure(_single(request, load)),
     "operators": lambda request, load, _: plots.time_by_operator(_single(request, load)),
     "memory": _memory,
     "kv": _kv,
@@ -187,7 +187,7 @@ def picture_of(result: Any, kind: str | None, wanted: Wanted) -> Figure:
 @pictures_of.register(Estimate)
 def _(result: Estimate) -> Pictures:
     return {
-        "roofline": lambda _: plots.roofline(result),
+        "roofline": lambda _: plots.roofline_figure(result),
         "operators": lambda _: plots.time_by_operator(result),
         "memory": lambda _: plots.memory_stack({result.deployment.describe(): result.footprint}),
     }
@@ -244,7 +244,7 @@ def _curves(result: Sweep) -> list[plots.Curve]:
 
 @pictures_of.register(Plan)
 def _(result: Plan) -> Pictures:
-    return {name: partial(_same, figure) for name, figure in figures(result)}
+    return {name: partial(_same, figure) for name, figure in plan_figures_by_name(result)}
 
 
 def _same(figure: Figure, _: Wanted) -> Figure:

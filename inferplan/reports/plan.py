@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from inferplan.figures import Figure, pairs, record, short_time, side_by_side, text
+from inferplan.figures import Figure, labelled_texts, record, short_time, side_by_side, text
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.infeasible import REASONS
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.search import point
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.verify import TOO_SHORT
-from inferplan.reports.cost import cost_table, energy_table
+from inferplan.reports.cost import cost_energy_table, cost_table
 from inferplan.reports.plan_figures import (
     candidates,
     cost_of,
@@ -60,7 +60,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [confidence_table(plan)] if plan.other is not None else []
     cost, energy = cost_of(plan), energy_of(plan)
     tables += [cost_table(cost)] if cost else []
-    tables += [energy_table(energy)] if energy else []
+    tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
     if plan.sensitivity:
         tables.append(sensitivity_table(plan))
@@ -124,7 +124,7 @@ def _masks(plan: Plan) -> list[list[str]]:
     return [["structured decoding", f"{asked.share:.0%} of the requests, {each}; adds {added}"]]
 
 
-def _budgets(option: Option) -> str:
+def _budgets(option: PlanOption) -> str:
     """Tokens of a step, where prompts are computed and where they are decoded."""
     if option.prompt_budget is None:
         return f"{option.budget:,}"
@@ -157,7 +157,7 @@ def power_rows(plan: Plan) -> list[list[str]]:
     """Watts of all devices, where a plan was asked about them."""
     if plan.question.sizing.power is None and not plan.question.space.caps:
         return []
-    return pairs(power(plan) or [])
+    return labelled_texts(power(plan) or [])
 
 
 def confidence_table(plan: Plan) -> Table:
@@ -184,7 +184,7 @@ def confidence_table(plan: Plan) -> Table:
     )
 
 
-def _slowness(confidence: float, option: Option) -> str:
+def _slowness(confidence: float, option: PlanOption) -> str:
     return "the prediction itself" if confidence == MIDDLE else f"x {option.slow.step:.2f} a step"
 
 

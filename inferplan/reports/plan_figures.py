@@ -11,7 +11,7 @@ from inferplan.answers.emit import Drafts, Launch, command_line, launch
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
 from inferplan.figures import Figure, short_time, text
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.verify import Verified
@@ -136,14 +136,14 @@ def relaxation(plan: Plan, checked: Verified) -> dict[str, float]:
     return checked.violations(slo) or checked.option.violations(slo)
 
 
-def money(option: Option) -> str:
+def money(option: PlanOption) -> str:
     """``"15.82 USD/h"``, or the bill of the whole job where it is offline."""
     if option.cost is None or option.tariff is None:
         return "no price"
     return f"{option.cost:,.2f} {option.tariff.currency}" + ("" if option.hours is not None else "/h")
 
 
-def devices(option: Option) -> str:
+def devices(option: PlanOption) -> str:
     """``"8 x h100-sxm"``, or of two kinds ``"4 x h100-sxm + 8 x h200-sxm"``, those that compute prompts first."""
     counts: dict[str, int] = {}
     for deployment, count in option.kinds:
@@ -152,7 +152,7 @@ def devices(option: Option) -> str:
     return " + ".join(f"{count} x {name}" for name, count in counts.items())
 
 
-def gpus(option: Option) -> str:
+def gpus(option: PlanOption) -> str:
     """The devices of an option by name, those that compute prompts first."""
     return " + ".join(dict.fromkeys(device(deployment) for deployment, _ in option.kinds))
 
@@ -163,13 +163,13 @@ def device(deployment: Deployment) -> str:
     return deployment.hardware.name + ("" if cap is None else f" at {cap.watts:g} W")
 
 
-def quants(option: Option) -> str:
+def quants(option: PlanOption) -> str:
     """The formats as they were asked for, of prompts and of decodes where they differ."""
     requests = [option.request] if option.prompts is None else [option.prompts.request, option.request]
     return " + ".join(dict.fromkeys(request.quant or "native" for request in requests))
 
 
-def other_format(option: Option, than: Option) -> str:
+def other_format(option: PlanOption, than: PlanOption) -> str:
     """``", in fp8"`` where its formats are not those of another option; else empty."""
     named = quants(option)
     if named == quants(than):
@@ -177,12 +177,12 @@ def other_format(option: Option, than: Option) -> str:
     return ", in the checkpoint's format" if named == "native" else f", in {named}"
 
 
-def formats(option: Option) -> str:
+def formats(option: PlanOption) -> str:
     """The formats of each deployment."""
     return " + ".join(dict.fromkeys(deployment.formats for deployment, _ in option.kinds))
 
 
-def shape(option: Option) -> str:
+def shape(option: PlanOption) -> str:
     """``"2 x tp 4, fp8"``: replicas and how each is divided."""
     parallel = option.deployment.division
     drafts = f", {option.speculation.length} drafts" if option.speculation.length else ""
@@ -245,7 +245,7 @@ def candidates(plan: Plan) -> list[list[Figure]]:
     return [candidate(plan, found) for found in [plan.best, *plan.alternatives]]
 
 
-def _prompts(option: Option) -> list[Figure]:
+def _prompts(option: PlanOption) -> list[Figure]:
     """What computes prompts, where it is not what decodes, and its own token budget where pools are apart."""
     found = None if option.prompts is None else option.prompts.deployment
     figures = {

@@ -227,7 +227,7 @@ def _with_options(path: str, request: Request, options: dict[str, Any]) -> Reque
 
 
 def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
-    """A request with one more option, by the dotted name that :func:`inferplan.answers.emit.given` gave it."""
+    """A request with one more option, by the dotted name of :func:`inferplan.answers.emit.changed_options`."""
     group, _, last = name.rpartition(".")
     if group == "flags.backends":
         group, last, value = "flags", "backends", (*request.flags.backends, (last, value))

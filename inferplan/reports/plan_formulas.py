@@ -11,7 +11,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.roofline import IdealTime, fitted_time
 from inferplan.planning.option import Sizing
 from inferplan.serving.rounds import coupled_ranks, departures, holding, in_system, mean_round
-from inferplan.terms import named
+from inferplan.terms import name_term
 
 
 class PlanFormula(NamedTuple):
@@ -23,7 +23,7 @@ class PlanFormula(NamedTuple):
 
 def _symbols(*names: str) -> Iterator[Any]:
     """Symbols by their names; their values (2, 3, 4 ...) stand for nothing."""
-    return (named(2.0 + index, name) for index, name in enumerate(names))
+    return (name_term(2.0 + index, name) for index, name in enumerate(names))
 
 
 def plan_formulas(deployment: Deployment | None = None) -> list[PlanFormula]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from math import isfinite
 from typing import NamedTuple
 
-from inferplan.answers.emit import base_note, needed, queue_note
+from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
-from inferplan.planning.finalists import supported
+from inferplan.planning.finalists import is_measured
 from inferplan.planning.four_bits import FORMAT, asked_with
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT
 from inferplan.reports.emit import cap_note
@@ -123,7 +123,7 @@ def start_line(plan: Plan) -> str:
         return f"start each replica: {line}"
     if plan.option.deployment.model.encoder is not None:
         return "flags of engines for an encoder-decoder are not known here (docs/encoder-decoders.md)"
-    lacking = needed(launch_of(plan))
+    lacking = checkpoint_needs(launch_of(plan))
     words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
     if lacking:
         return f"{words} --checkpoint ORG/NAME (it must hold {lacking})"
@@ -291,7 +291,7 @@ def four_bits_line(plan: Plan) -> str:
     if found is None:
         return ""
     how = "closed form" if found.result is None else "simulated"
-    kind = "" if supported(found.option, plan.question) or not plan.supported else ", of a kind that nobody measured"
+    kind = "" if is_measured(found.option, plan.question) or not plan.supported else ", of a kind that nobody measured"
     return (
         f"4-bit weights, not tried on {gpus(found.option)}: {devices(found.option)} in {FORMAT} (AWQ, GPTQ) at "
         f"{money(found.option)} or less ({how}{kind}), against {devices(plan.option)} in {quants(plan.option)} at "
@@ -354,7 +354,7 @@ class KeyFigure(NamedTuple):
     beside: str = ""
 
 
-def monthly(option: Option) -> str:
+def monthly(option: PlanOption) -> str:
     """``"83,169 USD a month"``; the whole bill of a job that ends; empty without a price."""
     if option.cost is None or option.tariff is None:
         return ""
@@ -438,11 +438,11 @@ def alternative(plan: Plan) -> str:
     return f"To be safe in 9 of 10 cases, with {free}: {what}."
 
 
-def _named(option: Option, beside: Option) -> str:
+def _named(option: PlanOption, beside: PlanOption) -> str:
     return f"{shape(option)} on {devices(option)}{other_format(option, beside)}"
 
 
-def _bought(option: Option) -> tuple[str, str, str, float | None]:
+def _bought(option: PlanOption) -> tuple[str, str, str, float | None]:
     return devices(option), shape(option), quants(option), option.cost
 
 

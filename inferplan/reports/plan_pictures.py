@@ -10,7 +10,7 @@ import numpy as np
 
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.search import pareto
 from inferplan.planning.verify import Verified
@@ -39,7 +39,7 @@ def drawings(plan: Plan) -> list[Drawing]:
     return [Drawing(title, caption, _inked(plots.svg(figure))) for title, caption, figure in _figures(plan)]
 
 
-def figures(plan: Plan) -> Iterator[tuple[str, Figure]]:
+def plan_figures_by_name(plan: Plan) -> Iterator[tuple[str, Figure]]:
     """The same as figures, by a name in small letters."""
     return ((title.lower(), figure) for title, _, figure in _figures(plan))
 
@@ -134,7 +134,7 @@ def _memory_words(plan: Plan, footprint: Footprint) -> str:
     ).strip()
 
 
-def _footprint(option: Option, plan: Plan) -> Footprint:
+def _footprint(option: PlanOption, plan: Plan) -> Footprint:
     demand = plan.question.demand
     total = demand.prompt.average + demand.output.average / 2
     return Footprint(
@@ -160,4 +160,4 @@ def _frontier(plan: Plan) -> Figure:
         drawn.append(plots.Curve(label=name, x=user[kept], y=device[kept]))
     drawn.sort(key=lambda curve: -float(np.max(np.asarray(curve.y))))
     chosen = (plan.option.per_user, plan.option.per_device)
-    return plots.frontier(drawn[:6], chosen, question.demand.describe())
+    return plots.frontier_figure(drawn[:6], chosen, question.demand.describe())

@@ -6,14 +6,14 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
-from inferplan.answers.emit import base_note, given
+from inferplan.answers.emit import base_note, changed_options
 from inferplan.catalog.assemble import Request
 from inferplan.figures import record
 from inferplan.planning.four_bits import asked_with
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import Verified
-from inferplan.reports.cost import cost_record, energy_record
+from inferplan.reports.cost import cost_energy_record, cost_record
 from inferplan.reports.plan_figures import (
     break_even_batch,
     candidate,
@@ -45,7 +45,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "requests_per_s": plan.rate,
             "users_waiting": plan.waiting,
             "classes": _classes(plan),
-            "deployment": deployment_record(plan),
+            "deployment": launch_record(plan),
             "launch": launch_line(plan),
             "launch_note": base_note(launch_of(plan)) or None,
             "survival": survival_record(plan),
@@ -60,7 +60,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "simulation_time_scale": plan.option.slow.step,
         },
         "cost": cost_record(cost) if cost else None,
-        "energy": energy_record(energy) if energy else None,
+        "energy": cost_energy_record(energy) if energy else None,
         "power": None if watts is None else record(watts),
         "cache_tiers": tiers_record(plan),
         "at_the_other_confidence": None
@@ -135,7 +135,7 @@ def capacity_record(plan: Plan) -> dict[str, Any] | None:
     return {unit: plan.load * found.factor, "times_the_load": found.factor, "at_least": found.open}
 
 
-def deployment_record(plan: Plan) -> dict[str, Any]:
+def launch_record(plan: Plan) -> dict[str, Any]:
     """What ``inferplan emit`` needs to start the plan."""
     option = plan.option
     started, drafting = launch_of(plan), plan.question.space.drafting_of(plan.option.speculation)
@@ -166,12 +166,12 @@ def _options(request: Request) -> dict[str, Any]:
     """What else was asked for, by its dotted name; lists as text with commas."""
     return {
         name: ",".join(value) if isinstance(value, tuple) else value
-        for name, value in given(request).items()
+        for name, value in changed_options(request).items()
         if name not in _ELSEWHERE and not name.startswith(("parallel.", "media."))
     }
 
 
-def _prefill_record(option: Option) -> dict[str, Any] | None:
+def _prefill_record(option: PlanOption) -> dict[str, Any] | None:
     """What computes prompts, where that is apart from what decodes; model and engine are the same."""
     if option.pools is None:
         return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferplan.figures import Figure, finite, pairs, record, text
+from inferplan.figures import Figure, finite, labelled_texts, record, text
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
-from inferplan.planning.option import Option
+from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.redundancy import YEAR, Survive
 from inferplan.planning.verify import Kept, Survival
@@ -19,7 +19,7 @@ _DAY = 86400.0
 
 def survival_table(plan: Plan) -> Table:
     """The limits while replicas are missing, beside the plan that would do without failures."""
-    rows = [*pairs(_survived(plan)), *pairs(_expected(plan))]
+    rows = [*labelled_texts(_survived(plan)), *labelled_texts(_expected(plan))]
     return Table(title="what is survived (simulated)", columns=["while replicas are lost", "value"], rows=rows)
 
 
@@ -63,7 +63,7 @@ def _kept(one: Kept) -> dict[str, Any]:
     return {"name": one.name or None, "percentile": one.slo.percentile, **times}
 
 
-def _lost(survive: Survive, found: Survival, option: Option) -> str:
+def _lost(survive: Survive, found: Survival, option: PlanOption) -> str:
     what = "one node: " if survive.replicas is None else ""
     gpus = found.lost * option.deployment.parallel.ranks
     gone = f"{found.lost} of {option.replicas} replicas ({gpus} GPU{'s' if gpus > 1 else ''})"

@@ -15,7 +15,7 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.search import point
 from inferplan.reports.plan_figures import cost_of
 from inferplan.serving.rounds import departures, in_system, mean_round
-from inferplan.terms import Term, named
+from inferplan.terms import Term, name_term
 from inferplan.work.step import decode, prefill
 
 
@@ -23,7 +23,7 @@ def plan_terms(plan: Plan) -> list[Term]:
     """One term for each formula at the chosen point: operator, round, capacity, requests, replicas, cost."""
     option, question = plan.option, plan.question
     if option.deployment.model.encodes:
-        rate = named(option.rate, "capacity of a replica, closed form", "requests/s")
+        rate = name_term(option.rate, "capacity of a replica, closed form", "requests/s")
         return [_largest_operator(plan), _replicas(plan, rate), *_cost(plan)]
     demand, percentile = question.demand, question.slo.percentile
     grid = point(option.deployment, demand, percentile, option.batch, option.budget, option.speculation)
@@ -33,21 +33,21 @@ def plan_terms(plan: Plan) -> list[Term]:
 def _capacity(plan: Plan, grid: LoadGrid) -> Iterator[Term]:
     """Rounds, what a replica takes of the load, and how many replicas that makes."""
     demand, apart = plan.question.demand, plan.option.pools is not None
-    decodes = named(float(grid.step_decode[0]), "round of decodes", "s")
+    decodes = name_term(float(grid.step_decode[0]), "round of decodes", "s")
     mean: Any = decodes if apart else _mean_round(plan, grid, decodes)
     drafts = grid.speculation.length
-    tokens = named(grid.speculation.tokens, "tokens a round") if drafts else 1.0
+    tokens = name_term(grid.speculation.tokens, "tokens a round") if drafts else 1.0
     if not apart:
         yield mean
     if drafts:
-        yield cast("Term", named(mean / tokens, "time per output token", "s"))
-    batch, ranks = named(plan.option.batch, "batch"), named(plan.deployment.parallel.dp, "attention ranks")
-    steps: Any = named(demand.output.average - 1.0, "decoded tokens") / tokens
-    rate = named(departures(batch, steps, mean) * ranks, "capacity of a replica, closed form", "requests/s")
+        yield cast("Term", name_term(mean / tokens, "time per output token", "s"))
+    batch, ranks = name_term(plan.option.batch, "batch"), name_term(plan.deployment.parallel.dp, "attention ranks")
+    steps: Any = name_term(demand.output.average - 1.0, "decoded tokens") / tokens
+    rate = name_term(departures(batch, steps, mean) * ranks, "capacity of a replica, closed form", "requests/s")
     yield rate
     if not apart:
-        ttft = named(float(grid.ttft_mean[0, 0]), "mean TTFT", "s")
-        yield named(in_system(rate, ttft, steps, mean), "requests in a replica", "requests")
+        ttft = name_term(float(grid.ttft_mean[0, 0]), "mean TTFT", "s")
+        yield name_term(in_system(rate, ttft, steps, mean), "requests in a replica", "requests")
     yield _replicas(plan, rate)
 
 
@@ -57,23 +57,23 @@ def _replicas(plan: Plan, screened: Any) -> Term:
     """
     demand, found, apart = plan.question.demand, plan.capacity, plan.option.pools is not None
     unit = "requests/s" if demand.users is None else "users"
-    load = named(demand.users or demand.requests_per_second or 0.0, "users" if demand.users else "rate", unit)
+    load = name_term(demand.users or demand.requests_per_second or 0.0, "users" if demand.users else "rate", unit)
     carried = screened
     if found is not None and not apart:
         each = plan.load * found.factor / plan.option.replicas
-        carried = named(each, "capacity of a replica, simulated", unit)
-    utilisation = named(plan.question.sizing.utilisation, "utilisation")
+        carried = name_term(each, "capacity of a replica, simulated", unit)
+    utilisation = name_term(plan.question.sizing.utilisation, "utilisation")
     name = "decode replicas, before simulation" if apart else "replicas"
-    return cast("Term", named(Sizing(utilisation=utilisation).replicas(load, carried), name))
+    return cast("Term", name_term(Sizing(utilisation=utilisation).replicas(load, carried), name))
 
 
 def _mean_round(plan: Plan, grid: LoadGrid, decodes: Term) -> Term:
     """The mean round of replicas that compute prompts and decode: without drafts, the time per output token."""
     mixed = plan.option.deployment.engine.batching.mixed
-    share = named(float(grid.share[0, 0]), "share of rounds with prompts")
-    prompts = named(float(grid.step_mixed[0, 0]), "round with prompts" if mixed else "step of prompts", "s")
+    share = name_term(float(grid.share[0, 0]), "share of rounds with prompts")
+    prompts = name_term(float(grid.step_mixed[0, 0]), "round with prompts" if mixed else "step of prompts", "s")
     name = "mean round" if grid.speculation.length else "time per output token"
-    return cast("Term", named(mean_round(share, cast("Any", decodes), prompts, mixed), name, "s"))
+    return cast("Term", name_term(mean_round(share, cast("Any", decodes), prompts, mixed), name, "s"))
 
 
 def _largest_operator(plan: Plan) -> Term:
@@ -86,19 +86,19 @@ def _largest_operator(plan: Plan) -> Term:
     largest = max((cost for stage in phase.stages for cost in stage), key=lambda cost: float(cost.total))
     time = time_terms(largest.op, option.deployment.hardware, option.deployment.calibration)
     of = "pass" if encodes else "decode step"
-    return cast("Term", named(time, f"{largest.op.name} (largest operator of a {of}), one run", "s"))
+    return cast("Term", name_term(time, f"{largest.op.name} (largest operator of a {of}), one run", "s"))
 
 
 def _cost(plan: Plan) -> Iterator[Term]:
     cost = cost_of(plan)
     if cost is None:
         return
-    bill: Any = SimpleNamespace(per_hour=named(cost.per_hour, "bill of an hour", cost.bill.offer.currency))
-    read, currency = named(cost.rates.input, "input tokens/s"), cost.bill.offer.currency
+    bill: Any = SimpleNamespace(per_hour=name_term(cost.per_hour, "bill of an hour", cost.bill.offer.currency))
+    read, currency = name_term(cost.rates.input, "input tokens/s"), cost.bill.offer.currency
     if not cost.rates.output:
         rates: Any = SimpleNamespace(input=read, generated=0.0)
-        yield cast("Term", named(Cost(bill=bill, rates=rates).per_million_total, "a million tokens", currency))
+        yield cast("Term", name_term(Cost(bill=bill, rates=rates).per_million_total, "a million tokens", currency))
         return
-    rates = SimpleNamespace(input=read, generated=named(cost.rates.generated, "output tokens/s"))
+    rates = SimpleNamespace(input=read, generated=name_term(cost.rates.generated, "output tokens/s"))
     price = Cost(bill=bill, rates=rates, ratio=cost.ratio).per_million_output
-    yield cast("Term", named(price, "a million output tokens", currency))
+    yield cast("Term", name_term(price, "a million output tokens", currency))

@@ -63,7 +63,7 @@ def _picture() -> type[Figure]:
 
     class Picture(Figure):
         def _repr_png_(self) -> bytes:
-            return drawn(self, "png", dpi=100)
+            return render_figure(self, "png", dpi=100)
 
     return Picture
 
@@ -78,10 +78,10 @@ def require_picture(path: str) -> str:
 
 def save(figure: Figure, path: str) -> None:
     """Write a figure as PNG, SVG or PDF, by suffix. Raises ``InputFileError`` when it cannot be written."""
-    files.save(path, drawn(figure, require_picture(path), dpi=160))
+    files.save(path, render_figure(figure, require_picture(path), dpi=160))
 
 
-def drawn(figure: Figure, form: str, dpi: int) -> bytes:
+def render_figure(figure: Figure, form: str, dpi: int) -> bytes:
     """A figure as a picture of a form such as ``png``."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():  # letters that the font has not: they are boxes in the picture
@@ -144,7 +144,7 @@ def _plain_numbers(axis: Any) -> None:
     axis.set_minor_formatter(written)
 
 
-def roofline(result: Estimate) -> Figure:
+def roofline_figure(result: Estimate) -> Figure:
     """Operators of both phases under the roof: filled where they are achieved, hollow where they could be."""
     deployment = result.deployment
     hardware = deployment.hardware
@@ -377,7 +377,7 @@ def bars(values: Sequence[tuple[str, float]], unit: str) -> Figure:
     return figure
 
 
-def frontier(points: Sequence[Curve], chosen: tuple[float, float] | None, title: str) -> Figure:
+def frontier_figure(points: Sequence[Curve], chosen: tuple[float, float] | None, title: str) -> Figure:
     """Tokens a second and device against tokens a second and user; one series a GPU, the chosen plan ringed."""
     figure, axes = _axes(title)
     for index, curve in enumerate(points):

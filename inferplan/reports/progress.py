@@ -15,7 +15,7 @@ _PAUSE = 0.1
 
 
 @contextmanager
-def counted(what: str, total: int | None, wanted: bool = True) -> Iterator[Callable[[int], None] | None]:
+def progress_counter(what: str, total: int | None, wanted: bool = True) -> Iterator[Callable[[int], None] | None]:
     """What is to be called with how many ``what`` are done; ``None`` where nothing is shown.
 
     total: how many there are, where that is known. wanted: ``False`` shows nothing at all.

@@ -15,7 +15,7 @@ from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.serving.class_results import PERCENTILES, at_percentile
 from inferplan.serving.tandem import Answers
 from inferplan.table import Report, Table
-from inferplan.traffic.stages import host_of, rate_of, reach
+from inferplan.traffic.stages import host_of, rate_of_stage, reach
 from inferplan.units import HOURS_PER_MONTH, format_time
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "end to end"}
@@ -80,7 +80,7 @@ def _model(plan: SeveralPlan, place: int) -> list[Figure]:
         Figure("after", after),
         Figure("share", stage.share),
         Figure("share_of_stream", reach(stages)[place]),
-        Figure("requests_per_s", rate_of(stages, place), "requests/s", ",.4g"),
+        Figure("requests_per_s", rate_of_stage(stages, place), "requests/s", ",.4g"),
         text("replicas", f"{plan.replicas[place]:,}"),
         text("GPUs", f"{devices:,}" if shares is None else f"with {shares}"),
         Figure("requests", run and run.counts),

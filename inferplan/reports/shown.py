@@ -22,7 +22,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.figures import record
 from inferplan.planning.plan import Plan
 from inferplan.reports.compare import comparison_report
-from inferplan.reports.cost import batch_cost_report, cost_record, cost_table, energy_record, energy_table
+from inferplan.reports.cost import batch_cost_report, cost_energy_record, cost_energy_table, cost_record, cost_table
 from inferplan.reports.emit import Emitted
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.explain import explanation_report
@@ -83,7 +83,7 @@ def _(found: Cost) -> Report:
 
 @report_of.register
 def _(found: Energy) -> Report:
-    return Report(record=energy_record(found), tables=[energy_table(found)])
+    return Report(record=cost_energy_record(found), tables=[cost_energy_table(found)])
 
 
 @report_of.register

@@ -12,7 +12,7 @@ import numpy as np
 
 from inferplan.devices.power import UNMEASURED
 from inferplan.figures import Figure, side_by_side, text
-from inferplan.reports.classes import class_tables, kept
+from inferplan.reports.classes import class_tables, limits_by_class
 from inferplan.reports.sessions import session_tables
 from inferplan.serving.records import FINISHED, Meter
 from inferplan.serving.result import SimulationResult, while_counting
@@ -378,7 +378,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     engines = f", {given['replicas']} engines, {given['routing']}" if given.get("replicas", 1) > 1 else ""
     return [
         f"{record['verdict']}: {_meaning(record)}{_of_ttft(record)}",
-        *([f"classes: {kept(record['classes'])}"] if record["classes"] else []),
+        *([f"classes: {limits_by_class(record['classes'])}"] if record["classes"] else []),
         *_of_trace(result),
         *_warnings(result, record),
         *([f"media: a request carries {media['described']}"] if (media := given.get("media")) else []),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.estimate.batch import Estimate
-from inferplan.figures import Figure, pairs, record, text
+from inferplan.figures import Figure, labelled_texts, record, text
 from inferplan.reports.estimate import estimate_report
 from inferplan.reports.simulation import steady_report
 from inferplan.serving.steady import UserLoad, steady_state
@@ -38,7 +38,7 @@ def technique_records(result: ServedEstimate) -> tuple[dict[str, Any], list[Tabl
         "chunked_prefill": _chunks(result),
         "kv_offload": _offload(result),
     }
-    rows = [line for figures in parts.values() for line in pairs(figures)]
+    rows = [line for figures in parts.values() for line in labelled_texts(figures)]
     records = {name: record(figures) for name, figures in parts.items() if figures}
     return records, [Table(title="techniques", columns=("", ""), rows=rows)]
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from inferplan.devices.engine import Admission, Batching, Policy, Scheduler
+from inferplan.devices.engine import Admission, Batching, Policy, SchedulerDefaults
 from inferplan.serving.adapter_slots import AdapterSlots
 from inferplan.serving.cache_tiers import beside_loads
 from inferplan.serving.prefix_cache import PrefixCache
@@ -37,7 +37,7 @@ class Rules:
     """Requests in a batch (``max_num_seqs``)."""
     budget: int
     """Tokens in a step (``max_num_batched_tokens``)."""
-    scheduler: Scheduler
+    scheduler: SchedulerDefaults
     longest: int
     """Prompt and output of a request together, at most (``max_model_len``)."""
     capacity: float

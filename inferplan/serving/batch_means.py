@@ -50,7 +50,7 @@ _FEWEST_VALUES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Precision:
+class RunPrecision:
     """When a simulation is long enough.
 
     tolerance: half the width of the 95 % confidence interval of the ``percentile`` of TTFT and of TPOT over its value.

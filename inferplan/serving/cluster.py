@@ -28,7 +28,7 @@ from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Router, Routing
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
-from inferplan.serving.step_price import Lane, Modifiers, modified
+from inferplan.serving.step_price import Lane, Modifiers, price_with_modifiers
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 
@@ -146,7 +146,7 @@ class Fleet:
         return self.prefill * (self.prefill_deployment or deployment).parallel.dp + self.decode * ranks
 
 
-class Kind(NamedTuple):
+class EngineKind(NamedTuple):
     """What the engines of a pool are: a deployment, the times of its steps, its rules, how each gets its cache, what
     drafts beside it, LoRA adapters, whether their caches share a tier, and what changes the price of a step."""
 
@@ -159,7 +159,7 @@ class Kind(NamedTuple):
     shares: bool = False
     modifiers: Modifiers = ()
 
-    def way_to(self, decodes: Kind, link: str | None) -> Transfer:
+    def way_to(self, decodes: EngineKind, link: str | None) -> Transfer:
         """How caches move from here to ``decodes``."""
         return Transfer.between(self.deployment, decodes.deployment, link, (self.draft, decodes.draft))
 
@@ -177,7 +177,7 @@ class Process(Protocol):
     def connects(self) -> bool:
         """Whether what one engine does changes what another is sent."""
 
-    def start(self, kind: Kind) -> None:
+    def start(self, kind: EngineKind) -> None:
         """The engines are made, of this kind; so is each that comes later."""
 
     def planned(self) -> list[Event]:
@@ -187,13 +187,17 @@ class Process(Protocol):
         """A client sees the end of a request at ``time``; ``rank``: the scheduler of the front that had it, or -1."""
 
 
-def _engine(group: list[Scheduler], kind: Kind) -> Replica | Pipeline:
+def _engine(group: list[Scheduler], kind: EngineKind) -> Replica | Pipeline:
     """What keeps the time of schedulers that step together."""
     first, times, modifiers = group[0], kind.times, kind.modifiers
     if len(group) > 1 or len(first.lanes) > 1:
-        prices = [[modified(times, modifiers, Lane(one, lane)) for lane in range(len(one.lanes))] for one in group]
+        prices = [
+            [price_with_modifiers(times, modifiers, Lane(one, lane)) for lane in range(len(one.lanes))] for one in group
+        ]
         return Pipeline(times, group, prices)
-    return Replica(modified(times, modifiers, Lane(first)), first) if modifiers else replica_of(times, first)
+    return (
+        Replica(price_with_modifiers(times, modifiers, Lane(first)), first) if modifiers else replica_of(times, first)
+    )
 
 
 class Cluster(Clock):
@@ -214,7 +218,7 @@ class Cluster(Clock):
         self.senders: Senders = Senders(records, closed)
         self.links: Links | None = None
         """Those of the schedulers of the front, where pools are apart."""
-        self.kinds: tuple[Kind, ...] = ()
+        self.kinds: tuple[EngineKind, ...] = ()
         """What the engines of the front and of the back are."""
         self.shares = False
         """Whether what one engine drops another may find."""
@@ -252,7 +256,7 @@ class Cluster(Clock):
         """One for each scheduler, those that compute prompts first."""
         return [scheduler.meter for scheduler in (*self.front.pool, *self.back.pool)]
 
-    def build(self, kind: Kind, prompts: Kind | None = None, others: Sequence[Kind] = ()) -> None:
+    def build(self, kind: EngineKind, prompts: EngineKind | None = None, others: Sequence[EngineKind] = ()) -> None:
         """Make the engines: those of ``prompts`` compute prompts where pools are apart, ``None``: as the others.
         others: of the fleet's ``others``, in the same pool.
 
@@ -262,7 +266,7 @@ class Cluster(Clock):
         for process in self.processes:
             process.start(kind)
 
-    def _build(self, kind: Kind, prompts: Kind | None, others: Sequence[Kind]) -> None:
+    def _build(self, kind: EngineKind, prompts: EngineKind | None, others: Sequence[EngineKind]) -> None:
         fleet = self.fleet
         self.shares = kind.shares
         self.kinds = tuple(one._replace(cache=_nothing) for one in (prompts or kind, kind))  # for other processes too
@@ -286,12 +290,12 @@ class Cluster(Clock):
             for scheduler in self.back.pool:
                 scheduler.clients.answers = kind.deployment.engine.apart.first_token != "decodes"
 
-    def _pool(self, kind: Kind, ranks: int) -> Router:
+    def _pool(self, kind: EngineKind, ranks: int) -> Router:
         """A pool of so many attention ranks."""
         shared = coupled_ranks(kind.deployment) if kind.rules.scheduler.ranks == "tokens" else 1
         return Router(self.fleet.routing, self.made(kind, ranks), self.records, shared)
 
-    def _mixed(self, kinds: Sequence[Kind]) -> Router:
+    def _mixed(self, kinds: Sequence[EngineKind]) -> Router:
         """One pool of replicas that are not alike: those of the run, and the fleet's ``others``. Each gets turns by its
         weight.
 
@@ -312,7 +316,7 @@ class Cluster(Clock):
             self.member += [member] * count
         return Router(self.fleet.routing, pool, self.records, weights=weights)
 
-    def made(self, kind: Kind, ranks: int) -> list[Scheduler]:
+    def made(self, kind: EngineKind, ranks: int) -> list[Scheduler]:
         """The schedulers of so many attention ranks; the engines that keep their time are made too."""
         stages, width = kind.deployment.parallel.pp, kind.times.width
         made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]

@@ -19,7 +19,7 @@ import numpy as np
 
 from inferplan.serving.autoscaling import Life, Scaling
 from inferplan.serving.clock import Engine, Event
-from inferplan.serving.cluster import ANSWERED, SENT, Kind
+from inferplan.serving.cluster import ANSWERED, SENT, EngineKind
 from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.failures import Outage
 from inferplan.serving.records import FINISHED, NAN, WAITING
@@ -87,7 +87,7 @@ class ElasticReplicas:
         cluster.add(self, {what: _told(handler) for what, handler in handlers.items()})
         cluster.handlers[_HELD] = self._held
 
-    def start(self, kind: Kind) -> None:
+    def start(self, kind: EngineKind) -> None:
         """The engines are there that the run begins with."""
         self._kind = kind
         self._lives = [Life(0.0, 0.0)] * self.scaling.first

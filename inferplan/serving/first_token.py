@@ -18,7 +18,7 @@ from inferplan.estimate.phase import StepTime, prompt_drain
 from inferplan.serving.latency import front_end
 from inferplan.serving.rounds import launch_floors, seen_late
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
-from inferplan.terms import Field, Term, named
+from inferplan.terms import Field, Term, name_term
 from inferplan.units import Num
 from inferplan.work.step import prefill
 
@@ -61,18 +61,18 @@ class FirstToken:
     def terms(self, deployment: Deployment, prompt: Num, alone: Field = ()) -> Term:
         """``at_server`` with its formula. prompt: tokens, cached ones too. alone: where that part is explained."""
         serving, anchor = deployment.engine.serving, deployment.calibration.anchor
-        front: Any = named(serving.front_request, "front_request", "s", ("serving", "front_request"))
-        each = named(serving.front_token, "front_token", "s", ("serving", "front_token"))
-        front = front + each * named(prompt, "prompt", "", ("load", "prompt"))
+        front: Any = name_term(serving.front_request, "front_request", "s", ("serving", "front_request"))
+        each = name_term(serving.front_token, "front_token", "s", ("serving", "front_token"))
+        front = front + each * name_term(prompt, "prompt", "", ("load", "prompt"))
         parts = [
-            named(self.alone, "alone", "s", alone),
-            named(self.latency, "latency", "s", ("serving", "latency")),
-            front if np.any(self.front_end) and anchor is None else named(self.front_end, "front end", "s"),
-            named(self.launches, "launches", "s", ("serving", "eager_layer")),
+            name_term(self.alone, "alone", "s", alone),
+            name_term(self.latency, "latency", "s", ("serving", "latency")),
+            front if np.any(self.front_end) and anchor is None else name_term(self.front_end, "front end", "s"),
+            name_term(self.launches, "launches", "s", ("serving", "eager_layer")),
         ]
         if np.any(self.seen_late):
-            parts.append(named(self.seen_late, "seen late", "s", ("serving", "seen_late")))
-        term: Term = named(sum(parts[1:], start=parts[0]), "ttft_at_server", "s")
+            parts.append(name_term(self.seen_late, "seen late", "s", ("serving", "seen_late")))
+        term: Term = name_term(sum(parts[1:], start=parts[0]), "ttft_at_server", "s")
         return term
 
     def anchored(self, deployment: Deployment, prompt: Num, output: Num) -> FirstToken:

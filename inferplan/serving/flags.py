@@ -9,7 +9,7 @@ from typing import get_args
 
 import numpy as np
 
-from inferplan.devices.engine import Tier
+from inferplan.devices.engine import MemoryTier
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -85,7 +85,7 @@ def with_flags(deployment: Deployment, flags: Flags) -> Deployment:
         require_decoder(deployment.model, "prefix cache", "leave --prefix-caching out")
     defaults = deployment.engine.defaults
     tier = defaults.tier(deployment.hardware)
-    tier = Tier(
+    tier = MemoryTier(
         memory_at_least="0 B",
         token_budget=flags.max_num_batched_tokens or tier.token_budget,
         max_sequences=flags.max_num_seqs or tier.max_sequences,

@@ -334,7 +334,7 @@ def anew_late(seen: Outages) -> tuple[int, int]:
     return int(np.sum(again)), int(np.sum(again & ~seen.within))
 
 
-def unrecovered(result: SimulationResult) -> InfeasibleError | None:
+def recovery_error(result: SimulationResult) -> InfeasibleError | None:
     """The error of a fleet that is not as before when the last request comes."""
     seen = Outages(result)
     if seen.recovered:

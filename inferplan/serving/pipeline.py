@@ -17,7 +17,7 @@ from math import ceil, inf
 from inferplan.serving.clock import Engine
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.flow_shop import FlowShop, Passage
-from inferplan.serving.ranks import Batch, Load, Ranks
+from inferplan.serving.ranks import Batch, RankLoad, Ranks
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import StepPrice, StepTimes
 
@@ -177,7 +177,7 @@ class Pipeline(Engine):
         if not done:
             return False
         self.flying = deque(
-            Batch(batch.lane, [Load(load.decodes, None) for load in batch.loads], time)
+            Batch(batch.lane, [RankLoad(load.decodes, None) for load in batch.loads], time)
             for batch, time in zip(self.flying, back)
         )
         self.clock = self.shop.free[0]
@@ -189,7 +189,7 @@ class Pipeline(Engine):
         """The passage of each lane's batch, in the middle of ``count`` cycles."""
         later = (count - 1) * self.rules.tokens_per_step / 2
         return [
-            self.ranks.passage(batch.lane, [Load(load.decodes, None) for load in batch.loads], later)
+            self.ranks.passage(batch.lane, [RankLoad(load.decodes, None) for load in batch.loads], later)
             for batch in self.flying
         ]
 

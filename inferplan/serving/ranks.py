@@ -18,7 +18,7 @@ from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepPrice, StepTimes, slowest
 
 
-class Load(NamedTuple):
+class RankLoad(NamedTuple):
     """What one rank has in a batch."""
 
     decodes: int
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     """A batch in flight."""
 
     lane: int
-    loads: list[Load]
+    loads: list[RankLoad]
     """Of each rank."""
     back: float
     """When it leaves the last stage, in seconds."""
@@ -80,7 +80,7 @@ class RankPrices:
         """The price of the lane of a rank whose turn it is."""
         return self.prices[self.schedulers.index(scheduler)][scheduler.lanes.index(scheduler.decodes)]
 
-    def passage(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> Passage:
+    def passage(self, lane: int, loads: Sequence[RankLoad], later: float = 0.0) -> Passage:
         """A lane's batch on its way: its :meth:`seconds`, and for how long hosts are busy behind it."""
         seconds = self.seconds(lane, loads, later)
         if self.plain:
@@ -91,7 +91,7 @@ class RankPrices:
         ]
         return Passage(seconds, max(behind))
 
-    def seconds(self, lane: int, loads: Sequence[Load], later: float = 0.0) -> list[float]:
+    def seconds(self, lane: int, loads: Sequence[RankLoad], later: float = 0.0) -> list[float]:
         """Seconds of a lane's batch on the host and on each stage: those of the slowest rank.
 
         later: tokens by which every context has grown since. Experts see the rows of all ranks, of which the mean rank
@@ -189,7 +189,7 @@ class Ranks(RankPrices):
 
     # --- a batch ----------------------------------------------------------------------------------------------------
 
-    def compose(self, lane: int, now: float, seen: float, flying: Sequence[Batch]) -> tuple[list[Load], bool]:
+    def compose(self, lane: int, now: float, seen: float, flying: Sequence[Batch]) -> tuple[list[RankLoad], bool]:
         """What each rank puts into the next batch of a lane; and whether queues or requests have changed.
 
         ``seen``: what had arrived by then is known; ``flying``: the batches in flight.
@@ -213,12 +213,12 @@ class Ranks(RankPrices):
                 prompts = scheduler.plan(now)
                 if prompts is not None:
                     changed = True
-                    loads.append(Load(decodes.size if scheduler.mixed else 0, prompts))
+                    loads.append(RankLoad(decodes.size if scheduler.mixed else 0, prompts))
                     continue
             if scheduler.grows and decodes.size * decodes.block > capacity - admitted.used:
                 scheduler.make_room(now)
             changed = changed or len(admitted.running) != running
-            loads.append(Load(decodes.size, None))
+            loads.append(RankLoad(decodes.size, None))
         for scheduler, load in zip(self.schedulers, loads):
             if scheduler.admitted.adapters is not None and (load.decodes or load.prompts is not None):
                 scheduler.admitted.adapters.fetch()
@@ -238,7 +238,7 @@ class Ranks(RankPrices):
             return False
         return True
 
-    def book(self, loads: Sequence[Load], back: float) -> None:
+    def book(self, loads: Sequence[RankLoad], back: float) -> None:
         """Count what a batch that was just sent makes by the time it is back."""
         self.sent = 1
         for scheduler, load in zip(self.schedulers, loads):

@@ -67,7 +67,7 @@ class SimulationResult(RunFigures):
         return record_of(self)
 
 
-def parts(result: SimulationResult) -> list[tuple[TrafficClass, SimulationResult]]:
+def class_parts(result: SimulationResult) -> list[tuple[TrafficClass, SimulationResult]]:
     """The run as each class of traffic sees it: its requests alone, counted while those of the run are.
 
     What steps and caches were used for is not told apart: the meters of a part only know how long its requests waited.
@@ -151,7 +151,7 @@ def record_of(result: SimulationResult) -> dict[str, Any]:
         "goodput_requests_per_s": result.goodput,
         "slo": {f"{name}_s": limit for name, limit in limits.items()},
         "slo_attained": float(np.mean(result.attained)) if limits and len(result.attained) else None,
-        "classes": [_class_record(*each) for each in parts(result)] or None,
+        "classes": [_class_record(*each) for each in class_parts(result)] or None,
         "sessions": session_record(result.sessions, result.slo.session),
         "queue": {
             "wait_mean_s": float(np.mean(result.wait)) if len(result.wait) and result.steady else None,

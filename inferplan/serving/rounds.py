@@ -34,7 +34,7 @@ class Decodes(NamedTuple):
     source: Num | None = None
 
 
-class Prompts(NamedTuple):
+class HeldPrompts(NamedTuple):
     """Prompts of the batch that holds most: how many, and new and cached tokens of each.
 
     As shares of them, 1 where all are alike: ``fill``, the prompts of the mean batch on the mean rank; ``beside``,
@@ -126,7 +126,7 @@ def coupled_ranks(deployment: Deployment) -> int:
 
 
 class Holding(NamedTuple):
-    """Rounds that hold prompts: their share of all, and what the prompts are (:class:`Prompts`)."""
+    """Rounds that hold prompts: their share of all, and what the prompts are (:class:`HeldPrompts`)."""
 
     share: Num
     number: Num
@@ -136,12 +136,14 @@ class Holding(NamedTuple):
     filled: Num
     """Tokens to compute over the room for them."""
 
-    def prompts(self, new: Num, cached: Num) -> Prompts:
+    def prompts(self, new: Num, cached: Num) -> HeldPrompts:
         """The prompts of such a round, where each has ``new`` tokens to compute behind ``cached`` ones.
 
         A piece has on average half of the other pieces of its prompt behind it.
         """
-        return Prompts(self.number, self.each, cached + np.maximum(new - self.each, 0.0) / 2, self.fill, self.beside)
+        return HeldPrompts(
+            self.number, self.each, cached + np.maximum(new - self.each, 0.0) / 2, self.fill, self.beside
+        )
 
 
 def holding(coming: Num, new: Num, room: Num, groups: tuple[Num, int]) -> Holding:
@@ -191,7 +193,7 @@ class Round:
     """One round on one attention rank, and with it on all; at least one of ``decodes`` and ``prompts`` is there."""
 
     decodes: Decodes | None = None
-    prompts: Prompts | None = None
+    prompts: HeldPrompts | None = None
     speculation: Speculation = PLAIN
     flight: Num | None = None
     """Batches in flight, where it is not what the round holds that says so: prompts in steps of their own."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.serving.autoscaling import Life
-from inferplan.serving.batch_means import Precision
+from inferplan.serving.batch_means import RunPrecision
 from inferplan.serving.failures import Outage
 from inferplan.serving.records import CANCELLED, FINISHED, REJECTED, TIMED_OUT, Meter, Records
 from inferplan.shown import Shown
@@ -42,7 +42,7 @@ class RunFigures(Shown):
     cooldown: int = 0
     metered: tuple[float, float] | None = None
     converged: bool | None = None
-    precision: Precision | None = None
+    precision: RunPrecision | None = None
     capacity_rate: float | None = None
     """Requests a second that leave when more arrive than can, where that was simulated."""
     untiered_rate: float | None = None

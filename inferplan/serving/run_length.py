@@ -15,7 +15,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.batch_means import Precision, fewest_values, half_width, halves_agree
+from inferplan.serving.batch_means import RunPrecision, fewest_values, half_width, halves_agree
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, REJECTED
@@ -54,7 +54,7 @@ def simulate_load(
     traffic: Traffic | Requests,
     flags: Flags | None = None,
     options: Options | None = None,
-    precision: Precision | None = None,
+    precision: RunPrecision | None = None,
 ) -> SimulationResult:
     """Simulate a load for its steady figures: an open loop as long as its answer needs, or as many requests as it
     gives, with its capacity. A trace is counted whole, and so is a burst of users: it is what such a client reports.
@@ -85,7 +85,7 @@ def simulate_steady(
     traffic: Traffic,
     flags: Flags | None = None,
     options: Options | None = None,
-    precision: Precision | None = None,
+    precision: RunPrecision | None = None,
 ) -> SimulationResult:
     """Simulate an open loop for as long as its answer needs; fill and drain are in no figure.
 
@@ -94,7 +94,7 @@ def simulate_steady(
     """
     if not isinstance(traffic.arrivals, OpenLoop):
         raise UsageError("a closed loop has a length of its own: a number of requests for each user")
-    precision = precision or Precision()
+    precision = precision or RunPrecision()
     options = replace(options or Options(), trim=True)
     traffic = replace(traffic, arrivals=replace(traffic.arrivals, exact=True))
     count = ceil(min(max(precision.fewest, precision.counted / _COUNTED), precision.most))
@@ -107,7 +107,7 @@ def simulate_steady(
             return ended
 
 
-def as_sure_as(result: SimulationResult, precision: Precision) -> tuple[SimulationResult | None, int]:
+def as_sure_as(result: SimulationResult, precision: RunPrecision) -> tuple[SimulationResult | None, int]:
     """A run of a steady load with what it says of a precision, and its requests; ``None`` where it is to be longer, and
     the requests of the next one.
     """
@@ -118,7 +118,7 @@ def as_sure_as(result: SimulationResult, precision: Precision) -> tuple[Simulati
     return None, min(ceil(count * growth), precision.most)
 
 
-def _missing(result: SimulationResult, precision: Precision) -> float:
+def _missing(result: SimulationResult, precision: RunPrecision) -> float:
     """How many times as many requests the answer needs, by this run; 1 or less when it has them."""
     flow = flow_of(result)
     if flow is None:  # nothing, or next to nothing, could run
@@ -145,7 +145,7 @@ def capacity_rate(
     traffic: Traffic,
     flags: Flags | None = None,
     options: Options | None = None,
-    precision: Precision | None = None,
+    precision: RunPrecision | None = None,
 ) -> float | None:
     """Requests a second that leave when more wait than can be served: the most load from which a queue still goes away.
 
@@ -157,7 +157,7 @@ def capacity_rate(
     apart all are, and replicas that share a cache tier. No run is longer than the ``precision`` allows. ``None`` when
     no request can run.
     """
-    most = (precision or Precision()).most
+    most = (precision or RunPrecision()).most
     traffic = replace(traffic, prefix=replace(traffic.prefix, think=ThinkTime()))
     options = replace(options or Options(), warmup=0, trim=False, timeline=False, progress=None)
     flags = replace(flags or Flags(), client_timeout=None, queue="fcfs")

@@ -7,7 +7,7 @@ from math import inf
 
 from inferplan.serving.aborts import abort
 from inferplan.serving.clock import Event
-from inferplan.serving.cluster import ANSWERED, END, SENT, Kind
+from inferplan.serving.cluster import ANSWERED, END, SENT, EngineKind
 from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.records import CANCELLED, FINISHED, NAN, WAITING
 from inferplan.serving.routing import Router
@@ -27,7 +27,7 @@ class SessionProcess:
         self.senders = cluster.senders = SessionSenders(cluster.records, cluster.closed)
         cluster.add(self, {SENT: self._send, ANSWERED: self._answered, _LEAVES: self._leaves})
 
-    def start(self, kind: Kind) -> None:
+    def start(self, kind: EngineKind) -> None:
         """The engines are made."""
 
     def planned(self) -> list[Event]:

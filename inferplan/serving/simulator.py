@@ -22,7 +22,7 @@ from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.adapter_times import AdapterModifier
 from inferplan.serving.admission import Rules
 from inferplan.serving.cache_transfer import Links, handoff_of
-from inferplan.serving.cluster import Kind
+from inferplan.serving.cluster import EngineKind
 from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.elastic import ElasticReplicas
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
@@ -93,7 +93,7 @@ class Prepared:
     options: Options
     traffic: Traffic | Requests
     closed: ClosedLoop | None
-    kind: Kind
+    kind: EngineKind
     cluster: ClusterRun
     elastic: ElasticReplicas | None
     fill: int
@@ -316,7 +316,7 @@ def _in_loop(traffic: Traffic | Requests, closed: ClosedLoop) -> Traffic | Reque
 
 def _kind(
     served: tuple[Deployment, Flags], requests: Requests, options: Options, times: StepTimes | None = None
-) -> Kind:
+) -> EngineKind:
     """The engines of a deployment that already has its flags."""
     deployment, flags = served
     speculation = options.speculation.beside(deployment)
@@ -337,7 +337,7 @@ def _kind(
             together=requests.samples,
         )
         modifiers.append(MaskModifier(masks))
-    return Kind(deployment, times, rules, cache, speculation.draft, adapters, shares, tuple(modifiers))
+    return EngineKind(deployment, times, rules, cache, speculation.draft, adapters, shares, tuple(modifiers))
 
 
 def _rules(deployment: Deployment, flags: Flags, options: Options, requests: Requests) -> Rules:
@@ -522,14 +522,14 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
     return record
 
 
-def _described(prompts: Kind, options: Options) -> list[dict[str, Any]] | None:
+def _described(prompts: EngineKind, options: Options) -> list[dict[str, Any]] | None:
     """The cache tiers beside the devices that compute prompts; ``None`` without any."""
     parallel = prompts.deployment.parallel
     devices = parallel.ranks * (options.fleet.prefill or parallel.replicas)
     return [tier.describe((prompts.deployment, prompts.draft), devices) for tier in options.tiers] or None
 
 
-def _engine(kind: Kind) -> dict[str, Any]:
+def _engine(kind: EngineKind) -> dict[str, Any]:
     """The engine of a pool and its flags."""
     deployment, rules = kind.deployment, kind.rules
     return {

@@ -55,7 +55,7 @@ class StepModifier(Protocol):
 Modifiers = tuple[StepModifier, ...]
 
 
-def modified(times: StepTimes, modifiers: Sequence[StepModifier], lane: Lane) -> StepPrice:
+def price_with_modifiers(times: StepTimes, modifiers: Sequence[StepModifier], lane: Lane) -> StepPrice:
     """The price of a batch in flight with all modifiers."""
     assert sum(modifier.changes == "kernels" for modifier in modifiers) <= 1, "tables know one change of kernels"
     price: StepPrice = times

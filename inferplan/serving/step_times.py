@@ -29,7 +29,7 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, overlap_part
-from inferplan.estimate.phase import Overlap, launched, layer_seconds, overlap_of, require_finite
+from inferplan.estimate.phase import Overlap, launch_times, layer_seconds, overlap_of, require_finite
 from inferplan.estimate.roofline import price
 from inferplan.serving.rounds import eager_floors
 from inferplan.units import Array, Num
@@ -398,7 +398,7 @@ class StepTimes(StepPrice):
         if chunk.tokens and any(floors):
             twice = any(self.cut_from) and rows >= self.cut_from[wide]  # each half's kernels
             floors = [2.0 * floor for floor in floors] if twice else floors
-            times = [float(seconds) for seconds in launched(times, floors)]
+            times = [float(seconds) for seconds in launch_times(times, floors)]
         return times
 
     def rows(self, batch: float, chunk: Chunk = NO_PROMPTS) -> float:

@@ -22,7 +22,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.time_shared import Swap, simulate_shared
 from inferplan.traffic.conversations import Ints
 from inferplan.traffic.requests import Requests, Slo
-from inferplan.traffic.stages import Draw, Stage, draws, host_of, root_of
+from inferplan.traffic.stages import Draw, ModelStage, draws, host_of, root_of
 from inferplan.units import Array
 
 
@@ -38,7 +38,7 @@ class Asked:
     first: Array
 
 
-def ask(deployment: Deployment, draw: Draw, limits: Slo, before: Asked | None = None) -> Asked:
+def simulate_stage(deployment: Deployment, draw: Draw, limits: Slo, before: Asked | None = None) -> Asked:
     """Simulate one stage. before: the stage whose answers come here; without one requests come from outside.
 
     Of the run the first quarter, and what runs empty at the end, are in no figure of it.
@@ -50,8 +50,8 @@ def ask(deployment: Deployment, draw: Draw, limits: Slo, before: Asked | None = 
 
 
 def ask_together(members: Sequence[tuple[Deployment, Draw, Slo]], swap: Swap | None = None) -> list[Asked]:
-    """:func:`ask` of stages that share GPUs by time, to all of which requests come from outside. swap: where one at a
-    time is awake.
+    """:func:`simulate_stage` of stages that share GPUs by time, to all of which requests come from outside. swap:
+    where one at a time is awake.
     """
     coming = [_coming(draw, None) for _, draw, _ in members]
     runs = simulate_shared([(one, requests, slo) for (one, _, slo), (_, requests) in zip(members, coming)], swap)
@@ -119,7 +119,7 @@ class Answers:
         return self.attained * len(self.e2el) / self.window if self.window > 0 else 0.0
 
 
-def answers(stages: Sequence[Stage], drawn: Sequence[Draw], asked: Sequence[Asked], root: int) -> Answers:
+def answers(stages: Sequence[ModelStage], drawn: Sequence[Draw], asked: Sequence[Asked], root: int) -> Answers:
     """The stream of a stage with a rate, as its users see it.
 
     The whole answer is there when the last model that was asked has finished. A model whose answers may go on to
@@ -158,13 +158,13 @@ def answers(stages: Sequence[Stage], drawn: Sequence[Draw], asked: Sequence[Aske
 class TandemRun:
     """All stages of a run, and what users see of each stream: by the place of its first stage."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[ModelStage, ...]
     asked: tuple[Asked, ...]
     answers: dict[int, Answers]
 
 
 def simulate_tandem(
-    stages: Sequence[Stage],
+    stages: Sequence[ModelStage],
     served: Sequence[Deployment],
     counts: Sequence[int],
     seed: int = 0,
@@ -186,7 +186,7 @@ def simulate_tandem(
             asked |= dict(zip(together, ask_together(own, (swaps or {}).get(place))))
         else:
             before = None if stage.after is None else asked[stage.after]
-            asked[place] = ask(served[place], drawn[place], stage.limits, before)
+            asked[place] = simulate_stage(served[place], drawn[place], stage.limits, before)
     found = [asked[place] for place in range(len(stages))]
     roots = [place for place, stage in enumerate(stages) if stage.after is None]
     return TandemRun(

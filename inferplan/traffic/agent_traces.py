@@ -273,7 +273,7 @@ def _requests(path: Path, sessions: list[list[_Call]], block: int, note: str, st
     )
 
 
-def read_folder(path: Path) -> Requests:
+def read_agent_folder(path: Path) -> Requests:
     """The sessions of all ``.json`` and ``.jsonl`` files of a folder, by name. Raises ``InputFileError``."""
     files = sorted(file for file in path.iterdir() if file.suffix in (".json", ".jsonl"))
     if not files:
@@ -320,7 +320,7 @@ def first_sessions(trace: Requests, count: int) -> Requests:
     return replace(cut, sessions=kept)
 
 
-def begun(trace: Requests, arrivals: OpenLoop, seed: int) -> Requests:
+def sessions_in_open_loop(trace: Requests, arrivals: OpenLoop, seed: int) -> Requests:
     """The sessions of a trace, in its order, at times of an open loop of sessions."""
     sessions, follows = trace.sessions, trace.follows
     if sessions is None or follows is None:

@@ -78,7 +78,7 @@ def _bad(path: Path, line: int, reason: str) -> InputFileError:
     return InputFileError(f"{path}:{line}: {reason}")
 
 
-def folded(log: Log, name: str, percentile: float | None = None, source: str = "") -> Profile:
+def fold_days(log: Log, name: str, percentile: float | None = None, source: str = "") -> Profile:
     """One day with the rates of many, in steps of five minutes: of each step, and class, the mean over the days, or a
     percentile of them (interpolated linearly). Of the first and the last day only whole steps count.
 

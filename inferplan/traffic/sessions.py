@@ -30,7 +30,7 @@ long to look for, and find some 24 tokens more of a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
+class NextCall:
     """What brings the next call of an agent: so many new tokens, ``time`` after its answer."""
 
     prompt: Lengths
@@ -48,8 +48,8 @@ class Agent:
     first: Lengths
     output: Lengths
     system: int = 0
-    tool: Reply | None = None
-    user: Reply | None = None
+    tool: NextCall | None = None
+    user: NextCall | None = None
     user_share: float = 0.0
 
     def __post_init__(self) -> None:

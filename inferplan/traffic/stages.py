@@ -17,7 +17,7 @@ SUM_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class ModelStage:
     """A model as requests see it.
 
     rate: requests a second that come to it first; ``None`` for one that is asked after another. after: which stage that
@@ -39,7 +39,7 @@ class Stage:
     """Which stage's GPUs it runs on too, by place, before this one; ``None``: on GPUs of its own."""
 
 
-def require_tree(stages: Sequence[Stage]) -> None:
+def require_tree(stages: Sequence[ModelStage]) -> None:
     """Raise ``UsageError`` unless every stage has a rate or follows one before it, and shares are at most a whole."""
     names = [stage.name for stage in stages]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -68,7 +68,7 @@ def require_tree(stages: Sequence[Stage]) -> None:
             )
 
 
-def _require_sharing(stages: Sequence[Stage], place: int) -> None:
+def _require_sharing(stages: Sequence[ModelStage], place: int) -> None:
     """Raise ``UsageError`` for a stage whose GPUs are those of none, or of one that is asked after another."""
     host = stages[place].shares
     if host is None:
@@ -87,13 +87,13 @@ def _require_sharing(stages: Sequence[Stage], place: int) -> None:
         )
 
 
-def host_of(stages: Sequence[Stage], place: int) -> int:
+def host_of(stages: Sequence[ModelStage], place: int) -> int:
     """The stage on whose GPUs a stage runs: itself, or the one that it shares them with."""
     shares = stages[place].shares
     return place if shares is None else shares
 
 
-def reach(stages: Sequence[Stage]) -> list[float]:
+def reach(stages: Sequence[ModelStage]) -> list[float]:
     """The share of the requests of its stream that comes to each stage."""
     found: list[float] = []
     for stage in stages:
@@ -101,13 +101,13 @@ def reach(stages: Sequence[Stage]) -> list[float]:
     return found
 
 
-def root_of(stages: Sequence[Stage], place: int) -> int:
+def root_of(stages: Sequence[ModelStage], place: int) -> int:
     """The stage at which the requests of a stage arrive first."""
     after = stages[place].after
     return place if after is None else root_of(stages, after)
 
 
-def rate_of(stages: Sequence[Stage], place: int) -> float:
+def rate_of_stage(stages: Sequence[ModelStage], place: int) -> float:
     """Requests a second that come to a stage."""
     return (stages[root_of(stages, place)].rate or 0.0) * reach(stages)[place]
 
@@ -125,7 +125,7 @@ class Draw:
     arrival: Array
 
 
-def draws(stages: Sequence[Stage], counts: Sequence[int], seed: int = 0) -> list[Draw]:
+def draws(stages: Sequence[ModelStage], counts: Sequence[int], seed: int = 0) -> list[Draw]:
     """The requests of every stage. counts: of the stream that each stage belongs to.
 
     A number that is uniform on [0, 1) is drawn for each answer of a stage; stages that follow it have intervals of it
@@ -151,6 +151,6 @@ def draws(stages: Sequence[Stage], counts: Sequence[int], seed: int = 0) -> list
     return found
 
 
-def scaled(stages: Sequence[Stage], factor: float) -> tuple[Stage, ...]:
+def scale_rates(stages: Sequence[ModelStage], factor: float) -> tuple[ModelStage, ...]:
     """The stages with every rate multiplied."""
     return tuple(stage if stage.rate is None else replace(stage, rate=stage.rate * factor) for stage in stages)

@@ -39,12 +39,12 @@ _AZURE_ROW = re.compile(
 _LARGEST = 2**40
 
 
-def read(path: Path) -> Requests:
+def read_trace(path: Path) -> Requests:
     """The requests of a trace file, in order of arrival; of agents session by session. Raises ``InputFileError``."""
     if path.is_dir():
-        from inferplan.traffic.agent_traces import read_folder
+        from inferplan.traffic.agent_traces import read_agent_folder
 
-        return read_folder(path)
+        return read_agent_folder(path)
     try:
         announce(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -229,13 +229,13 @@ def _ordered(
     return Requests(
         prompt=np.asarray(prompt)[order],
         output=np.asarray(output)[order],
-        arrival=spread(arrival) if hashes is not None else arrival,
+        arrival=spread_in_bins(arrival) if hashes is not None else arrival,
         hashes=None if hashes is None else [hashes[index] for index in order],
         hash_block=MOONCAKE_BLOCK if hashes is not None else 0,
     )
 
 
-def spread(arrival: Floats) -> Floats:
+def spread_in_bins(arrival: Floats) -> Floats:
     """Sorted times in bins, spread: the requests of a bin evenly until the next begins (the last, as long as the one
     before it).
     """

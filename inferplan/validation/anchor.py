@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from inferplan.catalog.assemble import anchor_process
-from inferplan.devices.anchors import METRICS, Anchor, AnchorRow, Load, Metric
+from inferplan.devices.anchors import METRICS, Anchor, AnchorLoad, AnchorRow, Metric
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import NEWEST, fingerprint, system_of
 from inferplan.validation.deploy import deployment_of
@@ -27,17 +27,17 @@ class Fitted(NamedTuple):
     left_out: list[tuple[str, str]]
 
 
-def load_of(run: Run, measured: Measured) -> Load | None:
+def load_of(run: Run, measured: Measured) -> AnchorLoad | None:
     """The load of one replica, mean lengths; an open loop's users by Little's law, ``None`` without both latencies."""
     share = (1 + run.ratio_min) / 2
     prompt, output = max(run.prompt * share, 1.0), max(run.output * share, 1.0)
     parallel = Parallelism(tp=run.tp, ep=run.ep, dp=run.dp, pp=run.pp)
     if run.batch is not None:
-        return Load(float(run.batch), prompt, output, parallel)
+        return AnchorLoad(float(run.batch), prompt, output, parallel)
     users = None if run.concurrency is None else float(run.concurrency)
     if users is None and run.rate is not None and measured.ttft is not None and measured.tpot is not None:
         users = run.rate * (measured.ttft + (output - 1.0) * measured.tpot)
-    return None if users is None else Load(max(users / run.workers, 1.0), prompt, output, parallel)
+    return None if users is None else AnchorLoad(max(users / run.workers, 1.0), prompt, output, parallel)
 
 
 def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted:

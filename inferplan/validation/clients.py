@@ -9,7 +9,7 @@ from typing import Literal
 from inferplan.catalog.files import config_root, read_yaml, validate
 from inferplan.spec import Spec
 from inferplan.units import Seconds
-from inferplan.validation.names import resolved
+from inferplan.validation.names import resolve_names
 
 
 class Script(Spec):
@@ -25,7 +25,7 @@ class Script(Spec):
     sets: dict[str, str]
 
 
-class Client(Spec):
+class LoadGenerator(Spec):
     """What is known of a load generator.
 
     latency: of each request between client and server, whatever its size; ``None`` is the engine's own. start: all
@@ -40,23 +40,23 @@ class Client(Spec):
 
 
 @cache
-def clients() -> dict[str, Client]:
+def clients() -> dict[str, LoadGenerator]:
     """Load generators by campaign."""
     path = config_root() / "clients.yaml"
-    return {name: validate(path, entry, Client) for name, entry in read_yaml(path).items()}
+    return {name: validate(path, entry, LoadGenerator) for name, entry in read_yaml(path).items()}
 
 
-def client_named(campaign: str) -> Client:
+def client_named(campaign: str) -> LoadGenerator:
     """The load generator of a campaign; one without latency and with a first burst where it is not on file."""
-    return clients().get(campaign) or Client(source="no campaign")
+    return clients().get(campaign) or LoadGenerator(source="no campaign")
 
 
-def scripted(facts: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def script_facts(facts: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """The facts that the run script of their campaign sets otherwise, and a note for each script."""
     found: dict[str, str] = {}
     notes: list[str] = []
     scripts = client_named(str(facts.get("campaign") or "")).scripts
-    named = resolved(facts) if scripts else {}
+    named = resolve_names(facts) if scripts else {}
     for script in scripts:
         if not all(_among(named.get(name), values) for name, values in script.when.items()):
             continue

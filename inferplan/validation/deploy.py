@@ -21,8 +21,8 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.models.gguf_formats import file_precision, is_file_type
 from inferplan.models.spec import ModelSpec
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
-from inferplan.validation.names import hardware_of, labelled, model_of
-from inferplan.validation.rows import Pool, Run, Spread
+from inferplan.validation.names import formats_of_label, hardware_of, model_of
+from inferplan.validation.rows import PromptWorkers, Run, Spread
 from inferplan.work.exchange import ExchangeRules
 from inferplan.work.formats import Format, Precision, find_format, held_by
 from inferplan.work.parallel import Parallelism
@@ -73,7 +73,7 @@ def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engin
     return spec.running(flags.applied(known)), note
 
 
-def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precision:
+def row_precision(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precision:
     """The formats of a run. Inputs of quantised layers are those that engines run the weights' format with.
 
     ``fp8``: 8-bit inputs; 4-bit floats: their own where the device has the arithmetic (mxfp4 experts: 8-bit), else the
@@ -87,7 +87,7 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
     if run.weights is not None and mixed:
         precision = file_precision(model, run.weights)
     elif run.weights is None:
-        precision = native if label == "native" else labelled(label, native, hardware)
+        precision = native if label == "native" else formats_of_label(label, native, hardware)
     else:
         weights = _format(run.weights, native.weights)
         experts = _format(run.experts, native.experts) if run.experts else weights
@@ -100,7 +100,7 @@ def precision_of(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisio
 
 
 def require_format(role: str, text: str) -> None:
-    """Raise ``UsageError`` for what :func:`precision_of` could read as no format, on any device.
+    """Raise ``UsageError`` for what :func:`row_precision` could read as no format, on any device.
 
     role: ``weights``, ``experts``, ``kv``, or ``precision`` for a label of all.
     """
@@ -157,7 +157,7 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
     model, hardware = model_of(run.model), hardware_of(run.gpu)
     flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
     engine, note = engine_of(run.engine, run.engine_version, flags)
-    precision = precision_of(run, model, hardware)
+    precision = row_precision(run, model, hardware)
     exchange = _exchange(engine.exchange, precision, run.spread)
     deployment = Deployment(
         model=model,
@@ -195,7 +195,7 @@ def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:
     )
 
 
-def _exchange(rules: ExchangeRules, precision: Precision, asked: Spread | Pool) -> ExchangeRules:
+def _exchange(rules: ExchangeRules, precision: Precision, asked: Spread | PromptWorkers) -> ExchangeRules:
     """The engine's rules, but for how, and in which format, the workers of a pool are said to exchange tokens.
 
     Tokens that every rank gets travel in the base format where none is stated: they are quantised where they arrive.

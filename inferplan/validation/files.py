@@ -12,10 +12,10 @@ from inferplan.errors import InferplanError, InputFileError, UsageError
 from inferplan.shown import Shown
 from inferplan.validation.deploy import require_format
 from inferplan.validation.importers import read_file
-from inferplan.validation.rows import Unusable, given, number, share, whole
+from inferplan.validation.rows import Unusable, number, share, text_of, whole_number
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored
-from inferplan.validation.startup_logs import Line, compare, is_startup_log, read_log
+from inferplan.validation.startup_logs import Line, compare_with_log, is_startup_log, read_startup_log
 
 Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None] | None]]
 """What shows how far something is: of what and how many there are, to what is called with those that are done."""
@@ -68,7 +68,7 @@ _NAMES = {"model": "models", "gpu": "hardware", "engine": "engines"}
 
 def _require_readable(name: str, stated: Mapping[str, str]) -> None:
     """Raise the error of a fact that no row could take, whatever the file says itself: it names the option."""
-    text, option = given(stated, name), f"--{'quant' if name == 'precision' else name.replace('_', '-')}"
+    text, option = text_of(stated, name), f"--{'quant' if name == 'precision' else name.replace('_', '-')}"
     if text is None:
         return
     try:
@@ -77,7 +77,7 @@ def _require_readable(name: str, stated: Mapping[str, str]) -> None:
         elif name in ("precision", "weights", "experts", "kv"):
             require_format(name, text)
         elif name in _WHOLE:
-            whole(stated, name, _WHOLE[name])
+            whole_number(stated, name, _WHOLE[name])
         elif name in ("isl", "osl"):
             number(stated, name, 1.0)
         elif name == "length_ratio_min" or (name == "memory_fraction" and number(stated, name)):
@@ -88,7 +88,7 @@ def _require_readable(name: str, stated: Mapping[str, str]) -> None:
         raise type(error)(f"{option}: {error.what}", error.because, error.hint) from None
 
 
-def validated(
+def validate_files(
     files: Sequence[str], supplied: Mapping[str, str], pricing: Pricing, bar: Bar = lambda what, total: nullcontext()
 ) -> Validation:
     """Every row of the files with its prediction, or every quantity of the logs. supplied: what they leave out.
@@ -116,5 +116,7 @@ def _is_log(path: Path) -> bool:
 
 
 def _log(path: str, supplied: Mapping[str, str]) -> LogFile:
-    run, startup = read_log(Path(path), supplied)
-    return LogFile(path=path, described=f"{run.model} on {run.gpu} under {run.engine}", lines=compare(run, startup))
+    run, startup = read_startup_log(Path(path), supplied)
+    return LogFile(
+        path=path, described=f"{run.model} on {run.gpu} under {run.engine}", lines=compare_with_log(run, startup)
+    )

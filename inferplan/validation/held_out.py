@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from inferplan.devices.anchors import METRICS, Metric
 from inferplan.errors import InferplanError
-from inferplan.estimate.anchoring import anchored
+from inferplan.estimate.anchoring import with_anchor
 from inferplan.validation.anchor import Fitted, anchor_of, left_over
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.predict import Band, Prediction, for_row, predict_run
@@ -20,7 +20,7 @@ FEWEST = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class HeldOutLatency:
     """A mean latency of the load that was held out, in seconds: as measured, as predicted from constants alone, as
     corrected by the other loads, and the band in which 80 % of measurements lie around that (``None``: not known)."""
 
@@ -51,7 +51,7 @@ class HeldOut:
     absolute error of those, as predicted and each corrected by the rest."""
 
     row: Row
-    figures: tuple[Figure, ...]
+    figures: tuple[HeldOutLatency, ...]
     fitted: Fitted
     mean_error: dict[Metric, tuple[float, float]]
 
@@ -85,7 +85,7 @@ def hold_out(scored: Sequence[Scored], index: int, pricing: Pricing, source: str
     others = [other for place, other in enumerate(scored) if place != index]
     fitted = anchor_of(others, pricing, source)
     deployment, notes = deployment_of(run, pricing.calibration, pricing.ideal)
-    corrected = anchored(deployment, fitted.anchor, source)
+    corrected = with_anchor(deployment, fitted.anchor, source)
     found = for_row(predict_run(run, corrected), corrected, run, one.row.measured, notes)
     crossed = {metric: left_over(fitted.anchor, metric) for metric in METRICS}
     return HeldOut(
@@ -96,20 +96,20 @@ def hold_out(scored: Sequence[Scored], index: int, pricing: Pricing, source: str
     )
 
 
-def _figures(one: Scored, before: Prediction, after: Prediction) -> tuple[Figure, ...]:
+def _figures(one: Scored, before: Prediction, after: Prediction) -> tuple[HeldOutLatency, ...]:
     figures = []
     for metric in METRICS:
         measured, predicted, corrected = one.row.measured.at(metric), before.at(metric), after.at(metric)
         if measured is not None and predicted is not None and corrected is not None:
             figures.append(
-                Figure(
+                HeldOutLatency(
                     metric=metric, measured=measured, predicted=predicted, anchored=corrected, band=after.band(metric)
                 )
             )
     return tuple(figures)
 
 
-def clipped(held: HeldOut, metric: Metric) -> int:
+def count_clipped(held: HeldOut, metric: Metric) -> int:
     """How many of the anchor's loads are farther off than it takes in (``clip``): it corrects them in part only."""
     errors = held.fitted.anchor.measured(metric)[1]
     return sum(abs(float(error)) > held.fitted.anchor.process.clip for error in errors)

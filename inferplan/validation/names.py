@@ -18,7 +18,7 @@ model_of = cache(load_model)
 hardware_of = cache(load_hardware)
 
 
-def labelled(label: str, native: Precision, hardware: HardwareSpec) -> Precision:
+def formats_of_label(label: str, native: Precision, hardware: HardwareSpec) -> Precision:
     """The formats of a label such as ``fp8``: the checkpoint's own where it has such, ``fp4`` otherwise nvfp4."""
     own = [fmt for fmt in (native.weights, native.experts) if fmt.bits == _WEIGHT_ONLY]
     eight = [fmt for fmt in (native.weights, native.experts) if fmt.math == "fp8"]
@@ -27,12 +27,14 @@ def labelled(label: str, native: Precision, hardware: HardwareSpec) -> Precision
     return parse_precision("nvfp4" if label == "fp4" else label, frozenset(hardware.peak), native.base.name)
 
 
-def resolved(facts: Mapping[str, str]) -> dict[str, str]:
+def resolve_names(facts: Mapping[str, str]) -> dict[str, str]:
     """The facts with the catalogue's names for model and GPU, and the format of the weights where a label says it.
 
     What is unknown stays as it is: the row is refused for it elsewhere.
     """
-    model, gpu = (filed(kind, str(facts.get(name) or "")) for kind, name in (("models", "model"), ("hardware", "gpu")))
+    model, gpu = (
+        catalogue_name(kind, str(facts.get(name) or "")) for kind, name in (("models", "model"), ("hardware", "gpu"))
+    )
     found = {**facts, "model": model, "gpu": gpu}
     if not facts.get("weights") and facts.get("precision"):
         found["weights"] = _weights(model, gpu, str(facts["precision"]).lower())
@@ -40,7 +42,7 @@ def resolved(facts: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def filed(kind: str, name: str) -> str:
+def catalogue_name(kind: str, name: str) -> str:
     """The catalogue's name of a model or of hardware; one that is unknown as it is."""
     try:
         return find(kind, name).stem if name else ""
@@ -51,6 +53,6 @@ def filed(kind: str, name: str) -> str:
 @cache
 def _weights(model: str, gpu: str, label: str) -> str:
     try:
-        return labelled(label, native_precision(model_of(model)), hardware_of(gpu)).weights.name
+        return formats_of_label(label, native_precision(model_of(model)), hardware_of(gpu)).weights.name
     except InferplanError:
         return ""

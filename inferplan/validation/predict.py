@@ -21,9 +21,9 @@ from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
-from inferplan.validation.clients import Client, client_named
+from inferplan.validation.clients import LoadGenerator, client_named
 from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
-from inferplan.validation.rows import STATISTICS, Figures, Measured, Run
+from inferplan.validation.rows import STATISTICS, Measured, Run, StatisticValues
 
 Band = tuple[float, float]
 _BLOCK = 16
@@ -31,7 +31,7 @@ _PERCENTILES = {"median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(Figures):
+class Prediction(StatisticValues):
     """The same figures as measured ones; ``bands`` of means by metric; what is measured faster than an ideal device."""
 
     bands: Mapping[str, Band] = field(default_factory=dict)
@@ -95,8 +95,8 @@ def _served(deployment: Deployment, run: Run) -> Prediction:
         serving = deployment.engine.serving.model_copy(update={"latency": client.latency})
         deployment = replace(deployment, engine=deployment.engine.model_copy(update={"serving": serving}))
     spread = run.closed and (client.start == "spread" or run.requests is None)
-    ramp = request_time(deployment, run) if spread else 0.0
-    result = simulate(deployment, traffic_of(run, ramp), flags_of(run), options_of(run, deployment))
+    ramp = row_request_time(deployment, run) if spread else 0.0
+    result = simulate(deployment, row_traffic(run, ramp), row_flags(run), row_options(run, deployment))
     figures = _figures(result, run) | _power(deployment, result, run)
     return Prediction(figures=figures, bands=_bands(result), basis=result.basis, verdict=result.verdict)
 
@@ -111,7 +111,7 @@ def _power(deployment: Deployment, result: SimulationResult, run: Run) -> dict[t
     return {("power", "mean"): energy.watts, ("energy", "mean"): energy.watts * run.devices / result.output_rate}
 
 
-def options_of(run: Run, deployment: Deployment) -> Options:
+def row_options(run: Run, deployment: Deployment) -> Options:
     """The warm-up, the drafts, and the workers of both pools where prompts and decodes are apart."""
     drafts, prompts = drafts_of(run, deployment), prompts_of(run, deployment)
     if run.prefill is None or prompts is None:
@@ -152,17 +152,17 @@ def _bands(result: SimulationResult) -> dict[str, Band]:
     return bands
 
 
-def request_time(deployment: Deployment, run: Run) -> float:
+def row_request_time(deployment: Deployment, run: Run) -> float:
     """Mean seconds of a request when all users begin at once: the time over which they are spread instead."""
-    return simulator.request_time(deployment, traffic_of(run), flags_of(run), options_of(run, deployment))
+    return simulator.request_time(deployment, row_traffic(run), row_flags(run), row_options(run, deployment))
 
 
-def client_of(run: Run) -> Client:
+def client_of(run: Run) -> LoadGenerator:
     """The load generator of a run's campaign."""
     return client_named(run.campaign)
 
 
-def flags_of(run: Run) -> Flags:
+def row_flags(run: Run) -> Flags:
     """The engine's flags that a row states; the rest are the version's defaults."""
     return Flags(
         max_num_seqs=run.slots,
@@ -177,7 +177,7 @@ def flags_of(run: Run) -> Flags:
     )
 
 
-def traffic_of(run: Run, ramp: float = 0.0) -> Traffic | Requests:
+def row_traffic(run: Run, ramp: float = 0.0) -> Traffic | Requests:
     """The load generator of a row; users begin one after the other over ``ramp`` seconds, or all at once."""
     kind = "fixed" if run.ratio_min >= 1 else "uniform"
     spread = 0.0 if run.ratio_min >= 1 else run.ratio_min

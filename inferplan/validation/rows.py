@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, get_args
 from inferplan.devices.releases import release_order
 from inferplan.errors import UsageError
 from inferplan.units import MOST, parse_number
-from inferplan.validation.clients import scripted
-from inferplan.validation.names import filed
+from inferplan.validation.clients import script_facts
+from inferplan.validation.names import catalogue_name
 from inferplan.validation.releases import release_of
 from inferplan.work.ops import Meeting
 
@@ -58,7 +58,7 @@ second and GPU, prompts and outputs; output tokens a second and GPU that decodes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class StatisticValues:
     """Numbers by (metric, statistic), in SI units. ``statistic``: which of them stands for a latency as such."""
 
     figures: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Figures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured(Figures):
+class Measured(StatisticValues):
     """What a file says was measured; a figure that it does not have is absent."""
 
 
@@ -121,7 +121,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pool:
+class PromptWorkers:
     """Workers that serve prompts only, each of ``ranks`` GPUs."""
 
     workers: int
@@ -187,7 +187,7 @@ class Run:
     users: int = 1
     timeout: float | None = None
     workers: int = 1
-    prefill: Pool | None = None
+    prefill: PromptWorkers | None = None
     spread: Spread = Spread()
     kernels: str | None = None
     backends: tuple[tuple[str, str], ...] = ()
@@ -252,7 +252,7 @@ class Unusable(ValueError):
     """A fact that is missing or cannot be read; becomes the row's reason."""
 
 
-def stated(value: Any) -> str:
+def fact_of(value: Any) -> str:
     """A JSON value as a fact; empty for nothing, NaN and infinity."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
@@ -261,7 +261,7 @@ def stated(value: Any) -> str:
     return str(value).strip()
 
 
-def given(facts: Mapping[str, str], name: str) -> str | None:
+def text_of(facts: Mapping[str, str], name: str) -> str | None:
     """The text of a fact; ``None`` when it is absent or empty."""
     text = str(facts.get(name) or "").strip()
     return None if text.lower() in _EMPTY else text
@@ -269,7 +269,7 @@ def given(facts: Mapping[str, str], name: str) -> str | None:
 
 def number(facts: Mapping[str, str], name: str, low: float = 0.0) -> float | None:
     """A fact as a finite number of at least ``low``; ``None`` when it is empty. Raises ``Unusable``."""
-    text = given(facts, name)
+    text = text_of(facts, name)
     if text is None:
         return None
     try:
@@ -281,7 +281,7 @@ def number(facts: Mapping[str, str], name: str, low: float = 0.0) -> float | Non
     return value
 
 
-def whole(facts: Mapping[str, str], name: str, low: int = 0) -> int | None:
+def whole_number(facts: Mapping[str, str], name: str, low: int = 0) -> int | None:
     value = number(facts, name, low)
     if value is None:
         return None
@@ -291,7 +291,7 @@ def whole(facts: Mapping[str, str], name: str, low: int = 0) -> int | None:
 
 
 def _needed(facts: Mapping[str, str], name: str) -> str:
-    text = given(facts, name)
+    text = text_of(facts, name)
     if text is None:
         raise Unusable(f"{name} is empty")
     return text
@@ -299,17 +299,17 @@ def _needed(facts: Mapping[str, str], name: str) -> str:
 
 def _degree(facts: Mapping[str, str], name: str) -> int:
     """A degree of parallelism; empty and 0 mean that nothing is divided."""
-    return whole(facts, name) or 1
+    return whole_number(facts, name) or 1
 
 
 def _require_inputs(facts: Mapping[str, str]) -> None:
     """Raises ``Unusable`` that names every fact without which nothing can be priced."""
-    missing = [name for name in NEEDED if given(facts, name) is None]
-    if given(facts, "precision") is None and given(facts, "weights") is None:
+    missing = [name for name in NEEDED if text_of(facts, name) is None]
+    if text_of(facts, "precision") is None and text_of(facts, "weights") is None:
         missing.append("weights (or precision)")
-    if all(given(facts, name) is None for name in ("concurrency", "rate_per_s", "batch")):
+    if all(text_of(facts, name) is None for name in ("concurrency", "rate_per_s", "batch")):
         missing.append("concurrency (or rate_per_s)")
-    if whole(facts, "tp") is None and given(facts, "decode_ranks") is None:
+    if whole_number(facts, "tp") is None and text_of(facts, "decode_ranks") is None:
         missing.append("tp")
     if missing:
         raise Unusable(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} empty")
@@ -320,12 +320,12 @@ def _degrees(facts: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]
 
     Raises ``Unusable`` where those of the experts do not make those of the rest.
     """
-    if given(facts, "decode_ranks") is not None:
+    if text_of(facts, "decode_ranks") is not None:
         degrees, note = _ranked(facts, "")
         return degrees | {"pp": _degree(facts, "pp")}, note
     degrees = {name: _degree(facts, name) for name in ("tp", "pp", "ep", "dp")}
-    tp, dp, sliced = degrees["tp"], degrees["dp"], whole(facts, "expert_tp")
-    if sliced and given(facts, "experts") and sliced * degrees["ep"] != tp * dp:
+    tp, dp, sliced = degrees["tp"], degrees["dp"], whole_number(facts, "expert_tp")
+    if sliced and text_of(facts, "experts") and sliced * degrees["ep"] != tp * dp:
         raise Unusable(f"expert_tp {sliced} x ep {degrees['ep']} is not tp {tp}" + (f" x dp {dp}" if dp > 1 else ""))
     return degrees, ()
 
@@ -336,7 +336,7 @@ def _ranked(facts: Mapping[str, str], pool: str) -> tuple[dict[str, int], tuple[
     A label ``ep`` counts where the label ``tp`` is the ranks. Campaigns that label both 1 for attention-DP over
     several ranks ran experts whole, spread over the ranks: that is what the engines' large-scale recipes do.
     """
-    ranks = whole(facts, f"{pool or 'decode_'}ranks", 1)
+    ranks = whole_number(facts, f"{pool or 'decode_'}ranks", 1)
     if ranks is None:
         raise Unusable(f"{pool}ranks is empty")
     spread = truth(facts, f"{pool}dp_attention")
@@ -349,25 +349,25 @@ def _ranked(facts: Mapping[str, str], pool: str) -> tuple[dict[str, int], tuple[
     return degrees, () if labelled else (note.replace("_", " "),)
 
 
-def _pools(facts: Mapping[str, str]) -> tuple[Pool | None, int, tuple[str, ...]]:
+def _pools(facts: Mapping[str, str]) -> tuple[PromptWorkers | None, int, tuple[str, ...]]:
     """The pool of prompts where there is one, the number of (decode) workers, and notes."""
-    workers = whole(facts, "workers")
+    workers = whole_number(facts, "workers")
     if not truth(facts, "disaggregated"):
         return None, workers or 1, ()
-    prompts = whole(facts, "prefill_workers")
+    prompts = whole_number(facts, "prefill_workers")
     if not workers or not prompts:
         raise Unusable("disaggregated, and the number of workers of a pool is not known")
     degrees, notes = _ranked(facts, "prefill_")
-    pool = Pool(
+    pool = PromptWorkers(
         workers=prompts,
         tp=degrees["tp"],
         dp=degrees["dp"],
         ep=degrees["ep"],
-        expert_slots=whole(facts, "prefill_redundant_experts") or 0,
-        token_budget=whole(facts, "prefill_max_num_batched_tokens") or None,
-        slots=whole(facts, "prefill_max_num_seqs") or None,
+        expert_slots=whole_number(facts, "prefill_redundant_experts") or 0,
+        token_budget=whole_number(facts, "prefill_max_num_batched_tokens") or None,
+        slots=whole_number(facts, "prefill_max_num_seqs") or None,
         memory_fraction=share(facts, "prefill_memory_fraction"),
-        dispatch=given(facts, "prefill_dispatch_format"),
+        dispatch=text_of(facts, "prefill_dispatch_format"),
         exchange=_meeting(facts, "prefill_exchange"),
     )
     return pool, workers, notes
@@ -375,10 +375,10 @@ def _pools(facts: Mapping[str, str]) -> tuple[Pool | None, int, tuple[str, ...]]
 
 def _drafts(facts: Mapping[str, str]) -> tuple[str | None, int | None]:
     """The head that drafts, and the tokens that it drafts a step. Raises ``Unusable`` where nobody says how many."""
-    draft = given(facts, "speculation")
+    draft = text_of(facts, "speculation")
     if draft is None or draft.lower() in ("none", "false", "0"):
         return None, None
-    count = whole(facts, "draft_tokens", 1)
+    count = whole_number(facts, "draft_tokens", 1)
     if count is None:
         raise Unusable(f"draft_tokens is empty: {draft} drafts so many a step")
     return draft.lower(), count
@@ -386,7 +386,7 @@ def _drafts(facts: Mapping[str, str]) -> tuple[str | None, int | None]:
 
 def truth(facts: Mapping[str, str], name: str) -> bool:
     """A fact that is yes or no; empty is no. Raises ``Unusable``."""
-    text = (given(facts, name) or "0").lower()
+    text = (text_of(facts, name) or "0").lower()
     if text not in ("0", "1", "0.0", "1.0", "true", "false"):
         raise Unusable(f"{name} is {text!r}, not 0 or 1")
     return text in ("1", "1.0", "true")
@@ -394,7 +394,7 @@ def truth(facts: Mapping[str, str], name: str) -> bool:
 
 def _meeting(facts: Mapping[str, str], name: str) -> Meeting | None:
     """How tokens meet the ranks of their experts; ``None`` when it is empty. Raises ``Unusable``."""
-    text = given(facts, name)
+    text = text_of(facts, name)
     if text is None:
         return None
     known: dict[str, Meeting] = {how: how for how in get_args(Meeting)}
@@ -418,8 +418,8 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
     prefill, workers, paired = _pools(facts)
     draft, drafted = _drafts(facts)
     ratio = share(facts, "length_ratio_min")
-    concurrency = whole(facts, "concurrency", 1)
-    requests = whole(facts, "requests", 1)
+    concurrency = whole_number(facts, "concurrency", 1)
+    requests = whole_number(facts, "requests", 1)
     assumed = concurrency is not None and requests is None
     steady = ("requests not stated: steady state, without the first burst",) if assumed else ()
     release, dated = release_of(_needed(facts, "engine").lower(), facts)
@@ -427,18 +427,18 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         model=_needed(facts, "model"),
         gpu=_needed(facts, "gpu"),
         engine=_needed(facts, "engine").lower(),
-        engine_version=given(facts, "engine_version"),
-        precision=given(facts, "precision"),
-        weights=given(facts, "weights"),
-        experts=given(facts, "experts"),
-        kv=given(facts, "kv"),
-        activations=given(facts, "activations"),
+        engine_version=text_of(facts, "engine_version"),
+        precision=text_of(facts, "precision"),
+        weights=text_of(facts, "weights"),
+        experts=text_of(facts, "experts"),
+        kv=text_of(facts, "kv"),
+        activations=text_of(facts, "activations"),
         prompt=_at_least_one(facts, "isl"),
         output=_at_least_one(facts, "osl"),
         concurrency=concurrency,
         rate=None if concurrency is not None else number(facts, "rate_per_s", 1e-9),
         duration=number(facts, "duration_s", 1e-9),
-        batch=whole(facts, "batch", 1),
+        batch=whole_number(facts, "batch", 1),
         tp=degrees["tp"],
         pp=degrees["pp"],
         ep=degrees["ep"],
@@ -446,20 +446,20 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
         workers=workers,
         prefill=prefill,
         spread=Spread(
-            slots=whole(facts, "redundant_experts") or 0,
+            slots=whole_number(facts, "redundant_experts") or 0,
             in_order=truth(facts, "expert_copies_in_order"),
-            dispatch=given(facts, "dispatch_format"),
+            dispatch=text_of(facts, "dispatch_format"),
             exchange=_meeting(facts, "exchange"),
         ),
-        kernels=given(facts, "kernels") or (f"{_needed(facts, 'engine').lower()}@{release}" if release else None),
+        kernels=text_of(facts, "kernels") or (f"{_needed(facts, 'engine').lower()}@{release}" if release else None),
         backends=_backends(facts),
         draft=draft,
         draft_tokens=drafted,
         requests=requests,
         ratio_min=1.0 if ratio is None else ratio,
-        warmup=whole(facts, "warmup_requests") or 0,
-        suspect=given(facts, "suspect") or "",
-        campaign=given(facts, "campaign") or "",
+        warmup=whole_number(facts, "warmup_requests") or 0,
+        suspect=text_of(facts, "suspect") or "",
+        campaign=text_of(facts, "campaign") or "",
         **_flags(facts),
     )
     return run, (*steady, *dict.fromkeys((*told, *paired)), *dated)
@@ -467,7 +467,7 @@ def interpret(facts: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
 
 def _backends(facts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Kernels that flags chose: ``experts=triton,attention=fa3``. Raises ``Unusable``."""
-    pairs = [part.strip().partition("=") for part in (given(facts, "backends") or "").split(",") if part.strip()]
+    pairs = [part.strip().partition("=") for part in (text_of(facts, "backends") or "").split(",") if part.strip()]
     wrong = ["".join(pair) for pair in pairs if not all(pair)]
     if wrong:
         raise Unusable(f"backends {wrong[0]!r} is no ROLE=NAME")
@@ -478,19 +478,19 @@ def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
     """What the facts say of the engine's flags and of shared prompts; ``None`` where they leave the default."""
     fraction = share(facts, "memory_fraction") if number(facts, "memory_fraction") else None
     return {
-        "token_budget": whole(facts, "max_num_batched_tokens") or None,
-        "slots": whole(facts, "max_num_seqs") or whole(facts, "decode_batch_per_rank") or None,
+        "token_budget": whole_number(facts, "max_num_batched_tokens") or None,
+        "slots": whole_number(facts, "max_num_seqs") or whole_number(facts, "decode_batch_per_rank") or None,
         "memory_fraction": fraction,
-        "context": whole(facts, "max_model_len") or None,
+        "context": whole_number(facts, "max_model_len") or None,
         "waits": Waits(
-            poll=whole(facts, "poll_interval_steps") or 1,
-            batch=whole(facts, "batch_wait_steps") or 0,
+            poll=whole_number(facts, "poll_interval_steps") or 1,
+            batch=whole_number(facts, "batch_wait_steps") or 0,
             fill=number(facts, "batch_wait_fill") or 0.0,
-            balance=whole(facts, "attention_dp_balance_steps") or 0,
+            balance=whole_number(facts, "attention_dp_balance_steps") or 0,
         ),
-        "system_prompt": whole(facts, "shared_system_prompt_tokens") or 0,
-        "system_prompts": whole(facts, "distinct_system_prompts") or 1,
-        "users": whole(facts, "users_per_system_prompt") or 1,
+        "system_prompt": whole_number(facts, "shared_system_prompt_tokens") or 0,
+        "system_prompts": whole_number(facts, "distinct_system_prompts") or 1,
+        "users": whole_number(facts, "users_per_system_prompt") or 1,
         "timeout": number(facts, "timeout_s"),
     }
 
@@ -512,13 +512,13 @@ _PLAIN = {
 """Columns whose figure has no statistic and needs no conversion."""
 
 
-def measured(facts: Mapping[str, str]) -> Measured:
+def measured_values(facts: Mapping[str, str]) -> Measured:
     """What the facts say was measured. Raises ``Unusable`` for what is no number above zero.
 
     A latency without a statistic in its name has that of ``statistic``. The headline is the mean where one is stated,
     else the first statistic that is.
     """
-    named = given(facts, "statistic") or "mean"
+    named = text_of(facts, "statistic") or "mean"
     if named not in STATISTICS:
         raise Unusable(f"statistic is {named!r}, not one of {', '.join(STATISTICS)}")
     found: dict[tuple[str, str], float] = {}
@@ -548,16 +548,16 @@ def row_of(where: str, facts: Facts, supplied: Mapping[str, str], cells: dict[st
     for name, value in supplied.items():
         if name not in INPUTS:
             raise UsageError(f"{name} is no input of a measured row", hint=f"known: {', '.join(INPUTS)}")
-        own = given(filled, name)
+        own = text_of(filled, name)
         if own is None:
             filled[name] = value
         elif not _alike(name, own, value):
             opposed.append(f"{name} {own}, not {value}")
     shown = facts if cells is None else cells
     result = Measured()
-    other, told = scripted(filled)
+    other, told = script_facts(filled)
     try:
-        result = measured(filled)
+        result = measured_values(filled)
         run, notes = interpret({**filled, **other})
     except Unusable as error:
         return Row(where=where, cells=shown, run=None, measured=result, refused=str(error))
@@ -576,7 +576,7 @@ def _alike(name: str, one: str, other: str) -> bool:
     """Whether a fact of a file and one of the command line say the same: names, numbers, or words."""
     kind = {"model": "models", "gpu": "hardware"}.get(name)
     if kind is not None:
-        return filed(kind, one) == filed(kind, other)
+        return catalogue_name(kind, one) == catalogue_name(kind, other)
     if name == "engine_version" and release_order(one) is not None:
         return release_order(one) == release_order(other)
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from inferplan.catalog.assemble import load_anchor
 from inferplan.errors import InferplanError, NotFiniteError
-from inferplan.estimate.anchoring import anchored
+from inferplan.estimate.anchoring import with_anchor
 from inferplan.fields import Switch, Text, Whole, ask
 from inferplan.serving.options import MOST_PROCESSES
 from inferplan.validation.deploy import deployment_of
@@ -55,7 +55,7 @@ def price_alike(rows: Sequence[Row], pricing: Pricing) -> list[Scored]:
     try:
         deployment, notes = deployment_of(run, pricing.calibration, pricing.ideal)
         if pricing.anchor is not None:
-            deployment = anchored(deployment, load_anchor(pricing.anchor), pricing.anchor)
+            deployment = with_anchor(deployment, load_anchor(pricing.anchor), pricing.anchor)
         found = predict_run(run, deployment)
         scored = [for_row(found, deployment, run, row.measured, (*row.notes, *notes)) for row in rows]
     except NotFiniteError:

@@ -15,7 +15,7 @@ from inferplan.estimate.memory import Footprint
 from inferplan.files import LARGEST_SPEC, read_text
 from inferplan.serving.flags import with_flags
 from inferplan.validation.deploy import deployment_of
-from inferplan.validation.predict import flags_of
+from inferplan.validation.predict import row_flags
 from inferplan.validation.rows import Facts, Run, Unusable, interpret
 
 GIB = 2.0**30
@@ -111,7 +111,7 @@ def is_startup_log(text: str) -> bool:
     return any(pattern.search(text) for values in (_VLLM_VALUES, _SGLANG_VALUES) for pattern, _ in values.values())
 
 
-def parse(text: str) -> Startup:
+def parse_log(text: str) -> Startup:
     """What a log says. Raises ``ValueError`` when none of the known lines is in it."""
     for engine, values, facts in (("sglang", _SGLANG_VALUES, _SGLANG_FACTS), ("vllm", _VLLM_VALUES, _VLLM_FACTS)):
         logged = {name: _number(match) * scale for name, (p, scale) in values.items() if (match := p.search(text))}
@@ -130,7 +130,7 @@ def _number(match: re.Match[str]) -> float:
     return float(_group(match))
 
 
-def read_log(path: Path, supplied: Mapping[str, str]) -> tuple[Run, Startup]:
+def read_startup_log(path: Path, supplied: Mapping[str, str]) -> tuple[Run, Startup]:
     """A log and the run it belongs to; ``supplied`` fills what the log does not say.
 
     Raises ``InputFileError`` for a log without its lines, or without what is needed to predict them.
@@ -140,7 +140,7 @@ def read_log(path: Path, supplied: Mapping[str, str]) -> tuple[Run, Startup]:
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
     try:
-        startup = parse(text)
+        startup = parse_log(text)
         facts = {"isl": "1", "osl": "1", "concurrency": "1", "tp": "1", "precision": "native"}
         facts |= {name: value for name, value in {**supplied, **startup.facts}.items() if value}
         run, _ = interpret(facts)
@@ -149,10 +149,10 @@ def read_log(path: Path, supplied: Mapping[str, str]) -> tuple[Run, Startup]:
     return run, startup
 
 
-def compare(run: Run, startup: Startup) -> list[Line]:
+def compare_with_log(run: Run, startup: Startup) -> list[Line]:
     """Predicted against logged, for each quantity in the log."""
     deployment, _ = deployment_of(run)
-    deployment = with_flags(deployment, flags_of(run))
+    deployment = with_flags(deployment, row_flags(run))
     length = run.context or deployment.model.max_context
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=float(length or 4096))
     predicted: dict[str, tuple[str, float]] = {

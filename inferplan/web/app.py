@@ -16,14 +16,14 @@ from starlette.exceptions import HTTPException
 
 from inferplan import __version__
 from inferplan.errors import InferplanError, UsageError
-from inferplan.web.body import parsed
+from inferplan.web.body import parse_body
 from inferplan.web.folder import Folder
 from inferplan.web.guard import Guard
 from inferplan.web.jobs import KINDS, Job, Jobs
-from inferplan.web.pricing import Answer, Pricing, too_busy
+from inferplan.web.pricing import Answer, PricingProcesses, too_busy
 from inferplan.web.schemas import describe
-from inferplan.web.tasks import error_record, refused
-from inferplan.web.worker import Setting
+from inferplan.web.tasks import error_record, error_reply
+from inferplan.web.worker import WorkerSetting
 
 STATIC = Path(__file__).with_name("static")
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
@@ -31,12 +31,12 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; f
 _BETWEEN_EVENTS = 0.2
 
 
-class Server:
+class WebServer:
     """What the routes share: processes, jobs, the folder, and the catalogue once it was asked for."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: WorkerSetting) -> None:
         self.setting, self.folder = setting, Folder(root=setting.folder, limits=setting.limits)
-        self.pricing, self.jobs = Pricing(setting), Jobs(setting)
+        self.pricing, self.jobs = PricingProcesses(setting), Jobs(setting)
         self._catalogue: asyncio.Task[Answer] | None = None
 
     @asynccontextmanager
@@ -66,7 +66,7 @@ class Server:
 
     async def body(self, request: Request) -> dict[str, Any]:
         """The body of a request. Raises ``InferplanError`` for what is no JSON, or names files outside the folder."""
-        body = parsed(await request.body(), self.setting.limits)
+        body = parse_body(await request.body(), self.setting.limits)
         self.folder.require_inside(body)
         return body
 
@@ -82,14 +82,14 @@ def reply(answer: Answer) -> Response:
     return Response(body, status, media_type=kind)
 
 
-def failed(status: int, error: InferplanError) -> JSONResponse:
+def error_response(status: int, error: InferplanError) -> JSONResponse:
     """An error with a status of its own."""
     return JSONResponse(error_record(error), status)
 
 
-def make_app(setting: Setting, own: Iterable[str] = ()) -> FastAPI:
+def make_app(setting: WorkerSetting, own: Iterable[str] = ()) -> FastAPI:
     """The application. own: names of this server beside ``localhost`` and its addresses."""
-    server = Server(setting)
+    server = WebServer(setting)
     app = FastAPI(
         title="inferplan", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=server.life
     )
@@ -102,7 +102,7 @@ def make_app(setting: Setting, own: Iterable[str] = ()) -> FastAPI:
     return app
 
 
-def _answers(app: FastAPI, server: Server) -> None:
+def _answers(app: FastAPI, server: WebServer) -> None:
     """What is answered at once."""
 
     @app.get("/api/catalog")
@@ -118,7 +118,7 @@ def _answers(app: FastAPI, server: Server) -> None:
         answered(name)
 
 
-def _jobs(app: FastAPI, server: Server) -> None:
+def _jobs(app: FastAPI, server: WebServer) -> None:
     """What takes longer."""
 
     @app.post("/api/jobs")
@@ -156,7 +156,7 @@ def _jobs(app: FastAPI, server: Server) -> None:
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-def _find(server: Server, name: str) -> Job:
+def _find(server: WebServer, name: str) -> Job:
     job = server.jobs.find(name)
     if job is None:
         raise HTTPException(404, f"no job {name[:40]!r}")
@@ -177,7 +177,7 @@ async def _events(job: Job) -> AsyncIterator[str]:
         await asyncio.sleep(_BETWEEN_EVENTS)
 
 
-def _page(app: FastAPI, server: Server) -> None:
+def _page(app: FastAPI, server: WebServer) -> None:
     """The page itself, and the description of the API."""
 
     @app.get("/api/openapi.json")
@@ -199,12 +199,12 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(InferplanError)
     async def said(_: Request, error: InferplanError) -> Response:
-        answer = refused(error)
+        answer = error_reply(error)
         return JSONResponse(answer.content, answer.status)
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
-        response = failed(error.status_code, UsageError(str(error.detail)))
+        response = error_response(error.status_code, UsageError(str(error.detail)))
         response.headers.update(error.headers or {})
         return response
 
@@ -212,4 +212,4 @@ def _errors(app: FastAPI) -> None:
     async def bug(_: Request, error: Exception) -> Response:
         found = InferplanError(f"a bug in inferplan: {type(error).__name__}: {error}")
         found.exit_code = 1
-        return failed(500, found)
+        return error_response(500, found)

@@ -10,7 +10,7 @@ from inferplan.web.commands import Commands, Options
 from inferplan.work.parallel import Parallelism
 
 if TYPE_CHECKING:  # plans are made by jobs alone
-    from inferplan.planning.option import Option
+    from inferplan.planning.option import PlanOption
     from inferplan.planning.plan import Plan
 
 _DEGREES = ("tp", "pp", "ep", "dp", "cp")
@@ -69,18 +69,18 @@ def plan_behind(plan: Plan, commands: Commands) -> dict[str, Any]:
     }
 
 
-def _bills(option: Option) -> list[dict[str, Any]]:
+def _bills(option: PlanOption) -> list[dict[str, Any]]:
     """What is bought, prompts' accelerators first where they are apart; empty without a price."""
     return [{**bill_record(bill), "per_hour": bill.per_hour} for bill in option.purchases]
 
 
 def _replica(plan: Plan) -> dict[str, Any] | None:
     """One replica (of pools apart, what decodes) as options of an estimate, at the mean lengths."""
-    from inferplan.reports.plan_record import deployment_record
+    from inferplan.reports.plan_record import launch_record
 
     option, demand = plan.option, plan.question.demand
     parallel, request = option.deployment.parallel, option.request
-    if deployment_record(plan)["options"] or option.speculation.length or parallel.spread_dense or parallel.redundant:
+    if launch_record(plan)["options"] or option.speculation.length or parallel.spread_dense or parallel.redundant:
         return None
     lengths = {"prompt": round(demand.prompt.average)}
     if not option.deployment.model.encodes:

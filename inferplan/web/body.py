@@ -9,7 +9,7 @@ from inferplan.errors import UsageError
 from inferplan.web.limits import Limits
 
 
-def parsed(body: bytes, limits: Limits) -> dict[str, Any]:
+def parse_body(body: bytes, limits: Limits) -> dict[str, Any]:
     """The object that a body holds. Raises ``UsageError`` for anything else, NaN and keys given twice among it."""
     try:
         _require_shallow(body, limits.depth)

@@ -29,7 +29,7 @@ HEADERS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal(Exception):
+class RefusedRequest(Exception):
     """An answer in place of the route's: a status and why."""
 
     status: int
@@ -60,16 +60,20 @@ def known_host(text: str, own: Iterable[str]) -> bool:
 
 
 def require_own(scope: Scope, headers: Mapping[str, str], own: Iterable[str]) -> None:
-    """Raise :class:`Refusal` for a request that another site's page has made, other than a link to the page."""
+    """Raise :class:`RefusedRequest` for a request that another site's page has made, other than a link to the page."""
     host = headers.get("host", "")
     if not known_host(host, own):
-        raise Refusal(status=403, what=f"{host[:80]!r} is no name of this server", hint="inferplan web --host NAME")
+        raise RefusedRequest(
+            status=403, what=f"{host[:80]!r} is no name of this server", hint="inferplan web --host NAME"
+        )
     origin = headers.get("origin")
     if origin is not None and origin.lower().partition("://")[2] != host.lower():
-        raise Refusal(status=403, what="this server answers its own page only", hint="no other site may ask it")
+        raise RefusedRequest(status=403, what="this server answers its own page only", hint="no other site may ask it")
     followed = scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not followed:
-        raise Refusal(status=403, what="this server answers its own page only", hint="open its address by itself")
+        raise RefusedRequest(
+            status=403, what="this server answers its own page only", hint="open its address by itself"
+        )
 
 
 class Guard:
@@ -93,7 +97,7 @@ class Guard:
         try:
             require_own(scope, headers, self.own)
             body = await self._body(scope["method"], headers, receive)
-        except Refusal as refusal:
+        except RefusedRequest as refusal:
             await _refuse(refusal, answer)
             return
         given = False
@@ -108,17 +112,21 @@ class Guard:
         await self.app(scope, once, answer)
 
     async def _body(self, method: str, headers: Mapping[str, str], receive: Receive) -> bytes:
-        """The whole body. Raises :class:`Refusal` when it is too large, too slow, or not said to be JSON."""
+        """The whole body. Raises :class:`RefusedRequest` when it is too large, too slow, or not said to be JSON."""
         length = headers.get("content-length", "0")
         if length.isdecimal() and (len(length) > 18 or int(length) > self.limits.body):
-            raise Refusal(status=413, what=f"a body of {length} bytes", hint=f"{self.limits.body} at most")
+            raise RefusedRequest(status=413, what=f"a body of {length} bytes", hint=f"{self.limits.body} at most")
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 body = await self._read(receive)
         except TimeoutError:
-            raise Refusal(status=408, what=f"the request took longer than {self.limits.body_seconds:g} s") from None
+            raise RefusedRequest(
+                status=408, what=f"the request took longer than {self.limits.body_seconds:g} s"
+            ) from None
         if method == "POST" and headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refusal(status=415, what="a body that is not application/json", hint="Content-Type: application/json")
+            raise RefusedRequest(
+                status=415, what="a body that is not application/json", hint="Content-Type: application/json"
+            )
         return body
 
     async def _read(self, receive: Receive) -> bytes:
@@ -126,10 +134,10 @@ class Guard:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Refusal(status=400, what="the request was cut off")
+                raise RefusedRequest(status=400, what="the request was cut off")
             body += bytes(message.get("body", b""))
             if len(body) > self.limits.body:
-                raise Refusal(status=413, what="the body is too large", hint=f"{self.limits.body} bytes at most")
+                raise RefusedRequest(status=413, what="the body is too large", hint=f"{self.limits.body} bytes at most")
             if not message.get("more_body"):
                 return body
 
@@ -140,7 +148,7 @@ class Guard:
         return [*found.items(), *((name.encode(), value.encode()) for name, value in HEADERS.items())]
 
 
-async def _refuse(refusal: Refusal, send: Send) -> None:
+async def _refuse(refusal: RefusedRequest, send: Send) -> None:
     body = json.dumps(error_record(UsageError(refusal.what, hint=refusal.hint))).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if refusal.status in (408, 413):

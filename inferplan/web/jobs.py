@@ -10,7 +10,7 @@ from typing import Any
 
 from inferplan.errors import UsageError
 from inferplan.web.tasks import error_record
-from inferplan.web.worker import Process, Setting
+from inferplan.web.worker import WorkerProcess, WorkerSetting
 
 KINDS = ("simulate", "plan")
 
@@ -18,13 +18,13 @@ KINDS = ("simulate", "plan")
 class Job:
     """One simulation or plan, and the process that runs it."""
 
-    def __init__(self, kind: str, options: Mapping[str, Any], setting: Setting) -> None:
+    def __init__(self, kind: str, options: Mapping[str, Any], setting: WorkerSetting) -> None:
         self.id, self.kind, self.options = secrets.token_hex(8), kind, dict(options)
         self.state, self.progress = "running", {"done": 0, "total": None, "text": ""}
         self.found: dict[str, Any] = {}
         self._limit, self._started = setting.limits.job_seconds, time.monotonic()
         self._lock = threading.Lock()
-        self.process = Process(setting)
+        self.process = WorkerProcess(setting)
         self.process.pipe.send(("job", {"kind": kind, "options": self.options}))
         threading.Thread(target=self._follow, daemon=True).start()
 
@@ -73,7 +73,7 @@ class Job:
 class Jobs:
     """The jobs that run, and the last ones that did."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: WorkerSetting) -> None:
         self.setting = setting
         self._all: dict[str, Job] = {}
         self._lock = threading.Lock()

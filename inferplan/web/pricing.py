@@ -9,7 +9,7 @@ from typing import Any
 
 from inferplan.errors import UsageError
 from inferplan.web.tasks import error_record
-from inferplan.web.worker import Process, Setting
+from inferplan.web.worker import WorkerProcess, WorkerSetting
 
 Answer = tuple[int, str, bytes | dict[str, Any]]
 """Status, kind, content."""
@@ -20,14 +20,14 @@ def too_busy(what: str, status: int = 503) -> Answer:
     return status, "application/json", error_record(UsageError(what, hint="ask again in a moment"))
 
 
-class Pricing:
+class PricingProcesses:
     """The processes that stay. ``start`` and ``stop`` belong to the server's life."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: WorkerSetting) -> None:
         self.setting = setting
         self._threads = ThreadPoolExecutor(setting.limits.pricing + 1, "pricing")
-        self._free: asyncio.Queue[Process | None] = asyncio.Queue()
-        self._all: set[Process] = set()
+        self._free: asyncio.Queue[WorkerProcess | None] = asyncio.Queue()
+        self._all: set[WorkerProcess] = set()
         self._waiting = 0
 
     async def start(self) -> None:
@@ -63,7 +63,7 @@ class Pricing:
         finally:
             asked.add_done_callback(lambda _: self._free.put_nowait(process if process in self._all else None))
 
-    def _ask(self, process: Process, question: str, body: Mapping[str, Any], seconds: float) -> Answer:
+    def _ask(self, process: WorkerProcess, question: str, body: Mapping[str, Any], seconds: float) -> Answer:
         try:
             return process.ask(question, body, seconds)
         except TimeoutError:
@@ -73,11 +73,11 @@ class Pricing:
             self._end(process)
             return too_busy("this needs more than the server gives to a request")
 
-    def _fresh(self) -> Process:
-        process = Process(self.setting)
+    def _fresh(self) -> WorkerProcess:
+        process = WorkerProcess(self.setting)
         self._all.add(process)
         return process
 
-    def _end(self, process: Process) -> None:
+    def _end(self, process: WorkerProcess) -> None:
         self._all.discard(process)
         process.end()

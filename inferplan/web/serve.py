@@ -20,7 +20,7 @@ from inferplan.errors import InputFileError, UsageError
 from inferplan.web.app import make_app
 from inferplan.web.commands import Commands
 from inferplan.web.limits import LIMITS, Limits
-from inferplan.web.worker import Setting
+from inferplan.web.worker import WorkerSetting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +82,14 @@ def serve(place: Place, commands: Commands, ready: Callable[[str], None]) -> Non
     signal.signal(signal.SIGTERM, _leave)
     with tempfile.TemporaryDirectory(prefix="inferplan-web-") if place.folder is None else nullcontext() as nothing:
         folder = Path(place.folder or nothing or "").resolve()
-        setting = Setting(folder=folder, commands=commands, limits=place.limits)
+        setting = WorkerSetting(folder=folder, commands=commands, limits=place.limits)
         with listening(place.host, place.port) as door:
             name = f"[{place.host}]" if ":" in place.host else place.host
             ready(f"http://{name}:{door.getsockname()[1]}/")
             _server(setting, place.host).run(sockets=[door])
 
 
-def _server(setting: Setting, host: str) -> uvicorn.Server:
+def _server(setting: WorkerSetting, host: str) -> uvicorn.Server:
     settings = uvicorn.Config(
         make_app(setting, own=[host.lower()]),
         log_level="warning",

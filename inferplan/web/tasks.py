@@ -15,7 +15,7 @@ from inferplan.web.catalogue import catalogue_record
 from inferplan.web.commands import Answered, Commands, Progress
 from inferplan.web.limits import Limits
 from inferplan.web.python_text import python_text
-from inferplan.web.view import cost, curves, view_record
+from inferplan.web.view import cost_view, curves, view_record
 
 STATUS = {1: 500, 2: 400, 3: 409, 4: 404, 5: 503, 6: 409}
 """Exit code of the command line to status of HTTP."""
@@ -26,7 +26,7 @@ EXPORTS = ("csv", "json", "markdown", "python", "command")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
+class ProcessReply:
     """What a process of the server answers: ``content`` is JSON's, or text where ``kind`` says so."""
 
     content: Any
@@ -40,9 +40,9 @@ def error_record(error: InferplanError) -> dict[str, Any]:
     return {"error": {**words, "exit_code": error.exit_code}}
 
 
-def refused(error: InferplanError) -> Reply:
+def error_reply(error: InferplanError) -> ProcessReply:
     """An error as an answer."""
-    return Reply(content=error_record(error), status=STATUS.get(error.exit_code, 400))
+    return ProcessReply(content=error_record(error), status=STATUS.get(error.exit_code, 400))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,26 +52,26 @@ class Desk:
     commands: Commands
     limits: Limits
 
-    def answer(self, question: str, body: Mapping[str, Any]) -> Reply:
+    def answer(self, question: str, body: Mapping[str, Any]) -> ProcessReply:
         """The answer to one of :data:`QUESTIONS`; never raises."""
         try:
             return QUESTIONS[question](self, body)
         except InferplanError as error:
-            return refused(error)
+            return error_reply(error)
         except RecursionError:
-            return refused(UsageError("a request nested too deep"))
+            return error_reply(UsageError("a request nested too deep"))
         except MemoryError:
-            return refused(UsageError("this needs more memory than the server gives to a request"))
+            return error_reply(UsageError("this needs more memory than the server gives to a request"))
 
-    def catalogue(self, _: Mapping[str, Any]) -> Reply:
+    def catalogue(self, _: Mapping[str, Any]) -> ProcessReply:
         """What can be chosen."""
-        return Reply(content=plain(catalogue_record(self.commands.prices({}))))
+        return ProcessReply(content=plain(catalogue_record(self.commands.prices({}))))
 
-    def view(self, body: Mapping[str, Any]) -> Reply:
+    def view(self, body: Mapping[str, Any]) -> ProcessReply:
         """One deployment under one static batch, as the page draws it."""
-        return Reply(content=plain(self._view(body)))
+        return ProcessReply(content=plain(self._view(body)))
 
-    def compare(self, body: Mapping[str, Any]) -> Reply:
+    def compare(self, body: Mapping[str, Any]) -> ProcessReply:
         """Several of them, without their operators; one that cannot be has its error instead."""
         _require_keys(body, {"views"})
         views = body.get("views")
@@ -85,14 +85,14 @@ class Desk:
                 found.append(view)
             except InferplanError as error:
                 found.append(error_record(error))
-        return Reply(content=plain(found))
+        return ProcessReply(content=plain(found))
 
     def _view(self, body: Mapping[str, Any]) -> dict[str, Any]:
         points = self._points(body)
         answered, estimate = self._estimate(body)
         report, request = answered.report, answered.request
         assert report is not None and request is not None
-        priced = cost(estimate, self.commands.prices({key: body[key] for key in PRICES if key in body}))
+        priced = cost_view(estimate, self.commands.prices({key: body[key] for key in PRICES if key in body}))
         return {
             "command": answered.command,
             "python": None if hasattr(estimate, "techniques") else python_text(request, estimate.load),
@@ -115,16 +115,16 @@ class Desk:
         assert isinstance(report.of, Estimate)
         return answered, report.of
 
-    def fit(self, body: Mapping[str, Any]) -> Reply:
+    def fit(self, body: Mapping[str, Any]) -> ProcessReply:
         """The record of ``inferplan fit``, and the view behind each of its rows."""
         answered = self.commands.run("fit", body)
         report = _report(answered)
         content = {"command": answered.command, **_record(report)}
         if isinstance(report.of, Fits):
             content["views"] = fit_views(str(body["model"]), report.of)
-        return Reply(content=content)
+        return ProcessReply(content=content)
 
-    def explain(self, body: Mapping[str, Any]) -> Reply:
+    def explain(self, body: Mapping[str, Any]) -> ProcessReply:
         """Where one number of a view comes from."""
         _require_keys(body, {"view", "term"})
         view = _mapping("view", body.get("view"))
@@ -132,9 +132,9 @@ class Desk:
         answered = self.commands.run("explain", {"number": body.get("term"), **options})
         report = _report(answered)
         lines = render(report, "table").rstrip("\n").split("\n")
-        return Reply(content={"command": answered.command, "lines": lines, **_record(report)})
+        return ProcessReply(content={"command": answered.command, "lines": lines, **_record(report)})
 
-    def export(self, body: Mapping[str, Any]) -> Reply:
+    def export(self, body: Mapping[str, Any]) -> ProcessReply:
         """A view as a file: the curves as CSV, the estimate as the command line prints it, or what asks the same."""
         _require_keys(body, {"view", "format"})
         style, view = body.get("format"), _mapping("view", body.get("view"))
@@ -145,16 +145,16 @@ class Desk:
         answered, estimate = self._estimate(view)
         report = _report(answered)
         if style == "csv":
-            return Reply(content=_csv(curves(estimate, points)), kind="text/csv")
+            return ProcessReply(content=_csv(curves(estimate, points)), kind="text/csv")
         if style == "python":
             assert answered.request is not None
             text = None if hasattr(estimate, "techniques") else python_text(answered.request, estimate.load)
             if text is None:
                 raise UsageError("inferplan.estimate_batch does not take this load", hint="format: command")
-            return Reply(content=text, kind="text/x-python")
+            return ProcessReply(content=text, kind="text/x-python")
         text = f"{answered.command}\n" if style == "command" else render(report, style)
         kind = {"json": "application/json", "markdown": "text/markdown"}.get(style, "text/plain")
-        return Reply(content=text, kind=kind)
+        return ProcessReply(content=text, kind=kind)
 
     def job(self, kind: str, options: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         """A simulation or a plan: ``result``, ``error`` or both, and of a plan the ``page`` to send on."""
@@ -171,7 +171,7 @@ class Desk:
         return found
 
 
-QUESTIONS: dict[str, Callable[[Desk, Mapping[str, Any]], Reply]] = {
+QUESTIONS: dict[str, Callable[[Desk, Mapping[str, Any]], ProcessReply]] = {
     "catalog": Desk.catalogue,
     "view": Desk.view,
     "compare": Desk.compare,

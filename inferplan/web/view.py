@@ -46,7 +46,7 @@ def memory(estimate: Estimate) -> list[dict[str, Any]]:
     ]
 
 
-def roofline(estimate: Estimate) -> dict[str, Any]:
+def roofline_view(estimate: Estimate) -> dict[str, Any]:
     """The roofs of one device, and the operators of both phases under them."""
     deployment = estimate.deployment
     hardware, found = deployment.hardware, phases(estimate)
@@ -60,11 +60,11 @@ def roofline(estimate: Estimate) -> dict[str, Any]:
         "roofs": [
             {"math": math, "peak_flop_per_s": hardware.peak_of(math), "ridge": hardware.ridge(math)} for math in maths
         ],
-        "operators": [row for name, phase in found.items() for row in operators(name, phase)],
+        "operators": [row for name, phase in found.items() for row in operator_rows(name, phase)],
     }
 
 
-def operators(name: str, phase: Phase) -> list[dict[str, Any]]:
+def operator_rows(name: str, phase: Phase) -> list[dict[str, Any]]:
     """The operators of a step by name, in its order; their times add up to the step's.
 
     Intensity and FLOP/s are those of all runs together on one device; what binds and the basis are those of the longest
@@ -112,7 +112,7 @@ def batches(largest: int, points: int) -> Array:
     return found
 
 
-def largest_batch(estimate: Estimate) -> int:
+def most_sequences(estimate: Estimate) -> int:
     """The most sequences that memory holds and the engine runs at once."""
     deployment = estimate.deployment
     slots = deployment.engine.defaults.tier(deployment.hardware).max_sequences * deployment.parallel.dp
@@ -121,7 +121,7 @@ def largest_batch(estimate: Estimate) -> int:
 
 def curves(estimate: Estimate, points: int) -> dict[str, Any]:
     """The batch against latencies and throughput, from 1 to the largest, or to the one asked for if that is more."""
-    largest = largest_batch(estimate)
+    largest = most_sequences(estimate)
     batch = batches(max(largest, int(estimate.load.batch)), points)
     grid = replace(estimate, load=replace(estimate.load, batch=batch))
     decodes = not estimate.deployment.model.encodes and bool(np.all(grid.load.output > 1))
@@ -163,7 +163,7 @@ class Priced:
     why: str = ""
 
 
-def cost(estimate: Estimate, prices: PriceBook) -> Priced:
+def cost_view(estimate: Estimate, prices: PriceBook) -> Priced:
     """The batch again and again, all of the time, as ``inferplan cost --batch`` has it."""
     hardware, parallel = estimate.deployment.hardware, estimate.deployment.parallel
     try:
@@ -199,7 +199,7 @@ def view_record(estimate: Estimate, record: dict[str, Any], points: int) -> dict
         "memory": memory(estimate),
         "memory_total_bytes": float(np.max(estimate.footprint.total)),
         "memory_usable_bytes": estimate.footprint.usable,
-        "roofline": roofline(estimate),
+        "roofline": roofline_view(estimate),
         "curves": curves(estimate, points),
         "band": known,
         "band_why": band_note(estimate),

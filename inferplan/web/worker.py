@@ -19,7 +19,7 @@ from inferplan.errors import InferplanError, UsageError
 from inferplan.web.commands import Commands
 from inferplan.web.confine import confine
 from inferplan.web.limits import Limits
-from inferplan.web.tasks import Desk, Reply, refused
+from inferplan.web.tasks import Desk, ProcessReply, error_reply
 
 _BETWEEN_NEWS = 0.1
 """Seconds between what a job says of its progress, at least."""
@@ -27,7 +27,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class WorkerSetting:
     """What a process is started with: the folder that it works in, and the command line."""
 
     folder: Path
@@ -35,10 +35,10 @@ class Setting:
     limits: Limits
 
 
-class Process:
+class WorkerProcess:
     """One process of the server and the pipe to it."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: WorkerSetting) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(theirs, setting), daemon=True)
         self._process.start()
@@ -84,7 +84,7 @@ class Process:
         self._process.join()  # the pipe is left open: whoever reads it hears that it has ended
 
 
-def _serve(pipe: Connection, setting: Setting) -> None:
+def _serve(pipe: Connection, setting: WorkerSetting) -> None:
     """The body of a process: answers questions until the pipe is closed."""
     _prepare(setting)
     pipe.send("ready")
@@ -102,11 +102,11 @@ def _serve(pipe: Connection, setting: Setting) -> None:
         pipe.send((reply.status, reply.kind, content.encode("utf-8")))
 
 
-def _answer(desk: Desk, question: str, body: Mapping[str, Any]) -> Reply:
+def _answer(desk: Desk, question: str, body: Mapping[str, Any]) -> ProcessReply:
     try:
         return desk.answer(question, body)
     except Exception as error:
-        return refused(_bug(error))
+        return error_reply(_bug(error))
 
 
 def _job(desk: Desk, body: Mapping[str, Any], pipe: Connection) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _job(desk: Desk, body: Mapping[str, Any], pipe: Connection) -> dict[str, Any
     try:
         return desk.job(body["kind"], body["options"], progress)
     except Exception as error:
-        found: dict[str, Any] = refused(_bug(error)).content
+        found: dict[str, Any] = error_reply(_bug(error)).content
         return found
 
 
@@ -133,7 +133,7 @@ def _bug(error: Exception) -> InferplanError:
     return found
 
 
-def _prepare(setting: Setting) -> None:
+def _prepare(setting: WorkerSetting) -> None:
     """Go to the folder; no network, no further processes, no more memory than allowed; end when the server has."""
     if hasattr(os, "setpgrp"):
         os.setpgrp()

@@ -20,7 +20,7 @@ import numpy as np
 from inferplan.affine import affine, dense
 from inferplan.units import Num
 from inferplan.work.formats import Format, arithmetic
-from inferplan.work.routes import reached, route
+from inferplan.work.routes import chance_reached, route
 from inferplan.work.step import WIDE
 
 
@@ -211,12 +211,12 @@ class Op:
         return other
 
     @property
-    def run(self) -> Run:
+    def run(self) -> OperatorRun:
         """What one run is, whatever its name and count: operators with the same objects in every other field make
         the same."""
         kind: Any = type(self)
         held = _of_a_run(kind)(self)
-        run = Run((kind, *map(id, held)))
+        run = OperatorRun((kind, *map(id, held)))
         run.held = held
         return run
 
@@ -236,7 +236,7 @@ class Op:
         return self.math or "any"
 
 
-class Run(tuple[object, ...]):
+class OperatorRun(tuple[object, ...]):
     """The class of an operator and where the objects of its fields lie, which it keeps: no other object comes there."""
 
     held: tuple[object, ...]
@@ -795,11 +795,11 @@ class Exchange(Wired):
 
     Each of ``group`` ranks sends ``tokens`` of ``width`` elements; each token has ``top_k`` of ``experts``, which lie
     evenly in ``parts`` expert groups of ``group/parts`` ranks that share each expert. A token crosses once for each
-    domain that holds one of its experts (:func:`inferplan.work.routes.reached`), and in low-latency mode once for each
-    of its experts: DeepSeek-V3 (2412.19437) section 3.2.2; DeepEP README. groups, top_groups: group-limited routing.
-    balanced: a token's experts are dealt over the ranks as evenly as they can be. blocks: thread blocks that carry it
-    in normal mode. mean_share: tokens of the mean rank over those of this one, which has most. crowding: rows of the
-    rank that receives most over those of the mean one. All wait for who sends most and who receives most,
+    domain that holds one of its experts (:func:`inferplan.work.routes.chance_reached`), and in low-latency mode once
+    for each of its experts: DeepSeek-V3 (2412.19437) section 3.2.2; DeepEP README. groups, top_groups: group-limited
+    routing. balanced: a token's experts are dealt over the ranks as evenly as they can be. blocks: thread blocks that
+    carry it in normal mode. mean_share: tokens of the mean rank over those of this one, which has most. crowding: rows
+    of the rank that receives most over those of the mean one. All wait for who sends most and who receives most,
     ``max(1, crowding*mean_share)`` times these tokens; a domain gets one copy of every token at most.
     """
 
@@ -854,7 +854,7 @@ class Exchange(Wired):
         share = max(ranks / self.group, 1.0 / self.parts)
         if self.balanced:
             return min(1.0, self.top_k * share)
-        return reached(self.experts, self.top_k, share, self.groups, self.top_groups)
+        return chance_reached(self.experts, self.top_k, share, self.groups, self.top_groups)
 
     @property
     def kernel(self) -> str:

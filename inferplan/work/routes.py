@@ -39,7 +39,7 @@ def route(pattern: str, sizes: Sequence[float], reduces: Sequence[bool]) -> tupl
     )
 
 
-def missed(experts: float, top_k: int, held: float) -> float:
+def chance_missed(experts: float, top_k: int, held: float) -> float:
     """The chance that none of ``top_k`` of ``experts``, drawn without replacement, is among ``held`` of them.
 
     ``C(experts - held, top_k)/C(experts, top_k)`` as a product, so that ``held`` need not be whole.
@@ -47,7 +47,7 @@ def missed(experts: float, top_k: int, held: float) -> float:
     return prod(max(experts - held - i, 0.0) / (experts - i) for i in range(top_k))
 
 
-def reached(experts: int, top_k: int, share: float, groups: int = 1, top_groups: int = 1) -> float:
+def chance_reached(experts: int, top_k: int, share: float, groups: int = 1, top_groups: int = 1) -> float:
     """The chance that a token has an expert in a part of the network that holds ``share`` of them, popular alike.
 
     With ``groups``, a token's experts come from ``top_groups`` of so many equal groups (DeepSeek-V3, 2412.19437,
@@ -55,15 +55,17 @@ def reached(experts: int, top_k: int, share: float, groups: int = 1, top_groups:
     interpolated.
     """
     if groups == top_groups:
-        return 1.0 - missed(experts, top_k, experts * share)
+        return 1.0 - chance_missed(experts, top_k, experts * share)
     held, each = share * groups, experts / groups
     allowed = each * top_groups
     if held < 1.0:
-        return top_groups / groups * (1.0 - missed(allowed, top_k, each * held))
+        return top_groups / groups * (1.0 - chance_missed(allowed, top_k, each * held))
 
     def of(whole: int) -> float:
         chances = [
-            comb(whole, chosen) * comb(groups - whole, top_groups - chosen) * missed(allowed, top_k, chosen * each)
+            comb(whole, chosen)
+            * comb(groups - whole, top_groups - chosen)
+            * chance_missed(allowed, top_k, chosen * each)
             for chosen in range(min(whole, top_groups) + 1)
         ]
         return 1.0 - sum(chances) / comb(groups, top_groups)

@@ -9,7 +9,7 @@ largest of the ranks, not the mean:
 
 with binomial ``X_rank`` (:func:`at_most`) of the rank's own mean and variance. Popular experts lie anywhere: the
 product is averaged over fixed shuffles. Slots beyond the experts hold copies of the most popular ones, packed as the
-load balancers of engines do (:func:`balanced`).
+load balancers of engines do (:func:`balance_experts`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Routing:
     models for which none was measured. even: every rank gets the mean, as under a perfect balance (an ideal device, and
     sums of work over all ranks). unforeseen: of the skew the share that belongs to the prompts of a step, which no
     balancer of copies knows; many decodes are many texts. in_order: copies are those of the first experts, whatever
-    their popularity (:func:`in_order`).
+    their popularity (:func:`place_in_order`).
     """
 
     asked: float | None = None
@@ -60,7 +60,7 @@ class Routing:
 UNIFORM = Routing()
 
 
-def touched(experts: int, top_k: float, tokens: Num) -> Num:
+def distinct_experts_uniform(experts: int, top_k: float, tokens: Num) -> Num:
     """Distinct experts that ``tokens`` tokens reach under uniform routing: ``E*(1 - (1 - k/E)^T)``."""
     reached: Num = experts * -np.expm1(tokens * np.log1p(-min(top_k / experts, 1.0 - 1e-15)))
     return reached
@@ -92,10 +92,10 @@ def _chances(weights: Array, top_k: float) -> Array:
         certain += above
 
 
-def reached(experts: int, top_k: float, tokens: Num, skew: float = 0.0) -> Num:
+def distinct_experts(experts: int, top_k: float, tokens: Num, skew: float = 0.0) -> Num:
     """Distinct experts that ``tokens`` tokens reach: ``sum(1 - (1 - p_e)^T)``."""
     if skew == 0.0:
-        return touched(experts, top_k, tokens)
+        return distinct_experts_uniform(experts, top_k, tokens)
     return _read(dense(tokens), _touched_of_all(experts, top_k, skew), flat=True)
 
 
@@ -211,9 +211,9 @@ def busiest(
     (:func:`unforeseen_chances`).
     """
     if not redundant:
-        return in_order(experts, top_k, ranks, 0, skew)
+        return place_in_order(experts, top_k, ranks, 0, skew)
     known = np.array(popularity(experts, top_k, skew * (1.0 - unforeseen**2) ** 0.5))
-    slots, copies = balanced(known, ranks, redundant)
+    slots, copies = balance_experts(known, ranks, redundant)
     draws = range(_STEPS) if unforeseen and skew else ()
     own, generator = skew * unforeseen * _deviates(experts), np.random.default_rng(0)
     steps = [unforeseen_chances(known, top_k, generator.permutation(own)) for _ in draws]
@@ -221,7 +221,7 @@ def busiest(
 
 
 @lru_cache(maxsize=256)
-def in_order(experts: int, top_k: float, ranks: int, redundant: int = 0, skew: float = 0.0) -> Busiest:
+def place_in_order(experts: int, top_k: float, ranks: int, redundant: int = 0, skew: float = 0.0) -> Busiest:
     """The busiest of ``ranks`` that hold experts in their order, then those from the first on again, whatever their
     popularity: engines without a balancer. An expert's rows are spread over its copies.
 
@@ -256,7 +256,7 @@ def unforeseen_chances(known: Array, top_k: float, deviations: Array) -> Array:
     return chances
 
 
-def balanced(chances: Array, ranks: int, redundant: int) -> tuple[Array, Array]:
+def balance_experts(chances: Array, ranks: int, redundant: int) -> tuple[Array, Array]:
     """The expert in each slot of each rank, of shape (ranks, slots of a rank), and the copies of each expert.
 
     DeepSeek's balancer (github.com/deepseek-ai/EPLB, ``replicate_experts`` and ``balanced_packing``): one copy more of

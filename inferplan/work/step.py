@@ -66,7 +66,7 @@ class Step:
         return self.sequences if self.logits is None else self.logits
 
 
-def stacked(steps: Sequence[Step]) -> Step | None:
+def stack_steps(steps: Sequence[Step]) -> Step | None:
     """Steps of the same segments as one, along a first axis of its own; ``None`` where they are no grids.
 
     What all of them agree on has length 1 along it, or stays the single number that it is.

@@ -70,12 +70,12 @@ def measure(name: str) -> dict[str, float]:
 
 def journal(structures: int) -> tuple[float, float, int]:
     """CPU seconds of writing a journal of so many structures and of resuming from it; its bytes."""
-    from inferplan.answers.sweep import Execution, Grid, run, sweep
+    from inferplan.answers.sweep import Execution, Grid, structure_rows, sweep
     from inferplan.catalog.assemble import Request
 
     base = Request(model="llama-3.1-70b", gpu="h100-sxm")
     grid = Grid(base=base, structure={"replicas": list(range(1, structures + 1))}, batch=range(1, 501))
-    priced = run(grid.tasks()[0])
+    priced = structure_rows(grid.tasks()[0])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal"
         seconds = []

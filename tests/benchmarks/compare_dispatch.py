@@ -20,7 +20,7 @@ from inferplan.catalog.files import load_hardware
 from inferplan.estimate.roofline import price
 from inferplan.units import Array
 from inferplan.work.ops import Exchange
-from inferplan.work.routes import reached
+from inferplan.work.routes import chance_reached
 from tools.fitting.tables import exchanges
 from tools.fitting.tables.read import EXCHANGES, _frame, _records
 
@@ -124,7 +124,7 @@ def published() -> None:
                 op = exchanges.deepep(row, direction, mode)
                 seconds = figure * 1e-6
                 if mode == "normal":
-                    chance = reached(256, 8, 1 / nodes, op.groups, op.top_groups)
+                    chance = chance_reached(256, 8, 1 / nodes, op.groups, op.top_groups)
                     seconds = op.tokens * op.width * op.format.width * nodes * chance / (figure * 1e9)
                 predicted = float(price(op, hardware, calibration).time)
                 line(op.kernel, str(nodes), f"{seconds * 1e6:.0f} us", f"{predicted * 1e6:.0f} us")

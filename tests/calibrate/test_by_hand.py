@@ -23,7 +23,7 @@ from calibrate.shapes import operand_bytes
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Fit
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.estimate.load import widened
+from inferplan.estimate.load import combine_bands
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Copy, GroupedMatmul, Matmul
 from tools.fitting.serving import extra_band
@@ -316,7 +316,9 @@ def test_kernels_that_are_too_wide_are_cut_to_a_share() -> None:
     found = extra_band(wide, ratios)
     assert found.added == (1.0, 1.0) and found.kernels == (0.0, pytest.approx(0.25, abs=2e-3))
     assert extra_band(wide, ratios, np.array([1 / 6] * 3 + [1.0] * 17)).kernels == (0.0, 0.0)
-    assert widened((1.0, float(np.exp(2.0))), found.added, found.kernels) == pytest.approx((1.0, np.exp(0.5)), rel=5e-3)
+    assert combine_bands((1.0, float(np.exp(2.0))), found.added, found.kernels) == pytest.approx(
+        (1.0, np.exp(0.5)), rel=5e-3
+    )
 
 
 def test_common_constants_are_fitted_to_the_rows_of_every_device() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from inferplan.catalog.files import load_hardware, read_yaml, validate
 from inferplan.cli import main
-from inferplan.cli.calibrate import Duration, Share
+from inferplan.cli.calibrate import Duration, ShareType
 from inferplan.devices.constants import Calibration
 from tests.cases import for_each
 
@@ -75,7 +75,7 @@ def test_what_cannot_run_is_one_message(
 
 
 def test_durations_and_shares() -> None:
-    duration, share = Duration(), Share()
+    duration, share = Duration(), ShareType()
     assert [duration.convert(text, None, None) for text in ("90s", "5m", "8m30s", "1.5m")] == [90, 300, 510, 90]
     assert [share.convert(text, None, None) for text in ("20%", "0.2")] == [0.2, 0.2]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.units import Array
-from inferplan.work.routing import Routing, at_most, busiest, in_order, popularity, reached
+from inferplan.work.routing import Routing, at_most, busiest, distinct_experts, place_in_order, popularity
 from tests.cases import for_each
 
 
@@ -52,7 +52,7 @@ def test_busiest_rank_of_skewed_routing_is_that_of_draws(experts: int, top_k: in
 def test_copies_in_order_by_hand() -> None:
     """256 experts and copies of the first 32 on 8 ranks of 36 slots: the first holds experts 0 to 35, 32 of them with
     half of their rows, the next six 36 whole ones, the last 252 to 255 and the copies. The mean is 32 experts' rows."""
-    even = in_order(256, 8, 8, 32)
+    even = place_in_order(256, 8, 8, 32)
     assert even.chances[0].sum(axis=1) * 256 / 8 == pytest.approx([20.0, *[36.0] * 6, 20.0])
     assert even.rows(1e6) == pytest.approx(1e6 * 36 / 32, rel=5e-3)
 
@@ -62,7 +62,7 @@ def test_copies_in_order_are_those_of_draws() -> None:
     counts = drawn(256, 8, 256, 300, skew=0.8)
     first = np.random.default_rng(1).binomial(counts[:, :32].astype(int), 0.5)
     slots = np.concatenate([first, counts[:, 32:], counts[:, :32] - first], axis=1).reshape(300, 8, 36)
-    found = in_order(256, 8, 8, 32, skew=0.8)
+    found = place_in_order(256, 8, 8, 32, skew=0.8)
     assert found.rows(256.0) == pytest.approx(slots.sum(axis=2).max(axis=1).mean(), rel=0.05)
     assert found.touched(256.0) == pytest.approx((slots > 0).sum(axis=2).max(axis=1).mean(), rel=0.02)
 
@@ -70,7 +70,7 @@ def test_copies_in_order_are_those_of_draws() -> None:
 def test_experts_reached_under_skew_are_those_of_draws() -> None:
     for tokens in (4, 64, 512):
         counts = drawn(256, 8, tokens, 200, skew=1.0)
-        assert reached(256, 8, float(tokens), 1.0) == pytest.approx((counts > 0).sum(axis=1).mean(), rel=0.03)
+        assert distinct_experts(256, 8, float(tokens), 1.0) == pytest.approx((counts > 0).sum(axis=1).mean(), rel=0.03)
 
 
 def test_busiest_of_two_experts_by_hand() -> None:
@@ -112,7 +112,7 @@ def test_laws_of_the_busiest_rank(router: tuple[int, int, int], skew: float, cop
     assert np.all(np.diff(rows) >= 0) and np.all(np.diff(distinct) >= -1e-9)
     assert np.all(distinct <= (experts + redundant) / ranks + 1e-6)
     assert np.all(distinct <= rows + 1e-6)
-    assert np.all(distinct >= reached(experts, top_k, tokens, skew) / ranks * (1 - 0.02))
+    assert np.all(distinct >= distinct_experts(experts, top_k, tokens, skew) / ranks * (1 - 0.02))
 
 
 @settings(deadline=None)

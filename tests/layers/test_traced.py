@@ -16,7 +16,7 @@ from inferplan.estimate.graph import build
 from inferplan.models.huggingface.emit import to_yaml
 from inferplan.models.layers import LayerContext, parse_layer
 from inferplan.models.layers.traced import MONOMIALS, value
-from inferplan.models.spec import ModelSpec, uncounted
+from inferplan.models.spec import ModelSpec, uncounted_notes
 from inferplan.work.formats import uniform
 from inferplan.work.ops import Attention, GroupedMatmul
 from inferplan.work.parallel import Parallelism
@@ -118,7 +118,7 @@ def test_counts_and_cache() -> None:
     assert model.parameters["active"] == 3 * (96 * 64 + 8 * 32 * 64 // 4 + 64) + 2 * 100 * 64
     assert (model.kv_elements_per_token, model.kv_elements_per_token_beyond_windows) == (96, 0)
     assert model.state_elements_per_sequence == 36
-    assert uncounted(model) == ["traced: by hand"]
+    assert uncounted_notes(model) == ["traced: by hand"]
 
 
 def test_nothing_is_added_to_what_was_recorded() -> None:

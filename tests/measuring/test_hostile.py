@@ -15,7 +15,7 @@ import pytest
 
 from inferplan.errors import UsageError
 from inferplan.measuring.address import Key, address_of
-from inferplan.measuring.prompts import Sizing
+from inferplan.measuring.prompts import PromptSizing
 from tests.cases import for_each
 from tests.measuring.wire import Request, answer, event, read_request, served
 
@@ -143,7 +143,7 @@ def test_counts_that_cannot_be_right_make_a_row_suspect(
 
 
 def test_prompts_stay_as_long_as_asked_whatever_is_counted_later() -> None:
-    sizing = Sizing()
+    sizing = PromptSizing()
     for words, tokens in ((48, 99), (384, 771), (126, 1), (9999, 1)):
         sizing.learn(words, tokens)
     assert sizing.words(256) <= 1024, "four words a token at the most"

@@ -21,9 +21,9 @@ import pytest
 
 from inferplan.cli import main
 from inferplan.measuring.address import Key, address_of
-from inferplan.measuring.figures import figures
+from inferplan.measuring.figures import load_figures
 from inferplan.measuring.loads import Bounds, LoadChoice
-from inferplan.measuring.session import Session, Settings, measure, start
+from inferplan.measuring.session import MeasuringSettings, Session, measure, start
 from inferplan.validation.anchor import anchor_of, load_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.run import Pricing, price_rows
@@ -39,7 +39,7 @@ SMALL = ["--lengths", "64,128,256", "--concurrency", "2", "--prompt", "128", "--
 
 
 def run(server: StandIn, **changes: Any) -> Session:
-    settings = Settings(**{"address": address_of(server.url), "choice": QUICK, "warmup": 1, **changes})
+    settings = MeasuringSettings(**{"address": address_of(server.url), "choice": QUICK, "warmup": 1, **changes})
     session = start(settings)
     asyncio.run(measure(session, lambda *_: None))
     return session
@@ -69,7 +69,7 @@ def test_it_recovers_the_timings_of_the_server(api: Any) -> None:
             break
     assert worst(session, server) < 0.02
     assert [len(one.good) for one in session.loads] == [3, 3, 8]
-    found = [figures(one) for one in session.loads]
+    found = [load_figures(one) for one in session.loads]
     single, longer, crowd = (one for one in found if one is not None)
     for one, load in ((single, 64), (longer, 512), (crowd, 128)):
         assert one.osl == 16  # as the server counts, not as pieces came
@@ -86,7 +86,7 @@ def test_gaps_between_single_tokens_are_stated() -> None:
     choice = LoadChoice(lengths=(64,), concurrency=(), output=11, single_requests=1)
     with served(StandIn(counts=True)) as server:
         session = run(server, choice=choice)
-    found, truth = figures(session.loads[0]), server.seen[-1]
+    found, truth = load_figures(session.loads[0]), server.seen[-1]
     assert found is not None
     gaps = [later - earlier for earlier, later in pairwise(truth.written)]
     assert found.pieces == 1.0
@@ -126,7 +126,7 @@ def test_options_that_a_server_refuses_are_left_out(refuses: tuple[str, ...], le
     assert session.dialect is not None
     assert session.dialect.left_out == left_out
     assert [reply.ok for reply in session.loads[0].replies] == [True] * 3
-    found = figures(session.loads[0])
+    found = load_figures(session.loads[0])
     assert found is not None
     assert found.osl == 4  # without usage, too: a reply that ended at the limit has as many as were asked for
 
@@ -143,7 +143,7 @@ def test_outputs_that_the_server_ends_count_as_long_as_they_are() -> None:
     choice = LoadChoice(lengths=(64,), concurrency=(), output=40, single_requests=2)
     with served(StandIn(fast=True, refuses=("ignore_eos",), ends_after=7)) as server:
         session = run(server, choice=choice)
-    found = figures(session.loads[0])
+    found = load_figures(session.loads[0])
     assert found is not None
     assert found.osl == 7
 
@@ -171,7 +171,7 @@ def test_a_request_that_fails_is_counted_and_the_run_goes_on(fault: int | str) -
     assert one.failed[0].error
     assert KEY not in repr(session)
     assert one.suspect == ["1 of 3 requests failed"]
-    found = figures(one)
+    found = load_figures(one)
     assert found is not None
     assert (found.requests, found.failed) == (2, 1)
 

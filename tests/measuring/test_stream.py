@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from inferplan.measuring.client import Reply
-from inferplan.measuring.figures import figures
-from inferplan.measuring.loads import Load
-from inferplan.measuring.prompts import Sizing
+from inferplan.measuring.figures import load_figures
+from inferplan.measuring.loads import UsersLoad
+from inferplan.measuring.prompts import PromptSizing
 from inferplan.measuring.session import MeasuredLoad
-from inferplan.measuring.stream import EventLines, StreamError, Transcript, said
+from inferplan.measuring.stream import EventLines, StreamError, Transcript, error_text
 from tests.cases import for_each
 
 BYTES = 'event: x\r\ndata: {"a": "é"}\r\n\r\n: ping\n\ndata:{"b": 2}\n\nid: 7\ndata: [DONE]\n\n'.encode()
@@ -95,12 +95,12 @@ ERRORS: list[tuple[Any, str]] = [
 
 @for_each(("body", "words"), ERRORS)
 def test_errors_of_several_servers(body: Any, words: str) -> None:
-    assert said(body) == words
+    assert error_text(body) == words
 
 
 def test_words_of_a_prompt_follow_from_two_that_were_counted() -> None:
     """40 words were 65 tokens and 400 words 605: 1.5 tokens a word and 5 of a template; 1000 tokens are 663.3 words."""
-    sizing = Sizing()
+    sizing = PromptSizing()
     assert sizing.words(100) == 100
     sizing.learn(40, 65)
     assert sizing.words(650) == 400
@@ -116,7 +116,7 @@ def test_the_rate_of_a_load_is_from_the_first_request_to_the_last_token() -> Non
         Reply(sent=10.0, ended=14.0, times=(12.0, 13.0, 14.0), prompt=7, output=3),
         Reply(sent=11.0, ended=18.0, times=(14.0, 15.0, 16.0, 17.0, 18.0), prompt=9, output=5),
     ]
-    found = figures(MeasuredLoad(load=Load(users=2, requests=2, prompt=8, output=4), replies=replies))
+    found = load_figures(MeasuredLoad(load=UsersLoad(users=2, requests=2, prompt=8, output=4), replies=replies))
     assert found is not None
     assert found.rate == 1.0
     assert (found.isl, found.osl, found.requests) == (8.0, 4.0, 2)

@@ -30,7 +30,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo
-from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic, Subagents
+from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraffic, Subagents
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 from tests.cli.conftest import Run, run
@@ -47,7 +47,7 @@ AGENT = Agent(
     system=128,
     first=fixed(64),
     output=fixed(10),
-    tool=Reply(prompt=fixed(54), time=ThinkTime(mean=5.0)),
+    tool=NextCall(prompt=fixed(54), time=ThinkTime(mean=5.0)),
 )
 KIND = SessionKind(name="one", share=1.0, agent=AGENT)
 LOAD = SessionTraffic(kinds=(KIND,), arrivals=OpenLoop(rate=2.0))
@@ -125,7 +125,7 @@ BUSY = Agent(
     system=1024,
     first=fixed(1500),
     output=fixed(60),
-    tool=Reply(prompt=fixed(600), time=ThinkTime(kind="exponential", mean=2.0)),
+    tool=NextCall(prompt=fixed(600), time=ThinkTime(kind="exponential", mean=2.0)),
 )
 RATE, UTILISATION = 12.0, 0.8
 BUSY_LOAD = SessionTraffic(

@@ -16,14 +16,14 @@ import inferplan
 from inferplan import api
 from inferplan.answers.cost import CostAsked
 from inferplan.answers.fit import FitAsked
-from inferplan.answers.recipe import Load
+from inferplan.answers.recipe import UsersAtATime
 from inferplan.answers.sweep import STRUCTURE
 from inferplan.arguments import Count, Few, Seconds, Watts
 from inferplan.catalog.assemble import Request
 from inferplan.cli.validate import _SUPPLIED as supplied
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
-from inferplan.fields import Option, Quantity, Whole, declared
+from inferplan.fields import Option, Quantity, Whole, option_fields
 from inferplan.reports.emit import EmitAsked
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
@@ -86,7 +86,7 @@ def test_keyword_options_take_what_the_options_of_their_fields_take() -> None:
         (api.EmitOptions, (EmitAsked,)),
     ):
         hints = get_type_hints(options, include_extras=True)
-        asked = {name: option for kind in kinds for name, option in declared(kind).items() if name not in other}
+        asked = {name: option for kind in kinds for name, option in option_fields(kind).items() if name not in other}
         for name, option in asked.items():
             key = name if name in hints else option.key
             found[f"{options.__name__}.{key}"] = hints[key], TAKEN[kind_of(option)]
@@ -113,7 +113,7 @@ def test_keyword_options_are_the_fields_they_set() -> None:
         "ideal",
         "jobs",
     }
-    assert keys(api.RecipeLoad) == {field.name for field in fields(Load)}
+    assert keys(api.RecipeLoad) == {field.name for field in fields(UsersAtATime)}
 
 
 def test_no_public_name_hides_a_module() -> None:

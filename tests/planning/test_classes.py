@@ -12,7 +12,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.classes import load_classes
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
-from inferplan.planning.demand import Demand, mixed, ruling, screened_by
+from inferplan.planning.demand import Demand, lengths_of_classes, ruling, screened_by
 from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -43,7 +43,7 @@ LONG = TrafficClass(
 
 def asked(*classes: TrafficClass, queue: QueueOrder = "fcfs", rate: float = RATE) -> Question:
     """One kind of replica, sold singly at 1 USD: the plan is their number."""
-    prompt, output = mixed(classes)
+    prompt, output = lengths_of_classes(classes)
     space = Space(
         base=Request(model="llama-3.1-8b", gpu=""),
         gpus=("h100-sxm",),
@@ -134,7 +134,7 @@ def test_two_equal_classes_are_one() -> None:
 def test_traffic_of_a_demand_has_its_classes(found: Plan) -> None:
     traffic = traffic_of(found.question.demand, found.option)
     assert isinstance(traffic, Traffic) and traffic.classes == (SHORT, LONG)
-    prompt, output = mixed((SHORT, LONG))
+    prompt, output = lengths_of_classes((SHORT, LONG))
     assert prompt.average == pytest.approx(0.85 * 300 + 0.15 * 6000, rel=1e-3)
     assert output.average == pytest.approx(0.85 * 60 + 0.15 * 40, rel=1e-3)
 
@@ -261,7 +261,7 @@ def test_requests_of_classes_share_text_and_think(run: Run, monkeypatch: pytest.
     for more in ("--shared-prefix 320 --thinking-tokens 200", "--samples 2"):
         assert run(*f"{PLAN} --rate 4 {more}".split()).code == 3
     shared, twice = asked_for
-    prompt, output = mixed(shared.classes)
+    prompt, output = lengths_of_classes(shared.classes)
     assert shared.prompt.average == pytest.approx(prompt.average + 320, rel=0.05)
     assert shared.cached in (319, 320) and shared.output.average == pytest.approx(output.average + 201)
     assert (twice.rate, twice.samples) == (8.0, 2)
@@ -272,7 +272,7 @@ def test_a_class_of_messages_makes_the_load_chat() -> None:
     """The file says it of its class chat, and of no other."""
     classes = load_classes("chat-and-batch").classes
     assert {one.name: one.chat for one in classes} == {"chat": True, "batch": False}
-    prompt, output = mixed(classes)
+    prompt, output = lengths_of_classes(classes)
     assert Demand(prompt=prompt, output=output, rate=5.0, classes=classes).of_messages
     quiet = tuple(replace(one, chat=False) for one in classes)
     assert not Demand(prompt=prompt, output=output, rate=5.0, classes=quiet).of_messages

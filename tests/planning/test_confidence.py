@@ -13,7 +13,7 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.bands import quantile, serving_bands, slow_end
 from inferplan.estimate.support import DRAFTS, POOLS
-from inferplan.planning.confidence import AS_PREDICTED, Slowness, slowed, slowness
+from inferplan.planning.confidence import AS_PREDICTED, Slowness, slow_grid, slowness
 from inferplan.planning.demand import Demand
 from inferplan.planning.finalists import carried_over
 from inferplan.planning.grid import axes_for, load_grid
@@ -90,7 +90,7 @@ def test_a_slower_device_in_closed_form() -> None:
     """Every time doubles and TTFT triples, so the rate halves at the same batch."""
     deployment = assemble(Request(model="llama-3.1-8b", gpu="l40s"))
     grid = load_grid(deployment, DEMAND, 95.0, axes_for(deployment, [2048]))
-    slow = slowed(grid, Slowness(2.0, 1.5))
+    slow = slow_grid(grid, Slowness(2.0, 1.5))
     assert np.allclose(slow.rate, grid.rate / 2)
     assert np.allclose(slow.tpot, grid.tpot * 2)
     assert np.allclose(slow.ttft, grid.ttft * 3)

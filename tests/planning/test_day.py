@@ -15,8 +15,8 @@ from inferplan.planning.day import (
     Autoscaler,
     DayAsked,
     PolicyDay,
+    day_requests,
     replicas_for,
-    requests_of,
     scaling_of,
     simulate_day,
 )
@@ -213,12 +213,12 @@ def test_a_day_that_rises_and_falls() -> None:
 
 def test_requests_are_those_of_the_profile() -> None:
     asked = DayAsked(profile=PEAKS, cold_start=ColdStart(rest=1.0), span=1800.0)
-    requests = requests_of(question(), asked)
+    requests = day_requests(question(), asked)
     assert requests.arrival is not None
     counts = np.histogram(requests.arrival, [0, 600, 1200, 1800])[0]
     assert counts == pytest.approx([2400, 12_000, 4800], rel=0.1)
     with pytest.raises(UsageError, match="no request comes"):
-        requests_of(question(), replace(asked, profile=FLAT.scaled(1e-5), span=10.0))
+        day_requests(question(), replace(asked, profile=FLAT.scaled(1e-5), span=10.0))
 
 
 def test_what_a_day_needs() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
-from inferplan.planning.day import Day, DayAsked, PolicyDay, requests_of, simulate_day
-from inferplan.planning.day_work import Work, spread, work_of
-from inferplan.planning.demand import Demand, mixed, screened_by
+from inferplan.planning.day import Day, DayAsked, PolicyDay, day_requests, simulate_day
+from inferplan.planning.day_work import DayWork, spread_mixes, work_of
+from inferplan.planning.demand import Demand, lengths_of_classes, screened_by
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
@@ -52,7 +52,7 @@ def of_mix(profile: Profile, span: float = 900.0, queue: QueueOrder = "priority"
     classes = tuple(
         replace(one, share=share) for one, share in zip((CHAT, BATCH), profile.shares_until(span), strict=True)
     )
-    prompt, output = mixed(classes)
+    prompt, output = lengths_of_classes(classes)
     return Question(
         space=Space(base=REQUEST, gpus=("h100-sxm",)),
         demand=Demand(prompt=prompt, output=output, rate=1.0, classes=classes, queue=queue),
@@ -74,7 +74,7 @@ def test_constant_rates_are_the_load_of_simulate_to_the_last_bit() -> None:
     span, made, waits = 120.0, assemble(REQUEST), {}
     for queue in ("fcfs", "priority", "fair"):
         question = of_mix(flat, span, queue)  # type: ignore[arg-type]
-        requests = requests_of(question, DayAsked(profile=flat, policies=("static",), span=span))
+        requests = day_requests(question, DayAsked(profile=flat, policies=("static",), span=span))
         recipe = Traffic(
             arrivals=OpenLoop(rate=8.0),
             prompt=Lengths(),
@@ -101,7 +101,7 @@ def test_classes_come_at_the_rates_of_the_moment() -> None:
     counts = np.zeros((40, 2, 3))
     for seed in range(40):
         asked = DayAsked(profile=SHIFTS, policies=("static",), span=900.0, seed=seed)
-        requests = requests_of(of_mix(SHIFTS), asked)
+        requests = day_requests(of_mix(SHIFTS), asked)
         for place in range(2):
             counts[seed, place] = np.histogram(requests.arrival[requests.of == place], edges)[0]  # type: ignore[index]
         assert set(requests.prompt[requests.of == 0]) == {256} and set(requests.output[requests.of == 1]) == {64}
@@ -127,11 +127,11 @@ def test_mixes_are_chosen_farthest_first() -> None:
     """By hand: the mean is nearest to 0.5; then 1.0 (0.5 away), 0.0, and 0.7 (0.2 away from 0.5); 0.505 is 0.5."""
     first = np.array([0.5, 0.505, 0.6, 0.7, 1.0, 0.0])
     shares, mean = np.column_stack([first, 1 - first]), np.array([0.52, 0.48])
-    chosen, near, apart = spread(shares, mean, most=4)
+    chosen, near, apart = spread_mixes(shares, mean, most=4)
     assert chosen == [1, 5, 4, 3]
     assert near.tolist() == [0, 0, 0, 3, 2, 1]
     assert apart == pytest.approx(0.095)
-    everything, _, rest = spread(shares, mean, most=6)
+    everything, _, rest = spread_mixes(shares, mean, most=6)
     assert len(everything) == 5 and rest == pytest.approx(0.005)  # 0.5 and 0.505 are one
 
 
@@ -250,7 +250,7 @@ def test_late_by_hand() -> None:
 def test_one_mix_is_simulated_once() -> None:
     flat = replace(SHIFTS, starts=(0.0, 300.0), rates=(8.0, 16.0), of_class=((6.0, 12.0), (2.0, 4.0)))
     work = work_of(REQUEST, assemble(REQUEST), of_mix(flat), flat)
-    assert isinstance(work, Work)
+    assert isinstance(work, DayWork)
     ((mix,), busiest) = work.mixes, work.busiest
     assert mix is busiest and mix.shares == pytest.approx((0.75, 0.25))
     assert work.load.rates == pytest.approx((8 / mix.design.rate, 16 / mix.design.rate))

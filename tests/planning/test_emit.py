@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from inferplan.answers.anchoring import Loads, suggest
+from inferplan.answers.anchoring import AnchorLoads, suggest
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import (
     ENGINES,
@@ -21,12 +21,12 @@ from inferplan.answers.emit import (
     Pools,
     Site,
     base_note,
+    changed_options,
+    checkpoint_needs,
     command,
     command_line,
-    given,
     launch,
     manifest,
-    needed,
     node_note,
     notes,
 )
@@ -39,7 +39,7 @@ from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.engine import EngineFlags, EngineSpec
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.memory import Footprint
-from inferplan.reports.emit import EmitAsked, emitted
+from inferplan.reports.emit import EmitAsked, launch_text
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.spec import Spec
 from inferplan.work.adapters import LoraAsked
@@ -187,7 +187,7 @@ def test_what_the_engine_cannot_make_of_the_checkpoint_needs_another(
     engine: str, changes: dict[str, Any], lacking: str
 ) -> None:
     started = launch(request(engine, **changes), context=2048)
-    assert lacking in (needed(started) or "")
+    assert lacking in (checkpoint_needs(started) or "")
     with pytest.raises(UsageError, match="the checkpoint must hold") as refused:
         command(started)
     assert "--checkpoint ORG/NAME" in refused.value.hint
@@ -362,7 +362,7 @@ def test_slurm_starts_tensorrt_llm_on_every_node() -> None:
     assert words[-2:] == ["--host", "0.0.0.0"]
     with pytest.raises(UsageError, match="16 devices, more than the 8 of one node"):
         command(wide)
-    found = suggest([wide.request], Loads((4,), (512,), (64,)), 1)
+    found = suggest([wide.request], AnchorLoads((4,), (512,), (64,)), 1)
     assert str(found.runs[0].server).startswith("srun --nodes 2 ")
 
 
@@ -615,14 +615,14 @@ def test_an_option_that_no_engine_knows_is_refused() -> None:
         kv_offload: int = 0
 
     asked = Tomorrow(model="llama-3.1-8b", gpu="h100-sxm", kv_offload=8)
-    assert given(asked)["kv_offload"] == 8
+    assert changed_options(asked)["kv_offload"] == 8
     for name, engine in ENGINES.items():
         started = replace(
             launch(Request(model="llama-3.1-8b", gpu="h100-sxm", engine=name), context=1024), request=asked
         )
         with pytest.raises(UsageError, match="no flag for this: kv offload"):
             refuse_untaken(started, engine.takes)
-    assert given(Request(model="a", gpu="b", roles=(("kv", "fp8"),), ideal=True)) == {
+    assert changed_options(Request(model="a", gpu="b", roles=(("kv", "fp8"),), ideal=True)) == {
         "model": "a",
         "gpu": "b",
         "roles.kv": "fp8",
@@ -753,7 +753,7 @@ def test_a_text_stays_a_text_in_yaml_of_both_versions() -> None:
         "~",
         "1:30",
     ):
-        printed = str(emitted("k8s", request(), EmitAsked(image=text, cache_claim=text)))
+        printed = str(launch_text("k8s", request(), EmitAsked(image=text, cache_claim=text)))
         workload = next(iter(yaml.safe_load_all(printed)))
         pod = workload["spec"]["template"]["spec"]
         held = [pod["containers"][0]["image"], *(v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"][1:2])]

@@ -16,7 +16,7 @@ from inferplan.answers.emit.vllm import _KV_OF_VERSION
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.devices.engine import EngineFlags
-from inferplan.reports.emit import EmitAsked, emitted
+from inferplan.reports.emit import EmitAsked, launch_text
 from inferplan.reports.plan_file import Planned
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
@@ -288,11 +288,11 @@ def test_a_queue_that_an_engine_has_no_option_for_is_said() -> None:
     """vLLM has priorities; nobody has fair queues, and of SGLang's priorities nothing is known here."""
     for engine, queue, flag in (("vllm", "priority", True), ("vllm", "fair", False), ("sglang", "priority", False)):
         planned = Planned(name="p", request=asked(engine), context=4096, pools=None, drafting=None, queue=queue)  # type: ignore[arg-type]
-        made = emitted(engine, planned, EmitAsked())
+        made = launch_text(engine, planned, EmitAsked())
         assert ("--scheduling-policy priority" in made.text) is flag
         (note,) = (note for note in made.notes if "--queue" in note or "--scheduling-policy" in note)
         assert ("send each request with the priority" in note) is flag
-    plain = emitted(
+    plain = launch_text(
         "vllm", Planned(name="p", request=asked("vllm"), context=4096, pools=None, drafting=None), EmitAsked()
     )
     assert "--scheduling-policy" not in f"{plain.text} {plain.notes}"

@@ -16,7 +16,7 @@ from inferplan.cli import cli
 from inferplan.errors import InfeasibleError, InferplanError, SpecError, UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
-from inferplan.planning.adapters import Loads, slot_wait, with_loads
+from inferplan.planning.adapters import AdapterLoads, slot_wait, with_loads
 from inferplan.planning.demand import Demand, demand_of_trace
 from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
@@ -26,7 +26,7 @@ from inferplan.planning.space import Space
 from inferplan.planning.verify import traffic_of, verify
 from inferplan.reports.plan_figures import launch_line
 from inferplan.reports.plan_file import planned_of
-from inferplan.reports.plan_record import candidate_record, deployment_record
+from inferplan.reports.plan_record import candidate_record, launch_record
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.result import adapters_found
@@ -240,7 +240,7 @@ def test_with_a_slot_for_each_they_are_loaded_once() -> None:
 
 def test_the_file_of_a_plan_says_its_adapters(found: Plan) -> None:
     slots = candidate_record(found, found.best)["max_loras"]
-    record = json.loads(json.dumps({"plan": {"deployment": deployment_record(found)}}))
+    record = json.loads(json.dumps({"plan": {"deployment": launch_record(found)}}))
     assert planned_of(record, "plan.json").request.lora == LoraAsked(rank=16, slots=slots)
     options = record["plan"]["deployment"]["options"]
     options["lora.modules"] = "q,v"
@@ -269,7 +269,7 @@ def test_a_load_holds_up_every_stage() -> None:
     """Half of the prompts miss, 2 s each, 0.3 of them a round: 0.3 s a round, in those that hold prompts."""
     served = plain(parallel=Parallelism(pp=2))
     rounds = loaded_rounds(served, Decodes(np.array([4.0]), 60.0), PromptLoad(np.array([0.3]), 50.0, 0.0), 256.0)
-    late = with_loads(rounds, Loads(missed=0.5, seconds=2.0), np.array([0.3]))
+    late = with_loads(rounds, AdapterLoads(missed=0.5, seconds=2.0), np.array([0.3]))
     more = 0.3 / np.asarray(rounds.held.share)
     assert late.own.passage - rounds.own.passage == pytest.approx(more)
     assert late.own.interval - rounds.own.interval == pytest.approx(more)

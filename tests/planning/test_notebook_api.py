@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import inferplan
 from inferplan.cli import cli
 from inferplan.errors import InfeasibleError, InferplanError, InputFileError, UsageError
-from inferplan.reports.progress import counted
+from inferplan.reports.progress import progress_counter
 from inferplan.table import SCHEMA_VERSION, plain
 from tests.cases import for_each
 
@@ -292,7 +292,7 @@ def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     monkeypatch.setattr("inferplan.reports.progress._PAUSE", -1.0)
-    with counted("runs", 4) as progress:
+    with progress_counter("runs", 4) as progress:
         assert progress is not None
         progress(2)
     assert shown == [
@@ -301,7 +301,7 @@ def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
         "",
     ]
     shown.clear()
-    with counted("runs", 4, wanted=False) as silent:
+    with progress_counter("runs", 4, wanted=False) as silent:
         assert silent is None
     assert not shown
 

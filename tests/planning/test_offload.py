@@ -31,7 +31,7 @@ from inferplan.planning.verify import verify
 from inferplan.reports.plan_figures import launch_line
 from inferplan.reports.plan_file import planned_of
 from inferplan.reports.plan_notes import host_lines
-from inferplan.reports.plan_record import candidate_record, deployment_record
+from inferplan.reports.plan_record import candidate_record, launch_record
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
@@ -147,7 +147,7 @@ def test_the_plan_says_its_host(found: Plan) -> None:
     assert candidate_record(found, found.best)["on_host"] == [
         f"up to {size * 2**30 / 1e9:.2f} GB of the layers of each in the memory of epyc-9654"
     ]
-    record = json.loads(json.dumps({"plan": {"deployment": deployment_record(found)}}))
+    record = json.loads(json.dumps({"plan": {"deployment": launch_record(found)}}))
     assert planned_of(record, "plan.json").request.offload == found.option.request.offload
     record["plan"]["deployment"]["options"]["offload.host"] = 3
     with pytest.raises(SpecError):

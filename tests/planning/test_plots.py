@@ -49,13 +49,13 @@ def curves() -> list[plots.Curve]:
 
 
 FIGURES = {
-    "roofline": plots.roofline,
+    "roofline": plots.roofline_figure,
     "operators": plots.time_by_operator,
     "memory": lambda result: plots.memory_stack({"one": result.footprint, "two": result.footprint}),
     "kv": lambda _: plots.kv_context([load_model("llama-3.1-8b"), load_model("gemma-3-27b")]),
     "tradeoff": lambda _: plots.tradeoff(curves(), "t", 0.04),
     "rate": lambda _: plots.against_rate(curves(), "t", 0.5),
-    "frontier": lambda _: plots.frontier(curves(), (2, 0.02), "t"),
+    "frontier": lambda _: plots.frontier_figure(curves(), (2, 0.02), "t"),
     "waterfall": lambda _: plots.waterfall([("base", 1.0), ("fp8", 1.6), ("draft", 1.2)], "t", "tokens/s"),
     "timeline": lambda _: plots.timeline({"queue": ([0, 1, 2], [0, 3, 1]), "KV": ([0, 2], [0.1, 0.9])}, "t"),
 }
@@ -74,7 +74,7 @@ def test_every_picture_is_drawn_in_every_format(name: str, suffix: str, tmp_path
 
 
 def test_an_svg_stands_inside_html(result: Estimate) -> None:
-    text = plots.svg(plots.roofline(result))
+    text = plots.svg(plots.roofline_figure(result))
     assert text.startswith("<svg")
     assert "http://" not in text.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""

@@ -7,14 +7,14 @@ import math
 
 import pytest
 
-from inferplan.answers.recipe import Load, Recipe, cross_layer, grouped, multi_head, recipe
+from inferplan.answers.recipe import Recipe, UsersAtATime, cross_layer, multi_head, recipe, with_query_groups
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_model
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.traffic.requests import Lengths
 from tests.cases import for_each
 
-LOAD = Load(users=64, prompt=512.0, output=Lengths(kind="lognormal", mean=128, spread=0.6), reserved=2048)
+LOAD = UsersAtATime(users=64, prompt=512.0, output=Lengths(kind="lognormal", mean=128, spread=0.6), reserved=2048)
 H100 = Request(model="llama-3.1-8b", gpu="h100-sxm")
 
 
@@ -51,7 +51,7 @@ def test_the_order_changes_the_steps_and_not_the_whole(made: Recipe) -> None:
 
 
 def test_static_batches_wait_for_the_longest_output() -> None:
-    fixed = Load(users=64, prompt=512.0, output=Lengths(mean=128), reserved=2048)
+    fixed = UsersAtATime(users=64, prompt=512.0, output=Lengths(mean=128), reserved=2048)
     even = recipe(H100, "static,bf16", ["continuous-batching"], fixed).total
     uneven = recipe(H100, "static,bf16", ["continuous-batching"], LOAD).total
     assert uneven > 1.5 * even
@@ -65,7 +65,7 @@ def test_counterfactuals_change_the_cache_and_little_else() -> None:
     assert cross_layer(llama).kv_elements_per_token == llama.kv_elements_per_token // 2
     assert len(multi_head(llama).sequence) == len(llama.sequence)
     older = load_model("llama-2-7b")
-    assert grouped(older).kv_elements_per_token == older.kv_elements_per_token // 8
+    assert with_query_groups(older).kv_elements_per_token == older.kv_elements_per_token // 8
     grown = multi_head(llama).parameters["total"] - llama.parameters["total"]
     assert grown == 32 * 2 * 24 * 128 * 4096  # 24 more KV heads of 128, keys and values, in each of 32 layers
     latent = load_model("deepseek-v3")
@@ -75,7 +75,7 @@ def test_counterfactuals_change_the_cache_and_little_else() -> None:
 
 
 def test_without_a_cache_everything_is_computed_again() -> None:
-    small = Load(users=4, prompt=256.0, output=Lengths(mean=64), reserved=2048)
+    small = UsersAtATime(users=4, prompt=256.0, output=Lengths(mean=64), reserved=2048)
     total = recipe(H100, "static,bf16", ["kv-cache"], small).total
     assert total > 3
 
@@ -87,7 +87,7 @@ def test_latency_and_throughput_can_part_ways() -> None:
 
 
 def test_a_draft_is_priced() -> None:
-    few = Load(users=1, prompt=256.0, output=Lengths(mean=128), reserved=2048)
+    few = UsersAtATime(users=1, prompt=256.0, output=Lengths(mean=128), reserved=2048)
     words = ["speculative:draft=llama-3.2-1b:length=4:acceptance=0.8"]
     assert recipe(H100, "continuous,bf16", words, few).total > 1.2
     never = ["speculative:draft=llama-3.2-1b:length=4:acceptance=0.0"]
@@ -96,7 +96,7 @@ def test_a_draft_is_priced() -> None:
 
 def test_free_drafts_only_widen_the_step() -> None:
     """All of three drafts accepted: four tokens from a step that reads the same weights, at most 4 times as fast."""
-    few = Load(users=1, prompt=256.0, output=Lengths(mean=128), reserved=2048)
+    few = UsersAtATime(users=1, prompt=256.0, output=Lengths(mean=128), reserved=2048)
     free = recipe(H100, "continuous,bf16", ["speculative:draft=free:length=3:acceptance=1"], few).total
     paid = recipe(H100, "continuous,bf16", ["speculative:draft=llama-3.2-1b:length=3:acceptance=1"], few).total
     assert 3 < free <= 4

@@ -13,29 +13,31 @@ from inferplan.catalog.services import SwapSpec
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.machines import Kind
-from inferplan.planning.several import Member, SeveralAsked, SeveralPlan, keeps_own, plan_several, requests_of
+from inferplan.planning.several import Member, SeveralAsked, SeveralPlan, keeps_own, plan_several, stream_requests
 from inferplan.serving.tandem import simulate_tandem
 from inferplan.traffic.requests import Lengths, Slo
-from inferplan.traffic.stages import Stage, scaled
+from inferplan.traffic.stages import ModelStage, scale_rates
 from inferplan.work.parallel import Parallelism
 
 PROMPT, OUTPUT = Lengths(mean=512), Lengths(mean=48)
 PRICES = price_book(stated=("l4=1.00", "h100-sxm=16.00/8"))
 
 
-def member(stage: Stage, gpu: str = "l4", model: str = "llama-3.2-1b", replicas: int | None = None) -> Member:
+def member(stage: ModelStage, gpu: str = "l4", model: str = "llama-3.2-1b", replicas: int | None = None) -> Member:
     request = Request(model=model, gpu=gpu, ideal=True)
     return Member(stage=stage, prompt=PROMPT, request=request, deployment=assemble(request), replicas=replicas)
 
 
-SMALL = Stage(name="small", rate=50.0, prompt=PROMPT, output=OUTPUT, limits=Slo(ttft=0.2, tpot=0.02, percentile=95))
-LARGE = Stage(name="large", rate=6.0, prompt=PROMPT, output=OUTPUT, limits=Slo(ttft=1.0, tpot=0.15, percentile=90))
+SMALL = ModelStage(
+    name="small", rate=50.0, prompt=PROMPT, output=OUTPUT, limits=Slo(ttft=0.2, tpot=0.02, percentile=95)
+)
+LARGE = ModelStage(name="large", rate=6.0, prompt=PROMPT, output=OUTPUT, limits=Slo(ttft=1.0, tpot=0.15, percentile=90))
 WHOLE = Slo(e2el=5.0, percentile=90)
 
 
 def cascade(share: float, answer: Slo = WHOLE, rate: float = 12.0) -> SeveralAsked:
-    first = Stage(name="small", rate=rate, prompt=PROMPT, output=OUTPUT, answer=answer)
-    second = Stage(name="large", after=0, share=share, output=OUTPUT)
+    first = ModelStage(name="small", rate=rate, prompt=PROMPT, output=OUTPUT, answer=answer)
+    second = ModelStage(name="large", after=0, share=share, output=OUTPUT)
     return SeveralAsked(members=(member(first), member(second, model="llama-3.1-8b")), prices=PRICES)
 
 
@@ -46,9 +48,9 @@ def planned(share: float) -> SeveralPlan:
 
 def keeps(asked: SeveralAsked, replicas: tuple[int, ...]) -> bool:
     """Whether a fleet keeps everything at the load over the utilisation, by one simulation of the whole."""
-    stages = scaled(asked.stages, 1 / asked.utilisation)
+    stages = scale_rates(asked.stages, 1 / asked.utilisation)
     served = [one.served(count) for one, count in zip(asked.members, replicas)]
-    run = simulate_tandem(stages, served, requests_of(asked.members, 1 / asked.utilisation), asked.seed)
+    run = simulate_tandem(stages, served, stream_requests(asked.members, 1 / asked.utilisation), asked.seed)
     own = all(keeps_own(one.run, stage) for one, stage in zip(run.asked, stages))
     return own and all(seen.keeps for seen in run.answers.values())
 
@@ -87,7 +89,7 @@ def test_the_break_even_by_hand() -> None:
     plan = planned(0.5)
     (one,) = plan.alone
     asked = cascade(0.5)
-    by_itself = Stage(name="large", rate=12.0, prompt=PROMPT, output=OUTPUT, answer=WHOLE)
+    by_itself = ModelStage(name="large", rate=12.0, prompt=PROMPT, output=OUTPUT, answer=WHOLE)
     alone = plan_several(replace(asked, members=(member(by_itself, model="llama-3.1-8b"),)))
     assert one.replicas == alone.replicas[0]
     assert (one.before, one.cascade, one.cost) == (plan.replicas[0], sum(plan.replicas), alone.replicas[0])

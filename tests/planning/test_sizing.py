@@ -19,20 +19,20 @@ from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.load import StaticLoad
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, LoadGrid
-from inferplan.planning.option import Option, PricedGrid, Sizing, Stream, bill
+from inferplan.planning.option import PlanOption, PricedGrid, Sizing, Stream, bill
 from inferplan.planning.pools import (
     Half,
     Halves,
     TtftLimit,
+    cheapest_pair,
     cheapest_pools,
     decode_pool,
-    frontier,
-    pair,
+    pareto_front,
     prefill_pool,
 )
 from inferplan.planning.question import Question
-from inferplan.planning.search import cheapest_point, in_order, search
-from inferplan.planning.sizing import Simulations, larger
+from inferplan.planning.search import cheapest_point, option_order, search
+from inferplan.planning.sizing import Simulations, next_size
 from inferplan.planning.space import Space
 from inferplan.planning.verify import QUOTED, slots_for, verify
 from inferplan.reports.cost import cost_table
@@ -94,7 +94,7 @@ def asked(**changes: object) -> Question:
     return Question(**(values | changes))  # type: ignore[arg-type]
 
 
-def option(**changes: object) -> Option:
+def option(**changes: object) -> PlanOption:
     values = {
         "request": REQUEST,
         "deployment": assemble(REQUEST),
@@ -112,12 +112,12 @@ def option(**changes: object) -> Option:
         "tariff": TARIFF,
         "cost": 6.0,
     }
-    return Option(**(values | changes))  # type: ignore[arg-type]
+    return PlanOption(**(values | changes))  # type: ignore[arg-type]
 
 
 def test_a_next_size_is_as_much_larger_as_capacities_are_known() -> None:
     """One replica more of up to 33; of 60 two, which is 3 % rounded up."""
-    assert [larger(option(replicas=replicas)).replicas for replicas in (1, 33, 34, 60)] == [2, 34, 36, 62]
+    assert [next_size(option(replicas=replicas)).replicas for replicas in (1, 33, 34, 60)] == [2, 34, 36, 62]
 
 
 @for_each(("utilisation", "replicas"), [(1.0, 4), (0.5, 7), (0.3, 11)])
@@ -202,7 +202,7 @@ def test_two_structures_are_paired_where_each_is_better_at_one() -> None:
     so 3 of 2 GPUs at 0.5, 3 an hour.
     """
     first, second = _half(1, 2.0, 1.0, 0.1), _half(2, 0.5, 0.5, 0.2, "h200-sxm")
-    found = pair(first, second, Stream(DEMAND, P95, Sizing(utilisation=0.8)))
+    found = cheapest_pair(first, second, Stream(DEMAND, P95, Sizing(utilisation=0.8)))
     assert found is not None and found.prompts is not None
     assert found.pools == (5, 3)
     assert found.cost == pytest.approx(5 * 2.0 + 3 * 2 * 0.5)
@@ -225,9 +225,9 @@ def test_what_no_pool_beats_is_paired() -> None:
     """By cost of carrying and of a replica: of one kind C is beaten by A in both, B carries for less but is coarser."""
     a, b, c = _half(1, 2.0, 1.0, 0.1), _half(2, 2.0, 1.0, 0.1), _half(4, 2.0, 1.0, 0.1)
     halves = [Half(a, 10.0, 2.0), Half(b, 8.0, 4.0), Half(c, 9.0, 8.0)]
-    assert [half.priced for half in frontier(halves)] == [a, b]
+    assert [half.priced for half in pareto_front(halves)] == [a, b]
     other = Half(_half(1, 9.0, 1.0, 0.1, "h200-sxm"), 50.0, 9.0)
-    assert other in frontier([*halves, other])  # the only one of its kind
+    assert other in pareto_front([*halves, other])  # the only one of its kind
 
 
 def test_a_pool_for_prompts_holds_one() -> None:
@@ -339,7 +339,7 @@ def test_of_points_that_differ_by_rounding_alone_the_fastest_is_chosen() -> None
     option = cheapest_point(PricedGrid(REQUEST, grid(rate=rate, e2el=speed), TARIFF), Stream(DEMAND, P95, Sizing()))
     assert option is not None and (option.batch, option.budget) == (10, 1000)
     other = replace(option, cost=(option.cost or 0.0) * (1 - 1e-12), e2el=1.1)
-    assert sorted([other, option], key=in_order)[0] is option
+    assert sorted([other, option], key=option_order)[0] is option
 
 
 def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.planning.demand import Demand
-from inferplan.planning.finalists import Entry, cheapest_so_far
+from inferplan.planning.finalists import SizedStructure, cheapest_so_far
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -217,7 +217,7 @@ def test_the_cheapest_that_long_runs_confirm_is_found(structures: list[tuple[int
     """
     asked_for: list[int] = []
 
-    def entry(price: int, short: int, more: int) -> Entry:
+    def entry(price: int, short: int, more: int) -> SizedStructure:
         def sized(size: int) -> Any:
             return SimpleNamespace(replicas=size, cost=price * size, pools=None, bound=0.0, filled=int, sized=sized)
 
@@ -240,7 +240,7 @@ def test_the_cheapest_that_long_runs_confirm_is_found(structures: list[tuple[int
             confirmed=confirmed,
             grows=False,
         )
-        return Entry(sizer=sizer)  # type: ignore[arg-type]
+        return SizedStructure(sizer=sizer)  # type: ignore[arg-type]
 
     entries = [entry(*structure) for structure in structures]
     while (first := cheapest_so_far(entries)) is not None and not first.confirm():

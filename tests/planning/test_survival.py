@@ -15,12 +15,12 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.errors import UsageError
 from inferplan.planning.confidence import Slowness
 from inferplan.planning.demand import Demand
-from inferplan.planning.option import Option, Sizing
+from inferplan.planning.option import PlanOption, Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.redundancy import YEAR, Survive
 from inferplan.planning.space import Space
-from inferplan.planning.survival import smallest, survival
+from inferplan.planning.survival import smallest_survivor, survival
 from inferplan.planning.verify import slots_for, slots_of
 from inferplan.reports.plan_page import screening
 from inferplan.reports.plan_record import plan_record
@@ -55,7 +55,7 @@ def asked(replicas: int | None = 1, seconds: float = RESTART, mtbf: float | None
     return Survive(start=ColdStart(rest=seconds), replicas=replicas, mtbf=mtbf)
 
 
-def option(replicas: int, **changes: object) -> Option:
+def option(replicas: int, **changes: object) -> PlanOption:
     values = {
         "request": REQUEST,
         "deployment": assemble(REQUEST),
@@ -73,7 +73,7 @@ def option(replicas: int, **changes: object) -> Option:
         "tariff": None,
         "cost": None,
     }
-    return Option(**(values | changes))  # type: ignore[arg-type]
+    return PlanOption(**(values | changes))  # type: ignore[arg-type]
 
 
 def by_hand(replicas: int, lost: int, rate: float, runs: int) -> tuple[float, int]:
@@ -109,7 +109,7 @@ def test_the_smallest_fleet_that_survives_is_that_of_a_linear_search() -> None:
             break
     fewest = max(kept)
     assert fewest > 3 and kept[fewest - 1] > LIMIT  # fewer do not do
-    found = smallest(option(2), whom, option)
+    found = smallest_survivor(option(2), whom, option)
     assert found is not None
     chosen, seen = found
     assert chosen.replicas == fewest

@@ -15,7 +15,7 @@ import pytest
 
 from inferplan.answers import journal
 from inferplan.answers import sweep as module
-from inferplan.answers.sweep import Execution, Grid, Sweep, Task, run, save_parquet, sweep
+from inferplan.answers.sweep import Execution, Grid, Sweep, Task, save_parquet, structure_rows, sweep
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.columns import Block
 from inferplan.devices.engine import EngineFlags
@@ -202,7 +202,7 @@ def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> 
         if len(ran) == 5:
             raise KeyboardInterrupt
         ran.append(task)
-        return run(task)
+        return structure_rows(task)
 
     with pytest.raises(KeyboardInterrupt):
         sweep(GRID, Execution(backend="serial", journal=path), counting)
@@ -212,7 +212,7 @@ def test_a_cut_off_sweep_goes_on_where_it_was(tmp_path: Path, result: Sweep) -> 
 
     def recording(task: Task) -> list[Block]:
         again.append(task)
-        return run(task)
+        return structure_rows(task)
 
     resumed = sweep(GRID, Execution(backend="serial", journal=path), recording)
     assert len(again) == len(GRID.tasks()) - 5

@@ -14,7 +14,7 @@ from inferplan.errors import UsageError
 from inferplan.planning import finalists
 from inferplan.planning import verify as verified
 from inferplan.planning.demand import Demand, sharing
-from inferplan.planning.option import Option, Sizing
+from inferplan.planning.option import PlanOption, Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import MOST_CHAINS, Question, chains_of_sizes
 from inferplan.planning.search import search
@@ -24,9 +24,9 @@ from inferplan.planning.verify import SHOWN, Verified, verify
 from inferplan.reports.cost import cost_record
 from inferplan.reports.plan_figures import cost_of
 from inferplan.reports.plan_file import planned_of
-from inferplan.reports.plan_record import deployment_record
+from inferplan.reports.plan_record import launch_record
 from inferplan.reports.plan_tiers import tier_lines, tiers_record, tiers_table
-from inferplan.serving.batch_means import Precision
+from inferplan.serving.batch_means import RunPrecision
 from inferplan.serving.options import Options
 from inferplan.serving.techniques.tiers import CacheTier, TierPrice, parse_sizes
 from inferplan.traffic.conversations import ThinkTime
@@ -59,12 +59,12 @@ def asked(chains: tuple[tuple[CacheTier, ...], ...] = (), **more: Any) -> Questi
 
 
 @pytest.fixture(scope="module")
-def options() -> list[Option]:
+def options() -> list[PlanOption]:
     question = asked()
     return search(question.space, question.stream, question.prices).options
 
 
-def test_a_bill_is_gpus_and_tiers(options: list[Option]) -> None:
+def test_a_bill_is_gpus_and_tiers(options: list[PlanOption]) -> None:
     """3 replicas and a spare one at 2 USD/h are 8; 4 x 20 GB at 0.004 are 0.32; a store of 5 TB at 0.001 is 5 once."""
     store = CacheTier(name="store", capacity=5e12, bandwidth=1e9, shared=True, price=TierPrice(0.001, "USD"))
     tiered = beside([replace(options[0], spare=1)], (HOST, store))[0]
@@ -77,7 +77,7 @@ def test_a_bill_is_gpus_and_tiers(options: list[Option]) -> None:
     assert [one.cost for one in beside(options, ())] == [one.cost for one in options]
 
 
-def test_replicas_with_tiers_of_their_own_are_not_more_than_needed(options: list[Option]) -> None:
+def test_replicas_with_tiers_of_their_own_are_not_more_than_needed(options: list[PlanOption]) -> None:
     """3 of 8 GPUs of an instance: 8 replicas cost the same, but not with 20 GB each; a store is there anyway."""
     boxed = replace(options[0], tariff=price_book(stated=["l4=16/8"]).tariff("l4", 1, 1))
     assert boxed.filled(3) == 8
@@ -86,12 +86,12 @@ def test_replicas_with_tiers_of_their_own_are_not_more_than_needed(options: list
     assert replace(boxed, tiers=(replace(HOST, shared=True),)).filled(3) == 8
 
 
-def side(options: list[Option], replicas: int, *chain: CacheTier) -> Tiered:
+def side(options: list[PlanOption], replicas: int, *chain: CacheTier) -> Tiered:
     option = beside(options[:1], chain)[0].sized(replicas)
     return Tiered(chain=chain, best=Verified(option=option, slots=8, achieved={}))
 
 
-def test_the_break_even_price_by_hand(options: list[Option]) -> None:
+def test_the_break_even_price_by_hand(options: list[PlanOption]) -> None:
     """Five GPUs at 2 USD/h without tiers and three with them: 4 USD/h saved. 3 x 20 GB cost 3 x 20 x 0.004 = 0.24, 2 TB
     of an SSD each at 0.0001 0.6: the host may cost (4 - 0.6)/60 GB, the SSD (4 - 0.24)/6,000 GB an hour.
     """
@@ -108,7 +108,7 @@ def test_the_break_even_price_by_hand(options: list[Option]) -> None:
     assert alone.break_even(alone.chain[0], without) == pytest.approx(4.0 / 60)
 
 
-def test_the_cheapest_is_of_those_that_have_a_price(options: list[Option]) -> None:
+def test_the_cheapest_is_of_those_that_have_a_price(options: list[PlanOption]) -> None:
     """10 USD/h without, 6.24 with 60 GB of a host; one without a price takes two GPUs, and nobody knows what."""
     none, priced, free = side(options, 5), side(options, 3, HOST), side(options, 2, replace(HOST, price=None))
     assert cheapest([none, priced, free]) is priced and cheapest([none, free]) is none
@@ -132,7 +132,7 @@ def test_sizes_become_chains() -> None:
 @pytest.fixture(scope="module")
 def found() -> Plan:
     with pytest.MonkeyPatch.context() as patch:  # a quotation of 24,000 requests takes most of a plan's time
-        patch.setattr(finalists, "QUOTED", Precision(tolerance=0.2, fewest=1000, most=2000))
+        patch.setattr(finalists, "QUOTED", RunPrecision(tolerance=0.2, fewest=1000, most=2000))
         return plan(asked(((HOST,), (replace(HOST, capacity=0.05e9),))))
 
 
@@ -150,7 +150,7 @@ def test_a_tier_takes_the_place_of_gpus(found: Plan) -> None:
     assert found.best.result.conditions["cache_tiers"][0]["capacity_bytes"] == 20e9
 
 
-def test_without_tiers_a_plan_is_as_it_was(found: Plan, options: list[Option]) -> None:
+def test_without_tiers_a_plan_is_as_it_was(found: Plan, options: list[PlanOption]) -> None:
     """The side without tiers is what a question that asks for none simulates, to the bit."""
     without = found.tiered[0].best
     assert without is not None and without.result is not None
@@ -183,7 +183,7 @@ def test_the_report_says_what_they_are_worth(found: Plan) -> None:
 
 
 def test_a_plan_with_tiers_is_not_started_without_them(found: Plan) -> None:
-    deployment = {**deployment_record(found), "options": {}}
+    deployment = {**launch_record(found), "options": {}}
     assert deployment["cache_tiers"][0]["capacity_bytes"] == 20e9
     with pytest.raises(UsageError, match="a plan with cache tiers"):
         planned_of({"plan": {"deployment": deployment}}, "plan.json")
@@ -204,7 +204,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Options]]:
 
 
 def test_a_store_that_replicas_share_is_simulated_with_all_of_them(
-    options: list[Option], monkeypatch: pytest.MonkeyPatch
+    options: list[PlanOption], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Conversations stay where they began; one replica stands for all where nothing connects them."""
     seen = calls(monkeypatch)
@@ -219,7 +219,7 @@ def test_a_store_that_replicas_share_is_simulated_with_all_of_them(
 
 
 def test_tiers_and_users_are_no_slower_where_devices_are(
-    options: list[Option], monkeypatch: pytest.MonkeyPatch
+    options: list[PlanOption], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second of the run lasts 1.25: a tier reads so much more in it, and a user thinks so much less of it."""
     seen = calls(monkeypatch)
@@ -232,7 +232,7 @@ def test_tiers_and_users_are_no_slower_where_devices_are(
     assert traffic.prefix.think.mean == 8.0 / 1.25  # type: ignore[union-attr]
 
 
-def test_users_of_a_whole_fleet_are_counted_once(options: list[Option]) -> None:
+def test_users_of_a_whole_fleet_are_counted_once(options: list[PlanOption]) -> None:
     """Two replicas simulated together answer as fast as one of them with half of the users, and so as much."""
     demand = replace(asked().demand, rate=None, users=12, prefix=replace(TALK, think=ThinkTime()))
     one, all_of = (

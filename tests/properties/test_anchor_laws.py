@@ -11,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import anchor_process
-from inferplan.devices.anchors import AXES, METRICS, Anchor, AnchorRow, Kernel, Load, Metric, System, next_runs
-from inferplan.estimate.anchoring import anchored, fingerprint, system_of
+from inferplan.devices.anchors import (
+    AXES,
+    METRICS,
+    Anchor,
+    AnchorLoad,
+    AnchorRow,
+    ErrorKernel,
+    Metric,
+    System,
+    next_runs,
+)
+from inferplan.estimate.anchoring import fingerprint, system_of, with_anchor
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -59,7 +69,7 @@ def on_axis(*places: float) -> Array:
 def test_two_rows_by_hand() -> None:
     # k = exp(-d^2/2), noise^2 = 1/4, rows at 0 and 1 with errors 0.2 and 0.4, asked at 1/2: both weigh
     # k(1/2)/(1 + 1/4 + k(1)) = 0.882497/(1.25 + 0.606531) = 0.475347; mean 0.6 x it; variance 1 - 2 x 0.882497 x it.
-    kernel = Kernel(shared=0.0, local=1.0, length=1.0, noise=0.5, band=(-1.0, 2.0))
+    kernel = ErrorKernel(shared=0.0, local=1.0, length=1.0, noise=0.5, band=(-1.0, 2.0))
     mean, variance = kernel.posterior(on_axis(0.0, 1.0), np.array([0.2, 0.4]), on_axis(0.5))
     assert mean[0] == pytest.approx(0.285208, abs=1e-6)
     assert variance[0] == pytest.approx(0.161015, abs=1e-6)
@@ -70,14 +80,14 @@ def test_two_rows_by_hand() -> None:
 
 def test_one_row_by_hand() -> None:
     # what all loads share: one row of error 1 and noise as large as that says one half everywhere, however far
-    kernel = Kernel(shared=0.3, local=0.0, length=1.0, noise=0.3, band=(-1.0, 1.0))
+    kernel = ErrorKernel(shared=0.3, local=0.0, length=1.0, noise=0.3, band=(-1.0, 1.0))
     mean, variance = kernel.posterior(on_axis(0.0), np.array([1.0]), on_axis(0.0, 50.0))
     assert mean == pytest.approx([0.5, 0.5])
     assert variance == pytest.approx([0.045, 0.045])
 
 
 def test_coordinates_by_hand() -> None:
-    load = Load(e, np.array([e**2, e**3]), e**2, Parallelism(tp=4, ep=2, pp=8))
+    load = AnchorLoad(e, np.array([e**2, e**3]), e**2, Parallelism(tp=4, ep=2, pp=8))
     expected = [[1.0, 2.0, 1.0, 2.3, 1.15, 0.0, 3.45], [1.0, 3.0, 1.0, 2.3, 1.15, 0.0, 3.45]]
     assert anchor_process().points(load) == pytest.approx(np.array(expected))
 
@@ -155,7 +165,7 @@ def test_runs_as_predicted_change_nothing(deployment: Deployment, load: dict[str
     assert (mean[0], variance[0]) == (0.0, pytest.approx(0.15**2 + 0.12**2))
     rows = (AnchorRow(users=8, prompt=512, output=64, ttft_ln_ratio=0.0, tpot_ln_ratio=0.0),)
     facts = {"system": system_of(deployment), "priced_with": fingerprint(deployment), "process": anchor_process()}
-    moved = anchored(deployment, Anchor(rows=rows, **facts), "own.yaml")  # type: ignore[arg-type]
+    moved = with_anchor(deployment, Anchor(rows=rows, **facts), "own.yaml")  # type: ignore[arg-type]
     one, other = (Estimate(deployment=each, load=StaticLoad(**load)) for each in (deployment, moved))
     for name in ("ttft", "tpot", "e2el", "output_rate"):
         assert np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.devices.constants import Calibration, StepConstants
-from inferplan.devices.engine import Batching, Engine, EngineVersion, Scheduler, ServingConstants, Tier
+from inferplan.devices.engine import Batching, Engine, EngineVersion, MemoryTier, SchedulerDefaults, ServingConstants
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.models.spec import ModelSpec
@@ -68,14 +68,14 @@ def plain(
     ``serving`` and ``scheduler`` set fields of the engine's serving constants and of its scheduler.
     """
     peak = 2.0 * (2 * LAYERS + 1) * WIDTH * WIDTH / EACH
-    tier = Tier(memory_at_least="0 B", token_budget=budget, max_sequences=slots)
+    tier = MemoryTier(memory_at_least="0 B", token_budget=budget, max_sequences=slots)
     version = EngineVersion(
         version="1",
         source=SOURCE,
         kv_rule="all",
         block_size=1,
         tiers=[tier],
-        scheduler=Scheduler(source=SOURCE, **scheduler),
+        scheduler=SchedulerDefaults(source=SOURCE, **scheduler),
     )
     made = Deployment(
         model=model(),

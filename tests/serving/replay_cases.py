@@ -63,7 +63,7 @@ class Case:
 
     def requests(self, count: int) -> Requests:
         if self.trace:
-            return traces.read(SHARED / "traces" / self.trace).head(count)
+            return traces.read_trace(SHARED / "traces" / self.trace).head(count)
         assert self.traffic is not None
         return replace(self.traffic, requests_count=count // self.traffic.samples).requests(BLOCK)
 

@@ -16,7 +16,7 @@ from inferplan.errors import InputFileError
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.traffic import traces
-from inferplan.traffic.agent_traces import begun, first_sessions
+from inferplan.traffic.agent_traces import first_sessions, sessions_in_open_loop
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests
 from tests.cases import for_each
 from tests.serving.plain_time import CLOSE, plain
@@ -60,7 +60,7 @@ def test_bailian_by_hand(tmp_path: Path) -> None:
     parent's answer comes later: it is sent then, and finds four blocks: 16 tokens, 2.6 s, 17.4 s. Chat 8 has no parent
     in the file: a session of its own at 30 s.
     """
-    trace = traces.read(lines(BAILIAN, tmp_path))
+    trace = traces.read_trace(lines(BAILIAN, tmp_path))
     assert trace.sessions is not None
     assert trace.sessions.of.tolist() == [0, 0, 0, 1, 2]
     assert trace.sessions.note == "1 calls whose parent is not in the file begin sessions of their own"
@@ -127,7 +127,7 @@ def test_weka_by_hand(trace: dict[str, Any], said: str, tmp_path: Path) -> None:
     other sub-agent begins at 13.5 s, 1.1 s after that answer, where times are those of the session, and at 22.5 s where
     they count from its own; it finds 64 of 65 tokens: 1.1 s.
     """
-    requests = traces.read(lines([trace], tmp_path))
+    requests = traces.read_trace(lines([trace], tmp_path))
     assert requests.sessions is not None
     assert said in requests.sessions.note
     assert requests.think is not None
@@ -135,7 +135,7 @@ def test_weka_by_hand(trace: dict[str, Any], said: str, tmp_path: Path) -> None:
     assert requests.think.tolist() == pytest.approx(gaps)
     assert requests.sessions.by_user.tolist() == [True, False, False, False, False]
     started = first_sessions(requests, 1)
-    run = simulate(plain(prefix_caching=True), begun(started, OpenLoop(rate=1e-3, kind="constant"), 0))
+    run = simulate(plain(prefix_caching=True), sessions_in_open_loop(started, OpenLoop(rate=1e-3, kind="constant"), 0))
     finish = by_prompt(run, "finish")
     assert [finish[prompt] for prompt in (130, 70, 140, 200)] == pytest.approx([15.1, 24.6, 34.2, 45.9], rel=CLOSE)
     assert finish[65] == pytest.approx(45.9 + gaps[4] + 1.1, rel=CLOSE)
@@ -150,7 +150,7 @@ def test_equal_names_of_two_sessions_are_one_text_only_where_the_file_says_so(
     for name in ("a.json", "b.json"):
         text = json.dumps(session((4.5, 7.5), hash_id_scope=scope), indent=1)
         (tmp_path / "sessions" / name).write_text(text, encoding="utf-8")
-    trace = traces.read(tmp_path / "sessions")
+    trace = traces.read_trace(tmp_path / "sessions")
     assert trace.sessions is not None
     assert len(trace.sessions) == 2
     run = simulate(plain(prefix_caching=True), trace.in_loop(ClosedLoop(concurrency=1)))
@@ -164,7 +164,7 @@ def test_equal_names_of_two_sessions_are_one_text_only_where_the_file_says_so(
 def test_calls_whose_server_time_is_not_recorded_are_sent_when_they_were(tmp_path: Path) -> None:
     calls = [{"t": t, "type": "n", "in": 10, "out": 1, "hash_ids": []} for t in (0.0, 9.0, 9.5)]
     trace = {"block_size": 64, "hash_id_scope": "local", "requests": calls}
-    requests = traces.read(lines([trace], tmp_path)).in_loop(ClosedLoop(concurrency=1))
+    requests = traces.read_trace(lines([trace], tmp_path)).in_loop(ClosedLoop(concurrency=1))
     run = simulate(plain(), requests)
     assert list(run.records.arrival) == pytest.approx([0.0, 9.0, 11.0], rel=CLOSE)  # the last after 2 s of the second
 
@@ -173,7 +173,7 @@ def test_what_is_not_recorded_is_said(tmp_path: Path) -> None:
     """Of two models, and one call of the agent's own that does not say what it brings."""
     trace = json.loads(json.dumps(ABSOLUTE))
     trace["requests"].insert(3, {**trace["requests"][0], "t": 12.5, "model": "other"})
-    sessions = traces.read(lines([trace], tmp_path)).sessions
+    sessions = traces.read_trace(lines([trace], tmp_path)).sessions
     assert sessions is not None
     assert sessions.by_user.tolist() == [True, False, False, False, True, False]
     assert "gaps of 1 calls whose input_types are not recorded count as their users'" in sessions.note
@@ -206,17 +206,17 @@ def _without(row: dict[str, Any], name: str) -> dict[str, Any]:
 )
 def test_a_broken_file_is_refused_where_it_is_broken(rows: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
     with pytest.raises(InputFileError) as error:
-        traces.read(lines(rows, tmp_path))
+        traces.read_trace(lines(rows, tmp_path))
     assert said in str(error.value)
 
 
 def test_an_empty_folder_is_no_trace(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match=r"holds no \.json or \.jsonl file"):
-        traces.read(tmp_path)
+        traces.read_trace(tmp_path)
 
 
 def test_the_first_sessions_of_a_trace_are_whole(tmp_path: Path) -> None:
-    trace = first_sessions(traces.read(lines([ABSOLUTE, RELATIVE, ABSOLUTE][::2], tmp_path)), 1)
+    trace = first_sessions(traces.read_trace(lines([ABSOLUTE, RELATIVE, ABSOLUTE][::2], tmp_path)), 1)
     assert trace.sessions is not None
     assert len(trace) == 5
     assert len(trace.sessions) == 1

@@ -13,7 +13,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
-from inferplan.serving.batch_means import Precision
+from inferplan.serving.batch_means import RunPrecision
 from inferplan.serving.cache_tiers import beside_loads
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
@@ -135,7 +135,7 @@ def test_hits_of_every_tier_are_those_of_a_replay(sizes: tuple[int, ...]) -> Non
 @for_each(("host", "ssd"), [(100e9, 1e12), (400e9, 0.0)])
 def test_hits_of_a_real_trace_are_those_of_a_replay(host: float, ssd: float) -> None:
     """Mooncake's conversations, one request at a time; a token of Llama 3.1 8B is 131,072 bytes, a block 512 tokens."""
-    sent = traces.read(MOONCAKE).head(4000)
+    sent = traces.read_trace(MOONCAKE).head(4000)
     model = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     tiers = CacheTier(name="host", capacity=host, bandwidth=50e9), CacheTier(name="ssd", capacity=ssd, bandwidth=6e9)
     found = simulate(model, sent.in_loop(ALONE), options=Options(tiers=tiers))
@@ -325,7 +325,7 @@ def test_what_tiers_are_worth_is_what_can_leave_with_and_without() -> None:
     lengths = {"prompt": parse_lengths("160"), "output": parse_lengths("32")}
     traffic = Traffic(arrivals=OpenLoop(rate=0.02), requests_count=120, prefix=SharedPrefix(turns=4), **lengths)
     made = plain(capacity=1200, prefix_caching=True, parallel=Parallelism(replicas=2))
-    short = Precision(fewest=100, most=300)
+    short = RunPrecision(fewest=100, most=300)
     bare = simulate_load(made, traffic, precision=short).capacity_rate
     assert bare is not None
     for size, (low, high) in ((0.0, (0.97, 1.03)), (1e9, (1.7, 1920 / 816))):

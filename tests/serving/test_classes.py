@@ -18,7 +18,7 @@ from inferplan.errors import UsageError
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
-from inferplan.serving.result import SimulationResult, parts
+from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.simulator import simulate
 from inferplan.serving.waiting import QueueOrder
 from inferplan.traffic.classes import require_whole
@@ -308,7 +308,7 @@ def test_a_class_whose_queue_does_not_grow_keeps_its_percentiles() -> None:
     # the server is never idle: who comes meets half a service, and the first class queues: M/D/1 with 0.3 of load
     expected = service(20, 8) / 2 / (1 - 0.3)
     assert high["wait_mean_s"] == pytest.approx(expected, rel=0.1)
-    assert [one.name for one, _ in parts(run)] == ["high", "low"]
+    assert [one.name for one, _ in class_parts(run)] == ["high", "low"]
 
 
 def test_refused_requests_are_late() -> None:

@@ -30,7 +30,7 @@ from inferplan.serving.records import Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.simulator import prepare, simulate
-from inferplan.serving.step_price import Lane, StepModifier, modified
+from inferplan.serving.step_price import Lane, StepModifier, price_with_modifiers
 from inferplan.serving.step_times import Chunk
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.serving.techniques.tiers import CacheTier
@@ -38,7 +38,7 @@ from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Traffic, TrafficClass
-from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic
+from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraffic
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
@@ -106,7 +106,7 @@ def lanes(made: Deployment, sent: Requests, lane: int = 0) -> tuple[Any, tuple[S
 def test_the_order_of_modifiers_is_theirs_not_the_callers(pp: int) -> None:
     times, both, lane = lanes(lora(parallel=Parallelism(pp=pp)), named([0, 1, 0], [0.0, 0.0, 0.0]))
     assert [one.changes for one in both] == ["kernels", "beside"]
-    one, other = (modified(times, order, lane) for order in (both, both[::-1]))
+    one, other = (price_with_modifiers(times, order, lane) for order in (both, both[::-1]))
     adapters = lane.scheduler.admitted.adapters
     assert adapters is not None
     adapters.lanes[0].update({0: 1, 1: 2})
@@ -118,8 +118,8 @@ def test_the_order_of_modifiers_is_theirs_not_the_callers(pp: int) -> None:
 
 def test_two_that_add_are_no_faster_than_either() -> None:
     times, both, lane = lanes(lora(slots=4), named([0, 1, 2], [0.0] * 3))
-    whole = modified(times, both, lane)
-    parts = [modified(times, (one,), lane) for one in both]
+    whole = price_with_modifiers(times, both, lane)
+    parts = [price_with_modifiers(times, (one,), lane) for one in both]
     adapters = lane.scheduler.admitted.adapters
     assert adapters is not None
     adapters.lanes[0].update({0: 1, 1: 1, 2: 1})
@@ -265,7 +265,7 @@ def test_a_session_keeps_its_adapter() -> None:
 
 
 def chat(by_tool: bool = False) -> SessionKind:
-    reply = Reply(prompt=Lengths(mean=20.0), time=ThinkTime(mean=1.0))
+    reply = NextCall(prompt=Lengths(mean=20.0), time=ThinkTime(mean=1.0))
     agent = Agent(
         turns=Lengths(mean=3.0),
         first=Lengths(mean=100.0),
@@ -442,7 +442,7 @@ def scheduler_of(lanes: int) -> Scheduler:
 
 def test_without_modifiers_a_price_is_that_of_the_tables() -> None:
     times = prepare(plain(), requests((0.0, 4, 4))).kind.times
-    assert modified(times, (), Lane(scheduler_of(1))) is times
+    assert price_with_modifiers(times, (), Lane(scheduler_of(1))) is times
 
 
 # --- energy ---------------------------------------------------------------------------------------------------------

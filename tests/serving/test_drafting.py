@@ -19,7 +19,7 @@ from inferplan.catalog.files import config_root, load_model
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.load import StaticLoad
-from inferplan.fields import made_if_asked
+from inferplan.fields import question_if_asked
 from inferplan.planning.space import Rejections, Space, speculations
 from inferplan.reports import plan_file
 from inferplan.serving.options import Options
@@ -137,7 +137,7 @@ def asked(**changes: Any) -> dict[str, Any]:
 
 def draftings_of(values: dict[str, Any], target: str, kind: type[DraftsAsked] = DraftsAsked) -> tuple[Drafting, ...]:
     """What options ask for a model; none without drafts."""
-    found = made_if_asked(kind, values)
+    found = question_if_asked(kind, values)
     return () if found is None else found.draftings(target)
 
 

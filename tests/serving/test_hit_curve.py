@@ -78,7 +78,7 @@ def test_a_real_trace_is_found_as_in_a_replay() -> None:
     The device of the other replay gives a request room for its last tokens too. With one token behind the last whole
     block of each prompt, and room for one more, that is an LRU cache of so many blocks.
     """
-    sent = traces.read(MOONCAKE)
+    sent = traces.read_trace(MOONCAKE)
     curve = hit_curve(sent)
     for blocks in (1_000, 20_000):
         assert curve.found(blocks * 512) == lru(sent, blocks)

@@ -25,7 +25,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, decode_cycle, price_batches, prompt_drain
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, load_grid, load_grids
-from inferplan.serving.rounds import Decodes, PromptLoad, Prompts, Round, loaded_rounds
+from inferplan.serving.rounds import Decodes, HeldPrompts, PromptLoad, Round, loaded_rounds
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import Lengths
@@ -132,11 +132,11 @@ def disagreements(deployment: Deployment) -> list[str]:
     agree("tables, decode", max(sum(stations), pp * (stations[0] + max(stations[1:]))), float(decode.time), 5e-3)
     agree("tables, decode through all stages", table.decode(int(each), PROMPT), float(decode.step_time.passage), 5e-3)
 
-    prompts = Prompts(1.0, PROMPT, PAST)
+    prompts = HeldPrompts(1.0, PROMPT, PAST)
     alone = Round(prompts=prompts).price(deployment)
     chunk = Chunk(1, PROMPT, PROMPT * PAST + PROMPT * (PROMPT + 1) / 2)
     agree("tables, prompt", table.mixed(0, 0.0, chunk), float(alone.passage), 5e-3)
-    whole = Round(prompts=Prompts(1.0, PROMPT, 0.0)).price(deployment).passage
+    whole = Round(prompts=HeldPrompts(1.0, PROMPT, 0.0)).price(deployment).passage
     agree("grid, prompt", float(grid.prompt_alone[0][0]), float(whole))
     if not any(table.floors):  # estimates have no floor of eager launches
         batch = prompt_drain(deployment, float(dp), PROMPT, PAST)
@@ -165,7 +165,7 @@ def test_a_prompt_that_an_encoder_reads_whole(model: str, tokens: float) -> None
     deployment = assemble(Request(model=model, gpu="h100-sxm"))
     table = step_times(deployment, Reach(sequences=8, tokens=600, context=512))
     assert tokens <= table.graph_tokens
-    alone = Round(prompts=Prompts(1.0, tokens, 0.0)).price(deployment)
+    alone = Round(prompts=HeldPrompts(1.0, tokens, 0.0)).price(deployment)
     assert table.mixed(0, 0.0, Chunk(1, tokens, tokens * (tokens + 1) / 2)) == pytest.approx(alone.passage, rel=2e-3)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import Admission, Policy
-from inferplan.devices.engine import Scheduler as Defaults
+from inferplan.devices.engine import SchedulerDefaults as Defaults
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate

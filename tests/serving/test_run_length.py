@@ -11,7 +11,7 @@ import pytest
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving import run_length
-from inferplan.serving.batch_means import Precision, batch_size, half_width, halves_agree, student_95
+from inferplan.serving.batch_means import RunPrecision, batch_size, half_width, halves_agree, student_95
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
@@ -101,12 +101,12 @@ def test_values_that_batches_take() -> None:
 def test_a_run_is_long_enough_for_its_percentile() -> None:
     """Eight batches of a thousand for the 99th percentile, after a quarter that fills: one run, and no more."""
     traffic = Traffic(arrivals=OpenLoop(rate=30.0), prompt=Lengths(mean=64), output=Lengths(mean=4))
-    first = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.9, percentile=99, fewest=1))
+    first = simulate_steady(deployment(), traffic, precision=RunPrecision(tolerance=0.9, percentile=99, fewest=1))
     assert first.converged and len(first.records.prompt) == 10_667
-    short = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.9, percentile=99, most=6000))
+    short = simulate_steady(deployment(), traffic, precision=RunPrecision(tolerance=0.9, percentile=99, most=6000))
     assert not short.converged and short.interval("ttft", 99) is None and short.interval("ttft", 95) is not None
     with pytest.raises(UsageError, match="a percentile is in"):
-        Precision(percentile=101)
+        RunPrecision(percentile=101)
 
 
 def test_halves_that_drift_do_not_agree() -> None:
@@ -123,7 +123,7 @@ def test_a_steady_run_meets_the_exact_queue(load: float) -> None:
     alone = simulate(served, Traffic(arrivals=ClosedLoop(concurrency=1), requests_count=1, **fixed))  # type: ignore[arg-type]
     service = float(alone.e2el[0])
     traffic = Traffic(arrivals=OpenLoop(rate=load / service), seed=5, **fixed)  # type: ignore[arg-type]
-    run = simulate_steady(served, traffic, Flags(max_num_seqs=1), precision=Precision(tolerance=0.05))
+    run = simulate_steady(served, traffic, Flags(max_num_seqs=1), precision=RunPrecision(tolerance=0.05))
     exact = service * (1 + exact_wait(load, 0.05))
     low, high = run.interval("ttft", 95) or (0.0, 0.0)
     assert run.converged and (high - low) / 2 < 0.055 * exact
@@ -132,16 +132,16 @@ def test_a_steady_run_meets_the_exact_queue(load: float) -> None:
 
 def test_length_follows_the_precision_and_the_budget() -> None:
     traffic = Traffic(arrivals=OpenLoop(rate=30.0), prompt=Lengths(mean=512), output=Lengths(mean=64))
-    rough = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.2, percentile=50, fewest=400))
-    fine = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.03))
+    rough = simulate_steady(deployment(), traffic, precision=RunPrecision(tolerance=0.2, percentile=50, fewest=400))
+    fine = simulate_steady(deployment(), traffic, precision=RunPrecision(tolerance=0.03))
     assert rough.converged and fine.converged and len(rough.records.prompt) < len(fine.records.prompt) / 3
-    short = simulate_steady(deployment(), traffic, precision=Precision(tolerance=0.001, most=3000))
+    short = simulate_steady(deployment(), traffic, precision=RunPrecision(tolerance=0.001, most=3000))
     assert short.converged is False and len(short.records.prompt) == 3000
     assert short.to_dict()["run"]["converged"] is False
     with pytest.raises(UsageError, match="closed loop"):
         simulate_steady(deployment(), replace(traffic, arrivals=ClosedLoop(concurrency=2)))
     with pytest.raises(UsageError, match="tolerance"):
-        Precision(tolerance=0.0)
+        RunPrecision(tolerance=0.0)
 
 
 def test_what_is_counted_without_fill_and_drain() -> None:

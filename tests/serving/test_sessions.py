@@ -24,7 +24,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Slo
 from inferplan.traffic.session_columns import Sessions
-from inferplan.traffic.sessions import Agent, Reply, SessionKind, SessionTraffic, Subagents
+from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraffic, Subagents
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 from tests.serving.conftest import deployment
@@ -113,8 +113,8 @@ AGENT = Agent(
     system=130,
     first=uniform(80, 0.3),
     output=uniform(12, 0.2),
-    tool=Reply(prompt=uniform(60, 0.2), time=ThinkTime(kind="exponential", mean=20.0)),
-    user=Reply(prompt=uniform(20, 0.2), time=ThinkTime(kind="lognormal", mean=40.0, spread=0.5)),
+    tool=NextCall(prompt=uniform(60, 0.2), time=ThinkTime(kind="exponential", mean=20.0)),
+    user=NextCall(prompt=uniform(20, 0.2), time=ThinkTime(kind="lognormal", mean=40.0, spread=0.5)),
     user_share=0.3,
 )
 BELOW = Agent(
@@ -122,7 +122,7 @@ BELOW = Agent(
     system=70,
     first=fixed(15),
     output=uniform(9, 0.3),
-    tool=Reply(prompt=fixed(33), time=ThinkTime(kind="exponential", mean=6.0)),
+    tool=NextCall(prompt=fixed(33), time=ThinkTime(kind="exponential", mean=6.0)),
 )
 KIND = SessionKind(
     name="coder", share=0.6, agent=AGENT, subagents=Subagents(probability=0.4, number=uniform(3, 0.34), agent=BELOW)
@@ -352,7 +352,7 @@ def test_a_prompt_grows_by_answers_and_new_text() -> None:
     """1 + 7 tokens, then the answer of 3 and 5 new ones, then the answers of 3 of the call and of 4 of its two
     sub-agents each."""
     agent = Agent(
-        turns=fixed(3), system=1, first=fixed(7), output=fixed(3), tool=Reply(prompt=fixed(5), time=ThinkTime())
+        turns=fixed(3), system=1, first=fixed(7), output=fixed(3), tool=NextCall(prompt=fixed(5), time=ThinkTime())
     )
     below = Agent(turns=fixed(1), system=2, first=fixed(6), output=fixed(4))
     every = Subagents(probability=1.0, number=fixed(2), agent=below)

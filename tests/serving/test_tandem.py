@@ -12,9 +12,9 @@ from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
-from inferplan.serving.tandem import Asked, answers, ask, simulate_tandem
+from inferplan.serving.tandem import Asked, answers, simulate_stage, simulate_tandem
 from inferplan.traffic.requests import Lengths, Requests, Slo
-from inferplan.traffic.stages import Draw, Stage, draws, rate_of, reach, require_tree, scaled
+from inferplan.traffic.stages import Draw, ModelStage, draws, rate_of_stage, reach, require_tree, scale_rates
 from tests.cases import for_each
 
 PROMPT, OUTPUT = Lengths(mean=256), Lengths(mean=32)
@@ -30,9 +30,9 @@ def service(deployment, prompt: int = 256, output: int = 32) -> float:
     return float(simulate(deployment, one).e2el[0])
 
 
-def pair(share: float, rate: float, **limits: float) -> list[Stage]:
-    first = Stage(name="small", rate=rate, prompt=PROMPT, output=OUTPUT, answer=Slo(percentile=95, **limits))
-    return [first, Stage(name="large", after=0, share=share, output=OUTPUT)]
+def pair(share: float, rate: float, **limits: float) -> list[ModelStage]:
+    first = ModelStage(name="small", rate=rate, prompt=PROMPT, output=OUTPUT, answer=Slo(percentile=95, **limits))
+    return [first, ModelStage(name="large", after=0, share=share, output=OUTPUT)]
 
 
 def lindley(arrival: np.ndarray, seconds: float) -> np.ndarray:
@@ -71,7 +71,7 @@ def test_the_first_waits_as_the_formula_of_pollaczek_and_khinchine_says() -> Non
 
 
 def test_with_a_share_of_none_a_cascade_is_its_first_model() -> None:
-    alone = Stage(name="small", rate=20.0, prompt=PROMPT, output=OUTPUT, answer=Slo(e2el=1.0, percentile=95))
+    alone = ModelStage(name="small", rate=20.0, prompt=PROMPT, output=OUTPUT, answer=Slo(e2el=1.0, percentile=95))
     counts = [1200, 1200]
     run, single = (
         simulate_tandem(pair(0.0, 20.0, e2el=1.0), [SMALL, LARGE], counts),
@@ -152,20 +152,20 @@ def _seen(times: list[float]):
 
 def test_a_router_sends_each_request_to_one_model() -> None:
     """Shares of 0.7 and 0.3 behind one model: nobody is asked twice, nobody is left out."""
-    first = Stage(name="router", rate=5.0, prompt=PROMPT, output=Lengths(mean=1))
-    both = [first, *(Stage(name=str(p), after=0, share=p, output=OUTPUT) for p in (0.7, 0.3))]
+    first = ModelStage(name="router", rate=5.0, prompt=PROMPT, output=Lengths(mean=1))
+    both = [first, *(ModelStage(name=str(p), after=0, share=p, output=OUTPUT) for p in (0.7, 0.3))]
     router, often, seldom = draws(both, [20_000] * 3, seed=4)
     assert np.array_equal(often.asked ^ seldom.asked, router.asked)
     assert float(np.mean(often.asked)) == pytest.approx(0.7, abs=0.013)  # four standard errors
     assert np.array_equal(often.prompt, router.prompt)
     assert reach(both) == [1.0, 0.7, 0.3]
-    assert rate_of(both, 2) == pytest.approx(1.5)
-    deep = [*both, Stage(name="last", after=1, share=0.5, output=OUTPUT, prompt=Lengths(mean=900))]
+    assert rate_of_stage(both, 2) == pytest.approx(1.5)
+    deep = [*both, ModelStage(name="last", after=1, share=0.5, output=OUTPUT, prompt=Lengths(mean=900))]
     drawn = draws(deep, [20_000] * 4, seed=4)
     assert not np.any(drawn[3].asked & ~drawn[1].asked)
     assert float(np.mean(drawn[3].asked)) == pytest.approx(0.35, abs=0.014)
     assert set(drawn[3].prompt) == {900}
-    assert rate_of(scaled(deep, 2.0), 3) == pytest.approx(3.5)
+    assert rate_of_stage(scale_rates(deep, 2.0), 3) == pytest.approx(3.5)
 
 
 def test_what_is_refused_is_lost_further_on() -> None:
@@ -174,8 +174,8 @@ def test_what_is_refused_is_lost_further_on() -> None:
     drawn = draws(stages, [200, 200])
     prompt = drawn[0].prompt.copy()
     prompt[120] = 5_000_000
-    first = ask(SMALL, replace(drawn[0], prompt=prompt), Slo())
-    second = ask(LARGE, drawn[1], Slo(), first)
+    first = simulate_stage(SMALL, replace(drawn[0], prompt=prompt), Slo())
+    second = simulate_stage(LARGE, drawn[1], Slo(), first)
     assert second.run is not None
     assert len(second.run.records.prompt) == 199
     seen = answers(stages, drawn, [first, second], 0)

@@ -9,13 +9,13 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.batching import static_waste
-from inferplan.serving.techniques.chunked_prefill import chunked_prefill, chunks, pairs
+from inferplan.serving.techniques.chunked_prefill import attention_pairs, chunked_prefill, chunks
 from inferplan.serving.techniques.fused_attention import fusion_gain
 from inferplan.serving.techniques.offload import HostTier, load_time, reload_gain
 from inferplan.serving.techniques.paging import (
-    admitted,
     admitted_contiguous,
     paged_tokens,
+    requests_held,
     shared_samples,
     sharing_gain,
     waste,
@@ -31,7 +31,7 @@ from tests.serving.conftest import deployment
 @for_each("chunk", [1, 7, 512, 8192, 10000])
 def test_chunks_conserve_work(chunk: int) -> None:
     assert sum(new for new, _ in chunks(8192, chunk)) == 8192
-    assert pairs(8192, chunk) == 8192 * 8193 / 2
+    assert attention_pairs(8192, chunk) == 8192 * 8193 / 2
 
 
 def test_chunking_shortens_the_longest_gap_and_costs_a_little() -> None:
@@ -47,7 +47,7 @@ def test_pages_waste_half_a_block_and_reservations_most() -> None:
     tokens = np.arange(1, 1601)
     assert float(np.mean(paged_tokens(tokens, 16) - tokens)) == 7.5
     assert waste(300.0, 2048.0) == pytest.approx(0.8535, abs=1e-4)
-    assert admitted(100_000, 300.0, 16) == 328
+    assert requests_held(100_000, 300.0, 16) == 328
     assert admitted_contiguous(100_000, 2048.0) == 48
 
 

@@ -15,7 +15,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.serving.tandem import simulate_tandem
 from inferplan.serving.time_shared import Swap, simulate_shared
 from inferplan.traffic.requests import Lengths, Requests, Slo
-from inferplan.traffic.stages import Stage, require_tree
+from inferplan.traffic.stages import ModelStage, require_tree
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 
@@ -109,9 +109,9 @@ def test_replicas_are_groups_of_their_own() -> None:
 def test_a_cascade_whose_first_model_shares() -> None:
     """Its departures go on at the time at which they leave, beside the other model."""
     stages = [
-        Stage(name="small", rate=5.0, prompt=Lengths(mean=300), output=Lengths(mean=32)),
-        Stage(name="beside", rate=5.0, prompt=Lengths(mean=300), output=Lengths(mean=32), shares=0),
-        Stage(name="large", after=0, share=1.0, output=Lengths(mean=8)),
+        ModelStage(name="small", rate=5.0, prompt=Lengths(mean=300), output=Lengths(mean=32)),
+        ModelStage(name="beside", rate=5.0, prompt=Lengths(mean=300), output=Lengths(mean=32), shares=0),
+        ModelStage(name="large", after=0, share=1.0, output=Lengths(mean=8)),
     ]
     run = simulate_tandem(stages, [model(), model(), model("llama-3.1-8b", 0.9)], [400, 400, 400])
     assert run.asked[2].run is not None
@@ -180,9 +180,9 @@ def test_what_cannot_share_is_refused() -> None:
 
 
 def test_sharing_in_a_tree() -> None:
-    first = Stage(name="small", rate=5.0, prompt=Lengths(mean=300), output=Lengths(mean=32))
+    first = ModelStage(name="small", rate=5.0, prompt=Lengths(mean=300), output=Lengths(mean=32))
     with pytest.raises(UsageError, match="large is asked after another model and shares GPUs"):
-        require_tree([first, Stage(name="large", after=0, share=0.5, output=Lengths(mean=8), shares=0)])
+        require_tree([first, ModelStage(name="large", after=0, share=0.5, output=Lengths(mean=8), shares=0)])
     second = replace(first, name="second", shares=0)
     require_tree([first, second, replace(second, name="third")])
     with pytest.raises(UsageError, match="third shares the GPUs of a model that has none of its own"):

@@ -13,7 +13,7 @@ from tests.cases import for_each
 
 
 def test_azure_conversation(shared: Path) -> None:
-    trace = traces.read(shared / "traces" / "azure_llm_2023_conv.csv")
+    trace = traces.read_trace(shared / "traces" / "azure_llm_2023_conv.csv")
     assert len(trace) == 19366
     assert trace.arrival is not None and trace.arrival[0] == 0
     assert trace.arrival[-1] == pytest.approx(3502, abs=1)
@@ -24,7 +24,7 @@ def test_azure_conversation(shared: Path) -> None:
 
 
 def test_mooncake_conversation(shared: Path) -> None:
-    trace = traces.read(shared / "traces" / "mooncake_conversation.jsonl")
+    trace = traces.read_trace(shared / "traces" / "mooncake_conversation.jsonl")
     assert len(trace) == 12031
     assert float(trace.prompt.mean()) == pytest.approx(12035, abs=0.5)
     assert trace.arrival is not None and trace.hashes is not None
@@ -43,7 +43,7 @@ def test_mooncake_conversation(shared: Path) -> None:
 def test_plain_csv_is_sorted_and_counted_from_zero(tmp_path: Path) -> None:
     path = tmp_path / "plain.csv"
     path.write_text("arrival_s,prompt,output\n5,100,10\n\n3.5,200,20\n")
-    trace = traces.read(path)
+    trace = traces.read_trace(path)
     assert trace.arrival is not None
     assert list(trace.arrival) == [0.0, 1.5]
     assert list(trace.prompt) == [200, 100]
@@ -57,16 +57,16 @@ def test_azure_rows_by_hand(tmp_path: Path, end: str) -> None:
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.5000000,374,44\n"
         f"2023-11-17 00:00:01.7500009,396,109{end}"
     )
-    requests = traces.read(path)
+    requests = traces.read_trace(path)
     assert requests.arrival is not None and requests.arrival.tolist() == pytest.approx([0.0, 2.25])
     assert requests.prompt.tolist() == [374, 396] and requests.output.tolist() == [44, 109]
     path.write_text(path.read_text().replace("11-17", "11-31"))
     with pytest.raises(InputFileError, match="3: TIMESTAMP is '2023-11-31"):
-        traces.read(path)
+        traces.read_trace(path)
 
 
 def test_a_bin_is_spread_until_the_next() -> None:
-    assert list(traces.spread(np.array([0.0, 0.0, 0.0, 3.0, 3.0]))) == [0.0, 1.0, 2.0, 3.0, 4.5]
+    assert list(traces.spread_in_bins(np.array([0.0, 0.0, 0.0, 3.0, 3.0]))) == [0.0, 1.0, 2.0, 3.0, 4.5]
 
 
 @for_each(
@@ -89,7 +89,7 @@ def test_broken_traces_name_the_line(tmp_path: Path, text: str, line: int, reaso
     path = tmp_path / "broken.csv"
     path.write_text(text)
     with pytest.raises(InputFileError, match=reason) as caught:
-        traces.read(path)
+        traces.read_trace(path)
     assert f"{path}:{line}:" in caught.value.what
     assert caught.value.exit_code == 4
 
@@ -97,7 +97,7 @@ def test_broken_traces_name_the_line(tmp_path: Path, text: str, line: int, reaso
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt,output\n1,10,10\n3,20,10\n", encoding="utf-8-sig")
-    assert list(traces.read(path).arrival) == [0.0, 2.0]
+    assert list(traces.read_trace(path).arrival) == [0.0, 2.0]
 
 
 @for_each("content", [b"", b"\n\n", b"\xff\xfe\x00"])
@@ -105,6 +105,6 @@ def test_empty_and_binary_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(InputFileError):
-        traces.read(path)
+        traces.read_trace(path)
     with pytest.raises(InputFileError, match="cannot read"):
-        traces.read(tmp_path / "absent")
+        traces.read_trace(tmp_path / "absent")

@@ -11,7 +11,7 @@ import pytest
 
 from inferplan.devices.engine import ServingConstants
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.batch_means import Precision
+from inferplan.serving.batch_means import RunPrecision
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, REJECTED, TIMED_OUT, Meter, Records
@@ -194,7 +194,7 @@ def test_loads_that_were_called_stable(
     model: str, tp: int, replicas: int, quant: str | None, rate: float, lengths: tuple[str, str], leaving: float
 ) -> None:
     """20,000 to 200,000 requests: ``leaving`` is what left a second."""
-    most = Precision(most=max(40_000, 1250 * replicas))
+    most = RunPrecision(most=max(40_000, 1250 * replicas))
     run = simulate_steady(served(model, tp, replicas, quant), open_loop(rate, *lengths), precision=most)  # type: ignore[arg-type]
     assert run.verdict == "overloaded" and run.ttft.size and run.percentiles("ttft_s")["p95"] is None
     assert run.interval("ttft", 95) is None
@@ -279,7 +279,7 @@ def test_capacity_keeps_to_the_budget_of_the_precision(monkeypatch: pytest.Monke
         return simulate(deployment, requests, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr("inferplan.serving.run_length.simulate", counting)
-    capacity_rate(served("llama-3.1-8b"), open_loop(1.0, "32", "64"), precision=Precision(fewest=100, most=1200))  # type: ignore[arg-type]
+    capacity_rate(served("llama-3.1-8b"), open_loop(1.0, "32", "64"), precision=RunPrecision(fewest=100, most=1200))  # type: ignore[arg-type]
     assert sizes == [1200]
 
 

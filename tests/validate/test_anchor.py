@@ -13,12 +13,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from inferplan.answers.anchoring import Loads, suggest
+from inferplan.answers.anchoring import AnchorLoads, suggest
 from inferplan.catalog.assemble import Request, anchor_process, assemble, load_anchor
 from inferplan.cli import cli
 from inferplan.devices.anchors import Anchor, AnchorRow
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
-from inferplan.estimate.anchoring import anchored, fingerprint, system_of
+from inferplan.estimate.anchoring import fingerprint, system_of, with_anchor
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
@@ -56,7 +56,7 @@ def everywhere(deployment: Deployment, ttft: float, tpot: float) -> Deployment:
     anchor = Anchor(
         system=system_of(deployment), priced_with=fingerprint(deployment), process=anchor_process(), rows=rows
     )
-    return anchored(deployment, anchor, "own.yaml")
+    return with_anchor(deployment, anchor, "own.yaml")
 
 
 def run_cli(*arguments: str) -> tuple[int, str, str]:
@@ -99,7 +99,7 @@ def test_an_open_loop_is_corrected_at_the_users_that_it_holds() -> None:
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     rows = tuple(AnchorRow(users=u, prompt=512, output=64, tpot_ln_ratio=v) for u, v in ((1, 0.0), (64, 0.3)))
     facts: dict[str, Any] = {"system": system_of(deployment), "priced_with": fingerprint(deployment)}
-    moved = anchored(deployment, Anchor(process=anchor_process(), rows=rows, **facts), "own.yaml")
+    moved = with_anchor(deployment, Anchor(process=anchor_process(), rows=rows, **facts), "own.yaml")
 
     def factor(rate: float) -> float:
         lengths = {"prompt": Lengths(mean=512), "output": Lengths(mean=64)}
@@ -207,7 +207,7 @@ def test_no_band_is_made_up(tmp_path: Path) -> None:
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     rows = (AnchorRow(users=2, prompt=256, output=32, tpot_ln_ratio=0.1),)
     facts: dict[str, Any] = {"system": system_of(deployment), "priced_with": fingerprint(deployment)}
-    moved = anchored(deployment, Anchor(process=anchor_process(), rows=rows, **facts), "own.yaml")
+    moved = with_anchor(deployment, Anchor(process=anchor_process(), rows=rows, **facts), "own.yaml")
     load = StaticLoad(batch=2.0, prompt=256.0, output=32.0)
     bare, corrected = (Estimate(deployment=each, load=load) for each in (deployment, moved))
     assert corrected.band("ttft") == bare.band("ttft")
@@ -336,7 +336,9 @@ def request(**changes: Any) -> Request:
 
 
 def test_suggested_runs_are_among_what_is_asked_about_and_run() -> None:
-    found = suggest([request(), request(parallel=Parallelism(tp=2))], Loads((1, 16, 4096), (512, 4096), (128,)), 3)
+    found = suggest(
+        [request(), request(parallel=Parallelism(tp=2))], AnchorLoads((1, 16, 4096), (512, 4096), (128,)), 3
+    )
     assert found.loads == 8
     assert found.dropped == 4  # 4,096 users are more than the slots
     assert len({(run.load, run.division) for run in found.runs}) == 3
@@ -345,12 +347,12 @@ def test_suggested_runs_are_among_what_is_asked_about_and_run() -> None:
     for metric in ("ttft", "tpot"):
         assert found.before[metric][0] < found.after[metric][0] < 1 < found.after[metric][1] < found.before[metric][1]
     with pytest.raises(InfeasibleError, match="none of the loads"):
-        suggest([request()], Loads((1,), (1 << 20,), (128,)), 3)
+        suggest([request()], AnchorLoads((1,), (1 << 20,), (128,)), 3)
 
 
 def test_measured_runs_are_not_asked_for_again(tmp_path: Path) -> None:
     target = own_file(tmp_path, "llama-3.1-8b,h100-sxm,vllm,bf16,4096,128,16,1,160,8192,4000,20")
-    loads = Loads((1, 16), (512, 4096), (128,))
+    loads = AnchorLoads((1, 16), (512, 4096), (128,))
     first = suggest([request()], loads, 1).runs[0].load
     found = suggest([request(anchor=str(target))], loads, 1)
     assert found.measured == 1
@@ -362,7 +364,7 @@ def test_measured_runs_are_not_asked_for_again(tmp_path: Path) -> None:
 @for_each("engine", ["vllm", "trtllm"])
 def test_results_of_the_suggested_command_say_what_was_run(engine: str, tmp_path: Path) -> None:
     asked = request(engine=engine, parallel=Parallelism(tp=2), quant="bf16")
-    (run,) = suggest([asked], Loads((4,), (512,), (64,)), 1).runs
+    (run,) = suggest([asked], AnchorLoads((4,), (512,), (64,)), 1).runs
     assert run.benchmark is not None
     words = shlex.split(run.benchmark)
     option = {name: words[place + 1] for place, name in enumerate(words) if name.startswith("--")}
@@ -392,18 +394,18 @@ def test_results_of_the_suggested_command_say_what_was_run(engine: str, tmp_path
 
 
 def test_sglang_states_the_rest_to_fit() -> None:
-    found = suggest([request(engine="sglang")], Loads((4,), (512,), (64,)), 1)
+    found = suggest([request(engine="sglang")], AnchorLoads((4,), (512,), (64,)), 1)
     assert "sglang.bench_serving" in str(found.runs[0].benchmark)
     assert "--random-range-ratio 1 " in str(found.runs[0].benchmark)
     assert found.fit == "inferplan anchor fit run-1.jsonl --gpu h100-sxm --weights bf16 --kv bf16 -o own.yaml"
-    other = suggest([request(engine="llama.cpp")], Loads((1,), (512,), (64,)), 1)
+    other = suggest([request(engine="llama.cpp")], AnchorLoads((1,), (512,), (64,)), 1)
     assert other.runs[0].benchmark is None
     assert "no benchmark client of llama.cpp" in other.runs[0].note
 
 
 def test_the_line_that_fits_names_the_constants() -> None:
     """Runs are predicted with what the deployment is priced with, else the anchor is refused there."""
-    loads, own = Loads((4,), (512,), (64,)), "configs/calibration/h100-sxm.yaml"
+    loads, own = AnchorLoads((4,), (512,), (64,)), "configs/calibration/h100-sxm.yaml"
     assert suggest([request(calibration=own)], loads, 1).fit.endswith(f"run-1.json --calibration {own} -o own.yaml")
     assert suggest([request(ideal=True)], loads, 1).fit.endswith("run-1.json --ideal -o own.yaml")
 

@@ -17,7 +17,7 @@ from inferplan.cli import cli, main
 from inferplan.devices.constants import StepConstants
 from inferplan.errors import InferplanError, ToleranceError, UsageError
 from inferplan.estimate.batch import Estimate
-from inferplan.estimate.load import StaticLoad, widened
+from inferplan.estimate.load import StaticLoad, combine_bands
 from inferplan.reports.validation import validation_report
 from inferplan.validation.anchor import anchor_of
 from inferplan.validation.deploy import deployment_of
@@ -191,12 +191,12 @@ def test_scores_by_hand() -> None:
 
 
 def test_bands_join_in_squares_of_logarithms() -> None:
-    assert widened(None, (0.9, 1.1)) is None
-    assert widened((0.9, 1.1), None) is None
-    low, high = widened((1.0, 1.2), (0.8, 1.0)) or (0.0, 0.0)
+    assert combine_bands(None, (0.9, 1.1)) is None
+    assert combine_bands((0.9, 1.1), None) is None
+    low, high = combine_bands((1.0, 1.2), (0.8, 1.0)) or (0.0, 0.0)
     assert low == pytest.approx(0.8)
     assert high == pytest.approx(1.2)
-    low, high = widened((0.9, 1.1), (0.9, 1.1)) or (0.0, 0.0)
+    low, high = combine_bands((0.9, 1.1), (0.9, 1.1)) or (0.0, 0.0)
     assert low < 0.9
     assert high > 1.1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inferplan.errors import InputFileError
-from inferplan.validation.startup_logs import compare, is_startup_log, parse, read_log
+from inferplan.validation.startup_logs import compare_with_log, is_startup_log, parse_log, read_startup_log
 from tests.cases import for_each
 
 VLLM = """INFO Initializing a V1 LLM engine (v0.19.1) with config: model='meta-llama/Llama-3.1-8B-Instruct', \
@@ -27,7 +27,7 @@ max_total_num_tokens=411552, chunked_prefill_size=8192, max_running_requests=204
 
 
 def test_vllm_lines() -> None:
-    found = parse(VLLM)
+    found = parse_log(VLLM)
     assert found.engine == "vllm"
     assert found.facts["model"] == "meta-llama/Llama-3.1-8B-Instruct"
     assert found.facts["engine_version"] == "0.19.1"
@@ -39,7 +39,7 @@ def test_vllm_lines() -> None:
 
 
 def test_sglang_lines() -> None:
-    found = parse(SGLANG)
+    found = parse_log(SGLANG)
     assert found.engine == "sglang"
     assert found.facts["tp"] == "1"
     assert found.logged == {"weights": pytest.approx(15.06 * 2**30), "kv_tokens": 411552}
@@ -50,8 +50,8 @@ def test_predicted_memory_is_within_a_few_percent(tmp_path: Path, text: str) -> 
     path = tmp_path / "server.log"
     path.write_text(text)
     assert is_startup_log(text)
-    run, startup = read_log(path, {"gpu": "h100-sxm"})
-    lines = {line.name: line for line in compare(run, startup)}
+    run, startup = read_startup_log(path, {"gpu": "h100-sxm"})
+    lines = {line.name: line for line in compare_with_log(run, startup)}
     assert abs(lines["weights"].error) < 0.01
     assert abs(lines["kv_tokens"].error) < 0.06
 
@@ -60,11 +60,11 @@ def test_a_log_that_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text("hello\n")
     with pytest.raises(InputFileError, match="cannot be checked"):
-        read_log(path, {})
+        read_startup_log(path, {})
 
 
 def test_a_log_names_no_device(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text(VLLM)
     with pytest.raises(InputFileError, match="gpu is empty"):
-        read_log(path, {})
+        read_startup_log(path, {})

@@ -48,7 +48,7 @@ def test_settings_that_are_wrong_are_said_at_the_start(tmp_path: Path) -> None:
 
 
 def test_nothing_is_kept_of_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other commands keep specs in the user's cache (``catalog/kept.py``); the server writes nothing there."""
+    """Other commands keep specs in the user's cache (``catalog/file_cache.py``); the server writes nothing there."""
     (tmp_path / "kept").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
     web = started(None, tmp_path)

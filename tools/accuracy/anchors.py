@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inferplan.catalog.assemble import anchor_process
-from inferplan.devices.anchors import AXES, METRICS, Metric, Process, next_runs
+from inferplan.devices.anchors import AXES, METRICS, ErrorProcess, Metric, next_runs
 from inferplan.units import Array
 from inferplan.validation.anchor import load_of
 from inferplan.validation.score import Score, Scored
@@ -47,7 +47,7 @@ class Outcome:
         return float(low), float(high)
 
 
-def systems(scored: Sequence[Scored], process: Process) -> list[MeasuredSystem]:
+def systems(scored: Sequence[Scored], process: ErrorProcess) -> list[MeasuredSystem]:
     """Possible rows by (model, GPU, engine, format)."""
     groups: dict[tuple[str, ...], list[Scored]] = defaultdict(list)
     for one in scored:
@@ -73,7 +73,7 @@ def log_error(one: Scored, metric: Metric) -> float:
     return -float(np.log1p(error))
 
 
-def outcome(found: Sequence[MeasuredSystem], process: Process, metric: Metric, choice: Choice) -> Outcome:
+def outcome(found: Sequence[MeasuredSystem], process: ErrorProcess, metric: Metric, choice: Choice) -> Outcome:
     """Errors on the rows of each system that ``choice`` leaves out."""
     kernel, pairs = process.kernel(metric), list[tuple[float, float]]()
     deviations: dict[tuple[str, str], list[Array]] = defaultdict(list)
@@ -97,7 +97,7 @@ def drawn(count: int, seed: int = 0) -> Choice:
     return lambda points: [rng.permutation(len(points))[:count].tolist() for _ in range(_DRAWS)]
 
 
-def suggested(count: int, process: Process) -> Choice:
+def suggested(count: int, process: ErrorProcess) -> Choice:
     """The rows that ``inferplan anchor suggest`` would have asked for."""
     return lambda points: [next_runs(process, points, np.empty((0, AXES)), count)]
 
@@ -113,7 +113,7 @@ def coverage(result: Outcome, bands: Outcome) -> str:
     return f"{np.mean(np.concatenate(inside)):.0%}" if inside else ""
 
 
-def bands(found: Sequence[MeasuredSystem], process: Process) -> dict[str, tuple[float, float]]:
+def bands(found: Sequence[MeasuredSystem], process: ErrorProcess) -> dict[str, tuple[float, float]]:
     """For ``configs/anchors.yaml``: the deviations that hold 80 % of the rows beside three drawn at random."""
     return {metric: outcome(found, process, metric, drawn(3)).band() for metric in METRICS}
 

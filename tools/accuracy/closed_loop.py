@@ -17,7 +17,7 @@ from inferplan.catalog.files import load, load_model
 from inferplan.devices.engine import EngineSpec
 from inferplan.errors import InferplanError
 from inferplan.estimate.bands import slowest_end
-from inferplan.estimate.load import Band, widened
+from inferplan.estimate.load import Band, combine_bands
 from inferplan.estimate.support import lacking
 from inferplan.models.layers.moe import MoeLayer
 from inferplan.validation.deploy import deployment_of
@@ -79,7 +79,7 @@ def with_bands(scored: Sequence[Scored], folds: int = 5) -> list[Scored]:
             kernels = [steps[metric].band for _, steps in priced]
             wider = widening(rows, kernels, predicted, metric, fold != number)
             for index in np.flatnonzero(fold == number):
-                factors, (deployment, steps) = widened(kernels[index], wider.added, wider.kernels), priced[index]
+                factors, (deployment, steps) = combine_bands(kernels[index], wider.added, wider.kernels), priced[index]
                 if factors is not None and told[index] and np.isfinite(predicted[index]):
                     slow = max(factors[1], float(slowest_end(deployment, steps[metric])))
                     bands[index][metric] = (factors[0] * predicted[index], slow * predicted[index])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from inferplan.validation.rows import Figures
+from inferplan.validation.rows import StatisticValues
 from inferplan.validation.score import Scored
 from tools.accuracy.scores import Line, markdown
 
@@ -21,16 +21,16 @@ _FEWEST = 5
 """Forms without which there is nothing to pick from."""
 
 
-def _tpot(figures: Figures) -> float | None:
+def _tpot(figures: StatisticValues) -> float | None:
     return figures.at("tpot", "median") or figures.at("tpot", "mean")
 
 
-def _throughput(figures: Figures | None) -> float:
+def _throughput(figures: StatisticValues | None) -> float:
     """Tokens a second and GPU, prompts and outputs."""
     return 0.0 if figures is None else figures.at("throughput") or 0.0
 
 
-def keeps(figures: Figures | None, speed: float) -> bool:
+def keeps(figures: StatisticValues | None, speed: float) -> bool:
     """Whether a user gets ``speed`` tokens a second, by the median where there is one, else the mean."""
     seconds = None if figures is None else _tpot(figures)
     return seconds is not None and seconds <= 1.0 / speed

@@ -42,7 +42,7 @@ from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.units import Array
 from inferplan.validation.deploy import bare_deployment_of, deployment_of
 from inferplan.validation.importers import read_file
-from inferplan.validation.predict import client_of, flags_of, impossible, request_time, traffic_of
+from inferplan.validation.predict import client_of, impossible, row_flags, row_request_time, row_traffic
 from inferplan.validation.rows import Row
 from inferplan.work.step import decode, prefill
 from tools.fitting.unknowns import Unknown, pulled_step
@@ -134,7 +134,7 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
     for index, values in enumerate(vectors):
         for column, run in enumerate(runs):
             bare = bare_deployment_of(run)
-            deployment = with_flags(_with_constants(bare, values, run.campaign), flags_of(run))
+            deployment = with_flags(_with_constants(bare, values, run.campaign), row_flags(run))
             if values["launch"] not in tables:
                 tables[values["launch"]] = step_times(deployment, reach)
             prices = replace(
@@ -146,8 +146,8 @@ def predict_group(rows: Sequence[Row], vectors: Sequence[dict[str, float]]) -> A
                 cache={},
             )
             try:
-                ramp = request_time(deployment, run) if client_of(run).start == "spread" else 0.0
-                found = simulate(deployment, traffic_of(run, ramp), flags_of(run), Options(warmup=run.warmup), prices)
+                ramp = row_request_time(deployment, run) if client_of(run).start == "spread" else 0.0
+                found = simulate(deployment, row_traffic(run, ramp), row_flags(run), Options(warmup=run.warmup), prices)
             except InferplanError:
                 continue
             if len(found.ttft) and len(found.tpot):

@@ -20,7 +20,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.importers import read_file
-from inferplan.validation.predict import flags_of, traffic_of
+from inferplan.validation.predict import row_flags, row_traffic
 from inferplan.validation.rows import Row, Run
 from tools.fitting.published.host import HostFit, with_host
 from tools.fitting.serving import usable
@@ -38,9 +38,9 @@ class Interval:
 
     def at(self, host: float | None, sequence: float) -> float:
         """Seconds that are predicted with these seconds of a step (``None``: the shared ones) and of a sequence."""
-        traffic, options = traffic_of(self.run, 0.0), Options(warmup=self.run.warmup)
+        traffic, options = row_traffic(self.run, 0.0), Options(warmup=self.run.warmup)
         served = with_host(self.deployment, host, sequence)
-        return float(np.mean(simulate(served, traffic, flags_of(self.run), options).tpot))
+        return float(np.mean(simulate(served, traffic, row_flags(self.run), options).tpot))
 
 
 def closed_loop(path: Path) -> list[Interval]:

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from inferplan.answers.emit.checkpoint import checkpoint
 from inferplan.answers.emit.engines import ENGINES
 from inferplan.answers.emit.replica import Launch
-from inferplan.devices.anchors import Load
+from inferplan.devices.anchors import AnchorLoad
 from inferplan.errors import UsageError
 
 REQUESTS_OF_A_USER = 10
 WARMUP_OF_A_USER = 2
 
 
-def benchmark(launch: Launch, load: Load, result: str) -> list[str]:
+def benchmark(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
     """The words of the command; ``result`` is the file that it writes.
 
     Raises ``UsageError`` for an engine of which no client is known here.
@@ -60,7 +60,7 @@ def chosen_kernels(launch: Launch) -> str:
     return ",".join(f"{role}={name}" for role, name in launch.request.flags.backends)
 
 
-def _random(load: Load) -> list[str]:
+def _random(load: AnchorLoad) -> list[str]:
     users = round(float(load.users))
     return [
         *("--dataset-name", "random", "--random-input-len", f"{load.prompt:.0f}"),
@@ -69,7 +69,7 @@ def _random(load: Load) -> list[str]:
     ]
 
 
-def _vllm(launch: Launch, load: Load, result: str) -> list[str]:
+def _vllm(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
     warmup = WARMUP_OF_A_USER * round(float(load.users))
     told = {**facts(launch), "warmup_requests": str(warmup)}
     return [
@@ -80,7 +80,7 @@ def _vllm(launch: Launch, load: Load, result: str) -> list[str]:
     ]
 
 
-def _sglang(launch: Launch, load: Load, result: str) -> list[str]:
+def _sglang(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
     warmup = WARMUP_OF_A_USER * round(float(load.users))
     return [
         *("python3", "-m", "sglang.bench_serving", "--backend", "sglang", "--port", str(ENGINES["sglang"].port)),
@@ -89,7 +89,7 @@ def _sglang(launch: Launch, load: Load, result: str) -> list[str]:
     ]
 
 
-def _trtllm(launch: Launch, load: Load, result: str) -> list[str]:
+def _trtllm(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
     return [
         *("python3", "-m", "tensorrt_llm.serve.scripts.benchmark_serving", "--backend", "openai"),
         *("--port", str(ENGINES["trtllm"].port), "--model", checkpoint(launch), *_random(load), "--random-ids"),
@@ -98,6 +98,10 @@ def _trtllm(launch: Launch, load: Load, result: str) -> list[str]:
     ]
 
 
-CLIENTS: dict[str, Callable[[Launch, Load, str], list[str]]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
+CLIENTS: dict[str, Callable[[Launch, AnchorLoad, str], list[str]]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+}
 SILENT = frozenset({"sglang"})
 """Clients whose files do not take the facts: they are given to ``anchor fit``."""

@@ -87,7 +87,7 @@ def base_note(launch: Launch) -> str:
     if started == tuned.id:
         if started == launch.request.model:
             return ""
-        if needed(launch):
+        if checkpoint_needs(launch):
             return f"for chat, take a checkpoint made of {started}, which is tuned on instructions, not of {base}"
         return f"{started} is {base} tuned on instructions, as chat needs; emit --checkpoint {base} starts that one"
     if _bare(started) != _bare(base):
@@ -106,7 +106,7 @@ def _bare(repository: str) -> str:
     return repository.rsplit("/", 1)[-1].lower().removeprefix("meta-").removesuffix("-hf")
 
 
-def changed(request: Request, deployment: Deployment) -> list[str]:
+def tensor_changes(request: Request, deployment: Deployment) -> list[str]:
     """Where the tensors modelled differ from those of the released checkpoint: ``"weights in int4"``."""
     precision, model = deployment.precision, deployment.model
     native = native_precision(model)
@@ -144,9 +144,9 @@ def online(launch: Launch, deployment: Deployment | None = None) -> str | None:
     return ONLINE.get((engine.name, engine.defaults.version)) if fp8 and wide and rest else None
 
 
-def needed(launch: Launch) -> str | None:
+def checkpoint_needs(launch: Launch) -> str | None:
     """What the checkpoint must hold that neither the released one does nor the engine makes as it loads."""
-    found = changed(launch.request, launch.deployment)
+    found = tensor_changes(launch.request, launch.deployment)
     if online(launch):
         found = [text for text in found if "prun" in text]
     if launch.deployment.engine.name == "llama.cpp" and not launch.request.model.endswith(".gguf"):
@@ -156,7 +156,7 @@ def needed(launch: Launch) -> str | None:
 
 def checkpoint(launch: Launch) -> str:
     """The checkpoint to load. Raises ``UsageError`` where one must be named that holds what was modelled."""
-    lacking = needed(launch)
+    lacking = checkpoint_needs(launch)
     engine, precision = launch.deployment.engine, launch.deployment.precision
     if launch.named or lacking is None:
         found = launch.named or repository(launch.request.model, launch.deployment.model, launch.chat)
@@ -178,7 +178,9 @@ def draft_checkpoint(launch: Launch) -> str:
     """The checkpoint of the model that drafts. Raises ``UsageError`` as :func:`checkpoint` does."""
     drafts, draft = launch.drafts, launch.drafts.speculation.draft
     assert draft is not None
-    lacking = [] if online(launch, draft) else changed(Request(model=drafts.model, gpu=launch.request.gpu), draft)
+    lacking = (
+        [] if online(launch, draft) else tensor_changes(Request(model=drafts.model, gpu=launch.request.gpu), draft)
+    )
     if lacking and not drafts.checkpoint:
         raise UsageError(
             f"the checkpoint of the drafts must hold {', '.join(lacking)}",

@@ -13,7 +13,7 @@ from inferplan.answers.emit.replica import Launch
 from inferplan.errors import UsageError
 
 
-class Engine(NamedTuple):
+class EngineCommand(NamedTuple):
     """How an engine is started: its command, the options that its flags can say, and the port it listens at."""
 
     command: Callable[[Launch], list[str]]
@@ -22,10 +22,10 @@ class Engine(NamedTuple):
 
 
 ENGINES = {
-    "vllm": Engine(vllm.vllm, vllm.TAKES, vllm.PORT),
-    "sglang": Engine(sglang.sglang, sglang.TAKES, sglang.PORT),
-    "trtllm": Engine(trtllm.trtllm, trtllm.TAKES, trtllm.PORT),
-    "llama.cpp": Engine(llama_cpp.llama_cpp, llama_cpp.TAKES, llama_cpp.PORT),
+    "vllm": EngineCommand(vllm.vllm, vllm.TAKES, vllm.PORT),
+    "sglang": EngineCommand(sglang.sglang, sglang.TAKES, sglang.PORT),
+    "trtllm": EngineCommand(trtllm.trtllm, trtllm.TAKES, trtllm.PORT),
+    "llama.cpp": EngineCommand(llama_cpp.llama_cpp, llama_cpp.TAKES, llama_cpp.PORT),
 }
 
 
@@ -112,6 +112,6 @@ def shell(words: list[str]) -> str:
     return " ".join(f'"{word}"' if "${" in word else shlex.quote(word) for word in words)
 
 
-def served(launch: Launch) -> list[str]:
+def network_command(launch: Launch) -> list[str]:
     """:func:`command` of a server that other machines reach; vLLM listens on every address by itself."""
     return command(launch) + ([] if launch.deployment.engine.name == "vllm" else ["--host", "0.0.0.0"])

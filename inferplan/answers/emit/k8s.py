@@ -8,9 +8,9 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, NamedTuple
 
-from inferplan.answers.emit.engines import ENGINES, served
+from inferplan.answers.emit.engines import ENGINES, network_command
 from inferplan.answers.emit.nodes import image, node_selector, resource
-from inferplan.answers.emit.pools import Pools, Server, router, router_name, server
+from inferplan.answers.emit.pools import Pools, RoleCommand, router, router_name, server
 from inferplan.answers.emit.replica import Launch
 from inferplan.answers.emit.trtllm import trtllm_config
 from inferplan.answers.emit.vllm import SIDE_CHANNEL
@@ -47,7 +47,7 @@ def manifest(launch: Launch, pools: Pools | None = None, site: Site | None = Non
     config = trtllm_config(launch) if launch.deployment.engine.name == "trtllm" else {}
     own = replace(launch, extra=f"{_FILES}/{_CONFIG}") if config else launch
     files = {_CONFIG: json.dumps(config)} if config else {}
-    pod = _pod(own, Server(served(own), files), site, label)
+    pod = _pod(own, RoleCommand(network_command(own), files), site, label)
     return [
         _workload("Deployment", label, {"app": label}, launch.deployment.parallel.replicas, pod),
         _service(label, {"app": label}),
@@ -93,7 +93,7 @@ def _apart(launch: Launch, pools: Pools, site: Site, label: str) -> list[Object]
     return [*objects, workload, _service(label, {"app": label}), *_config_map(label, joined.files)]
 
 
-def _pod(launch: Launch, started: Server, site: Site, label: str) -> Object:
+def _pod(launch: Launch, started: RoleCommand, site: Site, label: str) -> Object:
     """A pod of one server."""
     hardware, ranks = launch.deployment.hardware, launch.deployment.parallel.ranks
     devices = {resource(hardware): ranks}
@@ -113,19 +113,19 @@ def _pod(launch: Launch, started: Server, site: Site, label: str) -> Object:
     }
 
 
-def _router_pod(launch: Launch, joined: Server, site: Site, label: str) -> Object:
+def _router_pod(launch: Launch, joined: RoleCommand, site: Site, label: str) -> Object:
     engine, wait = launch.deployment.engine.name, str(ceil(_startup(launch)))
     if engine == "trtllm":
         run, words = site.image or image(launch), [*joined.words, "--server_start_timeout", wait]
     else:
         install = f'pip install --quiet {router_name(engine).replace(" ", "==")} && exec "$@"'
         run, words = _PYTHON, ["sh", "-c", install, "sh", *joined.words, "--worker-startup-timeout-secs", wait]
-    container = _container(engine, run, Server(words, joined.files))
+    container = _container(engine, run, RoleCommand(words, joined.files))
     container["startupProbe"] = _probe(period=10, failures=ceil(_startup(launch) / 10))
     return {"containers": [container], "volumes": _config_volume(label, joined.files)}
 
 
-def _container(engine: str, run: str, started: Server) -> Object:
+def _container(engine: str, run: str, started: RoleCommand) -> Object:
     mounts = [{"name": "config", "mountPath": _FILES}] if started.files else []
     return {
         "name": engine.replace(".", "-"),

@@ -27,7 +27,7 @@ SHARED = frozenset(
 """Options that every engine takes: in the name of its checkpoint (or refused there), as a flag, as replicas."""
 
 
-def given(request: Request) -> dict[str, Any]:
+def changed_options(request: Request) -> dict[str, Any]:
     """Every option of a request that is not at its default, by its dotted name: ``{"flags.block_size": 32}``."""
     return dict(_differing(request, type(request)(model="", gpu=""), ""))
 
@@ -35,7 +35,7 @@ def given(request: Request) -> dict[str, Any]:
 def refuse_untaken(launch: Launch, takes: frozenset[str]) -> None:
     """Raise ``UsageError`` for an option that neither :data:`SHARED`, :data:`PREDICTION` nor ``takes`` names."""
     drafts = dict(_differing(launch.drafts.speculation, PLAIN, "speculation."))
-    untaken = sorted({*given(launch.request), *drafts} - SHARED - PREDICTION - takes)
+    untaken = sorted({*changed_options(launch.request), *drafts} - SHARED - PREDICTION - takes)
     if untaken:
         words = ", ".join(name.rpartition(".")[2].replace("_", " ") for name in untaken)
         raise UsageError(

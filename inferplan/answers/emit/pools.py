@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from inferplan.answers.emit.engines import ENGINES, over_nodes, served, shell
+from inferplan.answers.emit.engines import ENGINES, network_command, over_nodes, shell
 from inferplan.answers.emit.replica import Launch, Role, in_role
 from inferplan.answers.emit.sglang import ROUTER as SGLANG_ROUTER
 from inferplan.answers.emit.sglang import sglang_router
@@ -37,14 +37,14 @@ class Pools(NamedTuple):
         return [("prefill", self.prefill, self.prompts or launch), ("decode", self.decode, launch)]
 
 
-class Server(NamedTuple):
+class RoleCommand(NamedTuple):
     """The command of the servers of one role (or of the router), and the files it reads: name to content, as JSON."""
 
     words: list[str]
     files: dict[str, str]
 
 
-def server(launch: Launch, role: Role, folder: str = "") -> Server:
+def server(launch: Launch, role: Role, folder: str = "") -> RoleCommand:
     """How each server of a pool is started. folder: where it finds its files.
 
     Both pools make the same drafts: the draft's cache of a prompt comes with the model's (vLLM's NixlConnector matrix,
@@ -56,19 +56,19 @@ def server(launch: Launch, role: Role, folder: str = "") -> Server:
         raise UsageError(f"{engine} has no pools of its own for prompts and decodes", hint="plan with --aggregated")
     own = in_role(launch, role)
     if engine != "trtllm":
-        return Server(served(own), {})
+        return RoleCommand(network_command(own), {})
     name = f"{role}.yaml"
-    return Server(served(replace(own, extra=f"{folder}{name}")), {name: json.dumps(trtllm_config(own))})
+    return RoleCommand(network_command(replace(own, extra=f"{folder}{name}")), {name: json.dumps(trtllm_config(own))})
 
 
-def router(launch: Launch, prefill: list[str], decode: list[str], folder: str = "") -> Server:
+def router(launch: Launch, prefill: list[str], decode: list[str], folder: str = "") -> RoleCommand:
     """How the router is started. prefill, decode: ``host:port`` of every server."""
     engine = launch.deployment.engine.name
     if engine == "trtllm":
         config = json.dumps(trtllm_router_config(prefill, decode))
-        return Server(["trtllm-serve", "disaggregated", "-c", f"{folder}{ROUTER_FILE}"], {ROUTER_FILE: config})
+        return RoleCommand(["trtllm-serve", "disaggregated", "-c", f"{folder}{ROUTER_FILE}"], {ROUTER_FILE: config})
     _, made = ROUTERS[engine]
-    return Server(made([f"http://{host}" for host in prefill], [f"http://{host}" for host in decode]), {})
+    return RoleCommand(made([f"http://{host}" for host in prefill], [f"http://{host}" for host in decode]), {})
 
 
 def router_name(engine: str) -> str:
@@ -114,7 +114,7 @@ def node_script(launch: Launch) -> str:
     return "\n".join(lines)
 
 
-def _shell(server: Server, prefix: str = "") -> str:
+def _shell(server: RoleCommand, prefix: str = "") -> str:
     """A command with the files it reads before it, as here-documents (in which the shell fills in variables)."""
     files = [f"cat > {name} <<EOF\n{content}\nEOF\n" for name, content in server.files.items()]
     return "".join(files) + prefix + shell(server.words)

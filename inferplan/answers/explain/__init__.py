@@ -5,6 +5,6 @@ this package says where each input stands.
 """
 
 from inferplan.answers.explain.explainer import Explainer
-from inferplan.answers.explain.explanation import Explanation, Input, Part
+from inferplan.answers.explain.explanation import ExplainedPart, Explanation, Input
 
-__all__ = ["Explainer", "Explanation", "Input", "Part"]
+__all__ = ["ExplainedPart", "Explainer", "Explanation", "Input"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.answers.energy import StaticEnergy
-from inferplan.answers.explain.explanation import Explanation, Input, Part
+from inferplan.answers.explain.explanation import ExplainedPart, Explanation, Input
 from inferplan.answers.explain.origins import Origins
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UnknownNameError, UsageError
@@ -150,9 +150,9 @@ class Explainer:
         """A term's formula, numbers and parts; its inputs with their places, and ``further`` ones."""
         phase = name.partition(".")[0]
         leaves = [(leaf, leaf.field[0] in ("number", "part")) for leaf in term.inputs() if leaf.field]
-        explained = [Part(name=leaf.name, value=leaf.shown) for leaf, elsewhere in leaves if elsewhere]
+        explained = [ExplainedPart(name=leaf.name, value=leaf.shown) for leaf, elsewhere in leaves if elsewhere]
         made = [
-            Part(name=part.name, value=part.shown, formula=part.formula, substituted=part.numbers)
+            ExplainedPart(name=part.name, value=part.shown, formula=part.formula, substituted=part.numbers)
             for part in term.parts()
         ]
         inputs = [self.origins.of(leaf, phase) for leaf, _ in leaves]
@@ -213,7 +213,10 @@ class Explainer:
     def _with_kernel(self, found: Explanation, op: Op) -> Explanation:
         """What kind of kernel it is, and its shape."""
         does = (op.__class__.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
-        kernel = (Part(name=op.kind, value="", formula=does), Part(name="shape", value="", formula=_shape(op)))
+        kernel = (
+            ExplainedPart(name=op.kind, value="", formula=does),
+            ExplainedPart(name="shape", value="", formula=_shape(op)),
+        )
         return replace(found, parts=(*found.parts, *kernel))
 
     def _tower(self, operator: str) -> list[Input]:

@@ -19,7 +19,7 @@ class Input:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ExplainedPart:
     """A result that a number is made of, and how it was made: empty where it has an explanation of its own."""
 
     name: str
@@ -47,7 +47,7 @@ class Explanation(Shown):
     substituted: str
     page: str
     inputs: tuple[Input, ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ExplainedPart, ...] = ()
 
     @property
     def shown(self) -> str:

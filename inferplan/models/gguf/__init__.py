@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from inferplan.errors import SpecError
 from inferplan.models.checkpoint import Checkpoint, read_gguf
 from inferplan.models.gguf.layers import layer
-from inferplan.models.gguf.metadata import Block, Metadata, Shape, blocks, parameters
+from inferplan.models.gguf.metadata import LayerTensors, Metadata, Shape, blocks, parameters
 from inferplan.models.gguf.stored import native_of, size_note
 from inferplan.models.huggingface.decoder import activation, sliding
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress
@@ -150,7 +150,7 @@ def _dialect(metadata: Metadata) -> tuple[Dialect, str]:
     return FAMILIES[family], family
 
 
-def _windowed(inner: list[Block], metadata: Metadata, dialect: Dialect, family: str) -> list[Layer]:
+def _windowed(inner: list[LayerTensors], metadata: Metadata, dialect: Dialect, family: str) -> list[Layer]:
     """The layers with their windows: the file's own pattern, else the family's rule."""
     acting = activation(Reader({}, metadata.name), dialect)
     if family == "gpt_oss":
@@ -174,7 +174,7 @@ def _windowed(inner: list[Block], metadata: Metadata, dialect: Dialect, family: 
     return layers
 
 
-def _modules(inside: list[Block], metadata: Metadata, dialect: Dialect) -> dict[str, Any]:
+def _modules(inside: list[LayerTensors], metadata: Metadata, dialect: Dialect) -> dict[str, Any]:
     """Prediction modules: blocks at the end with ``nextn`` tensors (llama.cpp keeps and does not run them)."""
     own = [{name for name in block.tensors if name.startswith("nextn.")} for block in inside]
     for block, names in zip(inside, own, strict=True):

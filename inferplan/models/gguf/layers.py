@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.errors import SpecError
-from inferplan.models.gguf.metadata import Block, Metadata
+from inferplan.models.gguf.metadata import LayerTensors, Metadata
 from inferplan.models.huggingface.dialect import Dialect, Layer
 
 Part = dict[str, Any]
 
 
-def layer(block: Block, metadata: Metadata, dialect: Dialect, activation: str) -> Layer:
+def layer(block: LayerTensors, metadata: Metadata, dialect: Dialect, activation: str) -> Layer:
     """One layer as a YAML writes it; its window is the caller's. Raises ``SpecError`` for what is not understood."""
     try:
         return _layer(block, metadata, dialect, activation)
@@ -22,7 +22,7 @@ def layer(block: Block, metadata: Metadata, dialect: Dialect, activation: str) -
         ) from None
 
 
-def _layer(block: Block, metadata: Metadata, dialect: Dialect, activation: str) -> Layer:
+def _layer(block: LayerTensors, metadata: Metadata, dialect: Dialect, activation: str) -> Layer:
     width = metadata.need("embedding_length")
     mixer = _mixer(block, metadata, dialect)
     dense = _dense(block, width, activation) if block.has("ffn_up") else None
@@ -48,7 +48,7 @@ def _layer(block: Block, metadata: Metadata, dialect: Dialect, activation: str) 
     return found
 
 
-def _mixer(block: Block, metadata: Metadata, dialect: Dialect) -> Part | None:
+def _mixer(block: LayerTensors, metadata: Metadata, dialect: Dialect) -> Part | None:
     mixers = []
     if block.has("ssm_conv1d"):
         delta = block.has("ssm_ba") or block.has("ssm_beta")
@@ -61,7 +61,7 @@ def _mixer(block: Block, metadata: Metadata, dialect: Dialect) -> Part | None:
     return {"kind": "parallel", "mixers": mixers} if len(mixers) > 1 else mixers[0] if mixers else None
 
 
-def _attention(block: Block, metadata: Metadata, dialect: Dialect) -> Part:
+def _attention(block: LayerTensors, metadata: Metadata, dialect: Dialect) -> Part:
     """Heads from the metadata, their width from the matrices."""
     index, width = block.index, metadata.need("embedding_length")
     heads = metadata.need("attention.head_count", index)
@@ -101,7 +101,7 @@ def _attention(block: Block, metadata: Metadata, dialect: Dialect) -> Part:
     return part
 
 
-def _norm_of_keys(block: Block, heads: int, kv_heads: int, head_dim: int, shared: bool) -> str:
+def _norm_of_keys(block: LayerTensors, heads: int, kv_heads: int, head_dim: int, shared: bool) -> str:
     if not block.has("attn_q_norm"):
         return "none"
     queries = block.weight("attn_q_norm")
@@ -115,7 +115,7 @@ def _norm_of_keys(block: Block, heads: int, kv_heads: int, head_dim: int, shared
     raise SpecError(f"{block.name}: blk.{block.index}.attn_q_norm has the shape {queries}, of no norm that is known")
 
 
-def _latent(block: Block, metadata: Metadata) -> Part:
+def _latent(block: LayerTensors, metadata: Metadata) -> Part:
     heads = metadata.need("attention.head_count", block.index)
     latent = block.weight("attn_kv_a_norm")[0]
     rope = block.weight("attn_kv_a_mqa")[1] - latent
@@ -141,7 +141,7 @@ def _latent(block: Block, metadata: Metadata) -> Part:
     return part
 
 
-def _mamba1(block: Block, metadata: Metadata) -> Part:
+def _mamba1(block: LayerTensors, metadata: Metadata) -> Part:
     inner = block.weight("ssm_in")[1] // 2
     part: Part = {
         "kind": "mamba1",
@@ -162,7 +162,7 @@ def _mamba1(block: Block, metadata: Metadata) -> Part:
     return part
 
 
-def _mamba2(block: Block, metadata: Metadata) -> Part:
+def _mamba2(block: LayerTensors, metadata: Metadata) -> Part:
     heads, inner = metadata.need("ssm.time_step_rank"), metadata.need("ssm.inner_size")
     part: Part = {
         "kind": "mamba2",
@@ -179,7 +179,7 @@ def _mamba2(block: Block, metadata: Metadata) -> Part:
     return part
 
 
-def _delta(block: Block, metadata: Metadata) -> Part:
+def _delta(block: LayerTensors, metadata: Metadata) -> Part:
     heads, inner = metadata.need("ssm.time_step_rank"), metadata.need("ssm.inner_size")
     part: Part = {
         "kind": "gated_delta_net",
@@ -194,7 +194,7 @@ def _delta(block: Block, metadata: Metadata) -> Part:
     return part
 
 
-def _dense(block: Block, width: int, activation: str) -> Part:
+def _dense(block: LayerTensors, width: int, activation: str) -> Part:
     """Gate and up as two matrices, or as one of twice the rows (Phi-3, GLM-4)."""
     columns, rows = block.weight("ffn_down")[0], block.weight("ffn_up")[1]
     gated = block.has("ffn_gate")
@@ -206,7 +206,7 @@ def _dense(block: Block, width: int, activation: str) -> Part:
     return {"kind": "mlp", "d_ff": columns, "gated": gated or rows != columns, "bias": bias, "activation": activation}
 
 
-def _sparse(block: Block, metadata: Metadata, activation: str) -> Part:
+def _sparse(block: LayerTensors, metadata: Metadata, activation: str) -> Part:
     """Routed experts, each a slice of a matrix of three dimensions, and what all tokens share."""
     columns, latent, experts = block.weight("ffn_down_exps")
     fused = block.has("ffn_gate_up_exps")

@@ -52,7 +52,7 @@ class Metadata:
         return None if self.get(key) is None else self.need(key, layer)
 
 
-class Block:
+class LayerTensors:
     """The tensors of one layer, by their names without ``blk.N.``; shapes as GGUF writes them, columns first."""
 
     def __init__(self, tensors: dict[str, Shape], name: str, index: int) -> None:
@@ -107,7 +107,7 @@ class Block:
             )
 
 
-def blocks(tensors: Iterable[Tensor], name: str) -> tuple[list[Block], dict[str, Shape]]:
+def blocks(tensors: Iterable[Tensor], name: str) -> tuple[list[LayerTensors], dict[str, Shape]]:
     """The layers in order, and the tensors outside them. Raises ``SpecError`` for a layer that is not there."""
     inside: dict[int, dict[str, Shape]] = defaultdict(dict)
     outside: dict[str, Shape] = {}
@@ -120,7 +120,7 @@ def blocks(tensors: Iterable[Tensor], name: str) -> tuple[list[Block], dict[str,
     lacking = [index for index in range(len(inside)) if index not in inside]
     if lacking:
         raise SpecError(f"{name}: the file has no blk.{lacking[0]}", because=f"it has blk.{max(inside)}")
-    return [Block(inside[index], name, index) for index in sorted(inside)], outside
+    return [LayerTensors(inside[index], name, index) for index in sorted(inside)], outside
 
 
 def parameters(tensors: Iterable[Tensor]) -> int:

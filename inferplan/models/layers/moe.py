@@ -12,7 +12,7 @@ from inferplan.models.layers.mlp import mlp_ops
 from inferplan.units import Num
 from inferplan.work.ops import Elementwise, GroupedMatmul, Op
 from inferplan.work.parallel import Parallelism, require_divides, require_slots
-from inferplan.work.routing import Busiest, busiest, in_order, reached
+from inferplan.work.routing import Busiest, busiest, distinct_experts, place_in_order
 
 
 class MoeLayer(FeedForward):
@@ -203,7 +203,7 @@ class MoeLayer(FeedForward):
         parallel, tokens = context.parallel, context.stage_tokens
         skew = context.routing.skew_of(self.skew)
         if parallel.ep == 1 or context.routing.even:
-            found = reached(self.experts, self.chosen, tokens, skew)
+            found = distinct_experts(self.experts, self.chosen, tokens, skew)
             return tokens * self.chosen / parallel.ep, found / parallel.ep
         most = self._busiest(context)
         return most.rows(tokens), most.touched(tokens)
@@ -213,7 +213,7 @@ class MoeLayer(FeedForward):
         unforeseen = routing.unforeseen if any(segment.wide for segment in context.segments) else 0.0
         skew = routing.skew_of(self.skew)
         if routing.in_order:
-            return in_order(self.experts, self.chosen, parallel.ep, parallel.redundant, skew)
+            return place_in_order(self.experts, self.chosen, parallel.ep, parallel.redundant, skew)
         return busiest(self.experts, self.chosen, parallel.ep, parallel.redundant, skew, unforeseen)
 
     def crowding(self, context: LayerContext) -> Num:

@@ -12,7 +12,7 @@ from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import LayerContext, Weight
 from inferplan.work.ops import GroupedMatmul, Op
 from inferplan.work.parallel import Parallelism, require_divides
-from inferplan.work.routing import reached
+from inferplan.work.routing import distinct_experts
 
 
 class RoutedAttentionLayer(AttentionLayer):
@@ -73,7 +73,7 @@ class RoutedAttentionLayer(AttentionLayer):
             k=k,
             n=n,
             experts=self.experts,
-            touched=reached(self.experts, self.top_k, context.tokens, context.routing.skew_of(None)),
+            touched=distinct_experts(self.experts, self.top_k, context.tokens, context.routing.skew_of(None)),
             weight=weight,
             input=source,
             output=context.precision.base,

@@ -19,7 +19,7 @@ from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Op
 from inferplan.work.parallel import Parallelism
-from inferplan.work.routing import reached
+from inferplan.work.routing import distinct_experts
 from inferplan.work.step import Segment
 
 MONOMIALS = ("1", "b", "n", "p", "bn", "bp", "np", "nn", "bnn", "bnp")
@@ -49,7 +49,7 @@ def value(polynomial: Mapping[str, int], batch: Num, new: Num, past: Num) -> Num
     return found
 
 
-def total(polynomial: Mapping[str, int], segments: tuple[Segment, ...]) -> Num:
+def segments_total(polynomial: Mapping[str, int], segments: tuple[Segment, ...]) -> Num:
     """The same over the segments of a step, which share what does not follow the load."""
     growing = {name: factor for name, factor in polynomial.items() if name != "1"}
     return polynomial.get("1", 0) + sum(value(growing, one.batch, one.new, one.past) for one in segments)
@@ -175,7 +175,7 @@ class TracedLayer(Mixer):
             yield from self._multiplied(one, context, context.tokens)
             return
         for seen in _together(context.segments, one.rows):
-            yield from self._multiplied(one, context, total(one.rows, seen))
+            yield from self._multiplied(one, context, segments_total(one.rows, seen))
 
     def _multiplied(self, one: TracedOperator, context: LayerContext, rows: Num) -> Iterator[Op]:
         if one.copies == 1:
@@ -206,7 +206,7 @@ class TracedLayer(Mixer):
             k=one.k,
             n=one.n,
             experts=one.experts,
-            touched=reached(one.experts, one.top_k, context.tokens, context.routing.skew_of(None)),
+            touched=distinct_experts(one.experts, one.top_k, context.tokens, context.routing.skew_of(None)),
             weight=weight,
             input=source,
             output=context.precision.base,
@@ -244,7 +244,7 @@ class TracedLayer(Mixer):
 
     def _pointwise(self, one: TracedOperator, context: LayerContext) -> Iterator[Op]:
         for seen in _together(context.segments, one.flop, one.read, one.write):
-            sizes: list[Any] = [total(terms, seen) for terms in (one.flop, one.read, one.write)]
+            sizes: list[Any] = [segments_total(terms, seen) for terms in (one.flop, one.read, one.write)]
             flop, read, write = sizes
             least = np.maximum(write, 1.0)  # a kernel that writes nothing at this load still reads
             yield Elementwise(
@@ -263,7 +263,7 @@ class TracedLayer(Mixer):
             name=f"traced.{one.name}",
             ranks=context.ranks,
             fusible=True,
-            elements=total(one.write, context.segments),
+            elements=segments_total(one.write, context.segments),
             source=context.precision.base,
             target=context.precision.kv,
         )

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import Any
 
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedOperator, TracedTensor
-from inferplan.models.tracing.experts import Share
+from inferplan.models.tracing.experts import ExpertShare
 from inferplan.models.tracing.fit import fit
-from inferplan.models.tracing.kernels import Kernel
-from inferplan.models.tracing.passes import Point
+from inferplan.models.tracing.kernels import TracedKernel
+from inferplan.models.tracing.passes import TracedPoint
 from inferplan.models.tracing.record import Place
 
 
@@ -34,7 +34,7 @@ class Holds:
     """What a place keeps of a sequence, and which tensors are those of experts."""
 
     keeps: TracedCache
-    experts: dict[str, Share]
+    experts: dict[str, ExpertShare]
 
 
 class OtherOperators(Mismatch):
@@ -42,7 +42,7 @@ class OtherOperators(Mismatch):
 
 
 def operators(
-    points: Sequence[Point], runs: Sequence[list[Kernel]], prefix: str, label: str = ""
+    points: Sequence[TracedPoint], runs: Sequence[list[TracedKernel]], prefix: str, label: str = ""
 ) -> list[TracedOperator]:
     """The operators of a place from what each point ran there. label: what their names begin with where no parameter
     names them. Raises :class:`Mismatch`."""
@@ -59,10 +59,12 @@ def operators(
     return found
 
 
-def _operator(points: Sequence[Point], column: Sequence[Kernel], prefix: str, unnamed: str) -> TracedOperator | None:
+def _operator(
+    points: Sequence[TracedPoint], column: Sequence[TracedKernel], prefix: str, unnamed: str
+) -> TracedOperator | None:
     first = column[0]
     fixed = dict(first.fixed)
-    name = joined([short(one, prefix) for one in first.names]) or unnamed
+    name = sibling_name([short(one, prefix) for one in first.names]) or unnamed
 
     def polynomial(size: str) -> dict[str, int]:
         terms = fit(points, [one.sizes[size] for one in column])
@@ -101,7 +103,7 @@ def short(name: str, prefix: str) -> str:
     return name.removeprefix(prefix).removesuffix(".weight")
 
 
-def joined(names: Sequence[str]) -> str:
+def sibling_name(names: Sequence[str]) -> str:
     """Names of siblings as one: ``self_attn.q_proj+k_proj+v_proj``."""
     if not names:
         return ""
@@ -113,7 +115,7 @@ def tensors(
     names: dict[str, tuple[int, ...]],
     prefix: str,
     multiplied: dict[str, TracedOperator | None],
-    experts: dict[str, Share],
+    experts: dict[str, ExpertShare],
 ) -> list[TracedTensor]:
     """The parameters of a place with their roles: those that a matmul reads, experts, and all others."""
     found = []
@@ -127,7 +129,7 @@ def tensors(
     return found
 
 
-def routed(found: list[TracedOperator]) -> list[TracedOperator]:
+def with_router_format(found: list[TracedOperator]) -> list[TracedOperator]:
     """The same with the router in the base format: the matmul that gives a score to each expert."""
     experts = {one.experts for one in found if one.runs == "experts"}
     return [
@@ -150,8 +152,8 @@ def width(found: Sequence[TracedOperator]) -> int:
 
 
 def layer(
-    points: Sequence[Point],
-    runs: Sequence[list[Kernel]],
+    points: Sequence[TracedPoint],
+    runs: Sequence[list[TracedKernel]],
     at: At,
     names: dict[str, tuple[int, ...]],
     holds: Holds,
@@ -159,7 +161,7 @@ def layer(
     """A layer from what each point ran in it; without operators, and with the reason, where they do not fit."""
     prefix = at.prefix
     try:
-        found, why = ([] if at.why else routed(operators(points, runs, prefix, at.label))), at.why
+        found, why = ([] if at.why else with_router_format(operators(points, runs, prefix, at.label))), at.why
     except Mismatch as reason:
         found, why = [], str(reason)
     multiplied: dict[str, TracedOperator | None] = dict.fromkeys(
@@ -181,7 +183,7 @@ def _unjoined(name: str) -> set[str]:
     return {parts[0], *(f"{parent}.{part}" if parent else part for part in parts[1:])}
 
 
-def grouped(layers: Sequence[TracedLayer]) -> list[dict[str, Any]]:
+def layer_groups(layers: Sequence[TracedLayer]) -> list[dict[str, Any]]:
     """Layers one after another as groups of a model file: runs of equal ones, and a pattern where one repeats."""
     kinds: list[TracedLayer] = []
     order = []
@@ -201,6 +203,6 @@ def grouped(layers: Sequence[TracedLayer]) -> list[dict[str, Any]]:
     return runs(order)
 
 
-def of_place(runs: Sequence[dict[Place, list[Kernel]]], place: Place) -> list[list[Kernel]]:
+def of_place(runs: Sequence[dict[Place, list[TracedKernel]]], place: Place) -> list[list[TracedKernel]]:
     """What each point ran at a place."""
     return [run.get(place, []) for run in runs]

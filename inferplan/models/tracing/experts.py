@@ -14,7 +14,7 @@ _MATRICES = 3
 
 
 @dataclass
-class Routing:
+class RecordedRouting:
     """What routers chose in a pass: of each module of experts how many a token reads, and what the others chose from.
 
     top: by the module's name, experts that a token reads. tops: by place, of how many a ``topk`` chose how many.
@@ -37,7 +37,7 @@ def experts_of(model: Any) -> dict[str, tuple[Any, int]]:
 
 
 @contextmanager
-def watched(model: Any, routing: Routing, loose: bool) -> Iterator[None]:
+def watch_routing(model: Any, routing: RecordedRouting, loose: bool) -> Iterator[None]:
     """Sees the ids that modules of experts are given.
 
     loose: whether only shapes are asked for; experts, which some classes pick by number, then do not run.
@@ -70,7 +70,7 @@ def _passed_by(module: Any, count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _seen(name: str, module: Any, count: int, routing: Routing) -> Iterator[None]:
+def _seen(name: str, module: Any, count: int, routing: RecordedRouting) -> Iterator[None]:
 
     def enter(module: Any, args: Any, kwargs: Any) -> None:
         top = _chosen(_given(args, kwargs), count)
@@ -105,20 +105,20 @@ def _chosen(given: list[Any], count: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Share:
+class ExpertShare:
     """What a token reads of a tensor of experts; ``None`` where it is not known. matrix: it is no bias or norm."""
 
     active: float | None
     matrix: bool
 
 
-def shares(model: Any, routing: Routing, places: dict[str, Any]) -> dict[str, Share]:
+def shares(model: Any, routing: RecordedRouting, places: dict[str, Any]) -> dict[str, ExpertShare]:
     """The tensors of experts, by name.
 
     places: what each layer's names begin with, and its place. Experts that saw no ids are those of a router of their
     layer that chooses from as many, where just one does.
     """
-    found: dict[str, Share] = {}
+    found: dict[str, ExpertShare] = {}
     for name, (module, count) in experts_of(model).items():
         top = routing.top.get(name)
         inside = _contains(module)
@@ -135,5 +135,5 @@ def shares(model: Any, routing: Routing, places: dict[str, Any]) -> dict[str, Sh
         for inner, tensor in module.named_parameters(recurse=inside):
             if inside or tensor.shape[0] in sizes:
                 matrix = tensor.dim() >= (2 if inside else _MATRICES)
-                found[f"{name}.{inner}"] = Share(None if top is None else top / count, matrix)
+                found[f"{name}.{inner}"] = ExpertShare(None if top is None else top / count, matrix)
     return found

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from inferplan.models.layers.traced import MONOMIALS
-from inferplan.models.tracing.passes import Point
+from inferplan.models.tracing.passes import TracedPoint
 
 
-def _points(*sizes: tuple[int, int, int]) -> tuple[Point, ...]:
-    return tuple(Point(*one) for one in sizes)
+def _points(*sizes: tuple[int, int, int]) -> tuple[TracedPoint, ...]:
+    return tuple(TracedPoint(*one) for one in sizes)
 
 
 FEW = _points((1, 2, 0), (2, 3, 0), (1, 1, 3), (2, 1, 5), (2, 2, 3), (1, 3, 4), (3, 1, 2), (3, 4, 0))
@@ -21,7 +21,7 @@ NO_PAST = _points((1, 2, 0), (2, 2, 0), (1, 3, 0), (2, 3, 0), (1, 5, 0), (2, 5, 
 """Those of a model that keeps nothing."""
 
 
-def powers(name: str, point: Point) -> int:
+def powers(name: str, point: TracedPoint) -> int:
     """A monomial at a point."""
     sizes = {"b": point.batch, "n": point.new, "p": point.past}
     found = 1
@@ -30,7 +30,7 @@ def powers(name: str, point: Point) -> int:
     return found
 
 
-def fit(points: Sequence[Point], values: Sequence[int]) -> dict[str, int] | None:
+def fit(points: Sequence[TracedPoint], values: Sequence[int]) -> dict[str, int] | None:
     """The polynomial through all points with the fewest terms of :data:`MONOMIALS`; ``None`` where none goes through.
 
     Integer coefficients only: a size of a tensor that needs a half is no polynomial of its load.

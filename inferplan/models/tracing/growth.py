@@ -8,7 +8,7 @@ import torch
 
 from inferplan.errors import SpecError
 from inferplan.models.layers.traced import TracedCache
-from inferplan.models.tracing.passes import Subject, across, held, tensors_of
+from inferplan.models.tracing.passes import Subject, across, cache_layers, tensors_of
 
 _SHORT, _LONG = 7, 12
 """Tokens of the two lengths: short of every window, prime to each other's differences."""
@@ -17,7 +17,7 @@ _RECURRENT_BITS = {4: 32, 2: 16}
 
 def growth(subject: Subject) -> list[TracedCache]:
     """The caches of a model, in the order of its cache's layers. Raises ``SpecError`` where one is not understood."""
-    short, long = (held(subject.kept(tokens)) for tokens in (_SHORT, _LONG))
+    short, long = (cache_layers(subject.kept(tokens)) for tokens in (_SHORT, _LONG))
     if len(short) != len(long):
         raise SpecError("the cache has other layers for other lengths")
     found = [_layer(a, b) for a, b in zip(short, long)]

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inferplan.models.tracing.passes import Pass, Point
+from inferplan.models.tracing.passes import TracedPass, TracedPoint
 from inferplan.models.tracing.record import Event, Place
 
 
 @dataclass
-class Kernel:
+class TracedKernel:
     """One operator at one point. sizes: numbers that follow the load; names: the parameters it multiplies by."""
 
     runs: str
@@ -26,7 +26,7 @@ class Kernel:
     """What two kernels must share to be the same one at two loads."""
 
 
-def kernels(run: Pass) -> dict[Place, list[Kernel]]:
+def kernels(run: TracedPass) -> dict[Place, list[TracedKernel]]:
     """The kernels of each place of a pass; what runs between two layers belongs to the first."""
     last = run.layers - 1
     places: dict[Place, list[Event]] = {}
@@ -67,7 +67,7 @@ def _siblings(event: Event) -> tuple[Any, ...] | None:
     return event.name.rsplit(".", 2)[0], event.source, event.sizes["m"], event.sizes["k"]
 
 
-def _attentions(events: list[Event], point: Point) -> list[Event]:
+def _attentions(events: list[Event], point: TracedPoint) -> list[Event]:
     """Two products about a softmax as one attention."""
     found: list[Event] = []
     index = 0
@@ -82,7 +82,7 @@ def _attentions(events: list[Event], point: Point) -> list[Event]:
     return found
 
 
-def _folded(events: list[Event], index: int, point: Point) -> tuple[Event, int] | None:
+def _folded(events: list[Event], index: int, point: TracedPoint) -> tuple[Event, int] | None:
     scores = events[index]
     if scores.runs != "product":
         return None
@@ -108,7 +108,7 @@ def _folded(events: list[Event], index: int, point: Point) -> tuple[Event, int] 
     ), end + 1
 
 
-def _kernels(events: list[Event], readers: dict[int, set[int]]) -> Iterable[Kernel]:
+def _kernels(events: list[Event], readers: dict[int, set[int]]) -> Iterable[TracedKernel]:
     light: list[Event] = []
     chosen = {event.sizes["of"]: event.sizes["top"] for event in events if "top" in event.sizes}
     for event in events:
@@ -132,26 +132,26 @@ def _routed(event: Event, chosen: dict[int, int]) -> Event:
     return replace(event, runs="experts", sizes=sizes | {"experts": event.sizes["copies"]})
 
 
-def _heavy(event: Event) -> Kernel:
+def _heavy(event: Event) -> TracedKernel:
     sizes, names = dict(event.sizes), tuple(event.name.split())
     match event.runs:
         case "matmul":
             rows = sizes.pop("m")
             fixed: tuple[Any, ...] = tuple(sizes.items())
-            return Kernel("matmul", names, {"rows": rows}, fixed)
+            return TracedKernel("matmul", names, {"rows": rows}, fixed)
         case "experts":
             rows = sizes.pop("m")
-            return Kernel("experts", names, {"rows": rows}, tuple(sizes.items()))
+            return TracedKernel("experts", names, {"rows": rows}, tuple(sizes.items()))
         case "attention":
             fixed = tuple((name, sizes[name]) for name in ("heads", "kv_heads", "key_dim", "value_dim"))
-            return Kernel("attention", (), {"keys": sizes["keys"]}, (*fixed, ("mask", event.mask)))
+            return TracedKernel("attention", (), {"keys": sizes["keys"]}, (*fixed, ("mask", event.mask)))
         case "product":
-            return Kernel("product", (), sizes)
+            return TracedKernel("product", (), sizes)
         case _:
-            return Kernel("copy", (), sizes)
+            return TracedKernel("copy", (), sizes)
 
 
-def _pointwise(events: list[Event], readers: dict[int, set[int]]) -> Kernel:
+def _pointwise(events: list[Event], readers: dict[int, set[int]]) -> TracedKernel:
     """Elements that a run of pointwise operators reads from before it and leaves for after it."""
     own = {id(event) for event in events}
     made: set[int] = set()
@@ -169,4 +169,4 @@ def _pointwise(events: list[Event], readers: dict[int, set[int]]) -> Kernel:
                 if readers.get(root, set()) - own:
                     wrote[root] = max(wrote.get(root, 0), size)
     flop = sum(event.flop for event in events)
-    return Kernel("pointwise", (), {"flop": flop, "read": sum(read.values()), "write": sum(wrote.values())})
+    return TracedKernel("pointwise", (), {"flop": flop, "read": sum(read.values()), "write": sum(wrote.values())})

@@ -15,11 +15,11 @@ from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTenso
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
 from inferplan.models.tracing.build import _first
-from inferplan.models.tracing.experts import Share, shares
+from inferplan.models.tracing.experts import ExpertShare, shares
 from inferplan.models.tracing.fit import FEW, MORE, NO_PAST
 from inferplan.models.tracing.growth import growth
-from inferplan.models.tracing.kernels import Kernel, kernels
-from inferplan.models.tracing.passes import Pass, Point, Subject
+from inferplan.models.tracing.kernels import TracedKernel, kernels
+from inferplan.models.tracing.passes import Subject, TracedPass, TracedPoint
 from inferplan.models.tracing.record import Place, Recorder
 
 EXPANDS = (
@@ -38,12 +38,12 @@ def _expands(layer: TracedLayer) -> bool:
 
 
 @dataclass
-class Recorded:
+class TracedPasses:
     """The passes of a model, or why there are none."""
 
-    points: tuple[Point, ...] = ()
-    passes: list[Pass] = field(default_factory=list)
-    kernels: list[dict[Place, list[Kernel]]] = field(default_factory=list)
+    points: tuple[TracedPoint, ...] = ()
+    passes: list[TracedPass] = field(default_factory=list)
+    kernels: list[dict[Place, list[TracedKernel]]] = field(default_factory=list)
     recorder: Recorder | None = None
     why: str = ""
     """Why the operators that it has are not those of real numbers."""
@@ -99,7 +99,7 @@ def _beside(config: Any) -> str:
     return "it is described too: without --trace its config is read"
 
 
-def passes(model: Any) -> tuple[Subject, Recorded, list[TracedCache]]:
+def passes(model: Any) -> tuple[Subject, TracedPasses, list[TracedCache]]:
     """What a model runs and keeps; what its decoder does, where all of it does not run on tokens alone."""
     try:
         return _passes(Subject(model))
@@ -115,34 +115,34 @@ def passes(model: Any) -> tuple[Subject, Recorded, list[TracedCache]]:
         return _passes(found)
 
 
-def _passes(subject: Subject) -> tuple[Subject, Recorded, list[TracedCache]]:
+def _passes(subject: Subject) -> tuple[Subject, TracedPasses, list[TracedCache]]:
     recorded = record(subject)
     return subject, recorded, growth(subject) if subject.caches else []
 
 
-def record(subject: Subject) -> Recorded:
+def record(subject: Subject) -> TracedPasses:
     """What the model runs at a few loads; at more where no short polynomial goes through. Raises what its code does.
 
     Code that asks for numbers runs once, told that none are zero: which modules are its layers is known so, no work.
     """
-    found = Recorded(why="the time of a decoder behind an encoder is not traced" if subject.decodes else "")
+    found = TracedPasses(why="the time of a decoder behind an encoder is not traced" if subject.decodes else "")
     if found.why:
         with subject.told_all():
-            _run(subject, found, (Point(1, 2, 0),))
+            _run(subject, found, (TracedPoint(1, 2, 0),))
         return found
     try:
         _run(subject, found, FEW if subject.caches else NO_PAST)
     except Exception as error:
-        found = Recorded(why=f"its code does not run on shapes alone: {_first(error)}")
+        found = TracedPasses(why=f"its code does not run on shapes alone: {_first(error)}")
         with subject.told_all():
-            _run(subject, found, (Point(1, 2, 0),))
+            _run(subject, found, (TracedPoint(1, 2, 0),))
         return found
-    if subject.caches and any(untimed(found, place) for place in found.kernels[0]):
+    if subject.caches and any(is_untimed(found, place) for place in found.kernels[0]):
         _run(subject, found, MORE)
     return found
 
 
-def _run(subject: Subject, found: Recorded, points: tuple[Point, ...]) -> None:
+def _run(subject: Subject, found: TracedPasses, points: tuple[TracedPoint, ...]) -> None:
     for point in points:
         run, found.recorder = subject.record(point)
         found.passes.append(run)
@@ -150,7 +150,7 @@ def _run(subject: Subject, found: Recorded, points: tuple[Point, ...]) -> None:
     found.points += points
 
 
-def untimed(found: Recorded, place: Place) -> bool:
+def is_untimed(found: TracedPasses, place: Place) -> bool:
     """Whether the operators of a place follow the load as no polynomial that the points so far decide."""
     try:
         parts.operators(found.points, parts.of_place(found.kernels, place), "")
@@ -166,7 +166,7 @@ class Assembly:
     """The fields of a model file from passes and caches."""
 
     subject: Subject
-    recorded: Recorded
+    recorded: TracedPasses
     caches: list[TracedCache]
     vocab: int
 
@@ -192,7 +192,7 @@ class Assembly:
             "tied": stops.head is not None and stops.head.weight is table.weight,
             "head_bias": stops.head is not None and stops.head.bias is not None,
             "final_norm": False,
-            "layers": parts.grouped(layers),
+            "layers": parts.layer_groups(layers),
             "notes": [*([EXPANDS] if any(map(_expands, layers)) else []), *self._said()],
         }
         around = self._around()
@@ -204,7 +204,7 @@ class Assembly:
         return {key: value for key, value in fields.items() if value is not None} | around
 
     @cached_property
-    def experts(self) -> dict[str, Share]:
+    def experts(self) -> dict[str, ExpertShare]:
         """The tensors of experts, and what a token reads of them."""
         recorder = self.recorded.recorder
         assert recorder is not None
@@ -321,4 +321,4 @@ def _stacked(name: str, tensors: dict[str, tuple[int, ...]]) -> dict[str, Any]:
         )
         for inner in numbered.values()
     ]
-    return {"layers": parts.grouped(layers), "tensors": loose}
+    return {"layers": parts.layer_groups(layers), "tensors": loose}

@@ -22,7 +22,7 @@ _OTHER_STATES = ("state", "mems", "past_buckets_states", "rnn_state", "past_stat
 
 
 @dataclass(frozen=True)
-class Point:
+class TracedPoint:
     """``batch`` sequences of ``new`` tokens after ``past`` cached ones."""
 
     batch: int
@@ -31,10 +31,10 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Pass:
+class TracedPass:
     """What one point ran, place by place, and where each parameter was first used."""
 
-    point: Point
+    point: TracedPoint
     events: dict[Place, list[Event]]
     touched: dict[str, Place]
     layers: int
@@ -67,7 +67,7 @@ class Subject:
         """Whether it keeps what it computed of earlier tokens."""
         return self._cache is not None and self.kept(2) is not None
 
-    def run(self, point: Point, cache: Any = None) -> Any:
+    def run(self, point: TracedPoint, cache: Any = None) -> Any:
         """One pass. Raises whatever the code of the model does."""
         options: dict[str, Any] = {"use_cache": True} if "use_cache" in self._takes else {}
         if "logits_to_keep" in self._takes:
@@ -136,7 +136,7 @@ class Subject:
         try:
             with recorder.watch(), self.told_all():
                 recorder.paused += 1
-                self.run(Point(1, 2, 0))
+                self.run(TracedPoint(1, 2, 0))
         finally:
             for handle in handles:
                 handle.remove()
@@ -169,29 +169,29 @@ class Subject:
             return None
         return head
 
-    def record(self, point: Point) -> tuple[Pass, Recorder]:
+    def record(self, point: TracedPoint) -> tuple[TracedPass, Recorder]:
         """What the model runs at a point. Raises ``SpecError`` where its code asks for numbers, not shapes."""
         recorder = Recorder(self.model, self.stops, self.loose)
         with recorder.watch():
             cache = None
             if point.past:
                 with recorder.pause():
-                    cache = self.run(Point(point.batch, point.past, 0)).get(self._cache)
+                    cache = self.run(TracedPoint(point.batch, point.past, 0)).get(self._cache)
                 recorder.clear()
             if point.past and cache is None:
                 raise SpecError("no cache of earlier tokens came back")
-            found = self.run(Point(point.batch, point.new, point.past), cache)
+            found = self.run(TracedPoint(point.batch, point.new, point.past), cache)
             if not recorder.headed:
                 with recorder.pause():
                     recorder.finish([x for name, x in found.items() if name != self._cache])
-        return Pass(point, dict(recorder.events), dict(recorder.touched), recorder.ran), recorder
+        return TracedPass(point, dict(recorder.events), dict(recorder.touched), recorder.ran), recorder
 
     def kept(self, tokens: int) -> Any:
         """The cache of one sequence after so many tokens."""
         recorder = Recorder(self.model, Stops(layers=[]), loose=True)
         with recorder.watch(), self.told_all():
             recorder.paused += 1
-            found = self.run(Point(1, tokens, 0))
+            found = self.run(TracedPoint(1, tokens, 0))
         return found.get(self._cache)
 
 
@@ -199,7 +199,7 @@ def _elements(module: Any) -> int:
     return sum(tensor.numel() for tensor in module.parameters())
 
 
-def held(cache: Any) -> list[Any]:
+def cache_layers(cache: Any) -> list[Any]:
     """The layers of a cache. Raises ``SpecError`` for one that has none."""
     inner = getattr(cache, "self_attention_cache", cache)
     layers = getattr(inner, "layers", None)
@@ -215,7 +215,7 @@ def across(cache: Any) -> list[Any]:
     """The layers that keep what a decoder has of its encoder. Raises ``SpecError`` where there are none."""
     if not hasattr(cache, "cross_attention_cache"):
         raise SpecError(f"a cache of {type(cache).__name__} keeps nothing of the encoder")
-    return held(cache.cross_attention_cache)
+    return cache_layers(cache.cross_attention_cache)
 
 
 def _has_tensors(value: Any) -> bool:

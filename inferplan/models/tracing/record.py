@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from inferplan.models.tracing.build import ATTENTION
-from inferplan.models.tracing.experts import Routing, watched
+from inferplan.models.tracing.experts import RecordedRouting, watch_routing
 from inferplan.models.tracing.masks import describe
 
 Place = tuple[str, int]
@@ -84,7 +84,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, model: Any, stops: Stops, loose: bool = False) -> None:
         super().__init__()
         self.model, self.stops, self.loose = model, stops, loose
-        self.routing = Routing()
+        self.routing = RecordedRouting()
         self.names = {tensor.untyped_storage()._cdata: name for name, tensor in model.named_parameters()}
         self.shapes = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
         self.masks: dict[int, tuple[str, int] | None] = {}
@@ -212,7 +212,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             for module, ends in ((self.stops.embedding, False), (self.stops.head, True)):
                 if module is not None:
                     stack.enter_context(self._whole(module, ends))
-            stack.enter_context(watched(self.model, self.routing, self.loose))
+            stack.enter_context(watch_routing(self.model, self.routing, self.loose))
             stack.enter_context(_interfaces(self))
             stack.enter_context(_caches(self))
             stack.enter_context(_Products(self))

@@ -23,7 +23,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import build, masks
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import prompt_drain
-from inferplan.estimate.windows import bounded
+from inferplan.estimate.windows import is_bounded
 from inferplan.features import require_together
 from inferplan.serving.rounds import launch_floors
 from inferplan.units import Array
@@ -53,7 +53,7 @@ class BeamSearch:
                 hint=f"--engine trtllm or --engine vllm, or {hint}",
             )
         step = self.load.decode_step(self.load.prompt)
-        if any(bounded(mask) for mask in masks(build(self.deployment, step))):
+        if any(is_bounded(mask) for mask in masks(build(self.deployment, step))):
             raise UsageError(
                 f"beams of {self.deployment.model.name} are not modelled",
                 because="layers see a window or a chunk, and what beams share of it is not counted here",

@@ -24,7 +24,7 @@ def chunks(prompt: int, chunk: int) -> list[tuple[int, int]]:
     return [(min(chunk, prompt - past), past) for past in range(0, prompt, chunk)]
 
 
-def pairs(prompt: int, chunk: int) -> float:
+def attention_pairs(prompt: int, chunk: int) -> float:
     """Query-key pairs of the pieces: ``sum new*past + new*(new + 1)/2``, always ``prompt*(prompt + 1)/2``."""
     return sum(new * past + new * (new + 1) / 2 for new, past in chunks(prompt, chunk))
 

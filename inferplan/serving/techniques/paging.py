@@ -25,7 +25,7 @@ def waste(tokens: Num, reserved: Num) -> Num:
     return 1.0 - np.asarray(tokens, dtype=np.float64) / np.asarray(reserved, dtype=np.float64)
 
 
-def admitted(capacity: float, tokens: Num, block: int) -> Num:
+def requests_held(capacity: float, tokens: Num, block: int) -> Num:
     """Requests of ``tokens`` that a paged cache of ``capacity`` tokens holds."""
     return np.floor(capacity / paged_tokens(tokens, block))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.validation.importers.record import Record
-from inferplan.validation.rows import Facts, stated
+from inferplan.validation.rows import Facts, fact_of
 
 TOOL = "aiperf or genai-perf"
 _MILLISECONDS = {"ms": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6, "milliseconds": 1.0}
@@ -33,7 +33,7 @@ def read(record: Record) -> list[Facts]:
     }
     models = _dig(config, "model_names") or _dig(config, "endpoint", "model_names") or _dig(config, "models")
     if isinstance(models, list) and models and not isinstance(models[0], dict):
-        facts["model"] = stated(models[0])
+        facts["model"] = fact_of(models[0])
     concurrency = (
         _dig(config, "loadgen", "concurrency")
         or _dig(config, "perf_analyzer", "stimulus", "concurrency")
@@ -41,9 +41,9 @@ def read(record: Record) -> list[Facts]:
     )
     rate = _dig(config, "loadgen", "request_rate") or _dig(config, "perf_analyzer", "stimulus", "request_rate")
     if concurrency:
-        facts["concurrency"] = stated(concurrency)
+        facts["concurrency"] = fact_of(concurrency)
     elif rate:
-        facts |= {"rate_per_s": stated(rate), "duration_s": _average(record, "benchmark_duration")}
+        facts |= {"rate_per_s": fact_of(rate), "duration_s": _average(record, "benchmark_duration")}
     return [facts]
 
 
@@ -54,7 +54,7 @@ def _dig(record: Any, *path: str) -> Any:
 
 
 def _average(record: Record, name: str) -> str:
-    return stated(record.object(name).number("avg"))
+    return fact_of(record.object(name).number("avg"))
 
 
 def _milliseconds(record: Record, name: str) -> str:
@@ -64,4 +64,4 @@ def _milliseconds(record: Record, name: str) -> str:
         return ""
     if unit not in _MILLISECONDS:
         return f"{average} {unit or 'without a unit'}"
-    return stated(average * _MILLISECONDS[unit])
+    return fact_of(average * _MILLISECONDS[unit])

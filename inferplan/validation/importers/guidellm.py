@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.validation.importers.record import Record
-from inferplan.validation.rows import Facts, stated
+from inferplan.validation.rows import Facts, fact_of
 
 TOOL = "guidellm"
 _CLOSED = ("concurrent", "synchronous", "throughput")
@@ -33,7 +33,7 @@ def _benchmark(run: Record, record: Record) -> Facts:
         "tpot_ms": _mean(metrics, "inter_token_latency_ms"),
         "e2el_ms": _mean(metrics, "request_latency", 1e3),
         "output_tokens_per_s": _mean(metrics, "output_tokens_per_second"),
-        "requests": stated(metrics.object("request_totals").number("successful")),
+        "requests": fact_of(metrics.object("request_totals").number("successful")),
         "model": _model(config, record),
     }
     strategy = config.object("strategy") or run.object("args").object("strategy")
@@ -41,20 +41,20 @@ def _benchmark(run: Record, record: Record) -> Facts:
     if kind in _CLOSED:
         streams = strategy.count("streams") or strategy.count("max_concurrency")
         streams = streams or (1 if kind == "synchronous" else None)
-        facts["concurrency"] = stated(streams) or _mean(metrics, "request_concurrency")
+        facts["concurrency"] = fact_of(streams) or _mean(metrics, "request_concurrency")
     else:
-        facts["rate_per_s"] = stated(strategy.number("rate"))
-        facts["duration_s"] = stated(run.number("duration"))
+        facts["rate_per_s"] = fact_of(strategy.number("rate"))
+        facts["duration_s"] = fact_of(run.number("duration"))
     return facts
 
 
 def _mean(metrics: Record, name: str, scale: float = 1.0) -> str:
     value = metrics.object(name).object("successful").number("mean")
-    return "" if value is None else stated(value * scale)
+    return "" if value is None else fact_of(value * scale)
 
 
 def _model(config: Record, record: Record) -> str:
     backend = config.get("backend")
     places = [backend] if isinstance(backend, dict) else []  # a name in some versions
     places.append(record.object("config") or record.object("args"))
-    return next((stated(place["model"]) for place in places if place.get("model")), "")
+    return next((fact_of(place["model"]) for place in places if place.get("model")), "")

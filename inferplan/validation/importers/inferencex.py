@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.validation.importers.record import Malformed, Record
-from inferplan.validation.rows import LATENCIES, STATISTICS, Facts, stated
+from inferplan.validation.rows import LATENCIES, STATISTICS, Facts, fact_of
 
 TOOL = "inferencex"
 _FRAMEWORKS = {"trt": "trtllm", "trt-llm": "trtllm", "tensorrt-llm": "trtllm"}
@@ -39,12 +39,12 @@ def read(record: Record) -> list[Facts]:
     if users is None:
         raise Malformed("conc is nothing, not a number of users")
     facts = {
-        **{ours: stated(record.get(theirs)) for theirs, ours in _SAME.items()},
+        **{ours: fact_of(record.get(theirs)) for theirs, ours in _SAME.items()},
         "engine": _FRAMEWORKS.get(framework, framework),
         "engine_version": version_of(str(record.get("image") or "")),
-        "requests": stated(10 * users),
+        "requests": fact_of(10 * users),
         "length_ratio_min": "0.8",
-        "warmup_requests": stated(2 * users),
+        "warmup_requests": fact_of(2 * users),
         "campaign": "inferencex",
         **(_pools(record) if _yes(record, "disagg") or _yes(record, "is_multinode") else _node(record)),
         **_drafts(record),
@@ -53,13 +53,13 @@ def read(record: Record) -> list[Facts]:
         for statistic in STATISTICS:
             value = record.number(f"{statistic}_{metric}")
             if value is not None:
-                facts[f"{metric}_{statistic}_ms"] = stated(value * 1e3)
+                facts[f"{metric}_{statistic}_ms"] = fact_of(value * 1e3)
     return [facts]
 
 
 def _node(record: dict[str, Any]) -> Facts:
     """The division of one server, in the columns of the table of the campaign."""
-    facts = {name: stated(record.get(name)) for name in ("tp", "pp", "ep")}
+    facts = {name: fact_of(record.get(name)) for name in ("tp", "pp", "ep")}
     return facts | {"decode_ranks": facts["tp"], "dp_attention": _flag(record, "dp_attention"), "disaggregated": "0"}
 
 
@@ -68,20 +68,20 @@ def _pools(record: dict[str, Any]) -> Facts:
     decode = "decode_" if record.get("decode_tp") is not None else ""
     facts = {
         "disaggregated": "1" if _yes(record, "disagg") else "0",
-        "tp": stated(record.get(f"{decode}tp")),
-        "ep": stated(record.get(f"{decode}ep")),
-        "pp": stated(record.get("pp")),
-        "decode_ranks": stated(record.get(f"{decode}tp")),
+        "tp": fact_of(record.get(f"{decode}tp")),
+        "ep": fact_of(record.get(f"{decode}ep")),
+        "pp": fact_of(record.get("pp")),
+        "decode_ranks": fact_of(record.get(f"{decode}tp")),
         "dp_attention": _flag(record, f"{decode}dp_attention"),
-        "workers": stated(record.get("decode_num_workers")),
+        "workers": fact_of(record.get("decode_num_workers")),
     }
     if facts["disaggregated"] == "1":
         facts |= {
-            "prefill_tp": stated(record.get("prefill_tp")),
-            "prefill_ep": stated(record.get("prefill_ep")),
-            "prefill_ranks": stated(record.get("prefill_tp")),
+            "prefill_tp": fact_of(record.get("prefill_tp")),
+            "prefill_ep": fact_of(record.get("prefill_ep")),
+            "prefill_ranks": fact_of(record.get("prefill_tp")),
             "prefill_dp_attention": _flag(record, "prefill_dp_attention"),
-            "prefill_workers": stated(record.get("prefill_num_workers")),
+            "prefill_workers": fact_of(record.get("prefill_num_workers")),
         }
     return facts
 

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from inferplan.validation.importers.record import Malformed, Record
-from inferplan.validation.rows import Facts, stated
+from inferplan.validation.rows import Facts, fact_of
 
 TOOL = "llama-bench"
 _KINDS = re.compile(r"\b(iq\d_\w+|q\d_\d|q\d_k|f16|bf16|f32)\b(?: - (small|medium|large)\b)?", re.IGNORECASE)
@@ -34,19 +34,25 @@ def read(record: Record) -> list[Facts]:
         "weights": _weights(record),
         "kv": _FORMATS.get(str(record.get("type_k")), str(record.get("type_k") or "")),
         "tp": "1",
-        "pp": stated(len(gpus)) if len(gpus) > 1 else "",
+        "pp": fact_of(len(gpus)) if len(gpus) > 1 else "",
         "batch": "1",
-        "max_num_batched_tokens": stated(record.get("n_ubatch")),
+        "max_num_batched_tokens": fact_of(record.get("n_ubatch")),
     }
     if prompt and output:
-        return [facts | {"isl": stated(prompt + depth), "osl": stated(output), "e2el_ms": stated(nanoseconds * 1e-6)}]
+        return [
+            facts | {"isl": fact_of(prompt + depth), "osl": fact_of(output), "e2el_ms": fact_of(nanoseconds * 1e-6)}
+        ]
     if prompt and not depth:
-        return [facts | {"isl": stated(prompt), "osl": "1", "ttft_ms": stated(nanoseconds * 1e-6)}]
+        return [facts | {"isl": fact_of(prompt), "osl": "1", "ttft_ms": fact_of(nanoseconds * 1e-6)}]
     if output:
         # n_gen steps, the first of which sees an empty cache (or the depth) before it
         return [
             facts
-            | {"isl": stated(max(depth, 1)), "osl": stated(output + 1), "tpot_ms": stated(nanoseconds * 1e-6 / output)}
+            | {
+                "isl": fact_of(max(depth, 1)),
+                "osl": fact_of(output + 1),
+                "tpot_ms": fact_of(nanoseconds * 1e-6 / output),
+            }
         ]
     return [facts | {"isl": "", "osl": "", "suspect": "a prefill behind a filled cache"}]
 

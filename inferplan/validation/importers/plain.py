@@ -13,7 +13,7 @@ from pathlib import Path
 
 from inferplan.errors import InputFileError
 from inferplan.validation.importers.inferencex import version_of
-from inferplan.validation.rows import Facts, Row, given, row_of
+from inferplan.validation.rows import Facts, Row, row_of, text_of
 
 TOOL = "csv"
 _RENAMED = {
@@ -56,18 +56,18 @@ def read(path: Path, text: str, supplied: Mapping[str, str]) -> list[Row]:
 def _facts(cells: dict[str, str]) -> Facts:
     facts = {_RENAMED.get(name, name): value for name, value in cells.items() if name not in _ANSWERS}
     for name, target in _SECONDS.items():
-        value = given(cells, name)
-        if value is not None and given(facts, target) is None:
+        value = text_of(cells, name)
+        if value is not None and text_of(facts, target) is None:
             facts[target] = _milliseconds(value)
-    if given(facts, "engine_version") is None and "image" in cells:
+    if text_of(facts, "engine_version") is None and "image" in cells:
         facts["engine_version"] = version_of(cells["image"])
-    if given(facts, "campaign") is None and {"framework", "image", "decode_ranks"} <= cells.keys():
+    if text_of(facts, "campaign") is None and {"framework", "image", "decode_ranks"} <= cells.keys():
         facts["campaign"] = "inferencex"
-    if "arrival" in cells and given(facts, "weights") is None and given(facts, "precision") is None:
+    if "arrival" in cells and text_of(facts, "weights") is None and text_of(facts, "precision") is None:
         facts["precision"] = "native"
-    if "arrival" in cells and given(facts, "campaign") is None:
+    if "arrival" in cells and text_of(facts, "campaign") is None:
         facts["campaign"] = "open-loop"
-    if given(facts, "concurrency") is None and given(facts, "rate_per_s") is not None:
+    if text_of(facts, "concurrency") is None and text_of(facts, "rate_per_s") is not None:
         facts.pop("concurrency", None)
     return facts
 

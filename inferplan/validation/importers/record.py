@@ -28,7 +28,7 @@ class Record(dict[str, Any]):
         """The objects of a list. Raises ``Malformed`` for what is no list of objects."""
         value = self.get(name)
         if not isinstance(value, list):
-            raise Malformed(f"{self._place(name)} is {shown(value)}, not a list")
+            raise Malformed(f"{self._place(name)} is {show_value(value)}, not a list")
         return [self._object(one, f"{self._place(name)}[{index}]") for index, one in enumerate(value)]
 
     def number(self, name: str) -> float | None:
@@ -38,26 +38,26 @@ class Record(dict[str, Any]):
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST:
-            raise Malformed(f"{self._place(name)} is {shown(value)}, not a number of 0 or more")
+            raise Malformed(f"{self._place(name)} is {show_value(value)}, not a number of 0 or more")
         return value
 
     def count(self, name: str) -> int | None:
         """A whole number of 0 or more; ``None`` where there is none. Raises ``Malformed`` for another value."""
         value = self.number(name)
         if value is not None and value != int(value):
-            raise Malformed(f"{self._place(name)} is {shown(value)}, not a whole number")
+            raise Malformed(f"{self._place(name)} is {show_value(value)}, not a whole number")
         return None if value is None else int(value)
 
     def _object(self, value: Any, where: str) -> Record:
         if not isinstance(value, dict):
-            raise Malformed(f"{where} is {shown(value)}, not an object")
+            raise Malformed(f"{where} is {show_value(value)}, not an object")
         return Record(value, where)
 
     def _place(self, name: str) -> str:
         return f"{self.where}.{name}" if self.where else name
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value as an error shows it."""
     if isinstance(value, int) and abs(value) > MOST:
         return "a number that large"

@@ -10,7 +10,7 @@ from typing import Any
 
 from inferplan.validation.importers import vllm_bench
 from inferplan.validation.importers.record import Record
-from inferplan.validation.rows import Facts, stated
+from inferplan.validation.rows import Facts, fact_of
 
 TOOL = "sglang bench_serving"
 _SERVER = {
@@ -34,14 +34,14 @@ def matches(record: dict[str, Any]) -> bool:
 
 def read(record: Record) -> list[Facts]:
     server = record.object("server_info")
-    facts = {"engine": "sglang", "model": stated(record.get("model_id") or record.get("model"))}
-    facts |= {name: stated(server[key]) for key, name in _SERVER.items() if server.get(key) not in (None, "")}
+    facts = {"engine": "sglang", "model": fact_of(record.get("model_id") or record.get("model"))}
+    facts |= {name: fact_of(server[key]) for key, name in _SERVER.items() if server.get(key) not in (None, "")}
     if str(facts.get("max_num_batched_tokens", "")).startswith("-"):
         del facts["max_num_batched_tokens"]
     ranks = server.count("dp_size")
     if not server.get("attn_dp_size") and server.get("enable_dp_attention") and ranks:
-        facts |= {"dp": stated(ranks), "tp": stated((server.count("tp_size") or 1) // ranks)}
+        facts |= {"dp": fact_of(ranks), "tp": fact_of((server.count("tp_size") or 1) // ranks)}
     if server.get("kv_cache_dtype") not in (None, "auto"):
-        facts["kv"] = "fp8" if "fp8" in str(server["kv_cache_dtype"]) else stated(server["kv_cache_dtype"])
+        facts["kv"] = "fp8" if "fp8" in str(server["kv_cache_dtype"]) else fact_of(server["kv_cache_dtype"])
     load = vllm_bench.load(Record({"num_prompts": record.get("completed"), **record}))
     return [facts | vllm_bench.lengths(record) | load | vllm_bench.latencies(record)]

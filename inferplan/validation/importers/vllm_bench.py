@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.validation.importers.record import Record
-from inferplan.validation.rows import INPUTS, Facts, stated
+from inferplan.validation.rows import INPUTS, Facts, fact_of
 
 TOOL = "vllm bench serve"
 _METADATA = {"tensor_parallel_size": "tp", "gpu_type": "gpu", "hw": "gpu", "quantization": "precision"}
@@ -26,10 +26,10 @@ def read(record: Record) -> list[Facts]:
 def latencies(record: Record) -> Facts:
     """Means, in milliseconds."""
     return {
-        "ttft_ms": stated(record.number("mean_ttft_ms")),
-        "tpot_ms": stated(record.number("mean_tpot_ms")),
-        "e2el_ms": stated(record.number("mean_e2el_ms" if "mean_e2el_ms" in record else "mean_e2e_latency_ms")),
-        "output_tokens_per_s": stated(record.number("output_throughput")),
+        "ttft_ms": fact_of(record.number("mean_ttft_ms")),
+        "tpot_ms": fact_of(record.number("mean_tpot_ms")),
+        "e2el_ms": fact_of(record.number("mean_e2el_ms" if "mean_e2el_ms" in record else "mean_e2e_latency_ms")),
+        "output_tokens_per_s": fact_of(record.number("output_throughput")),
     }
 
 
@@ -39,27 +39,27 @@ def lengths(record: Record) -> Facts:
     if not completed:
         return {}
     totals = {"isl": record.number("total_input_tokens"), "osl": record.number("total_output_tokens")}
-    return {name: stated(total / completed) for name, total in totals.items() if total}
+    return {name: fact_of(total / completed) for name, total in totals.items() if total}
 
 
 def load(record: Record) -> Facts:
     """Closed loop where a concurrency is stated; all at once for an infinite rate without one; else an open loop."""
-    facts = {"requests": stated(record.count("num_prompts") or record.count("completed"))}
+    facts = {"requests": fact_of(record.count("num_prompts") or record.count("completed"))}
     rate, limit = record.get("request_rate"), record.count("max_concurrency")
     unlimited = rate is None or str(rate).lower() in ("inf", "infinity")
     if limit:
-        facts["concurrency"] = stated(limit)
+        facts["concurrency"] = fact_of(limit)
     elif unlimited:
         facts["concurrency"] = facts["requests"]
     else:
-        facts |= {"rate_per_s": stated(rate), "duration_s": stated(record.number("duration"))}
+        facts |= {"rate_per_s": fact_of(rate), "duration_s": fact_of(record.number("duration"))}
     return facts
 
 
 def metadata(record: Record) -> Facts:
     """What ``--metadata KEY=VALUE`` put at the top level, by our names."""
     found = {
-        _METADATA.get(key, key): stated(value) for key, value in record.items() if not isinstance(value, (dict, list))
+        _METADATA.get(key, key): fact_of(value) for key, value in record.items() if not isinstance(value, (dict, list))
     }
     wanted = set(INPUTS) - {"isl", "osl", "requests", "concurrency", "duration_s"}
     return {name: value for name, value in found.items() if name in wanted and value}
@@ -69,5 +69,5 @@ def _engine(record: Record) -> Facts:
     backend = str(record.get("backend") or record.get("endpoint_type") or "").lower()
     engine = "sglang" if "sglang" in backend else "trtllm" if "tensorrt" in backend else ""
     engine = engine or ("vllm" if backend == "vllm" else "")
-    facts = {"model": stated(record.get("model_id"))}
+    facts = {"model": fact_of(record.get("model_id"))}
     return facts | ({"engine": engine} if engine and "engine" not in record else {})

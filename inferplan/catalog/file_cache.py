@@ -32,7 +32,7 @@ _State = tuple[str, int, int, int]
 """A file, when it was written, when it was changed at all (which nobody can set back), and its size."""
 
 
-def kept(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[Path]]]) -> Kept:
+def read_cached(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[Path]]]) -> Kept:
     """What ``read`` makes of a file, and of the files that it says it has read: this one first. It is read when one of
     them has changed; else it is what this process has read, or an earlier one.
 
