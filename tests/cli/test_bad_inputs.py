@@ -118,7 +118,7 @@ def test_bad_input(case: Case, run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     hint = ANY.sub("...", ran.err.partition("hint: ")[2])
     if case.words[0] not in SLOW and not case.words[0].startswith("-") and hint not in tried:
         tried.add(hint)
-        monkeypatch.setattr("inferplan.serving.cluster.Cluster.run", accepted)
+        monkeypatch.setattr("inferplan.serving.cluster_run.ClusterRun.run", accepted)
         for again in followed(words, ran.err):
             assert lines[0] not in run(*again).err, again
 

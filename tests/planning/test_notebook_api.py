@@ -169,11 +169,11 @@ WRONG = [
     (lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft="soon"), "ttft: 'soon' is not a quantity"),
     (
         lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft=1, survive=1),
-        "survive and restart go together",
+        "is back after a time to restart, and none is given",
     ),
     (
         lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft=1, survive="rack", restart="1min"),
-        "neither a number of replicas nor 'node'",
+        "neither a number of replicas nor a node",
     ),
     (lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate="fast", ttft=1), "rate: 'fast' is not a number"),
     (lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft=1, price=3), "price is a dict, not int"),
