@@ -105,17 +105,6 @@ def mask_filling(engine: Engine) -> MaskFilling:
     return engine.masks
 
 
-def require_one_engine(deployment: Deployment) -> None:
-    """Raise ``UsageError`` for a division whose masks only a simulation knows: in a closed form all ranks and batches
-    in flight are alike."""
-    if deployment.parallel.pp > 1 or deployment.parallel.dp > 1:
-        raise UsageError(
-            "structured decoding with several pipeline stages or attention ranks is modelled in a simulation alone",
-            because="masks of one batch are then filled beside another",
-            hint="inferplan simulate, --tp, or leave --structured-share out",
-        )
-
-
 class MaskRows(NamedTuple):
     """The sequences of a step that get a token. decodes: with a mask for each token that they may write. prompts: with
     one, for their first. thinking, first_thoughts: the same of those whose mask lets everything pass, so that nobody
