@@ -34,7 +34,7 @@ from inferplan.cli.declared import (
     speculation_of,
     with_options,
 )
-from inferplan.cli.numbers import Count, Finite, WholeNumber
+from inferplan.cli.numbers import Count, Finite, WholeNumber, Within
 from inferplan.cli.options import (
     asks_of_request,
     counting,
@@ -118,7 +118,11 @@ traffic_options = option_group(
     ),
     click.option("--prompt", metavar="LENGTHS", help=f"1024, uniform:1024:0.8, lognormal:1024:0.9, ... [{_PROMPT}]"),
     click.option("--output", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
-    click.option("--length-ratio-min", type=Finite(), help="Plain lengths: uniform from this share of them. [1]"),
+    click.option(
+        "--length-ratio-min",
+        type=Within(0, 1, min_open=True),
+        help="Plain lengths: uniform from this share of them. [1]",
+    ),
     click.option(
         "--requests",
         type=Count(),
@@ -438,8 +442,6 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         return trace if closed is None else trace.in_loop(closed)
     prompt, output = asked_lengths(values, named)
     ratio = _ratio(values)
-    if not 0 < ratio <= 1:
-        raise UsageError(f"--length-ratio-min is in (0, 1], not {ratio:g}")
     _require_plain(ratio, (prompt or _PROMPT, output or _OUTPUT, values["thinking_tokens"]))
     kind, burstiness = asked_arrivals(values, named)
     answer, thoughts = parse_lengths(output or _OUTPUT, ratio), question_if_asked(ThoughtsAsked, values)

@@ -98,7 +98,7 @@ class Stocks:
     rent: tuple[Kind, ...] = ask(
         "--rent",
         Text(lambda text: _stock(text, False)),
-        "GPUs that may be rented beside those, up to a number; again for others.",
+        "GPUs that may be rented, up to a number; again for others.",
         (),
         metavar="GPU[=N]",
         several=True,

@@ -28,7 +28,9 @@ class Pricing:
     ``anchor``: a file of measured runs of the rows' system. processes: ``None`` for all cores.
     """
 
-    calibration: str | None = ask("--calibration", Text(), "Fitted constants [those of the GPU].", None, metavar="FILE")
+    calibration: str | None = ask(
+        "--calibration", Text(), "Fitted constants [those of the GPU of each row].", None, metavar="FILE"
+    )
     anchor: str | None = ask(
         "--anchor",
         Text(),
