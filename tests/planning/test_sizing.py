@@ -352,7 +352,7 @@ def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypat
         "inferplan.planning.search.load_grids": lambda: search(space, Stream(DEMAND, P95, Sizing()), prices),
         "inferplan.planning.verify.simulate": lambda: verify(option(), asked()),
         "inferplan.answers.compare.estimate": lambda: compare([assemble(REQUEST)], ["h100"], load),
-        "inferplan.answers.sweep.unchecked": lambda: sweep(Grid(base=REQUEST)),
+        "inferplan.answers.sweep.estimate_unchecked": lambda: sweep(Grid(base=REQUEST)),
     }
     for name, ask in swallowers.items():
         with monkeypatch.context() as patch, pytest.raises(NotFiniteError, match=r"attn\.kv_b"):

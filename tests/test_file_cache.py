@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from inferplan.catalog import files, kept
+from inferplan.catalog import file_cache, files
 from inferplan.devices.constants import Calibration
 from inferplan.devices.engine import EngineSpec
 from inferplan.devices.hardware import HardwareSpec
@@ -27,9 +27,9 @@ PARSED = (
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "cache"
     monkeypatch.setenv("INFERPLAN_CACHE", str(place))
-    kept._folder.cache_clear()
+    file_cache._folder.cache_clear()
     yield place
-    kept._folder.cache_clear()
+    file_cache._folder.cache_clear()
 
 
 class Reads:
@@ -52,13 +52,13 @@ def source(tmp_path: Path) -> Path:
 
 def again(reads: Reads) -> str:
     """As another process would."""
-    kept._held.clear()
+    file_cache._held.clear()
     return within(reads)
 
 
 def within(reads: Reads) -> str:
     """As the same process does."""
-    found: str = kept.read_cached(reads.paths[0], "text", reads)
+    found: str = file_cache.read_cached(reads.paths[0], "text", reads)
     return found
 
 
@@ -79,7 +79,7 @@ def test_a_file_that_has_changed_is_read_again(folder: Path, source: Path) -> No
 def test_a_process_reads_a_file_once_and_again_when_it_has_changed(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_folder", lambda: None)
+    monkeypatch.setattr(file_cache, "_folder", lambda: None)
     reads = Reads(source)
     assert [within(reads), within(reads)] == ["one", "one"]
     assert reads.count == 1
@@ -123,7 +123,7 @@ def test_the_code_of_a_spec_counts_where_it_stands_in_another_room(
     room = importlib.import_module("room_of_a_spec")
     assert files.spec_of(source, room.Own).size == 1
     (tmp_path / "room_of_a_spec.py").write_text(Path(room.__file__).read_text() + "    new: int = 3\n")
-    kept._held.clear()
+    file_cache._held.clear()
     assert files.spec_of(source, importlib.reload(room).Own).new == 3
     del sys.modules["room_of_a_spec"]
 
@@ -153,13 +153,13 @@ def test_a_base_that_is_gone_is_no_error_of_the_process_that_has_read_it(folder:
 def test_other_code_reads_again(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(source)
     again(reads)
-    monkeypatch.setattr(kept, "_code", lambda: ("another",))
+    monkeypatch.setattr(file_cache, "_code", lambda: ("another",))
     again(reads)
     assert reads.count == 2
 
 
 def test_code_is_known_by_every_file_that_reads_a_spec() -> None:
-    said = str(dict(kept._files()))
+    said = str(dict(file_cache._files()))
     for part in ("spec.py", "units.py", "catalog/files.py", "devices/engine.py", "models/layers/mla.py", "work/ops.py"):
         assert f"inferplan/{part}" in said
 
@@ -177,7 +177,7 @@ def test_what_is_damaged_is_made_again(folder: Path, source: Path, content: byte
 
 def test_nothing_is_kept_where_it_is_not_wanted(folder: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERPLAN_CACHE", "")
-    kept._folder.cache_clear()
+    file_cache._folder.cache_clear()
     reads = Reads(source)
     again(reads)
     again(reads)
@@ -198,7 +198,7 @@ def test_what_others_could_have_put_there_is_not_read(folder: Path, source: Path
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners of files on this system")
 def test_a_folder_is_made_before_anybody_else_can_make_it(folder: Path) -> None:
-    assert kept._folder() == folder
+    assert file_cache._folder() == folder
     assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (os.getuid(), 0o700)
 
 
@@ -207,9 +207,9 @@ def test_a_cache_of_no_whole_path_is_passed_over(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("INFERPLAN_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
     monkeypatch.setenv("HOME", str(tmp_path))
-    kept._folder.cache_clear()
-    found = kept._folder()
-    kept._folder.cache_clear()
+    file_cache._folder.cache_clear()
+    found = file_cache._folder()
+    file_cache._folder.cache_clear()
     assert found == tmp_path / ".cache" / "inferplan"
 
 
