@@ -146,8 +146,8 @@ _SIMULATED = (
     *("think_time", "samples", "classes", *_NOT_OF_SESSIONS, "length_ratio_min"),
 )
 """Options that describe requests, which sessions bring, or that are not modelled with them."""
-_PLANNED = ("requests", "deadline", "cached_prefix", "users", "answer_ttft")
-"""Those of a plan."""
+NOT_PLANNED = ("requests", "deadline", "cached_prefix", "users", "answer_ttft")
+"""Those that a plan does not know beside sessions."""
 _INSTEAD = {
     "--rate": "--session-rate 0.2/s",
     "--users": "--session-rate 0.2/s; inferplan simulate --sessions NAME --users 200 keeps 200 sessions under way on "
@@ -166,7 +166,7 @@ def require_sessions(values: Mapping[str, Any]) -> None:
         )
 
 
-def refuse_beside(values: Mapping[str, Any], names: Sequence[str] = _PLANNED) -> None:
+def refuse_beside(values: Mapping[str, Any], names: Sequence[str] = NOT_PLANNED) -> None:
     """Raise ``UsageError`` for options that say what the sessions say, or that are not modelled with them."""
     if option := first_given(values, names):
         counted = option == "--requests" and "session_count" in values
@@ -183,14 +183,17 @@ def _loop(asked: SessionsAsked, values: Mapping[str, Any]) -> OpenLoop:
     return OpenLoop(rate=asked.rate or 0.0, kind=kind, burstiness=burstiness)
 
 
-def asked_sessions(values: Mapping[str, Any], closed: ClosedLoop | None) -> SessionTraffic | None:
-    """The sessions that are asked for; ``None`` without ``--sessions``. Raises ``UsageError``."""
+def asked_sessions(
+    values: Mapping[str, Any], closed: ClosedLoop | None, beside: Sequence[str] = ()
+) -> SessionTraffic | None:
+    """The sessions that are asked for; ``None`` without ``--sessions``. beside: options that are not known beside them,
+    and are named before a load that is missing. Raises ``UsageError``."""
     asked = question_of(SessionsAsked, values)
     if asked.sessions is None:
         if values["trace"] is None:  # of agents, that may be: it is seen when it is read
             require_sessions(values)
         return None
-    refuse_beside(values, _SIMULATED)
+    refuse_beside(values, (*beside, *_SIMULATED))
     if (asked.rate is None) == (closed is None):
         raise UsageError(
             "sessions need one kind of load", hint="--session-rate 0.2/s, or --concurrency 20 for so many at a time"

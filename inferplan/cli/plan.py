@@ -16,7 +16,14 @@ from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
-from inferplan.catalog.sessions import SessionsAsked, asked_sessions, refuse_beside, require_sessions, sessions_of_trace
+from inferplan.catalog.sessions import (
+    NOT_PLANNED,
+    SessionsAsked,
+    asked_sessions,
+    refuse_beside,
+    require_sessions,
+    sessions_of_trace,
+)
 from inferplan.catalog.workloads import (
     WorkloadSpec,
     asked_arrivals,
@@ -64,7 +71,7 @@ from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
-from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets
+from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets, refuse_thoughts_of_trace
 from inferplan.work.adapters import LoraAsked
 
 Command = Callable[..., Any]
@@ -244,9 +251,7 @@ def _with_lengths(model: ModelSpec, values: dict[str, Any]) -> dict[str, Any]:
 def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     if values["trace"] and not values["sessions"]:
         return _traced(values)
-    if values["sessions"]:
-        refuse_beside(values)  # names what is asked for beside them before a load that is missing
-    sessions = asked_sessions(values, None)
+    sessions = asked_sessions(values, None, NOT_PLANNED)
     if sessions is not None:
         return demand_of_sessions(sessions)
     prompt, output = asked_lengths(values, named)
@@ -336,9 +341,7 @@ def _with_media(request: Request, demand: Demand, named: WorkloadSpec | None) ->
 def _traced(values: dict[str, Any]) -> Demand:
     from inferplan.traffic import traces
 
-    if option := first_given(values, declared_keys(ThoughtsAsked)):
-        why = "a trace does not say which tokens of an output are thoughts"
-        raise UsageError(f"{option} and --trace exclude each other", because=why, hint="leave one of them out")
+    refuse_thoughts_of_trace(values)
     own = ("workload", "prompt", "output", "samples", "users", "requests", "deadline", *declared_keys(SharedPrefix))
     if option := first_given(values, own):
         hint = f"--slo {values['workload']} for its limits alone" if option == "--workload" else "leave one out"

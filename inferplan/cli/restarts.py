@@ -11,7 +11,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.fields import question_if_asked, question_of
 from inferplan.serving.autoscaling import Schedule
-from inferplan.serving.cold_start import ColdStart, StartAsked, weights_of
+from inferplan.serving.cold_start import ColdStart, StartAsked, restart_missing, weights_of
 from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.options import Options
 
@@ -54,11 +54,7 @@ def with_failures(options: Options, values: dict[str, Any], deployment: Deployme
             raise UsageError("a time to restart is of replicas that fail, and none does", hint="--fail 600s")
         return options
     if restart is None:
-        raise UsageError(
-            "what fails is back after a time to restart, and none is given",
-            because="nobody knows it without your storage and your engine",
-            hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
-        )
+        raise restart_missing("fails")
     scaling = Schedule(changes=((0.0, deployment.parallel.replicas),), cold_start=restart.seconds)
     fleet = replace(options.fleet, scaling=scaling, failures=asked.on(deployment))
     named = values["slo"] or values["workload"]  # of which the percentile is

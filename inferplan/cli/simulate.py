@@ -80,7 +80,7 @@ from inferplan.traffic.requests import (
     Traffic,
     parse_lengths,
 )
-from inferplan.traffic.thoughts import ThoughtsAsked
+from inferplan.traffic.thoughts import ThoughtsAsked, refuse_thoughts_of_trace
 from inferplan.work.parallel import Parallelism
 
 _FAILED = "inferplan.failed"
@@ -371,7 +371,7 @@ def _text(values: dict[str, Any]) -> float | None:
     named = _named(values)
     text = asked_lengths(values, named)[0] or _PROMPT
     shared = named.shared_prefix().tokens if named and values["shared_prefix"] is None else values["shared_prefix"] or 0
-    return parse_lengths(text, min(max(_ratio(values), 1e-6), 1.0)).average + shared
+    return parse_lengths(text, _ratio(values)).average + shared
 
 
 def _ratio(values: dict[str, Any]) -> float:
@@ -480,9 +480,7 @@ def _refuse_with_trace(values: dict[str, Any]) -> None:
     names = ("prompt", "output", *declared_keys(SharedPrefix), "samples", "length_ratio_min")
     if option := first_given(values, names):
         raise UsageError(f"{option} and --trace exclude each other", hint="a trace brings its own requests")
-    if option := first_given(values, declared_keys(ThoughtsAsked)):
-        why = "a trace does not say which tokens of an output are thoughts"
-        raise UsageError(f"{option} and --trace exclude each other", because=why, hint="leave one of them out")
+    refuse_thoughts_of_trace(values)
 
 
 def _flags(values: dict[str, Any]) -> Flags:

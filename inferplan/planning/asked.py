@@ -16,7 +16,7 @@ from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.option import Sizing
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
-from inferplan.serving.cold_start import ColdStart
+from inferplan.serving.cold_start import ColdStart, restart_missing
 from inferplan.serving.routing import Routing
 from inferplan.work.parallel import MOST_DEGREE
 
@@ -250,9 +250,5 @@ class SizingAsked:
                 hint="--survive K for so many replicas, or other devices (--gpu h100-sxm)",
             )
         if start is None:
-            raise UsageError(
-                "what is lost is back after a time to restart, and none is given",
-                because="nobody knows it without your storage and your engine",
-                hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
-            )
+            raise restart_missing("is lost")
         return Survive(start=start, replicas=None if what == "node" else int(what), mtbf=self.mtbf)

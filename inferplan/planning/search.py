@@ -311,9 +311,7 @@ def cheapest_point(priced: PricedGrid, stream: Stream) -> PlanOption | None:
     """
     grid, (demand, slo, sizing) = priced.grid, stream
     ruled = stream.ruling.slo
-    loose = (
-        ruled if demand.offline else loosen_limits(ruled)
-    )  # a job is not simulated, so that nothing would find it out
+    loose = ruled if demand.offline else loosen_limits(ruled)  # no run of a job would find out what was loosened
     kept, maybe = (keeping(grid, constraints_of(limits, sizing)) for limits in (slo, loose))
     if not maybe.any():
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.fields import Quantity, Text, ask
@@ -25,6 +26,15 @@ class ColdStart:
     @property
     def seconds(self) -> float:
         return self.weights / self.bandwidth + self.rest
+
+
+def restart_missing(what: str) -> UsageError:
+    """The error where ``what`` is lost and nothing says when it is back."""
+    return UsageError(
+        f"what {what} is back after a time to restart, and none is given",
+        because="nobody knows it without your storage and your engine",
+        hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

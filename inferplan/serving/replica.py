@@ -56,8 +56,7 @@ class Replica(Engine):
             seen = self.previous if self.overlapped else self.clock  # what had arrived by then is known
             if self.poll_interval > 1 and decodes.size:  # when the engine last looked at the queue
                 seen -= scheduler.queue.steps_since_look % self.poll_interval * self.price
-            while inbox and inbox[0][0] <= seen:
-                waiting.append(inbox.popleft()[1])
+            scheduler.queue.look(seen, False)
         if (waiting or scheduler.partial is not None) and self._prompt_step():
             if self.pause or self.clock >= until or (inbox and inbox[0][0] <= self.clock):
                 return True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from inferplan.fields import Text, Topic, Whole, ask, need
+from inferplan.errors import UsageError
+from inferplan.fields import Text, Topic, Whole, ask, declared_keys, first_given, need
 from inferplan.lists import parse_counts, parse_values
 
 MARKER = 1
@@ -33,6 +35,13 @@ class ThoughtsAsked:
         "Tokens that the engine writes where it cuts a thought, the marker of its end among them. [1]",
         MARKER,
     )
+
+
+def refuse_thoughts_of_trace(values: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` for options of thoughts beside a trace."""
+    if option := first_given(values, declared_keys(ThoughtsAsked)):
+        why = "a trace does not say which tokens of an output are thoughts"
+        raise UsageError(f"{option} and --trace exclude each other", because=why, hint="leave one of them out")
 
 
 NO_BUDGET = "none"
