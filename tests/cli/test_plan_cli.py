@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -66,12 +68,26 @@ def test_a_plan_says_how_far_it_is_where_somebody_looks(tmp_path: Path) -> None:
     """On stderr of a terminal; nothing of it on stdout, and nothing where stderr is a pipe (other tests see that)."""
     ours, theirs = pty.openpty()
     words = ["plan", "llama-3.1-8b", *QUESTION, "--gpu", "h100-sxm", "--most", "1", "--format", "json"]
-    command = [sys.executable, "-m", "inferplan", *words]
-    done = subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, check=True, timeout=120)
-    os.close(theirs)
-    seen = os.read(ours, 100_000).decode()
-    os.close(ours)
-    assert "simulations" in seen
+    seen: list[bytes] = []
+
+    def read() -> (
+        None
+    ):  # while it is written: a terminal that nobody reads holds a few kilobytes and then stops its writer
+        with contextlib.suppress(OSError):  # Linux ends a terminal so
+            while part := os.read(ours, 65_536):
+                seen.append(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "inferplan", *words], stderr=theirs, stdout=subprocess.PIPE, check=True, timeout=600
+        )
+    finally:
+        os.close(theirs)
+        reader.join()
+        os.close(ours)
+    assert b"simulations" in b"".join(seen)
     assert json.loads(done.stdout)["plan"]
 
 
