@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # each worker of pytest compiles every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test lint types unit slow zoo docs examples minimum other release-check same-answers mutants mutants-drawn install wheels \
+.PHONY: test lint types unit slow whole zoo docs minimum other release-check same-answers mutants mutants-drawn install wheels \
 	calibrate-gpu clean
 
 # The checks run beside each other, and each prints what it has to say when it ends.
@@ -38,8 +38,13 @@ lint: install
 types: install
 	$(BIN)/mypy
 
+# Of the tests that take longest (tests/dear.txt) each commit runs a quarter, others than the one before.
 unit: install
-	$(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not slow' $(PYTEST_ARGS)
+	INFERPLAN_TESTS=drawn $(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not slow' $(PYTEST_ARGS)
+
+# All of them, and the list anew: ahead of a release, and when what is dear has changed.
+whole: install
+	INFERPLAN_TESTS=measured $(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not slow' $(PYTEST_ARGS)
 
 # Tests that wait more than they compute: of a browser, of a package that is built, of a process that is stopped.
 slow: install
@@ -65,10 +70,6 @@ mutants: install
 # Of the mutants that died before, as many as a minute of CPU time allows: they must die again.
 mutants-drawn: install
 	$(MUTANTS) --killed-before --draw 48
-
-# Every block of commands in the documentation, of which `unit` runs a third of those that take seconds.
-examples: install
-	INFERPLAN_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q -n auto --dist worksteal tests/test_docs_cli.py
 
 # The site in build/site-docs; a broken link, a page outside the navigation or an undocumented name is an error.
 docs: install

@@ -51,28 +51,6 @@ def examples(page: Path) -> list[Example]:
 
 
 EXAMPLES = [example for page in PAGES for example in examples(page)]
-DEAR = ("inferplan plan ", "inferplan day ", "inferplan several ", "inferplan fleet ", "inferplan report ")
-"""Commands that simulate for seconds."""
-SHARE = 3
-"""Of the blocks with such a command each commit runs one in so many, others than its neighbour; ``make examples`` and
-``INFERPLAN_UPDATE_DOCS=1`` run all."""
-
-
-def drawn() -> list[Example]:
-    """The blocks that this commit runs: all where there is no commit."""
-    asked = ["git", "-C", str(ROOT), "rev-list", "--count", "HEAD"]
-    try:
-        commits = int(subprocess.run(asked, capture_output=True, check=True, text=True).stdout)
-    except (OSError, subprocess.CalledProcessError):
-        return EXAMPLES
-    if {"INFERPLAN_UPDATE_DOCS", "INFERPLAN_ALL_EXAMPLES"} & os.environ.keys():
-        return EXAMPLES
-    dear = [example for example in EXAMPLES if any(line.startswith(DEAR) for line in example.lines)]
-    left_out = {id(example) for index, example in enumerate(dear) if (index + commits) % SHARE}
-    return [example for example in EXAMPLES if id(example) not in left_out]
-
-
-DRAWN = drawn()
 
 
 def run(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -109,7 +87,7 @@ def rewrite(example: Example, output: list[str], drawn: Path) -> None:
     example.page.write_text(text, encoding="utf-8")
 
 
-@pytest.mark.parametrize("example", DRAWN, ids=[f"{one.page.relative_to(ROOT)}: {one.lines[0]}" for one in DRAWN])
+@pytest.mark.parametrize("example", EXAMPLES, ids=[f"{one.page.relative_to(ROOT)}: {one.lines[0]}" for one in EXAMPLES])
 def test_command_lines_of_the_docs_run(
     example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
