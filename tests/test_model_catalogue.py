@@ -28,13 +28,33 @@ def load(name: str) -> ModelSpec:
     return catalog.load_model(name)
 
 
+def test_every_file_says_what_it_was_made_from():
+    """A released file at a commit, a printed description, or that its page alone is behind it."""
+    pinned = re.compile(
+        r"https://github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{9,40}/\S+"
+        r"|https://pypi\.org/project/[\w-]+/[\d.]+/#\S+\.json"
+    )
+    made = {name: load(name).made_from for name in NAMES}
+    assert not [name for name, one in made.items() if one.trust not in ("checkpoint", "config", "report", "page")]
+    assert not [name for name, one in made.items() if one.file and not pinned.fullmatch(one.file)]
+    assert not [name for name, one in made.items() if one.page and not one.page.startswith("https://huggingface.co/")]
+    exact = {name for name, one in made.items() if one.tensors}
+    assert not [name for name in exact if load(name).published is None and not made[name].report]
+    assert sum(one.trust in ("checkpoint", "config") for one in made.values()) >= 135
+    assert sum(one.sha256 != "" for one in made.values()) >= 90
+
+
 def test_no_file_is_made_of_the_defaults_of_a_class():
-    """What transformers' constructor takes where a config says nothing is not a checkpoint."""
+    """What transformers' constructor takes where a config says nothing is not a checkpoint: where a class has filled
+    in what a paper leaves open, no file and no table is claimed."""
     text = {
         path.stem: path.read_text(encoding="utf-8") for path in catalog.find("models", "gpt2").parent.glob("*.yaml")
     }
     assert len(text) >= len(NAMES)
-    assert not [name for name, said in text.items() if re.search(r"configuration_\w+\.py|defaults of the class", said)]
+    assert not [name for name, said in text.items() if re.search(r"configuration_\w+\.py|defaults? of the class", said)]
+    filled = [name for name, said in text.items() if re.search(r"\w+Config of transformers", said)]
+    assert not [name for name in filled if load(name).made_from.trust != "page"]
+    assert not [name for name in filled if "transformers" in load(name).source]
 
 
 REAL = {

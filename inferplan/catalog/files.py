@@ -297,11 +297,11 @@ def _from_hub(name: str) -> ModelSpec:
 
 
 _OWN = (
-    *("name", "aliases", "source", "licence", "notes", "vocab", "max_context", "tied", "towers", "native"),
+    *("name", "aliases", "source", "made_from", "licence", "notes", "vocab", "max_context", "tied", "towers", "native"),
     *("generation", "published", "instruct_checkpoint"),
 )
 """What a derived model may say of itself; the rest is its base's."""
-_NOT_OF_A_BASE = ("aliases", "licence", "published", "drafts", "instruct_checkpoint")
+_NOT_OF_A_BASE = ("aliases", "made_from", "licence", "published", "drafts", "instruct_checkpoint")
 """What a derived model does not take from its base."""
 
 

@@ -52,7 +52,7 @@ SIBLINGS: list[tuple[re.Pattern[str], Table, str]] = [
 def sibling(name: str, base: Callable[[str], ModelSpec | None]) -> ModelSpec | None:
     """The model on file in the formats that a name says; ``None`` where it says none, or its base is not on file.
 
-    base: a model on file by its name. A note says that the layout is that of the name: a config would say it exactly.
+    base: a model on file by its name. What it was made from says that the layout is that of the name alone.
     """
     from inferplan.models.huggingface.quantisation import apply, read_scheme
 
@@ -63,12 +63,12 @@ def sibling(name: str, base: Callable[[str], ModelSpec | None]) -> ModelSpec | N
             continue
         plain = found.model_copy(update={"native": Native(base=found.native.base)})
         native, notes = apply(read_scheme(table, name), plain, nested=bool(found.towers))
-        note = f"stored as its name says, {said}; its config would say exactly"
         return plain.model_copy(
             update={
                 "name": name.rsplit("/", 1)[-1].lower(),
                 "source": f"{name}: the shape of {found.name} ({found.source})",
-                "notes": [note, *found.notes, *notes],
+                "made_from": found.made_from.model_copy(update={"named": said, "tensors": False}),
+                "notes": [*found.notes, *notes],
                 "native": Native.model_validate(native),
                 "published": None,
                 "instruct_checkpoint": None,

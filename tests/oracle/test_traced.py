@@ -51,7 +51,7 @@ def test_parameters_and_cache_are_those_of_the_class() -> None:
     experts = 3 * 8 * 3 * 48 * 128
     assert found.parameters["total"] - found.parameters["active"] == experts * Fraction(5, 8)
     assert found.basis == "traced"
-    assert found.notes[0].startswith("traced: transformers")
+    assert found.made_from.trust == "traced" and found.made_from.traced.startswith("transformers")
 
 
 def test_a_window_is_where_the_cache_stops_to_grow() -> None:
