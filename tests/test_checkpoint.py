@@ -72,6 +72,7 @@ def test_bytes_are_exact_and_agree_with_the_config(folder):
     assert stored.by_dtype == {"BF16": stored.size}
     assert stored.elements == model.parameters["total"]
     assert f"{stored.size:,} bytes" in model.notes[0]
+    assert model.made_from.trust == "checkpoint"
 
 
 def test_shards_by_their_index(folder):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from inferplan.catalog import files as catalog
-from inferplan.models.spec import ModelSpec, uncounted_notes
+from inferplan.models.spec import LayerGroup, ModelSpec, uncounted_notes
 from tests.cases import for_each
 
 NAMES = catalog.names("models")
@@ -28,43 +30,99 @@ def load(name: str) -> ModelSpec:
     return catalog.load_model(name)
 
 
+def test_every_file_says_what_it_was_made_from():
+    """A released file at a commit, a printed description, or that its page alone is behind it."""
+    pinned = re.compile(
+        r"https://github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{9,40}/\S+"
+        r"|https://pypi\.org/project/[\w-]+/[\d.]+/#\S+\.json"
+    )
+    made = {name: load(name).made_from for name in NAMES}
+    assert not [name for name, one in made.items() if one.trust not in ("checkpoint", "config", "report", "page")]
+    assert not [name for name, one in made.items() if one.file and not pinned.fullmatch(one.file)]
+    assert not [name for name, one in made.items() if one.page and not one.page.startswith("https://huggingface.co/")]
+    exact = {name for name, one in made.items() if one.tensors}
+    assert not [name for name in exact if load(name).published is None and not made[name].report]
+    assert sum(one.trust in ("checkpoint", "config") for one in made.values()) >= 135
+    assert sum(one.sha256 != "" for one in made.values()) >= 90
+
+
 def test_no_file_is_made_of_the_defaults_of_a_class():
-    """What transformers' constructor takes where a config says nothing is not a checkpoint."""
+    """What transformers' constructor takes where a config says nothing is not a checkpoint: where a class has filled
+    in what a paper leaves open, no file and no table is claimed."""
     text = {
         path.stem: path.read_text(encoding="utf-8") for path in catalog.find("models", "gpt2").parent.glob("*.yaml")
     }
     assert len(text) >= len(NAMES)
-    assert not [name for name, said in text.items() if re.search(r"configuration_\w+\.py|defaults of the class", said)]
+    assert not [name for name, said in text.items() if re.search(r"configuration_\w+\.py|defaults? of the class", said)]
+    filled = [name for name, said in text.items() if re.search(r"\w+Config of transformers", said)]
+    assert not [name for name in filled if load(name).made_from.trust != "page"]
+    assert not [name for name in filled if "transformers" in load(name).source]
 
 
-REAL = {
-    # kinds of layers in order of first appearance, context, KV elements of a token in every window and beyond them
-    "minimax-m3": ({"attention": 3, "block_sparse_attention": 57}, 1048576, 68736, 68736),
-    "minimax-m3-nvfp4": ({"attention": 3, "block_sparse_attention": 57}, 1048576, 68736, 68736),
-    "deepseek-v4-flash": ({"window": 2, "4": 21, "128": 20}, 1048576, 25456, 3440),
-    "mimo-v2-flash": ({"attention": 9, "window": 39}, 262144, 111360, 11520),
-    "llama-3.2-11b-vision": ({"attention": 32}, 131072, 65536, 65536),
-    "hy3-preview": ({"attention": 80}, 262144, 163840, 163840),
-    "longcat-flash": ({"mla": 56}, 131072, 32256, 32256),
-    "mistral-small-4-119b": ({"mla": 36}, 1048576, 11520, 11520),
-    "solar-open-100b": ({"attention": 48}, 131072, 98304, 98304),
-    "ernie-4.5-21b-a3b": ({"attention": 28}, 131072, 28672, 28672),
-    "ministral-3-8b": ({"attention": 34}, 262144, 69632, 69632),
+STATED = {
+    # kinds of layers, context, KV elements of a token in every window and beyond them, where no file is at hand
+    "longcat-flash": ("56 latent", 131072, 32256, 32256),
+    "mistral-small-4-119b": ("36 latent", 1048576, 11520, 11520),
+    "solar-open-100b": ("48 full", 131072, 98304, 98304),
+    "ernie-4.5-21b-a3b": ("28 full", 131072, 28672, 28672),
+    "ministral-3-8b": ("34 full", 262144, 69632, 69632),
+    "minimax-m3": ("3 full; 57 blocks", 1048576, 68736, 68736),
+    "deepseek-v4-flash": ("2 window; 21 one in 4; 20 one in 128", 1048576, 25456, 3440),
+    "mimo-v2-flash": ("9 full; 39 window", 262144, 111360, 11520),
+    "hy3-preview": ("80 full", 262144, 163840, 163840),
 }
-"""From the released configs: ``sparse_attention_freq``, ``compress_ratios`` and ``hybrid_layer_pattern`` counted entry
-by entry, ``max_position_embeddings``, and the KV by hand: MiniMax-M3 60 layers of 2 x 4 x 128 and 57 index keys of 128;
-DeepSeek-V4-Flash 43 windows of 512, 21 x (512 + 128) / 4 and 20 x 512 / 128; MiMo 9 x 4 x 320 and 39 x 8 x 320; the
-others layers x 2 x heads x width, of latent attention layers x (latent + rotary)."""
+"""By hand from what their configs are printed with: layers x 2 x heads x width, of latent attention layers x (latent +
+rotary); MiniMax-M3 60 layers of 2 x 4 x 128 and 57 index keys of 128; DeepSeek-V4-Flash 43 windows of 512, 21 x (512 +
+128) / 4 and 20 x 512 / 128; MiMo 9 x 4 x 320 and 39 x 8 x 320."""
+KINDS = {
+    "mla": "latent",
+    "block_sparse_attention": "blocks",
+    "gated_delta_net": "linear",
+    "lightning_attention": "linear",
+    "mamba2": "mamba",
+    "short_conv": "conv",
+}
 
 
-def test_rows_read_from_a_released_config_have_its_layers_its_context_and_its_cache():
-    for name, (kinds, context, kv, beyond) in REAL.items():
-        model, found = load(name), Counter()
-        for layer, count in model.distinct:
-            mixer = layer.mixer
-            rate = getattr(mixer, "pool", None)
-            found[str(rate.rate) if rate else "window" if getattr(mixer, "window", None) else mixer.kind] += count
-        assert (dict(found), model.max_context) == (kinds, context), name
+def kind_of(layer: LayerGroup) -> str:
+    """The kind of a layer's mixer in the words of tests/oracle/config_facts.py."""
+    mixer = layer.mixer
+    if mixer is None:
+        return "feed-forward"
+    if pool := getattr(mixer, "pool", None):
+        return f"one in {pool.rate}"
+    if mixer.kind in KINDS:
+        indexer = getattr(mixer, "indexer", None) if mixer.kind == "mla" else None
+        return KINDS[mixer.kind] + ("" if indexer is None or indexer.shared else ", indexed")
+    return next((name for name in ("window", "chunk") if getattr(mixer, name, None)), "full")
+
+
+def kinds(model: ModelSpec) -> str:
+    return "; ".join(f"{count} {kind}" for kind, count in Counter(map(kind_of, model.sequence)).items())
+
+
+def test_rows_have_the_layers_the_context_and_the_cache_of_their_files():
+    """tests/fixtures/model_facts.csv is what tests/oracle/config_facts.py reads in the released configs; its totals are
+    those of transformers' classes on the meta device."""
+    with (Path(__file__).parent / "fixtures" / "model_facts.csv").open(encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) >= 105
+    wrong = []
+    for row in table:
+        model = load(row["model"])
+        found = (kinds(model), str(model.max_context or ""), f"{model.kv_elements_per_token}")
+        total = str(model.parameters["total"]) if row["parameters"] else ""
+        if (*found, total) != (row["layers"], row["context"], row["kv"], row["parameters"]):
+            wrong.append((row, found, total))
+        if model.made_from.sha256 != row["sha256"]:
+            wrong.append((row["model"], model.made_from.sha256))
+    assert not wrong
+
+
+def test_rows_without_a_file_have_the_layers_the_context_and_the_cache_that_are_printed():
+    for name, (layers, context, kv, beyond) in STATED.items():
+        model = load(name)
+        assert (kinds(model), model.max_context) == (layers, context), name
         assert (model.kv_elements_per_token, model.kv_elements_per_token_beyond_windows) == (kv, beyond), name
     # what transformers builds of the released files on the meta device
     totals = {"minimax-m3": 426_174_565_632, "deepseek-v4-flash": 284_332_230_231, "mimo-v2-flash": 308_778_768_832}
@@ -171,7 +229,7 @@ def test_models_survive_their_own_yaml():
 
 SEES = ("-vl-", "_text", "mistral4", "llama4", "kimi_k25", "gemma3n")
 """In the name or the family of a release that takes images: of most, the class of the language model within it."""
-TEXT_ALONE = ("gemma-3-1b", "minimax-text-01")
+TEXT_ALONE = ("gemma-3-1b", "gemma-3-270m", "minimax-text-01")
 """Those of such a family whose own release has no tower."""
 
 

@@ -30,7 +30,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
 def test_a_sibling_is_as_large_as_its_release(name: str, gigabytes: float) -> None:
     model = load_model(name)
     assert model.checkpoint_bytes / 1e9 == pytest.approx(gigabytes, rel=0.003)
-    assert model.notes[0].startswith("stored as its name says")
+    assert model.made_from.trust == "name"
 
 
 @for_each("name", ["someone/a-model-of-their-own-awq", "qwen2.5-7b-instruct-int9", "some/llama-3.1-8b-fp8"])

@@ -25,6 +25,7 @@ def _elements(bits: int, kind: str, strategy: str, **more: Any) -> Table:
 
 
 _FP8_ROWS = _packed(_elements(8, "float", "channel"), _elements(8, "float", "token", dynamic=True))
+_FP8_FEED_FORWARD = _FP8_ROWS | {"ignore": ["lm_head", "re:.*self_attn.*"]}
 _W8A8 = _packed(_elements(8, "int", "channel"), _elements(8, "int", "token", dynamic=True))
 _W4A16 = _packed(_elements(4, "int", "group", group_size=128), None)
 _VLLM_DOCS = "https://docs.vllm.ai/projects/llm-compressor"
@@ -40,7 +41,12 @@ SIBLINGS: list[tuple[re.Pattern[str], Table, str]] = [
         (r"(.+?)(?:-quantized\.|-)w4a16", _W4A16, f"int4 in groups of 128 ({_VLLM_DOCS})"),
         (r"(qwen/.+)-fp8", _BLOCKS, "fp8 in blocks of 128 x 128 (Qwen's releases)"),
         (r"(nvidia/.+)-fp8", {"quant_algo": "FP8"}, "fp8 with a scale a tensor (TensorRT Model Optimizer)"),
-        (r"(nvidia/.+)-(?:nv)?fp4", {"quant_algo": "NVFP4"}, "NVFP4 (TensorRT Model Optimizer)"),
+        (
+            r"(meta-llama/.+)-fp8",
+            _FP8_FEED_FORWARD,
+            "fp8 with a scale a row, attention as it was (arXiv 2407.21783, 6.2)",
+        ),
+        (r"((?:nvidia/)?[^/]+)-(?:nv)?fp4", {"quant_algo": "NVFP4"}, "NVFP4 (TensorRT Model Optimizer)"),
         (r"(.+)-bnb-4bit", _NF4 | {"bnb_4bit_use_double_quant": True}, "NF4, nested (Unsloth's releases)"),
         (r"(mlx-community/.+)-4bit", {"bits": 4, "group_size": 64}, "MLX: 4 bits in groups of 64 (its default)"),
         (r"(mlx-community/.+)-8bit", {"bits": 8, "group_size": 64}, "MLX: 8 bits in groups of 64"),
@@ -52,7 +58,7 @@ SIBLINGS: list[tuple[re.Pattern[str], Table, str]] = [
 def sibling(name: str, base: Callable[[str], ModelSpec | None]) -> ModelSpec | None:
     """The model on file in the formats that a name says; ``None`` where it says none, or its base is not on file.
 
-    base: a model on file by its name. A note says that the layout is that of the name: a config would say it exactly.
+    base: a model on file by its name. What it was made from says that the layout is that of the name alone.
     """
     from inferplan.models.huggingface.quantisation import apply, read_scheme
 
@@ -63,12 +69,12 @@ def sibling(name: str, base: Callable[[str], ModelSpec | None]) -> ModelSpec | N
             continue
         plain = found.model_copy(update={"native": Native(base=found.native.base)})
         native, notes = apply(read_scheme(table, name), plain, nested=bool(found.towers))
-        note = f"stored as its name says, {said}; its config would say exactly"
         return plain.model_copy(
             update={
                 "name": name.rsplit("/", 1)[-1].lower(),
                 "source": f"{name}: the shape of {found.name} ({found.source})",
-                "notes": [note, *found.notes, *notes],
+                "made_from": found.made_from.model_copy(update={"named": said, "tensors": False}),
+                "notes": [*found.notes, *notes],
                 "native": Native.model_validate(native),
                 "published": None,
                 "instruct_checkpoint": None,

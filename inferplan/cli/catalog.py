@@ -301,8 +301,10 @@ def _model(spec: ModelSpec) -> Report:
     if (encoder := spec.encoder) is not None:
         title = f"{encoder.depth} layers of the encoder, to which the others attend (cross_attention)"
         tables.append(_layers(title, encoder.distinct))
-    whole = {"name": spec.name, "source": spec.source, **counts, "spec": spec.to_dict()}
-    return Report(record=whole, tables=tables, notes=[f"source: {spec.source}", *spec.notes])
+    made = spec.made_from
+    whole = {"name": spec.name, "source": spec.source, "model_counts": made.to_dict(), **counts, "spec": spec.to_dict()}
+    lines = [f"source: {spec.source}", *([f"made from: {made.file}"] if made.file not in ("", spec.source) else [])]
+    return Report(record=whole, tables=tables, notes=[*lines, made.line, *spec.notes])
 
 
 def _context(spec: ModelSpec) -> str:

@@ -271,11 +271,16 @@ class Deployment(Shown):
 
     @property
     def warnings(self) -> list[str]:
-        """What its figures do not count, or rest on that nobody has said: every command shows it."""
+        """What its figures do not count, or rest on that nobody has said."""
         formats = dict.fromkeys((self.precision.weights, self.precision.experts))
         caveats = [f"{one.name}: {one.caveat}" for one in formats if one.caveat]
         unmeasured = [UNMEASURED_ADAPTERS] if self.adapters_unmeasured else []
         return [*uncounted_notes(self.model), *([] if self.media is None else self.media.notes), *caveats, *unmeasured]
+
+    @property
+    def model_lines(self) -> list[str]:
+        """How far the counts of its model can be trusted, then each warning: what every command shows of it."""
+        return [self.model.made_from.line, *(f"note: {text}" for text in self.warnings)]
 
     @property
     def adapters_unmeasured(self) -> bool:
@@ -313,6 +318,7 @@ class Deployment(Shown):
             "offload": None if self.offload is None else self.offload.to_dict(),
             "streamed": None if self.streamed is None else self.streamed.to_dict(),
             "power_cap_w": None if self.cap is None else self.cap.watts,
+            "model_counts": self.model.made_from.to_dict(),
             "model_notes": self.warnings,
             "generates": not self.model.encodes,
             "gpu_memory_utilization": defaults.memory_fraction,

@@ -17,6 +17,7 @@ from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
 from inferplan.models.layers.hyper_connection import join_ops, join_weights
 from inferplan.models.media import MediaRule
+from inferplan.models.provenance import MadeFrom
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.formats import FORMATS, find_format
@@ -380,13 +381,13 @@ class ModelSpec(Spec):
     aliases: list[str] = []
     family: str = ""
     source: str
+    made_from: MadeFrom = MadeFrom.default()
     licence: str = ""
     """As its hub page names it, such as apache-2.0; empty where it is not on file."""
     notes: list[str] = []
     d_model: int = Field(ge=1)
     vocab: int = Field(ge=1)
-    tied: bool = False
-    """The head is the embedding table."""
+    tied: bool = False  # the head is the embedding table
     max_context: int | None = Field(default=None, ge=1)
     positions: int = Field(default=0, ge=0)
     """Rows of a learned position table."""
@@ -735,8 +736,8 @@ def _growth(caches: list[tuple[Cache, int]]) -> float:
 
 
 def uncounted_notes(model: ModelSpec) -> list[str]:
-    """Those of a model's notes that say what none of its figures counts, or that nobody has described it."""
-    return [note for note in model.notes if "not counted" in note or note.startswith(("traced", "stored as its name"))]
+    """Those of a model's notes that say what none of its figures counts, or what its trace does not know."""
+    return [note for note in model.notes if "not counted" in note or note.startswith("traced")]
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:

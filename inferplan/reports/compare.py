@@ -53,7 +53,14 @@ def comparison_report(result: Comparison) -> Report:
     )
     carried = {media_note(c.estimate.deployment): None for c in result.candidates if c.estimate is not None}
     notes += [note for note in carried if note]
+    models = {c.label: c.estimate.deployment.model for c in result.candidates if c.estimate is not None}
+    notes += dict.fromkeys(f"{model.name}: {model.made_from.line}" for model in models.values())
     said = {c.label: c.estimate.deployment.warnings for c in result.candidates if c.estimate is not None}
     notes += [f"note: {label}: {text}" for label, texts in said.items() for text in texts]
-    record = {"model_notes": said, "baseline": result.baseline.label, "candidates": result.rows()}
+    record = {
+        "model_counts": {label: model.made_from.to_dict() for label, model in models.items()},
+        "model_notes": said,
+        "baseline": result.baseline.label,
+        "candidates": result.rows(),
+    }
     return Report(record=record, tables=[figures, why], notes=notes, rows=result.rows())

@@ -44,6 +44,7 @@ def batch_cost_report(found: BatchCost) -> Report:
             *bill.remarks,
             *found.prices.remarks([found.result.deployment.hardware.name]),
             basis_note(found.result),
+            *found.result.deployment.model_lines,
         ],
     )
 

@@ -578,7 +578,7 @@ def _notes(estimate: Estimate) -> list[str]:
         media_note(estimate.deployment),
         lora_note(estimate.deployment),
         samples_note(estimate.load),
-        *(f"note: {text}" for text in estimate.deployment.warnings),
+        *estimate.deployment.model_lines,
         estimate.deployment.formats_note,
         estimate.deployment.calibration.note,
         band_note(estimate),

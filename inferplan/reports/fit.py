@@ -36,6 +36,7 @@ def options_report(found: Fits) -> Report:
     return Report(
         record={
             "model": spec.name,
+            "model_counts": spec.made_from.to_dict(),
             "model_notes": uncounted_notes(spec),
             "context_tokens": found.context,
             "memory_together_bytes": parse_memory(found.asked.memory) if found.asked.memory else None,
@@ -52,6 +53,7 @@ def options_report(found: Fits) -> Report:
             *_rest(fitting, quants, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
         ],
         notes=[
+            spec.made_from.line,
             *(f"note: {text}" for text in uncounted_notes(spec)),
             f"{refused} combinations do not fit or are refused; --format json says why",
             *([_WITHIN] if within else []),
@@ -234,6 +236,7 @@ def memory_report(fitting: Fitting) -> Report:
     whole = {
         **record(_fitting(deployment.formats, fitting, bill)),
         "model": deployment.model.name,
+        "model_counts": deployment.model.made_from.to_dict(),
         "model_notes": deployment.warnings,
         "context_tokens": fitting.context,
         "load": None if fitting.asked is None else _load_record(fitting.asked),
@@ -250,7 +253,7 @@ def memory_report(fitting: Fitting) -> Report:
         else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = [f"note: {text}" for text in [*deployment.warnings, *_sizes(deployment.hardware)]]
+    notes = [*deployment.model_lines, *(f"note: {text}" for text in _sizes(deployment.hardware))]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]

@@ -68,7 +68,7 @@ def notes(plan: Plan) -> list[str]:
         cheaper_line(plan),
         *host_lines(plan),
         media_note(option.deployment),
-        *(f"note: {text}" for text in option.deployment.warnings),
+        *option.deployment.model_lines,
         basis_line(plan),
         mask_line(plan),
         search_line(plan),

@@ -99,6 +99,7 @@ def question_record(plan: Plan) -> dict[str, Any]:
     return {
         "model": question.space.base.model,
         "media": question.space.base.media.describe() or None,
+        "model_counts": plan.option.deployment.model.made_from.to_dict(),
         "model_notes": plan.option.deployment.warnings,
         "demand": question.demand.describe(),
         "prompt_tokens": question.demand.prompt.average,

@@ -383,6 +383,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         *_warnings(result, record),
         *([f"media: a request carries {media['described']}"] if (media := given.get("media")) else []),
         *([f"cap of {cap:g} W a GPU: {UNMEASURED}"] if (cap := given.get("power_cap_w")) else []),
+        *([said["line"]] if (said := given.get("model_counts")) else []),
         *(f"note: {text}" for text in given.get("model_notes", ())),
         f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),

@@ -51,7 +51,7 @@ def test_parameters_and_cache_are_those_of_the_class() -> None:
     experts = 3 * 8 * 3 * 48 * 128
     assert found.parameters["total"] - found.parameters["active"] == experts * Fraction(5, 8)
     assert found.basis == "traced"
-    assert found.notes[0].startswith("traced: transformers")
+    assert found.made_from.trust == "traced" and found.made_from.traced.startswith("transformers")
 
 
 def test_a_window_is_where_the_cache_stops_to_grow() -> None:
@@ -88,8 +88,8 @@ def test_attention_that_depends_on_numbers_has_no_time() -> None:
 def test_a_type_that_is_described_says_so() -> None:
     """Qwen3 is read from its config; one with a field that nobody knows is known by its trace alone."""
     small = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 200}
-    assert "without --trace its config is read" in traced(config_of("qwen3", small)).notes[0]
-    assert "nobody has described" in traced(config_of("qwen3", small | {"brand_new": 7})).notes[0]
+    assert "without --trace its config is read" in traced(config_of("qwen3", small)).made_from.traced
+    assert "nobody has described" in traced(config_of("qwen3", small | {"brand_new": 7})).made_from.traced
 
 
 def test_latents_that_are_expanded_at_every_step_are_said() -> None:

@@ -112,6 +112,7 @@ def import_gguf(path: Path) -> ModelSpec:
         "name": path.stem.lower(),
         "family": family,
         "source": str(path),
+        "made_from": {"file": str(path), "tensors": True},
         "d_model": table[0],
         "vocab": table[1],
         "tied": "output.weight" not in outside,

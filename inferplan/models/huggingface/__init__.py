@@ -6,9 +6,11 @@ matter is listed in :attr:`Imported.ignored`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -21,7 +23,7 @@ from inferplan.models.huggingface.heads import decoder_ends
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
-from inferplan.models.huggingface.stored import compare
+from inferplan.models.huggingface.stored import NOT_COMPARED, compare
 from inferplan.models.huggingface.towers import (
     BESIDE,
     SPEAKING,
@@ -33,12 +35,14 @@ from inferplan.models.huggingface.towers import (
     text_defaults,
     towers,
 )
+from inferplan.models.provenance import MadeFrom
 from inferplan.models.spec import ModelSpec, Native
 
 __all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 _NESTED = ("text_config", "llm_config", "language_config")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPEECH = ("talker_config", "token2wav_config", "code2wav_config", "enable_audio_output", "enable_talker")
 
 
@@ -48,6 +52,10 @@ class Imported:
 
     model: ModelSpec
     ignored: list[str]
+
+    def read_from(self, made: MadeFrom) -> Self:
+        """The same, which says what it was read from."""
+        return replace(self, model=self.model.model_copy(update={"made_from": made}))
 
 
 def model_from_config(config: dict[str, Any], name: str, source: str) -> ModelSpec:
@@ -274,23 +282,28 @@ def import_path(path: Path) -> Imported:
         config = read_json(path)
         if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
             raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
-        return import_config(config, named_by(path), str(path))
+        found = import_config(config, named_by(path), str(path))
+        return found.read_from(MadeFrom(file=str(path), sha256=sha256(path.read_bytes()).hexdigest()))
     require_model(path)
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
     quantization = read_json(beside) if beside.is_file() else None
     media = path / CONFIGS[2]
     preprocessor = read_json(media) if media.is_file() else None
     found = import_config(read_json(main), named_by(path), str(main), quantization, preprocessor)
+    made = MadeFrom(file=str(main), sha256=sha256(main.read_bytes()).hexdigest())
     stored = read_folder(path)
     if stored is None:
-        return found
-    notes = [*found.model.notes, *compare(found.model, stored)]
-    return Imported(model=found.model.model_copy(update={"notes": notes}), ignored=found.ignored)
+        return found.read_from(made)
+    said = compare(found.model, stored)
+    found = found.read_from(made.model_copy(update={"tensors": NOT_COMPARED not in said}))
+    return replace(found, model=found.model.model_copy(update={"notes": [*found.model.notes, *said]}))
 
 
 def import_hub(hub_id: str) -> Imported:
     """The model of a hub id: its configs alone are fetched."""
-    found = import_path(fetch_configs(hub_id))
-    source = f"https://huggingface.co/{hub_id}/blob/main/config.json"
-    name = hub_id.rsplit("/", 1)[-1].lower()
-    return Imported(model=found.model.model_copy(update={"name": name, "source": source}), ignored=found.ignored)
+    folder = fetch_configs(hub_id)
+    found = import_path(folder)
+    commit = folder.name if _COMMIT.fullmatch(folder.name) else "main"  # the hub's cache has a folder for each
+    source = f"https://huggingface.co/{hub_id}/blob/{commit}/config.json"
+    name, made = hub_id.rsplit("/", 1)[-1].lower(), found.model.made_from.model_copy(update={"file": source})
+    return replace(found, model=found.model.model_copy(update={"name": name, "source": source, "made_from": made}))

@@ -9,7 +9,7 @@ import yaml
 from inferplan.models.spec import ModelSpec
 
 _FLOW_WIDTH = 118
-_BLOCKS = ("native", "generation", "published", "instruct_checkpoint")
+_BLOCKS = ("made_from", "native", "generation", "published", "instruct_checkpoint")
 
 
 def to_yaml(model: ModelSpec) -> str:

@@ -34,6 +34,7 @@ _PREFIXES = ("", "language_model.", "model.language_model.", "thinker.")
 _WIDE = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 _CLOSE, _SMALL = 0.02, 1024
 """What a module may store beside its format: a share of its bytes, or a few scales and a code book."""
+NOT_COMPARED = "its module names are not known here: tensors are not compared"
 _HINT = "a config of another model, a fine-tune with other tensors, or a quantisation that the config does not state"
 
 
@@ -69,7 +70,7 @@ def compare(model: ModelSpec, stored: Checkpoint) -> list[str]:
     }
     if formats <= {None, *_WIDE.values()}:
         return said + _elements(model, stored)
-    return said + ([] if layout is not None else ["its module names are not known here: tensors are not compared"])
+    return said + ([] if layout is not None else [NOT_COMPARED])
 
 
 def _matrices(model: ModelSpec, stored: Checkpoint, layout: Layout) -> list[str]:

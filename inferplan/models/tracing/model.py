@@ -74,10 +74,7 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
                 "family": str(config.model_type),
                 "source": source,
                 "basis": "traced",
-                "notes": [
-                    f"traced: {version} run on meta tensors; {_beside(config)}",
-                    *spec.pop("notes"),
-                ],
+                "made_from": {"file": source, "traced": f"{version} run on meta tensors; {_beside(config)}"},
                 "max_context": getattr(text, "max_position_embeddings", None),
                 **spec,
             }
