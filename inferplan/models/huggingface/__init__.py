@@ -19,6 +19,7 @@ from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.families.absent import absent
 from inferplan.models.huggingface.heads import decoder_ends
 from inferplan.models.huggingface.media import with_media
+from inferplan.models.huggingface.original_formats import in_tables
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
 from inferplan.models.huggingface.stored import compare
@@ -68,9 +69,10 @@ def import_config(
     of ``preprocessor_config.json``. Raises ``SpecError`` for a value that no config of its kind holds: what it broke is
     its cause.
     """
-    outer, reader = _readers(config, name)
+    tables, said = in_tables(config, name)
+    outer, reader = _readers(tables, name)
     try:
-        return _described((outer, reader), config, source, quantization, preprocessor)
+        found = _described((outer, reader), tables, source, quantization, preprocessor)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         last = f", after {' and '.join(outer.trail)}" if outer.trail else ""
         raise SpecError(
@@ -78,6 +80,20 @@ def import_config(
             because=f"{type(error).__name__}: {error}{last}",
             hint="correct the field, or let transformers build it: inferplan import --trace",
         ) from error
+    said += _own_code(config, found.model.family)
+    if not said:
+        return found
+    return Imported(model=found.model.model_copy(update={"notes": [*found.model.notes, *said]}), ignored=found.ignored)
+
+
+def _own_code(config: dict[str, Any], family: str) -> list[str]:
+    """A note where the checkpoint brings modelling code of its own, which nobody here has read."""
+    named = config.get("auto_map")
+    classes = [str(value) for key, value in named.items() if "Model" in str(key)] if isinstance(named, dict) else []
+    if not classes:
+        return []
+    whole = next((one for one in classes if one.rpartition(".")[2] in (config.get("architectures") or [])), classes[0])
+    return [f"the checkpoint brings code of its own (auto_map: {whole}), which was not read: counted as {family}"]
 
 
 def _described(

@@ -5,8 +5,10 @@ Families that need a function of their own are in :mod:`inferplan.models.hugging
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from inferplan.models.huggingface.context import stated
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress, flag
 from inferplan.models.huggingface.reader import (
     ACTIVATION,
@@ -35,7 +37,7 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
     for name, allowed in d.fixed.items():
         r.only(name, *allowed)
     r.skip(*d.ignored)
-    context = r.optional(*CONTEXT)
+    context, notes = stated(r) if d.positions is None else (r.optional(*CONTEXT), [])
     modules = r.integer("num_nextn_predict_layers", default=0) if d.mtp != "none" else 0
     own = d.mtp == "own"
     mtp = {"layers": [layers[-1]], "modules": modules, "own_embedding": own, "own_head": own}
@@ -49,6 +51,7 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
         "head_bias": flag(r, d.head_bias),
         "layers": compress(layers),
         "mtp": mtp if modules else None,
+        **({"notes": notes} if notes else {}),
     }
 
 
@@ -194,7 +197,11 @@ def last_of(period: int, *names: str) -> Any:
     """All but the last of every ``sliding_window_pattern`` layers slide. names: other names of that field."""
 
     def rule(r: Reader, count: int) -> list[int | None]:
-        step = r.integer("sliding_window_pattern", "_sliding_window_pattern", *names, default=period)
+        said = ("sliding_window_pattern", "_sliding_window_pattern", *names)
+        word = r.get(*said)
+        if isinstance(word, str) and re.fullmatch("L+G", word):  # Exaone 4 writes LLLG for 4
+            r.config |= {name: len(word) for name in said if name in r.config}
+        step = r.integer(*said, default=period)
         window = r.optional("sliding_window")
         return [window if (index + 1) % step else None for index in range(count)]
 

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from inferplan.errors import SpecError
+from inferplan.models.huggingface.inert import inert
 
 WIDTH = ("hidden_size", "n_embd", "n_embed", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -192,7 +193,7 @@ class Reader:
 
     def unread(self) -> list[str]:
         """Fields that nobody has read and that could matter: neither unimportant nor switched off."""
-        known = self.read | self.skipped
+        known = self.read | self.skipped | inert(self.config.get("model_type"))
         return [
             key
             for key, value in self.config.items()

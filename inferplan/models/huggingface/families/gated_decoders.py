@@ -42,7 +42,7 @@ FAMILIES: dict[str, Dialect] = {
         build=gates_and_norms.ling,
         qkv_bias=_BIAS,
         fixed={"attention_bias": (False,)},
-        ignored=("rope_interleave", "model_max_length"),
+        ignored=("rope_interleave",),
     ),
     "dots3_note_text": replace(_LATENT, build=gates_and_norms.dots_note, fixed={"mlp_bias": (False,)}),
     "hy_v4": replace(_LATENT, build=gates_and_norms.streamed, attention={"gate": "channel", "sinks": True}),
@@ -174,6 +174,6 @@ FAMILIES: dict[str, Dialect] = {
     "vaultgemma": replace(_FLAGGED, tied=True, head_dim=True, activation="gelu", norms=2, windows=d.alternate),
 }
 
-ALIASES = {"iquestcoder": "llama", "gpt-sw3": "gpt2"}
+ALIASES = {"iquestcoder": "llama", "gpt-sw3": "gpt2", "mimo_v2": "mimo_v2_flash"}
 
 UNKNOWN: dict[str, str] = {}
