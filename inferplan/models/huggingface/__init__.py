@@ -108,7 +108,8 @@ def _described(
     name = reader.name
     family = _family(outer, reader)
     dialect = FAMILIES[family]
-    filled = [*reader.fill(dialect.defaults), *text_defaults(outer, reader), *absent(reader)]
+    text_defaults(outer, reader, family)
+    filled = absent(reader)
     fields = dialect.build(reader, dialect)
     if "generation" not in fields:
         fields |= decoder_ends(outer, fields, {str(one.get("model_type")) for one in (outer, reader)})
@@ -136,7 +137,7 @@ def _described(
                 "family": family,
                 "source": source,
                 "tied": tied,
-                "notes": [*_unserved(config), *filled, *stretched, *contradiction, *fields.pop("notes", []), *notes],
+                "notes": [*_unserved(config), *reader.taken(), *filled, *stretched, *contradiction, *fields.pop("notes", []), *notes],
                 **fields,
                 "towers": [*fields.get("towers", []), *with_media(beside, outer, preprocessor)],
                 "native": native,

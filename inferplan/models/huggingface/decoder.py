@@ -171,8 +171,11 @@ def every_layer(r: Reader, count: int) -> list[int | None]:
 
 def switched(r: Reader, count: int) -> list[int | None]:
     """``sliding_window`` is dead unless ``use_sliding_window``; then from layer ``max_window_layers`` on (Qwen)."""
+    if not r.flag("use_sliding_window", False):
+        r.skip("sliding_window", "max_window_layers")
+        return [None] * count
     window, first = r.optional("sliding_window"), r.optional("max_window_layers")
-    if not r.flag("use_sliding_window", False) or window is None:
+    if window is None:
         return [None] * count
     if first is None:
         raise r.refuse("use_sliding_window", "it needs max_window_layers")

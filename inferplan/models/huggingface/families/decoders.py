@@ -15,9 +15,6 @@ _FLAGGED = replace(_PLAIN, qkv_bias=_BIAS, out_bias=_BIAS)
 _LLAMA = replace(_FLAGGED, mlp_bias=("mlp_bias", False), kv_default=True)
 _QWEN3 = replace(_FLAGGED, qk_norm=("head", True), windows=d.switched)
 _GEMMA = replace(_FLAGGED, tied=True, head_dim=True, activation="gelu")
-# Gemma3TextConfig of transformers (configuration_gemma3.py): the released text_config of the 4B, 12B and 27B models
-# leaves out those that it does not change.
-_GEMMA3_DEFAULTS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208}
 _CAUSAL = {"use_bidirectional_attention": (False,)}
 _OLMO2 = replace(_FLAGGED, kv_default=True, qk_norm=("full", True))
 _COHERE = replace(_FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1)
@@ -62,9 +59,7 @@ FAMILIES: dict[str, Dialect] = {
     "gemma": _GEMMA,
     # google/gemma-2-9b and -27b say sliding_window twice; the class reads the one of that name.
     "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL, ignored=("sliding_window_size",)),
-    "gemma3_text": replace(
-        _GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL, defaults=_GEMMA3_DEFAULTS
-    ),
+    "gemma3_text": replace(_GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL),
     "gemma4_text": replace(
         _GEMMA, build=decoder_builders.gemma4, qk_norm=("head", True), attention={"value_norm": True}
     ),
