@@ -34,7 +34,8 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {
         "vocab_size": 157184, "hidden_size": 2560, "intermediate_size": 6144, "moe_intermediate_size": 768,
         "num_hidden_layers": 42, "num_attention_heads": 32, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
-        "v_head_dim": 128, "qk_nope_head_dim": 128, "num_shared_experts": 1,
+        "v_head_dim": 128, "qk_nope_head_dim": 128, "num_shared_experts": 1, "model_max_length": 262144,
+        "num_experts": 512,
     },
     "bamba": {
         "vocab_size": 128000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
@@ -103,7 +104,7 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 64, "head_dim": 512, "q_lora_rank": 1024, "num_experts_per_tok": 6,
         "n_routed_experts": 256, "max_position_embeddings": 1048576, "hc_mult": 4, "sliding_window": 128, "o_groups": 8,
         "o_lora_rank": 1024, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512,
-        "num_nextn_predict_layers": 1,
+        "num_nextn_predict_layers": 1, "hc_sinkhorn_iters": 20,
     },
     "diffllama": {
         "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
@@ -170,9 +171,8 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "sliding_window": 4096,
     },
     "gemma3_text": {
-        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "max_position_embeddings": 131072,
-        "sliding_window": 4096,
+        "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_size": 2304,
+        "intermediate_size": 9216, "num_hidden_layers": 26, "max_position_embeddings": 131072, "sliding_window": 4096,
     },
     "gemma3n_text": {
         "vocab_size": 262400, "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 35,
@@ -305,12 +305,13 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "vocab_size": 163840, "hidden_size": 2304, "intermediate_size": 9216, "moe_intermediate_size": 1024,
         "num_hidden_layers": 27, "num_attention_heads": 32, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
         "v_head_dim": 128, "qk_nope_head_dim": 128, "linear_head_dim": 128, "linear_num_heads": 32,
-        "linear_conv_kernel_dim": 4,
+        "linear_conv_kernel_dim": 4, "num_shared_experts": 1, "model_max_length": 1048576, "num_experts": 256,
     },
     "kolibri1": {
         "vocab_size": 128000, "hidden_size": 2560, "num_hidden_layers": 50, "num_attention_heads": 48,
         "num_key_value_heads": 4, "max_position_embeddings": 262144, "sliding_window": 513,
         "moe_intermediate_size": 512, "num_experts_per_tok": 6, "head_dim": 128, "shared_expert_intermediate_size": 512,
+        "num_local_experts": 384,
     },
     "kyutai_speech_to_text": {
         "codebook_vocab_size": 2049, "vocab_size": 4001, "hidden_size": 2048, "num_hidden_layers": 48,
@@ -526,7 +527,7 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {
         "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 32,
         "num_key_value_heads": 4, "max_position_embeddings": 32768, "moe_intermediate_size": 768,
-        "num_experts_per_tok": 8,
+        "num_experts_per_tok": 8, "num_local_experts": 128,
     },
     "qwen3_next": {
         "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 16,
@@ -543,7 +544,7 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen3_vl_moe_text": {
         "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16,
         "num_key_value_heads": 16, "max_position_embeddings": 128000, "moe_intermediate_size": 1408,
-        "num_experts_per_tok": 4,
+        "num_experts_per_tok": 4, "num_local_experts": 60,
     },
     "qwen3_vl_text": {
         "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,

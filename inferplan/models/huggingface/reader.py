@@ -38,6 +38,7 @@ MOE_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "expert_hidden_dim
 SYNONYMS = (
     *(WIDTH, LAYERS, HEADS, HEAD_DIM, MOE_FFN, (*FFN, "block_ff_dim")),
     *((*KV_HEADS, "num_attention_groups"), (*CONTEXT, "model_max_length"), EXPERTS, TOP_K),
+    ("n_shared_experts", "num_shared_experts"),
 )
 """Names of one thing in the table of a language model."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from inferplan.models.huggingface.reader import LAYERS, Reader
+from inferplan.models.huggingface.reader import HEADS, LAYERS, WIDTH, Reader
 
 UNCOUNTED: dict[str, dict[str, int]] = {
     "deepseek_v3": {"num_nextn_predict_layers": 1},
@@ -13,12 +13,43 @@ UNCOUNTED: dict[str, dict[str, int]] = {
 }
 """Prediction modules, which no class of transformers builds: absence is none of them, and a note says so."""
 
-WRITTEN: dict[str, dict[str, Callable[[int], list[Any]]]] = {
-    "flint": {"mlp_only_layers": lambda layers: [0, 1]},
-    "hy_v4": {"indexer_types": lambda layers: ["shared" if i and (i - 1) % 4 else "full" for i in range(layers)]},
-    "laguna": {"mlp_layer_types": lambda layers: ["dense"] + ["sparse"] * (layers - 1)},
+def _heads(r: Reader) -> int:
+    return r.integer(*HEADS)
+
+
+def _state_head(r: Reader) -> int:
+    return r.integer("mamba_expand") * r.integer(*WIDTH) // r.integer("mamba_n_heads")
+
+
+def _inner_head(r: Reader) -> int:
+    inner = r.optional("mamba_d_ssm")
+    return _state_head(r) if inner is None else inner // r.integer("mamba_n_heads")
+
+
+def _linear_key(r: Reader) -> int:
+    return int(0.75 * r.integer(*WIDTH) / r.integer("linear_num_key_heads"))
+
+
+WRITTEN: dict[str, dict[str, Callable[[Reader], Any]]] = {
+    "bamba": {"mamba_d_head": _state_head},
+    "cohere2": {"num_key_value_heads": _heads},
+    "falcon_h1": {"mamba_d_head": _inner_head},
+    "flint": {"mlp_only_layers": lambda r: [0, 1]},
+    "granitemoehybrid": {"num_key_value_heads": _heads, "mamba_d_head": _state_head},
+    "hy_v4": {
+        "indexer_types": lambda r: ["shared" if i and (i - 1) % 4 else "full" for i in range(r.integer(*LAYERS))]
+    },
+    "laguna": {"mlp_layer_types": lambda r: ["dense"] + ["sparse"] * (r.integer(*LAYERS) - 1)},
+    "minicpm3": {"v_head_dim": lambda r: r.integer(*WIDTH) // r.integer(*HEADS)},
+    "olmo_hybrid": {
+        "linear_num_key_heads": _heads,
+        "linear_num_value_heads": _heads,
+        "linear_key_head_dim": _linear_key,
+        "linear_value_head_dim": lambda r: 2 * r.integer("linear_key_head_dim"),
+    },
+    "zamba2": {"intermediate_size": lambda r: 4 * r.integer(*WIDTH), "num_key_value_heads": _heads},
 }
-"""Lists that a class writes by its number of layers where the config leaves them out or says null."""
+"""What a class computes from other fields where the config leaves a field out, says null or ``auto``."""
 
 
 def absent(r: Reader) -> list[str]:
@@ -30,7 +61,7 @@ def absent(r: Reader) -> list[str]:
         if name not in r.config
     ]
     for name, rule in WRITTEN.get(kind, {}).items():
-        if r.config.get(name) is None:
-            r.config[name] = rule(r.integer(*LAYERS))
+        if r.config.get(name) in (None, "auto"):
+            r.config[name] = rule(r)
             notes.append(f"{name} is not in the config: the rule of its class")
     return notes
