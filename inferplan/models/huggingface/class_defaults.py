@@ -1,8 +1,8 @@
 """What the config classes of transformers 5.23 say where a language model's table leaves a field out.
 
-Transformers, vLLM and SGLang load such a file with these values. Only fields are here without which a config is counted
-otherwise than its class reads it, or not at all; ``tests/oracle/test_absent.py`` compares each with its class, and finds
-those that are not here. A type that is not here has no class, or none that an engine serves: its fields must be stated.
+Transformers, vLLM and SGLang load such a file with these values. The fields are those without which a config is counted
+otherwise than its class reads it, or not at all; ``tests/oracle/test_absent.py`` compares each with its class and finds
+those that are missing. A type without a row has no class, or none that an engine serves: its fields must be stated.
 """
 
 from __future__ import annotations

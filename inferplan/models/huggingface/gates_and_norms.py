@@ -541,7 +541,6 @@ def _step_released(r: Reader, count: int) -> int:
     return modules
 
 
-
 def muse_spark(r: Reader, d: Dialect) -> dict[str, Any]:
     """Muse Spark: gated attention, experts of a narrower width between norms, a gate a channel on each residual."""
     count = r.integer(*LAYERS)

@@ -1,6 +1,6 @@
 """Fields of released configs that change no tensor, no cache and no time, by the ``model_type`` of their table.
 
-The home of what is known of one type or of all; what any config holds beside its shapes is ``UNIMPORTANT`` of the reader.
+What any config holds beside its shapes is in ``UNIMPORTANT`` of the reader, by the pattern of its name.
 """
 
 from __future__ import annotations

@@ -192,10 +192,17 @@ def _step(r: Reader) -> Config | None:
     }
 
 
+def _mimo(r: Reader) -> Config | None:
+    """MiMo-V2.5: with matrices for query, key and value each it is stored as MiMo-V2-Flash is."""
+    split = r.get("attention_projection_layout") == "split"
+    return {**r.config, "model_type": "mimo_v2_flash"} if split else None
+
+
 _FORMATS: dict[str, Callable[[Reader], Config | None]] = {
     "llava": _llava,
     "llava_llama": _llava,
     "llava_mistral": _llava,
+    "mimo_v2": _mimo,
     "multi_modality": _janus,
     "phi3_v": _phi3_vision,
     "step3p7": _step,
@@ -203,7 +210,7 @@ _FORMATS: dict[str, Callable[[Reader], Config | None]] = {
 
 
 def in_tables(config: Config, name: str) -> tuple[Config, list[str]]:
-    """A config in the tables that the importer reads: the same one where it is written so; and a note of what a name says.
+    """A config in the tables that the importer reads, the same one where it is written so; notes of what a name says.
 
     Raises ``SpecError`` that names a field of the original format that is not understood.
     """

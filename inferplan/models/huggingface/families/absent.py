@@ -13,6 +13,7 @@ UNCOUNTED: dict[str, dict[str, int]] = {
 }
 """Prediction modules, which no class of transformers builds: absence is none of them, and a note says so."""
 
+
 def _heads(r: Reader) -> int:
     return r.integer(*HEADS)
 

@@ -174,6 +174,8 @@ FAMILIES: dict[str, Dialect] = {
     "vaultgemma": replace(_FLAGGED, tied=True, head_dim=True, activation="gelu", norms=2, windows=d.alternate),
 }
 
-ALIASES = {"iquestcoder": "llama", "gpt-sw3": "gpt2", "mimo_v2": "mimo_v2_flash"}
+FAMILIES["mimo_v2"] = FAMILIES["mimo_v2_flash"]
+
+ALIASES = {"iquestcoder": "llama", "gpt-sw3": "gpt2"}
 
 UNKNOWN: dict[str, str] = {}

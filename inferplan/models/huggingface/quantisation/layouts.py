@@ -122,6 +122,7 @@ def _fused() -> dict[str, Layout]:
             names=_QKVO | _experts("block_sparse_moe.experts", "gate_up_proj", "gate_up_proj"),
             bare=frozenset({"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.experts.down_proj"}),
         ),
+        "mimo_v2": replace(_ROUTED, names=_ROUTED.names | _FUSED_QKV),
         "mllama_text_model": replace(_LLAMA, names=_LLAMA.names | crossed),
         "dots3_note_text": replace(_DEEPSEEK, names=_DEEPSEEK.names | {"mla:gate": ("self_attn.g_proj",)}),
         "hy_v4": _hunyuan_v4(),
