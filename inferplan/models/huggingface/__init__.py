@@ -18,6 +18,7 @@ from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.families.absent import absent
 from inferplan.models.huggingface.heads import decoder_ends
+from inferplan.models.huggingface.inert import inert
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.original_formats import in_tables
 from inferplan.models.huggingface.quantisation import apply, read_scheme
@@ -119,16 +120,7 @@ def _described(
     own = fields.pop("native", {})
     native = {"base": _dtype(outer, reader)} | own
     said = _quantised(outer, reader) or quantization
-    unknown = reader.unread()
-    if outer is not reader:
-        unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
-    if unknown:
-        raise SpecError(
-            f"{name}: the config has fields that are not understood: {', '.join(unknown)}",
-            because=f"a {family} config is not known to have them, and they could change the counts",
-            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md), or let "
-            "transformers build it: inferplan import --trace",
-        )
+    _understood(outer, reader, family)
     ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
     try:
         model = ModelSpec.model_validate(
@@ -162,6 +154,22 @@ def _described(
         native_formats = Native.model_validate(stored | own)
         model = model.model_copy(update={"native": native_formats, "notes": [*model.notes, *remarks]})
     return Imported(model=model, ignored=ignored)
+
+
+def _understood(outer: Reader, reader: Reader, family: str) -> None:
+    """Raises ``SpecError`` that names the fields which nobody has read and which are not known to be inert."""
+    for one in (outer, reader):
+        one.skip(*inert(family), *inert(one.config.get("model_type")))
+    unknown = reader.unread()
+    if outer is not reader:
+        unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
+    if unknown:
+        raise SpecError(
+            f"{reader.name}: the config has fields that are not understood: {', '.join(unknown)}",
+            because=f"a {family} config is not known to have them, and they could change the counts",
+            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md), or let "
+            "transformers build it: inferplan import --trace",
+        )
 
 
 def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from inferplan.models.huggingface.reader import CONTEXT, LARGEST, Reader
+from inferplan.models.huggingface.reader import LARGEST, Reader
 
 _ALREADY_SCALED = ("su", "longrope", "llama3")
 """Kinds of scaling whose configs write the scaled positions."""
-
-
-def stated(r: Reader) -> tuple[int | None, list[str]]:
-    """The longest context that the config states, and a note where its fields disagree.
-
-    The rule of vLLM (``_get_and_verify_max_len`` of ``vllm/config/model.py``): ``model_max_length`` where it is there,
-    else the smallest.
-    """
-    found = {name: r.integer(name) for name in CONTEXT if r.get(name) is not None}
-    longest = r.optional("model_max_length")
-    taken = longest if longest is not None else min(found.values(), default=None)
-    if len({*found.values(), taken}) < 2 or not found:
-        return taken, []
-    fields = ", ".join(f"{name} = {value:,}" for name, value in found.items())
-    fields += f", model_max_length = {longest:,}" if longest is not None else ""
-    return taken, [f"context: the config says {fields}: {taken:,} is taken, as vLLM does"]
 
 
 def context(r: Reader, positions: int | None, family: str) -> tuple[int | None, list[str]]:

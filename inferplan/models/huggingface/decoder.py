@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from inferplan.models.huggingface.context import stated
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress, flag
 from inferplan.models.huggingface.reader import (
     ACTIVATION,
@@ -37,7 +36,7 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
     for name, allowed in d.fixed.items():
         r.only(name, *allowed)
     r.skip(*d.ignored)
-    context, notes = stated(r) if d.positions is None else (r.optional(*CONTEXT), [])
+    context, notes = longest_context(r) if d.positions is None else (r.optional(*CONTEXT), [])
     modules = r.integer("num_nextn_predict_layers", default=0) if d.mtp != "none" else 0
     own = d.mtp == "own"
     mtp = {"layers": [layers[-1]], "modules": modules, "own_embedding": own, "own_head": own}
@@ -53,6 +52,22 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
         "mtp": mtp if modules else None,
         **({"notes": notes} if notes else {}),
     }
+
+
+def longest_context(r: Reader) -> tuple[int | None, list[str]]:
+    """The longest context that the config states, and a note where its fields disagree.
+
+    The rule of vLLM (``_get_and_verify_max_len`` of ``vllm/config/model.py``): ``model_max_length`` where it is there,
+    else the smallest.
+    """
+    found = {name: r.integer(name) for name in CONTEXT if r.get(name) is not None}
+    longest = r.optional("model_max_length")
+    taken = longest if longest is not None else min(found.values(), default=None)
+    if len({*found.values(), taken}) < 2 or not found:
+        return taken, []
+    fields = ", ".join(f"{name} = {value:,}" for name, value in found.items())
+    fields += f", model_max_length = {longest:,}" if longest is not None else ""
+    return taken, [f"context: the config says {fields}: {taken:,} is taken, as vLLM does"]
 
 
 def decoder(r: Reader, d: Dialect) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from math import isfinite
 from typing import Any
 
 from inferplan.errors import SpecError
-from inferplan.models.huggingface.inert import inert
 
 WIDTH = ("hidden_size", "n_embd", "n_embed", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -212,7 +211,7 @@ class Reader:
 
     def unread(self) -> list[str]:
         """Fields that nobody has read and that could matter: neither unimportant nor switched off."""
-        known = self.read | self.skipped | self.filled | inert(self.config.get("model_type"))
+        known = self.read | self.skipped | self.filled
         return [
             key
             for key, value in self.config.items()

@@ -7,6 +7,7 @@ from typing import Any
 
 from inferplan.errors import SpecError
 from inferplan.models.huggingface.class_defaults import CLASS_DEFAULTS
+from inferplan.models.huggingface.inert import inert
 from inferplan.models.huggingface.reader import ACTIVATION, SYNONYMS, Reader
 from inferplan.models.huggingface.towers import (
     audio,
@@ -118,6 +119,7 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
         if not which:
             raise table.refuse(f"model_type = {stated!r}", f"no tower of that kind is known for {kind}")
         table.fill(DEFAULTS.get(which, {}))
+        table.skip(*inert(which))
         table.skip(*ACTIVATION, *_WITHOUT_SHAPE)
         media.tables[key] = table
         media.towers[key] = TOWERS[which](table)
