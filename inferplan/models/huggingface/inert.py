@@ -1,6 +1,8 @@
 """Fields of released configs that change no tensor, no cache and no time, by the ``model_type`` of their table.
 
-What any config holds beside its shapes is in ``UNIMPORTANT`` of the reader, by the pattern of its name.
+Three kinds of fields do not matter: what any config holds beside its shapes (``UNIMPORTANT`` of the reader), what the
+class of a family has and its counts do not depend on (``ignored`` of its row), and what files have beyond their class:
+that is here.
 """
 
 from __future__ import annotations
