@@ -1,11 +1,8 @@
-"""Fields whose absence means the value of the type's own class: nothing else is taken for it.
-
-Each of these classes has a default that is neither zero nor what other families have, so that a count without the field
-would differ from what transformers builds of the same config.
-"""
+"""Fields whose absence means the value of the type's own class: nothing else is taken for it."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +11,10 @@ import pytest
 
 from inferplan.errors import SpecError
 from inferplan.models.huggingface import import_config
-from inferplan.models.huggingface.families.absent import STATED, UNCOUNTED, WRITTEN
-from inferplan.models.huggingface.reader import UNIMPORTANT
+from inferplan.models.huggingface.class_defaults import CLASS_DEFAULTS
+from inferplan.models.huggingface.families import decoders
+from inferplan.models.huggingface.families.absent import UNCOUNTED, WRITTEN
+from inferplan.models.huggingface.reader import UNIMPORTANT, Reader
 from inferplan.models.huggingface.towers import BESIDE, TIED_BY_DEFAULT, UNFLAGGED
 from inferplan.models.huggingface.towers.defaults import OUTER_TEXT_DEFAULTS
 from inferplan.models.spec import ModelSpec
@@ -26,7 +25,7 @@ pytest.importorskip("transformers")
 from transformers import CONFIG_MAPPING
 
 from tests.cases import for_each
-from tests.oracle.built import config_of, kinds
+from tests.oracle.built import MINIMAL, config_of, kinds
 from tests.oracle.variations import OWN
 from tests.oracle.zoo import sample
 
@@ -156,12 +155,15 @@ def test_what_is_taken_for_an_absent_field_is_said(name: str, field: str) -> Non
     assert any(field in note for note in import_config(less, name, "test").model.notes)
 
 
-@for_each("layers", [1, 2, 5, 9])
 @for_each("name", sorted(WRITTEN))
-def test_lists_that_a_class_writes_are_its_own(name: str, layers: int) -> None:
-    own = CONFIG_MAPPING[name](num_hidden_layers=layers)
-    for field, rule in WRITTEN[name].items():
-        assert rule(layers) == getattr(own, field)
+def test_what_a_class_computes_is_its_own(name: str) -> None:
+    width = config_of(name).hidden_size
+    others = [{"num_hidden_layers": count} for count in (1, 2, 5, 9) if name in ("flint", "hy_v4", "laguna")]
+    for fields in [{"hidden_size": width}, {"hidden_size": 2 * width}, *others]:
+        own = CONFIG_MAPPING[name](**fields)
+        for field, rule in WRITTEN[name].items():
+            stated = {key: value for key, value in own.to_dict().items() if key != field}
+            assert rule(Reader(stated, name)) == getattr(own, field), field
 
 
 def test_modules_that_are_not_counted_are_those_of_the_class() -> None:
@@ -170,7 +172,8 @@ def test_modules_that_are_not_counted_are_those_of_the_class() -> None:
 
 
 def test_the_outer_flag_that_ties_is_that_of_each_class() -> None:
-    for kind in BESIDE:
+    assert set(BESIDE) - set(CONFIG_MAPPING) == {"multi_modality", "phi3_v"}  # their checkpoints bring the class
+    for kind in set(BESIDE) & set(CONFIG_MAPPING):
         taken = getattr(CONFIG_MAPPING[kind], "tie_word_embeddings", None)
         assert (taken is True) == (kind in TIED_BY_DEFAULT), kind
         assert taken is None or kind not in UNFLAGGED, kind
@@ -205,11 +208,47 @@ def test_what_media_are_cut_by_is_asked_for_by_its_name(name: str, path: tuple[s
         import_config(without(stated(name), path), name, "test")
 
 
-@for_each("name", sorted(STATED))
-def test_what_a_class_fills_in_is_its_own_and_must_be_stated(name: str) -> None:
-    own = CONFIG_MAPPING[name]()
-    assert {field: getattr(type(own), field, getattr(own, field)) for field in STATED[name]} == STATED[name]
-    config = json.loads(json.dumps(own.to_dict(), default=str))
-    for field in STATED[name]:
-        with pytest.raises(SpecError, match=field):
-            import_config({key: value for key, value in config.items() if key != field}, name, "test")
+UNUSED = {(name, "max_window_layers") for name in ("qwen2", "qwen2_moe", "qwen3")}
+UNUSED |= {(name, "sliding_window") for name in ("qwen2", "qwen3")}
+"""Of a window that is switched off."""
+
+
+def test_every_decoder_that_has_a_class_has_its_defaults() -> None:
+    assert set(decoders.FAMILIES) & set(CONFIG_MAPPING) <= set(CLASS_DEFAULTS)
+
+
+@for_each("name", sorted(CLASS_DEFAULTS))
+def test_what_is_taken_for_an_absent_field_is_what_its_class_says(name: str) -> None:
+    own = CONFIG_MAPPING[name]
+    said = {field.name: field.default for field in dataclasses.fields(own)}
+    for field, value in CLASS_DEFAULTS[name].items():
+        assert (said[field] if field in said else getattr(own(), field)) == value
+
+
+@for_each("name", lambda: sample(sorted(CLASS_DEFAULTS)))
+def test_a_field_that_is_left_out_is_read_as_its_class_fills_it_in(name: str) -> None:
+    """Of each served family, with each field left out: never refused, the counts of the class, a note that names it."""
+    full = json.loads(json.dumps(config_of(name).to_dict(), default=str)) | CLASS_DEFAULTS[name]
+    before = counts(full, name)
+    assert before is not None
+    for field in {path[0] for path in paths(full)} - MINIMAL.get(name, {}).keys():
+        if isinstance(full[field], dict | list) or full[field] is None:
+            continue
+        after = counts(without(full, (field,)), name)
+        assert after is not None, f"{field} = {full[field]}"
+        if field in CLASS_DEFAULTS[name]:
+            assert after[1] == before[1], field
+            assert any(field in note for note in after[0].notes) or (name, field) in UNUSED, field
+
+
+def test_an_empty_config_is_the_default_of_its_class() -> None:
+    """Llama's class describes Llama 1 of 7B: 6,738,415,616 parameters (2302.13971, as transformers builds it)."""
+    found = import_config({"model_type": "llama"}, "llama", "test").model
+    assert found.parameters["total"] == 6_738_415_616
+    assert any("hidden_size = 4096" in note for note in found.notes)
+
+
+def test_a_field_of_a_type_without_a_class_is_refused_by_its_name() -> None:
+    """internlm2 is code of its checkpoints: nobody says what its absence means."""
+    with pytest.raises(SpecError, match="num_hidden_layers"):
+        import_config({"model_type": "internlm2", "hidden_size": 4096, "num_attention_heads": 32}, "model", "test")

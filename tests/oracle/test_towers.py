@@ -23,7 +23,7 @@ import transformers
 from inferplan.errors import MissingFactError, SpecError
 from inferplan.models.huggingface import model_from_config
 from inferplan.models.huggingface.towers import BESIDE
-from inferplan.models.huggingface.towers.defaults import DEFAULTS, TEXT_DEFAULTS
+from inferplan.models.huggingface.towers.defaults import DEFAULTS
 from inferplan.models.layers import LayerContext
 from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import uniform
@@ -136,7 +136,7 @@ def _classes() -> dict[str, Any]:
 
 def test_defaults_are_those_of_the_classes():
     classes = _classes()
-    for kind, fields in (DEFAULTS | TEXT_DEFAULTS).items():
+    for kind, fields in DEFAULTS.items():
         own = {field.name: field for field in dataclasses.fields(classes[kind])}
         for name, value in fields.items():
             field = own[name]

@@ -20,7 +20,9 @@ from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.families.absent import absent
 from inferplan.models.huggingface.heads import decoder_ends
+from inferplan.models.huggingface.inert import inert
 from inferplan.models.huggingface.media import with_media
+from inferplan.models.huggingface.original_formats import in_tables
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
 from inferplan.models.huggingface.stored import NOT_COMPARED, compare
@@ -76,9 +78,10 @@ def import_config(
     of ``preprocessor_config.json``. Raises ``SpecError`` for a value that no config of its kind holds: what it broke is
     its cause.
     """
-    outer, reader = _readers(config, name)
+    tables, said = in_tables(config, name)
+    outer, reader = _readers(tables, name)
     try:
-        return _described((outer, reader), config, source, quantization, preprocessor)
+        found = _described((outer, reader), tables, source, quantization, preprocessor)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         last = f", after {' and '.join(outer.trail)}" if outer.trail else ""
         raise SpecError(
@@ -86,6 +89,20 @@ def import_config(
             because=f"{type(error).__name__}: {error}{last}",
             hint="correct the field, or let transformers build it: inferplan import --trace",
         ) from error
+    said += _own_code(config, found.model.family)
+    if not said:
+        return found
+    return Imported(model=found.model.model_copy(update={"notes": [*found.model.notes, *said]}), ignored=found.ignored)
+
+
+def _own_code(config: dict[str, Any], family: str) -> list[str]:
+    """A note where the checkpoint brings modelling code of its own, which nobody here has read."""
+    named = config.get("auto_map")
+    classes = [str(value) for key, value in named.items() if "Model" in str(key)] if isinstance(named, dict) else []
+    if not classes:
+        return []
+    whole = next((one for one in classes if one.rpartition(".")[2] in (config.get("architectures") or [])), classes[0])
+    return [f"the checkpoint brings code of its own (auto_map: {whole}), which was not read: counted as {family}"]
 
 
 def _described(
@@ -100,7 +117,8 @@ def _described(
     name = reader.name
     family = _family(outer, reader)
     dialect = FAMILIES[family]
-    filled = [*reader.fill(dialect.defaults), *text_defaults(outer, reader), *absent(reader)]
+    text_defaults(outer, reader, family)
+    filled = absent(reader)
     fields = dialect.build(reader, dialect)
     if "generation" not in fields:
         fields |= decoder_ends(outer, fields, {str(one.get("model_type")) for one in (outer, reader)})
@@ -110,16 +128,7 @@ def _described(
     own = fields.pop("native", {})
     native = {"base": _dtype(outer, reader)} | own
     said = _quantised(outer, reader) or quantization
-    unknown = reader.unread()
-    if outer is not reader:
-        unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
-    if unknown:
-        raise SpecError(
-            f"{name}: the config has fields that are not understood: {', '.join(unknown)}",
-            because=f"a {family} config is not known to have them, and they could change the counts",
-            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md), or let "
-            "transformers build it: inferplan import --trace",
-        )
+    _understood(outer, reader, family)
     ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
     try:
         model = ModelSpec.model_validate(
@@ -128,7 +137,15 @@ def _described(
                 "family": family,
                 "source": source,
                 "tied": tied,
-                "notes": [*_unserved(config), *filled, *stretched, *contradiction, *fields.pop("notes", []), *notes],
+                "notes": [
+                    *_unserved(config),
+                    *reader.taken(),
+                    *filled,
+                    *stretched,
+                    *contradiction,
+                    *fields.pop("notes", []),
+                    *notes,
+                ],
                 **fields,
                 "towers": [*fields.get("towers", []), *with_media(beside, outer, preprocessor)],
                 "native": native,
@@ -145,6 +162,22 @@ def _described(
         native_formats = Native.model_validate(stored | own)
         model = model.model_copy(update={"native": native_formats, "notes": [*model.notes, *remarks]})
     return Imported(model=model, ignored=ignored)
+
+
+def _understood(outer: Reader, reader: Reader, family: str) -> None:
+    """Raises ``SpecError`` that names the fields which nobody has read and which are not known to be inert."""
+    for one in (outer, reader):
+        one.skip(*inert(family), *inert(one.config.get("model_type")))
+    unknown = reader.unread()
+    if outer is not reader:
+        unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
+    if unknown:
+        raise SpecError(
+            f"{reader.name}: the config has fields that are not understood: {', '.join(unknown)}",
+            because=f"a {family} config is not known to have them, and they could change the counts",
+            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md), or let "
+            "transformers build it: inferplan import --trace",
+        )
 
 
 def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:

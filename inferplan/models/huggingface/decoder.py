@@ -5,6 +5,7 @@ Families that need a function of their own are in :mod:`inferplan.models.hugging
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress, flag
@@ -35,7 +36,7 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
     for name, allowed in d.fixed.items():
         r.only(name, *allowed)
     r.skip(*d.ignored)
-    context = r.optional(*CONTEXT)
+    context, notes = longest_context(r) if d.positions is None else (r.optional(*CONTEXT), [])
     modules = r.integer("num_nextn_predict_layers", default=0) if d.mtp != "none" else 0
     own = d.mtp == "own"
     mtp = {"layers": [layers[-1]], "modules": modules, "own_embedding": own, "own_head": own}
@@ -49,7 +50,24 @@ def model(r: Reader, d: Dialect, layers: list[Layer]) -> dict[str, Any]:
         "head_bias": flag(r, d.head_bias),
         "layers": compress(layers),
         "mtp": mtp if modules else None,
+        **({"notes": notes} if notes else {}),
     }
+
+
+def longest_context(r: Reader) -> tuple[int | None, list[str]]:
+    """The longest context that the config states, and a note where its fields disagree.
+
+    The rule of vLLM (``_get_and_verify_max_len`` of ``vllm/config/model.py``): ``model_max_length`` where it is there,
+    else the smallest.
+    """
+    found = {name: r.integer(name) for name in CONTEXT if r.get(name) is not None}
+    longest = r.optional("model_max_length")
+    taken = longest if longest is not None else min(found.values(), default=None)
+    if len({*found.values(), taken}) < 2 or not found:
+        return taken, []
+    fields = ", ".join(f"{name} = {value:,}" for name, value in found.items())
+    fields += f", model_max_length = {longest:,}" if longest is not None else ""
+    return taken, [f"context: the config says {fields}: {taken:,} is taken, as vLLM does"]
 
 
 def decoder(r: Reader, d: Dialect) -> dict[str, Any]:
@@ -168,8 +186,11 @@ def every_layer(r: Reader, count: int) -> list[int | None]:
 
 def switched(r: Reader, count: int) -> list[int | None]:
     """``sliding_window`` is dead unless ``use_sliding_window``; then from layer ``max_window_layers`` on (Qwen)."""
+    if not r.flag("use_sliding_window", False):
+        r.skip("sliding_window", "max_window_layers")
+        return [None] * count
     window, first = r.optional("sliding_window"), r.optional("max_window_layers")
-    if not r.flag("use_sliding_window", False) or window is None:
+    if window is None:
         return [None] * count
     if first is None:
         raise r.refuse("use_sliding_window", "it needs max_window_layers")
@@ -194,7 +215,11 @@ def last_of(period: int, *names: str) -> Any:
     """All but the last of every ``sliding_window_pattern`` layers slide. names: other names of that field."""
 
     def rule(r: Reader, count: int) -> list[int | None]:
-        step = r.integer("sliding_window_pattern", "_sliding_window_pattern", *names, default=period)
+        said = ("sliding_window_pattern", "_sliding_window_pattern", *names)
+        word = r.get(*said)
+        if isinstance(word, str) and re.fullmatch("L+G", word):  # Exaone 4 writes LLLG for 4
+            r.config |= {name: len(word) for name in said if name in r.config}
+        step = r.integer(*said, default=period)
         window = r.optional("sliding_window")
         return [window if (index + 1) % step else None for index in range(count)]
 

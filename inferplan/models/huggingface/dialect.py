@@ -25,8 +25,7 @@ class Dialect:
     when the config does not say. head_dim: it must be given. mtp: ``num_nextn_predict_layers`` modules, with their own
     copies of the vocabulary tables or with the model's. fixed: fields with the only values that are understood.
     ignored: further fields that do not matter to this family. whole: it reads the tables in its config itself, that of
-    a language model too. defaults: fields that a released config leaves out, with
-    the values of the family's config class; each one taken is noted.
+    a language model too.
     """
 
     build: Callable[[Reader, Dialect], dict[str, Any]]
@@ -54,7 +53,6 @@ class Dialect:
     fixed: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     whole: bool = False
-    defaults: dict[str, int] = field(default_factory=dict)
 
 
 def flag(reader: Reader, value: Flag) -> bool:

@@ -17,7 +17,7 @@ from inferplan.models.huggingface.decoder import (
 )
 from inferplan.models.huggingface.dialect import Dialect, Layer
 from inferplan.models.huggingface.latent import indexers, latent, mla
-from inferplan.models.huggingface.reader import EXPERTS, FFN, HEADS, LAYERS, MOE_FFN, WIDTH, Reader
+from inferplan.models.huggingface.reader import EXPERTS, FFN, HEADS, KV_HEADS, LAYERS, MOE_FFN, WIDTH, Reader
 from inferplan.models.huggingface.recurrent import delta_state
 
 Rule = Callable[[Reader, Dialect, int], list[Layer | None]]
@@ -224,6 +224,7 @@ def mimo(r: Reader, d: Dialect) -> dict[str, Any]:
     for name, same in (("num_attention_heads", "heads"), ("head_dim", "head_dim"), ("v_head_dim", "value_dim")):
         r.only(f"swa_{name}", own[same])
     r.only("add_swa_attention_sink_bias", True)
+    r.only("attention_projection_layout", "split", "fused_qkv")
     r.skip("attention_value_scale", "swa_rope_theta")
     layers: list[Layer] = [
         {"mixer": own | (wide | {"window": window} if window else {}), "ffn": experts or dense}
@@ -471,6 +472,7 @@ def _own_heads(other: Reader | None, place: int) -> dict[str, Any]:
 def step(r: Reader, d: Dialect) -> dict[str, Any]:
     """Step 3.5 and 3.7 Flash: windowed layers have query heads of their own, every layer a gate a head."""
     count = r.integer(*LAYERS)
+    modules = _step_released(r, count)
     own, windows = attention(r, d) | {"head_gate": True}, sliding(r, d, count)
     r.only("gating", True, "per-head")
     heads = r.optional("num_sliding_attention_heads")
@@ -490,7 +492,53 @@ def step(r: Reader, d: Dialect) -> dict[str, Any]:
         mixer = own | ({"window": window, "heads": heads or own["heads"]} if window else {})
         mixer |= _own_count(layers_of, place)
         layers.append({"mixer": mixer, "ffn": experts or dense})
-    return model(r, d, layers)
+    notes = [f"the prediction modules (num_nextn_predict_layers = {modules}) are not counted"] if modules else []
+    return model(r, d, layers) | {"notes": notes}
+
+
+_STEP = {
+    "moe_num_experts": "n_routed_experts",
+    "num_experts": "n_routed_experts",
+    "moe_top_k": "num_experts_per_tok",
+    "num_attention_groups": "num_key_value_heads",
+    "share_expert_dims": "share_expert_dim",
+}
+"""Names of the released configs, and those of the class (its ``attribute_map``)."""
+
+
+def _step_released(r: Reader, count: int) -> int:
+    """The released config in the names of its class (``configuration_step3p7.py``); the number of prediction modules.
+
+    Lists have entries for the modules behind those of the layers.
+    """
+    for old, name in _STEP.items():
+        if (value := r.optional(old)) is not None:
+            r.only(name, value)
+            r.config[name] = value
+            r.config.pop(old)
+    modules = r.integer("num_nextn_predict_layers", "num_mtp_layers", default=0)
+    for name in ("layer_types", "mlp_layer_types"):
+        kinds = r.get(name)
+        if isinstance(kinds, list) and len(kinds) == count + modules:
+            r.config[name] = kinds[:count]
+    if r.get("layer_types") is None:
+        r.config["layer_types"] = ["full_attention"] * count
+    listed, first = r.get("moe_layers_enum"), r.integer("first_k_dense_replace", default=3)
+    if r.get("mlp_layer_types") is None:
+        places = {int(one) for one in listed.split(",") if one.strip()} if isinstance(listed, str) else listed
+        sparse = range(first, count) if places is None else places
+        r.config["mlp_layer_types"] = ["sparse" if index in sparse else "dense" for index in range(count)]
+    other = r.table("attention_other_setting")
+    if other is not None:
+        other.only("attention_type", "sliding_attention")
+        other.only("num_attention_groups", r.integer(*KV_HEADS))
+        other.only("head_dim", r.integer("head_dim"))
+        other.skip("true_head_dim")
+        r.config.setdefault("num_sliding_attention_heads", other.integer("num_attention_heads"))
+        if other.unread():
+            raise other.refuse(other.unread()[0], "this field of a known family is new")
+    r.only("n_shared_experts", 1)
+    return modules
 
 
 def muse_spark(r: Reader, d: Dialect) -> dict[str, Any]:

@@ -22,8 +22,13 @@ _BARE = frozenset({"chatglm"})
 _LABELS = re.compile(
     r"(?P<owner>\w*?)(?P<end>ForSequenceClassification|ForTokenClassification|ForQuestionAnswering|Model)"
 )
-_REWARD = {"qwen2forrewardmodel": ("sequence", 1), "qwen2forprocessrewardmodel": ("token", 2)}
-"""Two layers with a ReLU between them (vLLM 0.20, models/qwen2_rm.py): rows, and labels where none are given."""
+_REWARD = {
+    "qwen2forrewardmodel": ("sequence", 1, 2),
+    "qwen2forprocessrewardmodel": ("token", 2, 2),
+    "internlm2forrewardmodel": ("sequence", 1, 1),
+}
+"""Rows, labels where none are given, and layers: two with a ReLU between them (vLLM 0.20, models/qwen2_rm.py), or one
+without a bias (models/internlm2.py, ``v_head``)."""
 
 
 def architecture(reader: Reader) -> str | None:
@@ -64,9 +69,10 @@ def decoder_ends(outer: Reader, fields: dict[str, Any], kinds: set[str]) -> dict
         return {}
     width, lower = int(fields["d_model"]), name.lower()
     if lower in _REWARD:
-        rows, number = _REWARD[lower]
+        rows, number, layers = _REWARD[lower]
         number = labels(outer) if outer.get("num_labels", "id2label") is not None else number
-        return _encodes(fields, head("reward", rows, linear(width, width), linear(width, number)))
+        last = linear(width, number, bias=layers > 1)
+        return _encodes(fields, head("reward", rows, *[linear(width, width)] * (layers - 1), last))
     found = _LABELS.fullmatch(name)
     if found is None or _plain(found["owner"]) not in {_plain(kind) for kind in kinds} | {""}:
         raise outer.refuse(

@@ -30,7 +30,7 @@ def _pi0(gemma: Dialect, r: Reader, d: Dialect) -> dict[str, Any]:
     seen.only("model_type", "paligemma")
     for half in (text, expert):
         half.only("model_type", "gemma")
-    notes = text_defaults(seen, text)
+    text_defaults(seen, text)
     fields = gemma.build(text, gemma)
     found, more = towers(seen, text, int(fields["d_model"]))
     expert.only("vocab_size", fields["vocab"])
@@ -46,7 +46,7 @@ def _pi0(gemma: Dialect, r: Reader, d: Dialect) -> dict[str, Any]:
         "generation": {"kind": "encode"},
         "tied": False,
         "towers": found,
-        "notes": [*notes, *more],
+        "notes": [*text.taken(), *more],
     }
 
 

@@ -13,7 +13,6 @@ from inferplan.models.huggingface.encoder_decoder import decoder_layers, t5
 from inferplan.models.huggingface.heads import head, linear
 from inferplan.models.huggingface.reader import Reader
 from inferplan.models.huggingface.segments_and_bytes import untimed
-from inferplan.models.huggingface.towers.beside import left_out
 from inferplan.models.huggingface.towers.defaults import DEFAULTS
 from inferplan.models.huggingface.towers.documents import sam
 from inferplan.models.huggingface.towers.parts import block, conv, copies, feed_forward, heads_of, pair
@@ -21,7 +20,7 @@ from inferplan.models.huggingface.towers.parts import block, conv, copies, feed_
 
 def blip(r: Reader, d: Dialect) -> dict[str, Any]:
     """BLIP (2201.12086 section 3.1): a ViT whose positions a decoder of BERT's layers attends to."""
-    text, vision, notes = _halves(r, "blip_text_model", "blip_vision_model")
+    text, vision = _halves(r, "blip_text_model", "blip_vision_model")
     r.skip("projection_dim", "image_text_hidden_size", "logit_scale_init_value")
     text.skip("projection_dim", "label_smoothing")
     vision.skip("projection_dim")
@@ -51,13 +50,13 @@ def blip(r: Reader, d: Dialect) -> dict[str, Any]:
             "heads": [head("transform", "sequence", linear(width, width, norm=width))],
             "tensors": {} if tied else {"head.second_bias": [vocab]},
         },
-        "notes": notes,
+        "notes": [*text.taken(), *vision.taken()],
     }
 
 
 def pix2struct(r: Reader, d: Dialect) -> dict[str, Any]:
     """Pix2Struct (2210.03347 section 2.2): patches of an image of any shape, with a row and a column each."""
-    text, vision, notes = _halves(r, "pix2struct_text_model", "pix2struct_vision_model")
+    text, vision = _halves(r, "pix2struct_text_model", "pix2struct_vision_model")
     r.skip("is_vqa")
     text.skip("tie_word_embeddings", "num_hidden_layers")  # the class takes that of the whole config
     width, heads, size = text.integer("hidden_size"), text.integer("num_heads"), text.integer("d_kv")
@@ -78,7 +77,7 @@ def pix2struct(r: Reader, d: Dialect) -> dict[str, Any]:
         "max_context": None,
         "layers": layers,
         "encoder": encoder,
-        "notes": notes,
+        "notes": [*text.taken(), *vision.taken()],
     }
 
 
@@ -119,15 +118,15 @@ def _flexible(r: Reader) -> dict[str, Any]:
     }
 
 
-def _halves(r: Reader, text: str, vision: str) -> tuple[Reader, Reader, list[str]]:
-    """The tables of both halves with what their classes say where they leave a field out, and notes of that."""
-    found, notes = [], []
+def _halves(r: Reader, text: str, vision: str) -> tuple[Reader, Reader]:
+    """The tables of both halves with what their classes say where they leave a field out."""
+    found = []
     for key, kind in (("text_config", text), ("vision_config", vision)):
         table = r.table(key) or Reader({}, r.name, f"{key}.")
         table.only("model_type", kind)
-        notes += left_out(table, DEFAULTS[kind])
+        table.fill(DEFAULTS[kind])
         found.append(table)
-    return found[0], found[1], notes
+    return found[0], found[1]
 
 
 def _attends(heads: int, size: int, *, bias: bool, source: int, width: int) -> Layer:
@@ -167,7 +166,7 @@ _DISTANCES = "attention in windows of an image with biases of rows and of column
 
 def formula(r: Reader, d: Dialect) -> dict[str, Any]:
     """PP-FormulaNet (2503.18382): SAM's encoder, two convolutions of stride 2, a decoder of BART's layers."""
-    text, vision, notes = _halves(r, "pp_formulanet_text", "pp_formulanet_vision")
+    text, vision = _halves(r, "pp_formulanet_text", "pp_formulanet_vision")
     r.config["tie_word_embeddings"] = False  # the class ties nothing, whatever the flags say
     width, heads = text.integer("d_model"), text.integer("decoder_attention_heads")
     mixer = _attends(heads, heads_of(text, width, heads), bias=True, source=width, width=width)
@@ -190,7 +189,7 @@ def formula(r: Reader, d: Dialect) -> dict[str, Any]:
         "max_context": encoder["frames"] + longest,
         "layers": layers,
         "encoder": encoder,
-        "notes": notes,
+        "notes": [*text.taken(), *vision.taken()],
     }
 
 

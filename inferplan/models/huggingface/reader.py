@@ -34,6 +34,13 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_top_k", "moe_k")
 MOE_FFN = ("moe_intermediate_size", "expert_ffn_hidden_size", "expert_hidden_dim")
 
+SYNONYMS = (
+    *(WIDTH, LAYERS, HEADS, HEAD_DIM, MOE_FFN, (*FFN, "block_ff_dim")),
+    *((*KV_HEADS, "num_attention_groups"), (*CONTEXT, "model_max_length"), EXPERTS, TOP_K),
+    ("n_shared_experts", "num_shared_experts"),
+)
+"""Names of one thing in the table of a language model."""
+
 # Fields of any config that change neither a tensor's shape nor the cache: what generation, training, the tokenizer, the
 # loader and position interpolation read. The position embeddings of rotary kinds have no parameters.
 UNIMPORTANT = re.compile(
@@ -102,12 +109,24 @@ class Reader:
         """The fields read last, with their values: shared with the tables in this one."""
         self.read: set[str] = set()
         self.skipped: set[str] = set()
+        self.filled: set[str] = set()
 
-    def fill(self, defaults: dict[str, int]) -> list[str]:
-        """Give absent fields the defaults of their class; a note for each."""
-        taken = {name: value for name, value in defaults.items() if self.config.get(name) is None}
-        self.config |= taken
-        return [f"{name} = {value}: not in the config, the default of its class" for name, value in taken.items()]
+    def fill(self, defaults: dict[str, Any], synonyms: tuple[tuple[str, ...], ...] = ()) -> None:
+        """Give the fields that are not there at all what their class says. A null stays null.
+
+        synonyms: groups of names of one thing, of which any is a statement.
+        """
+        same = {name: group for group in synonyms for name in group}
+        for name, value in defaults.items():
+            if self.config.keys().isdisjoint(same.get(name, (name,))):
+                self.filled.add(name)
+                self.config[name] = value
+
+    def taken(self) -> list[str]:
+        """A note of the fields that were filled in and then read."""
+        table = f"{self.prefix.rstrip('.')}: " if self.prefix else ""
+        said = ", ".join(f"{name} = {self.config[name]}" for name in self.config if name in self.filled & self.read)
+        return [f"{table}{said}: not in the config, the defaults of its class"] if said else []
 
     def refuse(self, field: str, because: str, hint: str = "") -> SpecError:
         """The error that names a field."""
@@ -192,7 +211,7 @@ class Reader:
 
     def unread(self) -> list[str]:
         """Fields that nobody has read and that could matter: neither unimportant nor switched off."""
-        known = self.read | self.skipped
+        known = self.read | self.skipped | self.filled
         return [
             key
             for key, value in self.config.items()

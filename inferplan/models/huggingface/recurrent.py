@@ -366,7 +366,8 @@ def kimi_linear(r: Reader, d: Dialect) -> dict[str, Any]:
         kinds = ["full_attention" if index + 1 in places else "linear_attention" for index in range(count)]
     own = mla(r, d)
     r.skip("kda_layers", "num_expert_group", "moe_renormalize", "moe_router_activation_func", "mla_use_nope")
-    r.skip("use_grouped_topk", "model_max_length", "moe_router_use_sigmoid")
+    r.skip("use_grouped_topk", "moe_router_use_sigmoid")
+    r.only("num_nextn_predict_layers", 0)
     sparse = first_dense(r, d, count)
     dense = mlp(r, d) if None in sparse else None
     layers: list[Layer] = [

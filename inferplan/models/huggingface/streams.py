@@ -6,7 +6,7 @@ from typing import Any
 
 from inferplan.models.huggingface.decoder import activation
 from inferplan.models.huggingface.dialect import Dialect, Layer
-from inferplan.models.huggingface.encoder_decoder import decoder_layers
+from inferplan.models.huggingface.encoder_decoder import begin, decoder_layers
 from inferplan.models.huggingface.gates_and_norms import walk
 from inferplan.models.huggingface.reader import Reader
 from inferplan.models.huggingface.segments_and_bytes import untimed
@@ -17,6 +17,7 @@ _WHY = "its decoder runs a stream for each token that it predicts beside that of
 
 def prophetnet(r: Reader, d: Dialect) -> dict[str, Any]:
     """Both halves with a norm behind their tables; attention of the decoder has biases that its input makes."""
+    begin(r, d)
     r.only("add_cross_attention", True)
     r.only("is_decoder", False)
     r.skip("relative_max_distance", "disable_ngram_loss", "eps")

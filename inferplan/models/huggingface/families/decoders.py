@@ -15,9 +15,6 @@ _FLAGGED = replace(_PLAIN, qkv_bias=_BIAS, out_bias=_BIAS)
 _LLAMA = replace(_FLAGGED, mlp_bias=("mlp_bias", False), kv_default=True)
 _QWEN3 = replace(_FLAGGED, qk_norm=("head", True), windows=d.switched)
 _GEMMA = replace(_FLAGGED, tied=True, head_dim=True, activation="gelu")
-# Gemma3TextConfig of transformers (configuration_gemma3.py): the released text_config of the 4B, 12B and 27B models
-# leaves out those that it does not change.
-_GEMMA3_DEFAULTS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208}
 _CAUSAL = {"use_bidirectional_attention": (False,)}
 _OLMO2 = replace(_FLAGGED, kv_default=True, qk_norm=("full", True))
 _COHERE = replace(_FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1)
@@ -48,15 +45,21 @@ FAMILIES: dict[str, Dialect] = {
     "mixtral": replace(_PLAIN, windows=d.every_layer, moe=d.all_sparse),
     "qwen": replace(_PLAIN, build=decoder_builders.qwen1, qkv_bias=True, kv_default=True),
     "qwen2": replace(_PLAIN, qkv_bias=True, windows=d.switched, fixed={"attention_bias": (True,)}),
+    # vLLM's models/mimo.py: Qwen2's layers; its models/mimo_mtp.py: one more of them in each prediction module.
+    "mimo": replace(
+        _PLAIN,
+        qkv_bias=True,
+        windows=d.switched,
+        mtp="shared",
+        fixed={"attention_bias": (True,), "use_mrope": (False,)},
+    ),
     "qwen2_moe": replace(_PLAIN, qkv_bias=("qkv_bias", True), windows=d.switched, moe=d.qwen_sparse),
     "qwen3": replace(_QWEN3, head_dim=True),
     "qwen3_moe": replace(_QWEN3, moe=d.qwen_sparse, fixed={"use_qk_norm": (True,)}),
     "gemma": _GEMMA,
     # google/gemma-2-9b and -27b say sliding_window twice; the class reads the one of that name.
     "gemma2": replace(_GEMMA, norms=4, windows=d.alternate, fixed=_CAUSAL, ignored=("sliding_window_size",)),
-    "gemma3_text": replace(
-        _GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL, defaults=_GEMMA3_DEFAULTS
-    ),
+    "gemma3_text": replace(_GEMMA, norms=4, windows=d.last_of(6), qk_norm=("head", True), fixed=_CAUSAL),
     "gemma4_text": replace(
         _GEMMA, build=decoder_builders.gemma4, qk_norm=("head", True), attention={"value_norm": True}
     ),
@@ -135,7 +138,7 @@ FAMILIES: dict[str, Dialect] = {
     "granitemoe": replace(_FLAGGED, kv_default=True, moe=d.all_sparse),
     "internlm": replace(_PLAIN, qkv_bias=("bias", True), out_bias=("bias", True), kv_default=True),
     "internlm2": replace(_PLAIN, qkv_bias=("bias", False), out_bias=("bias", False), kv_default=True),
-    "baichuan": replace(_PLAIN, kv_default=True, ignored=("model_max_length",)),
+    "baichuan": replace(_PLAIN, kv_default=True),
     "smollm3": replace(
         _FLAGGED, tied=True, mlp_bias=("mlp_bias", False), windows=d.switched, ignored=("no_rope_layers",)
     ),
@@ -225,6 +228,8 @@ FAMILIES: dict[str, Dialect] = {
     "seed_oss": replace(
         _PLAIN, qkv_bias=_BIAS, out_bias=("attention_out_bias", False), mlp_bias=("mlp_bias", False), head_dim=True
     ),
+    # vLLM's models/exaone.py, as LG's own modeling_exaone.py: Llama's layer under GPT-2's names.
+    "exaone": _LLAMA,
     "exaone4": replace(_PLAIN, qk_norm=("head", True), windows=d.last_of(4)),
     "orion": replace(_PLAIN, norm="layer", kv_default=True, fixed={"attention_bias": (False,)}),
     "chatglm": replace(_PLAIN, build=decoder_builders.chatglm),

@@ -42,7 +42,7 @@ FAMILIES: dict[str, Dialect] = {
         build=gates_and_norms.ling,
         qkv_bias=_BIAS,
         fixed={"attention_bias": (False,)},
-        ignored=("rope_interleave", "model_max_length"),
+        ignored=("rope_interleave",),
     ),
     "dots3_note_text": replace(_LATENT, build=gates_and_norms.dots_note, fixed={"mlp_bias": (False,)}),
     "hy_v4": replace(_LATENT, build=gates_and_norms.streamed, attention={"gate": "channel", "sinks": True}),
@@ -173,6 +173,8 @@ FAMILIES: dict[str, Dialect] = {
     "nanochat": replace(_FLAGGED, norm="plain", kv_default=True, gated=False, activation="relu2"),
     "vaultgemma": replace(_FLAGGED, tied=True, head_dim=True, activation="gelu", norms=2, windows=d.alternate),
 }
+
+FAMILIES["mimo_v2"] = FAMILIES["mimo_v2_flash"]
 
 ALIASES = {"iquestcoder": "llama", "gpt-sw3": "gpt2"}
 

@@ -82,7 +82,7 @@ _HYBRID_FF = _gated("feed_forward")
 _LIKE_LLAMA = """
 llama yi granite mistral qwen2 qwen3 gemma gemma2 gemma3_text cohere cohere2 stablelm olmo olmo2 olmo3 internlm smollm3
 nemotron seed_oss exaone4 orion arcee ernie4_5 helium internlm3 cwm hunyuan_v1_dense
-ministral3 ministral apertus bitnet diffllama granite_swa hyperclovax jais2 vaultgemma
+ministral3 ministral mimo apertus bitnet diffllama granite_swa hyperclovax jais2 vaultgemma
 """
 _LIKE_QWEN_MOE = "glm4_moe dots1 ernie4_5_moe solar_open exaone_moe deepseek qwen3_moe olmoe " + (
     "glm4v_moe_text qwen3_omni_moe_text cohere2_moe flex_olmo kolibri1 mellum mimo_v2_flash"
@@ -122,6 +122,7 @@ def _fused() -> dict[str, Layout]:
             names=_QKVO | _experts("block_sparse_moe.experts", "gate_up_proj", "gate_up_proj"),
             bare=frozenset({"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.experts.down_proj"}),
         ),
+        "mimo_v2": replace(_ROUTED, names=_ROUTED.names | _FUSED_QKV),
         "mllama_text_model": replace(_LLAMA, names=_LLAMA.names | crossed),
         "dots3_note_text": replace(_DEEPSEEK, names=_DEEPSEEK.names | {"mla:gate": ("self_attn.g_proj",)}),
         "hy_v4": _hunyuan_v4(),
@@ -182,6 +183,7 @@ def _older() -> dict[str, Layout]:
     phi = _QKVO | {"o": ("self_attn.dense",), "up": ("mlp.fc1",), "down": ("mlp.fc2",)}
     opt = _QKVO | {"o": ("self_attn.out_proj",), "up": ("fc1",), "down": ("fc2",)}
     qwen = _transformer("attn", "c_attn", "c_proj", "mlp.w1", "mlp.c_proj")
+    exaone = _transformer("attn.attention", "q_proj k_proj v_proj", "out_proj", "mlp.c_fc_1", "mlp.c_proj")
     wide = _leaves("attention", q="wqkv", k="wqkv", v="wqkv", o="wo")
     wide |= _leaves("feed_forward", gate="w1", up="w3", down="w2")
     ffn = "ffn.experts.mlp"
@@ -216,6 +218,7 @@ def _older() -> dict[str, Layout]:
         "bloom": _BLOOM,
         "falcon": _BLOOM,
         "mpt": _transformer("attn", "Wqkv", "out_proj", "ffn.up_proj", "ffn.down_proj", layers="blocks"),
+        "exaone": replace(exaone, names=exaone.names | {"gate": ("mlp.c_fc_0",)}),
         "qwen": replace(qwen, names=qwen.names | {"gate": ("mlp.w2",)}),
         "internlm2": replace(_LLAMA, names=wide, embedding="tok_embeddings", head="output"),
         "dbrx": Layout(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from inferplan.errors import SpecError
-from inferplan.models.huggingface.reader import ACTIVATION, Reader
+from inferplan.models.huggingface.class_defaults import CLASS_DEFAULTS
+from inferplan.models.huggingface.inert import inert
+from inferplan.models.huggingface.reader import ACTIVATION, SYNONYMS, Reader
 from inferplan.models.huggingface.towers import (
     audio,
     codecs,
@@ -26,8 +28,8 @@ from inferplan.models.huggingface.towers import (
     transcribe,
     vit,
 )
-from inferplan.models.huggingface.towers.beside import Beside, Media, left_out
-from inferplan.models.huggingface.towers.defaults import DEFAULTS, OUTER_TEXT_DEFAULTS, TEXT_DEFAULTS
+from inferplan.models.huggingface.towers.beside import Beside, Media
+from inferplan.models.huggingface.towers.defaults import DEFAULTS, OUTER_TEXT_DEFAULTS
 from inferplan.models.huggingface.towers.joins import (
     JOINED,
     TIED_BY_DEFAULT,
@@ -116,7 +118,8 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
         which = stated if stated in TOWERS else default if stated == kind else ""
         if not which:
             raise table.refuse(f"model_type = {stated!r}", f"no tower of that kind is known for {kind}")
-        notes += left_out(table, DEFAULTS.get(which, {}))
+        table.fill(DEFAULTS.get(which, {}))
+        table.skip(*inert(which))
         table.skip(*ACTIVATION, *_WITHOUT_SHAPE)
         media.tables[key] = table
         media.towers[key] = TOWERS[which](table)
@@ -130,21 +133,25 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
                 because=f"the tower of a {kind} config is not known to have them, and they could change the counts",
                 hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
             )
+    notes += [note for table in media.tables.values() for note in table.taken()]
     return [{"name": key.removesuffix("_config"), **tower} for key, tower in media.towers.items()], [
         *notes,
         *media.notes,
     ]
 
 
-def text_defaults(outer: Reader, text: Reader) -> list[str]:
-    """Give the language model of a known config of several modalities what its class says where it says nothing."""
+def text_defaults(outer: Reader, text: Reader, family: str = "") -> None:
+    """Give a language model what its class says where its table says nothing.
+
+    family: whose class it is where the table has no ``model_type``.
+    """
     kind = str(outer.get("model_type") or "").lower()
-    known = outer is not text and kind in BESIDE
-    if known and BESIDE[kind].encodes:
+    within = outer is not text
+    if within and kind in BESIDE and BESIDE[kind].encodes:
         text.config |= {name: outer.config.get(name) for name in ("architectures", "id2label", "num_labels")}
         outer.skip("id2label", "num_labels")
-    own = TEXT_DEFAULTS.get(str(text.get("model_type")), {}) | OUTER_TEXT_DEFAULTS.get(kind, {})
-    return left_out(text, own) if known else []
+    own = CLASS_DEFAULTS.get(str(text.get("model_type") or family), {})
+    text.fill(own | (OUTER_TEXT_DEFAULTS.get(kind, {}) if within else {}), SYNONYMS)
 
 
 def _other(outer: Reader, d_model: int) -> tuple[list[dict[str, Any]], list[str]]:

@@ -13,14 +13,6 @@ from inferplan.models.huggingface.towers.parts import Tensors
 VISION, AUDIO = "vision_config", "audio_config"
 
 
-def left_out(table: Reader, defaults: dict[str, Any]) -> list[str]:
-    """Give a table the fields that it does not have at all; a note of them. A field that is null stays null."""
-    absent = {name: value for name, value in defaults.items() if name not in table.config}
-    taken = ", ".join(f"{name} = {value}" for name, value in absent.items())
-    table.config |= absent
-    return [f"{table.prefix.rstrip('.')}: {taken}: not in the config, the defaults of its class"] if taken else []
-
-
 @dataclass
 class Media:
     """The towers of one config by the name of their tables, the tables, the whole config, the language model's."""
@@ -43,7 +35,7 @@ class Media:
     def within(self, table: Reader, name: str, kind: str, kept: str = "") -> Reader:
         """As :meth:`part`, of a table that stands in another; ``kept`` under a name where its own is taken."""
         own = table.table(name) or Reader({}, table.name, f"{table.prefix}{name}.")
-        self.notes += left_out(own, DEFAULTS.get(kind, {}))
+        own.fill(DEFAULTS.get(kind, {}))
         self.tables[kept or name] = own
         return own
 

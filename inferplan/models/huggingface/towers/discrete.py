@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import log2
 
 from inferplan.models.huggingface.reader import Reader
-from inferplan.models.huggingface.towers.beside import Beside, Media, vision
+from inferplan.models.huggingface.towers.beside import VISION, Beside, Media, vision
 from inferplan.models.huggingface.towers.parts import Tensors, conv, copies, feed_forward, linear, norm, tower
+from inferplan.models.huggingface.towers.vit import pooling_head
 
 TABLE = "vq_config"
 
@@ -127,7 +128,15 @@ def janus(m: Media) -> None:
     m.towers[TABLE] = tower(width, [], tensors)
 
 
+def janus_original(m: Media) -> None:
+    """Janus as DeepSeek stores it: with SigLIP's pooling head, which nothing reads."""
+    janus(m)
+    width = m.width(VISION)
+    m.add(VISION, pooling_head(width, 4 * width))
+
+
 JOINED: dict[str, Beside] = {
+    "multi_modality": vision("janus_vision_model", janus_original),
     "chameleon": Beside(towers={}, join=chameleon),
     "emu3": Beside(towers={}, join=emu3),
     "janus": vision("janus_vision_model", janus),

@@ -226,6 +226,13 @@ def _blip(m: Media, kind: str, instructed: bool) -> None:
     m.outer.skip("image_text_hidden_size", "use_decoder_only_language_model")
 
 
+def phi3_vision(m: Media) -> None:
+    """Four patches joined, two matrices, a vector behind a row and one between views (vLLM's models/phi3v.py)."""
+    joined = 4 * m.width(VISION)
+    tensors = feed_forward("projector", [joined, m.d_model, m.d_model])
+    m.add(VISION, tensors | {"newline": [joined], "separator": [joined]})
+
+
 def idefics2(m: Media) -> None:
     """A gated projection to the language model's width, a resampler."""
     own = m.part("perceiver_config", "idefics2_perceiver")
@@ -342,6 +349,7 @@ JOINED: dict[str, Beside] = {
     "instructblip": vision("instructblip_vision_model", instructblip),
     "instructblipvideo": vision("instructblipvideo_vision_model", instructblip),
     "idefics2": vision("idefics2_vision", idefics2),
+    "phi3_v": vision("clip_vision_model", phi3_vision),
     "gemma3": vision("siglip_vision_model", gemma3),
     "t5gemma2": Beside(towers={}, join=t5gemma2),
     "shieldgemma2": vision("siglip_vision_model", gemma3),
