@@ -1,7 +1,7 @@
 """A model: its width, its vocabulary and its layers, as a YAML in ``configs/models`` states them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import isnan
@@ -15,6 +15,7 @@ from inferplan.features import those
 from inferplan.models.convolution import Convolution, convolution_weights
 from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.models.layers.attention_residual import mix, mixture_weights
 from inferplan.models.layers.hyper_connection import join_ops, join_weights
 from inferplan.models.media import MediaRule
 from inferplan.spec import Spec
@@ -548,8 +549,14 @@ class ModelSpec(Spec):
         for _ in range(1, self.streams):
             yield from context.linear("streams.out", self.d_model, self.d_model)
         yield from join_ops(context, self.hyper_streams, not self.hyper_mean)
+        if blocks := self.residual_blocks(self.sequence[-1:]):
+            yield mix(context, "residual_join.mix", blocks + 1)
         if self._projects_out:
             yield from context.linear("project_out", self.d_model, self.table_width)
+
+    def residual_blocks(self, layers: Iterable[LayerGroup]) -> int:
+        """Sums of finished blocks that some of ``layers``, those of a stage say, give to what follows (Kimi-K3)."""
+        return max((part.residuals_kept for layer in layers for part in layer.parts), default=0)
 
     def layer_weights(self, layer: LayerGroup) -> Iterator[Weight]:
         """The tensors of one layer."""
@@ -560,6 +567,8 @@ class ModelSpec(Spec):
         if self.streams > 1:
             yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
         yield from join_weights(self.d_model, self.hyper_streams, not self.hyper_mean)
+        if self.residual_blocks(self.sequence[-1:]):
+            yield from mixture_weights("residual_join", self.d_model, 1)
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
         if self._projects_out:

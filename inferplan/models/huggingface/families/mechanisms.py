@@ -18,9 +18,3 @@ ALIASES = {
     "minimax_m3_vl": "minimax_m3_vl_text",
 }
 """Other names of a row."""
-
-UNKNOWN = {
-    "kimi_k3": "its latent attention is gated and its experts work in a narrower width: the shapes of the gate and of "
-    "the projections around the experts are in no file at hand",
-}
-"""Families that are known and not covered, and what they need."""
