@@ -309,13 +309,25 @@ class PredictionHead(Spec):
     norms: int = Field(default=3, ge=0)
     own_embedding: bool = False
     own_head: bool = False
+    each_stream: bool = False
+    """The embedding and each of the model's residual streams are projected by a square matrix each, in the format of the
+    model's matrices, and added (DeepSeek-V4: ``e_proj``, ``h_proj``); otherwise both are joined ahead of one."""
+    experts: str | None = None
+    """The format of its experts where the model's are NVFP4 and these are not; ``None``: the base format."""
+
+    @field_validator("experts")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        return None if name is None else find_format(name).name
 
     def weights(self, model: "ModelSpec") -> Iterator[tuple[Weight, int]]:
         """Every parameter tensor, with the number of copies of it."""
         d_model, copies = model.d_model, self.modules
         for layer, count in count_distinct([layer for group in self.layers for layer in group.sequence()]):
             yield from ((weight, count * copies) for weight in layer.weights(d_model, model.norm))
-        if self.projection:
+        if self.projection and self.each_stream:
+            yield Weight(name="mtp.projection", shape=(2, d_model, d_model)), copies
+        elif self.projection:
             yield Weight(name="mtp.projection", shape=(d_model, 2 * d_model), role="base"), copies
         yield Weight(name="mtp.norm", shape=(self.norms, NORM_VECTORS[model.norm], d_model), role="base"), copies
         joins = join_weights(d_model, model.hyper_streams, not model.hyper_mean)
@@ -403,6 +415,9 @@ class ModelSpec(Spec):
     """Matrices ahead of the first layer, inputs and outputs: states of another model projected into this one."""
     input_norms: int = Field(default=0, ge=0)
     """Norms of the model width ahead of them."""
+    joined_streams: bool = False
+    """Ahead of the first layer the embedding and each residual stream of another model have a norm and a square matrix
+    of their own, and are added (DeepSeek-V4's prediction module)."""
     bare: bool = False
     """Without embedding and head: a part of a draft that only keeps what others attend to."""
     layers: list[LayerGroup]
@@ -526,6 +541,8 @@ class ModelSpec(Spec):
             yield Weight(name="streams.in", shape=(self.streams - 1, self.d_model, self.d_model))
         for inputs, outputs in self.joined:
             yield Weight(name="joined", shape=(outputs, inputs), role="base")
+        for name in ("e_proj", "h_proj") if self.joined_streams else ():
+            yield Weight(name=name, shape=(self.d_model, self.d_model))
         if self.input_norms:
             shape = (self.input_norms, NORM_VECTORS[self.norm], self.d_model)
             yield Weight(name="input_norm", shape=shape, role="base")
@@ -539,7 +556,9 @@ class ModelSpec(Spec):
             yield from context.linear("streams.in", self.d_model, self.d_model)
         if self.projected:
             yield from context.linear("project_in", self.projected, self.d_model)
-        if self.input_norms:
+        if self.joined_streams:
+            yield from _join_streams(context, self.hyper_streams)
+        elif self.input_norms:
             yield context.normalise("input_norm", self.d_model).repeated(self.input_norms)
         for inputs, outputs in self.joined:
             yield from context.linear("joined", inputs, outputs, role="base")
@@ -632,6 +651,17 @@ class ModelSpec(Spec):
     def to_dict(self) -> dict[str, Any]:
         """The mapping its YAML holds."""
         return _dump(self)
+
+
+def _join_streams(context: LayerContext, streams: int) -> Iterator[Op]:
+    """The embedding and the residual streams of another model, normalised, projected and added (vLLM
+    ``deepseek_v4/nvidia/mtp.py``, SGLang ``deepseek_v4_nextn.py``): every stream of a token is a row."""
+    width, rows = context.d_model, context.tokens * streams
+    yield context.normalise("input_norm", width)
+    yield context.normalise("input_norm", width, rows=rows)
+    yield from context.linear("mtp.e_proj", width, width)
+    yield from context.linear("mtp.h_proj", width, width, rows=rows)
+    yield context.pointwise("mtp.join", streams * width, reads=1.0 + 1.0 / streams)
 
 
 def _stages_of(layers: list[LayerGroup], count: int) -> list[list[tuple[LayerGroup, int]]]:

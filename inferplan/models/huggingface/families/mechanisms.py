@@ -13,6 +13,7 @@ FAMILIES: dict[str, Dialect] = {
 }
 
 ALIASES = {
+    "deepseek_ref": "deepseek_v4",
     "minimax_m3": "minimax_m3_vl_text",
     "mistral_large4": "mistral_large4_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
