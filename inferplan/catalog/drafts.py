@@ -157,4 +157,6 @@ def draft_precision(precision: Precision, model: ModelSpec) -> Precision:
     kept = model.mtp.experts if model.mtp is not None else None
     if kept is not None and "experts" in narrow:
         found["experts"] = find_format(kept)
+    if "weights" not in narrow and "activations" in narrow:  # its matrices stay as they are, and so do their inputs
+        found["activations"] = find_format(precision.weights.math)
     return replace(precision, exceptions=exceptions, **found)

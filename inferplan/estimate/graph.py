@@ -17,7 +17,7 @@ from inferplan.estimate.roofline import price
 from inferplan.estimate.stage_memory import StageMemory, streamed_layers
 from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
-from inferplan.models.spec import LayerGroup, count_distinct
+from inferplan.models.spec import LayerGroup, count_distinct, residual_blocks
 from inferplan.units import Num
 from inferplan.work.ops import (
     Attention,
@@ -172,7 +172,7 @@ def _stages(
             own = _streamed(deployment, index, context, written)
         ops = [*(embedding if index == 0 else ()), *own]
         last = index == parallel.pp - 1
-        ops += head if last else _send(context, model.hyper_streams + model.residual_blocks(one for one, _ in layers))
+        ops += head if last else _send(context, model.hyper_streams + residual_blocks(one for one, _ in layers))
         if deployment.calibration.fused:
             ops = [op for op in ops if not op.fusible]
         stages.append(Stage(ops=tuple(ops), layers=sum(count for _, count in layers)))
@@ -293,7 +293,7 @@ def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerConte
     ops += _on_either(deployment, theirs, _Written(here, lambda context: list(_layers(whole, context, {}))))
     if not offload.head:
         model = deployment.model
-        residuals = model.hyper_streams + model.residual_blocks(sequence[: offload.layers])
+        residuals = model.hyper_streams + residual_blocks(sequence[: offload.layers])
         elements = here.tokens * (here.d_model * residuals)
         ops += [op.at("link") for op in here.collective("offload.hidden", "send", elements, 2)]
     for layer, count in count_distinct(sequence[offload.layers : split]):

@@ -20,7 +20,7 @@ from inferplan.estimate.sharing import ALONE, Sharing
 from inferplan.estimate.windows import Kind, in_pages, is_bounded, kind_of, kinds, padding, reach
 from inferplan.models.layers import Cache, Weight
 from inferplan.models.lora import slot_bytes
-from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, count_distinct
+from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, count_distinct, residual_blocks
 from inferplan.terms import Naming, Term, name_term, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Mask
@@ -263,7 +263,7 @@ class StageMemory:
             stack, layers = model.encoder, model.encoder.distinct
         inside = [part.live_width(stack.d_model, parallel) for layer, _ in layers for part in layer.parts]
         inside += [layer.ffn.live_width(stack.d_model, parallel) for layer in self.guests if layer.ffn is not None]
-        blocks = model.residual_blocks(layer for layer, _ in layers)
+        blocks = residual_blocks(layer for layer, _ in layers)
         return stack.d_model * (2 * model.hyper_streams + blocks) + max(inside, default=0.0)
 
     def activations(self, tokens: Num, rows: Num, name: Naming = plain) -> Num:

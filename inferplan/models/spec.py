@@ -549,33 +549,17 @@ class ModelSpec(Spec):
 
     def input_ops(self, context: LayerContext) -> Iterator[Op]:
         """What runs between the embedding and the first layer."""
-        yield from self.ends.input_ops(context)
-        if self.per_layer_embedding is not None:
-            yield from self.per_layer_embedding.ops(context, len(self.sequence))
-        for _ in range(1, self.streams):
-            yield from context.linear("streams.in", self.d_model, self.d_model)
-        if self.projected:
-            yield from context.linear("project_in", self.projected, self.d_model)
-        if self.joined_streams:
-            yield from _join_streams(context, self.hyper_streams)
-        elif self.input_norms:
-            yield context.normalise("input_norm", self.d_model).repeated(self.input_norms)
-        for inputs, outputs in self.joined:
-            yield from context.linear("joined", inputs, outputs, role="base")
+        yield from _input_ops(self, context)
 
     def output_ops(self, context: LayerContext) -> Iterator[Op]:
         """What runs between the last layer and the final norm."""
         for _ in range(1, self.streams):
             yield from context.linear("streams.out", self.d_model, self.d_model)
         yield from join_ops(context, self.hyper_streams, not self.hyper_mean)
-        if blocks := self.residual_blocks(self.sequence[-1:]):
+        if blocks := residual_blocks(self.sequence[-1:]):
             yield mix(context, "residual_join.mix", blocks + 1)
         if self._projects_out:
             yield from context.linear("project_out", self.d_model, self.table_width)
-
-    def residual_blocks(self, layers: Iterable[LayerGroup]) -> int:
-        """Sums of finished blocks that some of ``layers``, those of a stage say, give to what follows (Kimi-K3)."""
-        return max((part.residuals_kept for layer in layers for part in layer.parts), default=0)
 
     def layer_weights(self, layer: LayerGroup) -> Iterator[Weight]:
         """The tensors of one layer."""
@@ -586,7 +570,7 @@ class ModelSpec(Spec):
         if self.streams > 1:
             yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
         yield from join_weights(self.d_model, self.hyper_streams, not self.hyper_mean)
-        if self.residual_blocks(self.sequence[-1:]):
+        if residual_blocks(self.sequence[-1:]):
             yield from mixture_weights("residual_join", self.d_model, 1)
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
@@ -651,6 +635,23 @@ class ModelSpec(Spec):
     def to_dict(self) -> dict[str, Any]:
         """The mapping its YAML holds."""
         return _dump(self)
+
+
+def _input_ops(model: ModelSpec, context: LayerContext) -> Iterator[Op]:
+    """:meth:`ModelSpec.input_ops`."""
+    yield from model.ends.input_ops(context)
+    if model.per_layer_embedding is not None:
+        yield from model.per_layer_embedding.ops(context, len(model.sequence))
+    for _ in range(1, model.streams):
+        yield from context.linear("streams.in", model.d_model, model.d_model)
+    if model.projected:
+        yield from context.linear("project_in", model.projected, model.d_model)
+    if model.joined_streams:
+        yield from _join_streams(context, model.hyper_streams)
+    elif model.input_norms:
+        yield context.normalise("input_norm", model.d_model).repeated(model.input_norms)
+    for inputs, outputs in model.joined:
+        yield from context.linear("joined", inputs, outputs, role="base")
 
 
 def _join_streams(context: LayerContext, streams: int) -> Iterator[Op]:
@@ -844,6 +845,11 @@ def _dump_group(group: LayerGroup) -> dict[str, Any]:
     if group.pattern:
         data["pattern"] = [_dump_group(inner) for inner in group.pattern]
     return data
+
+
+def residual_blocks(layers: Iterable[LayerGroup]) -> int:
+    """Sums of finished blocks of layers that ``layers``, those of a stage say, leave for what follows (Kimi-K3)."""
+    return max((part.residuals_kept for layer in layers for part in layer.parts), default=0)
 
 
 def count_distinct(layers: Sequence[LayerGroup]) -> list[tuple[LayerGroup, int]]:

@@ -50,6 +50,9 @@ def check(model: ModelSpec, row: dict[str, str]) -> None:
     }
     if row["model_type"] == "deepseek_v4":  # the table counts the tails of CSA layers, not what HCA layers gather
         found.pop("state"), expected.pop("state")
+    if not row["total_params_text"]:  # no class of transformers has its parts: its cache alone was built (Kimi-K3)
+        for name in ("total", "active", "towers"):
+            found.pop(name), expected.pop(name)
     assert found == expected
     beyond = row["long_ctx_kv_elements_per_token"]
     if beyond:
@@ -64,14 +67,11 @@ def config_of(shared: Path, name: str) -> dict[str, object]:
 
 REFUSED = {
     "XiaomiMiMo/MiMo-7B-Base": "model_type mimo",
-    "moonshotai/Kimi-K3": "hidden_act situ",
-    "nvidia/DeepSeek-V4-Pro-NVFP4": "a mixed table of ModelOpt",
     "nvidia/Gemma-4-31B-IT-NVFP4": "image_seq_length of its tower",
-    "sgl-project/DeepSeek-V4-Flash-FP8": "model_type deepseek_ref",
     "stepfun-ai/Step-3.7-Flash": "model_type step3p7",
 }
 """Files of the table that the importer refuses, and for what: who teaches it one takes the line out."""
-NO_NAME = {*REFUSED, "deepseek-ai/DeepSeek-V4-Pro"} - {"nvidia/Gemma-4-31B-IT-NVFP4"}
+NO_NAME = set(REFUSED) - {"nvidia/Gemma-4-31B-IT-NVFP4"}
 WITHOUT_TOWER = {"nvidia/Gemma-4-31B-IT-NVFP4": {"vision_audio_params": "0"}}
 """The name is its text model's, in NVIDIA's formats; every command says that the tower is missing."""
 

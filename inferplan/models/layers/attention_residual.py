@@ -36,7 +36,7 @@ class AttentionResidualLayer(FeedForward):
         yield from mixture_weights("residual", d_model, 2)
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
-        return 0.0  # what it mixes outlives the layer: ModelSpec.residual_blocks
+        return float(d_model)  # a mixture; what it mixes outlives the layer (models.spec.residual_blocks)
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
         before = self.blocks - self.finishes

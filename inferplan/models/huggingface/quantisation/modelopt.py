@@ -89,9 +89,7 @@ def _blocks(table: Reader) -> Decision | None:
     return fp8(Reader({"quant_method": "fp8", **own}, table.name, table.prefix)).stored
 
 
-def _mixed(
-    table: Reader, layers: dict[str, Reader], rules: tuple[Rule, Decision | None], kv: str | None
-) -> Scheme:
+def _mixed(table: Reader, layers: dict[str, Reader], rules: tuple[Rule, Decision | None], kv: str | None) -> Scheme:
     """Each named layer has its own algorithm; what nobody names stays wide, or as it was before.
 
     rules: which layers are excluded, and what they were stored in before.
