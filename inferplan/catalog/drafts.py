@@ -144,8 +144,8 @@ def head_formats(head: ModelSpec, served: Precision) -> Precision:
 
 
 def draft_precision(precision: Precision, model: ModelSpec) -> Precision:
-    """The formats of the prediction module of ``model``: releases in NVFP4 leave it in the base format, or its experts in
-    the format that the model's file names.
+    """The formats of the prediction module of ``model``: releases in NVFP4 leave it in the base format, or its experts
+    in the format that the model's file names.
 
     ``exclude_modules`` of nvidia's NVFP4 checkpoints names it (DeepSeek-V3.1, V3.2 and V4, GLM-5, 5.1 and 5.2, Qwen3.5
     and 3.6, Nemotron 3.5 Lightning), and SGLang runs it unquantised (``deepseek_nextn.py``).

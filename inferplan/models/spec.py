@@ -310,8 +310,8 @@ class PredictionHead(Spec):
     own_embedding: bool = False
     own_head: bool = False
     each_stream: bool = False
-    """The embedding and each of the model's residual streams are projected by a square matrix each, in the format of the
-    model's matrices, and added (DeepSeek-V4: ``e_proj``, ``h_proj``); otherwise both are joined ahead of one."""
+    """The embedding and each of the model's residual streams are projected by a square matrix each, in the format of
+    the model's matrices, and added (DeepSeek-V4: ``e_proj``, ``h_proj``); otherwise both are joined ahead of one."""
     experts: str | None = None
     """The format of its experts where the model's are NVFP4 and these are not; ``None``: the base format."""
 

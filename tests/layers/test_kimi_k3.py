@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,11 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_model
 from inferplan.errors import SpecError
 from inferplan.estimate.graph import build_rank
+from inferplan.estimate.stage_memory import StageMemory
 from inferplan.models.huggingface import import_path, model_from_config
 from inferplan.models.layers import LayerContext, parse_layer
 from inferplan.work.formats import uniform
+from inferplan.work.ops import Collective, Elementwise
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, decode
 
@@ -45,9 +49,9 @@ OUTSIDE = 2 * 163840 * D + D + 2 * D
 """Shapes as the report prints them: 69 layers of the first, 24 of the second, 93 of the third, 92 of experts."""
 
 
-def context(parallel: Parallelism = Parallelism(), tokens: float = 100.0, width: int = D) -> LayerContext:
+def context(tp: int = 1, tokens: float = 100.0) -> LayerContext:
     segment = Segment(batch=1.0, new=tokens, past=0.0)
-    return LayerContext(d_model=width, precision=uniform(), parallel=parallel, segments=(segment,))
+    return LayerContext(d_model=D, precision=uniform(), parallel=Parallelism(tp=tp), segments=(segment,))
 
 
 def test_every_tensor_of_the_files_is_counted() -> None:
@@ -65,7 +69,7 @@ def test_every_tensor_of_the_files_is_counted() -> None:
     assert round(active / 1e9) == 104  # the model card
 
 
-def test_the_catalogue_is_the_config_of_the_release(shared) -> None:
+def test_the_catalogue_is_the_config_of_the_release(shared: Path) -> None:
     found = import_path(shared / "model_configs" / "real" / "moonshotai--Kimi-K3.json").model
     filed = load_model("kimi-k3")
     for name in ("layers", "towers", "native", "max_context", "vocab"):
@@ -82,8 +86,8 @@ def test_blocks_are_those_of_a_walk_through_the_layers() -> None:
             banked.append(index)
         walked.append([*sites, len(banked) + 1])
         (residual,) = layer.extras
-        ops = [op for op in residual.ops(context()) if op.name == "residual.mix"]
-        ours.append([op.reads for op in ops])
+        ops = list(residual.ops(context()))
+        ours.append([op.reads for op in ops if isinstance(op, Elementwise) and op.name == "residual.mix"])
     assert ours == walked
     assert banked == [0, 12, 24, 36, 48, 60, 72, 84]
 
@@ -104,26 +108,27 @@ def test_the_first_layer_reads_the_embedding_alone() -> None:
 def test_sums_of_latent_experts_meet_ahead_of_their_norm() -> None:
     """Shares of a sum cannot be normalised: ranks add up 3,584 routed and 7,168 shared columns, and project then."""
     experts = {"kind": "moe", "experts": 8, "top_k": 2, "d_ff": 64, "latent": LATENT, "latent_sum_norm": True}
-    ops = list(parse_layer(experts | {"shared_d_ff": 128}).ops(context(Parallelism(tp=2))))
+    ops = list(parse_layer(experts | {"shared_d_ff": 128}).ops(context(tp=2)))
     names = [op.name for op in ops]
     reduce, norm, out = (names.index(f"ffn.{name}") for name in ("all_reduce", "latent_norm", "latent_out"))
     assert reduce < norm < out and names.count("ffn.all_reduce") == 1
-    assert ops[reduce].elements == 100 * (LATENT + D)
-    (alone,) = (op for op in parse_layer(experts).ops(context(Parallelism(tp=2))) if op.name == "ffn.all_reduce")
-    assert alone.elements == 100 * LATENT
+    alone = parse_layer(experts).ops(context(tp=2))
+    sums = [[op.elements for op in some if isinstance(op, Collective)] for some in (ops, alone)]
+    assert sums == [[100 * (LATENT + D)], [100 * LATENT]]
 
 
 def test_a_pipeline_sends_the_sums_of_blocks_too() -> None:
     """The second of three stages ends after layer 61, in the sixth block: the stream and six sums."""
     deployment = assemble(Request(model="kimi-k3", gpu="b300-hgx", parallel=Parallelism(tp=4, pp=3)))
     stages = build_rank(deployment, decode(8.0, 100.0))
-    sent = [[op for op in stage.ops if op.name == "pipeline.send"] for stage in stages]
-    assert [[op.elements for op in ops] for ops in sent] == [[8 * D * (1 + 3)], [8 * D * (1 + 6)], []]
+    sent = [
+        [op.elements for op in stage.ops if isinstance(op, Collective) and op.name == "pipeline.send"]
+        for stage in stages
+    ]
+    assert sent == [[8 * D * (1 + 3)], [8 * D * (1 + 6)], []]
 
 
 def test_activations_hold_the_sums_of_blocks() -> None:
-    from inferplan.estimate.stage_memory import StageMemory
-
     deployment = assemble(Request(model="kimi-k3", gpu="b300-hgx", parallel=Parallelism(tp=8)))
     model = deployment.model
     bare = [layer.model_copy(update={"extras": []}) for layer in model.sequence]
@@ -135,9 +140,7 @@ def test_activations_hold_the_sums_of_blocks() -> None:
     assert widths[0] - widths[1] == 8 * D
 
 
-def test_blocks_of_no_layers_are_refused(shared) -> None:
-    import json
-
+def test_blocks_of_no_layers_are_refused(shared: Path) -> None:
     path = shared / "model_configs" / "real" / "moonshotai--Kimi-K3.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config["text_config"]["attn_res_block_size"] = 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.errors import SpecError, UsageError
+from inferplan.errors import SpecError
 from inferplan.estimate.graph import build
 from inferplan.models.huggingface import import_config
 from inferplan.models.prediction import prediction_model

@@ -350,8 +350,10 @@ def zamba2(r: Reader, d: Dialect) -> dict[str, Any]:
 
 
 def kimi_linear(r: Reader, d: Dialect) -> dict[str, Any]:
-    """Kimi Linear: Kimi delta attention, with latent attention in the layers of ``full_attn_layers``. Kimi-K3 beside it:
-    gates of full rank, experts of a narrower width, attention residuals."""
+    """Kimi Linear: Kimi delta attention, with latent attention in the layers of ``full_attn_layers``.
+
+    Kimi-K3 beside it: gates of full rank, experts of a narrower width, attention residuals.
+    """
     r.only("tie_word_embeddings", False)
     count = r.integer(*LAYERS)
     table = r.table("linear_attn_config") or r

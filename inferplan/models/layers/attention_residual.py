@@ -1,4 +1,4 @@
-"""Attention residuals by blocks of layers (Kimi-K3, 2607.24653 section 2.2 eq. 8-10; Attention Residuals, 2603.15031)."""
+"""Attention residuals by blocks of layers (2603.15031; Kimi-K3, 2607.24653 section 2.2 eq. 8-10)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def mixture_weights(name: str, d_model: int, sites: int) -> Iterator[Weight]:
 
 
 def mix(context: LayerContext, name: str, sources: int) -> Op:
-    """One mixture: a kernel that reads each source once (SGLang ``attn_residual.py``, vLLM ``kimi_k3/ops/attn_res.py``).
+    """One mixture: a kernel that reads each source once (SGLang ``attn_residual.py``, vLLM ``attn_res.py``).
 
     Of each source a square sum, a product with norm and query, which are one vector, and its share of the sum. Nothing
     keeps the sources on the chip from part to part: it is no epilogue.
