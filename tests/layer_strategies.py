@@ -169,6 +169,7 @@ def kimi_delta(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
         "kind": "kimi_delta",
         "heads": parallel.tp * draw(st.integers(1, 8)),
         "head_dim": draw(powers(4, 7)),
+        "full_output_gate": draw(st.booleans()),
         "state_bits": draw(STATE_BITS),
     }
 
@@ -273,6 +274,10 @@ def per_layer_input(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "per_layer_input", "width": draw(powers(4, 8))}
 
 
+def attention_residual(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
+    return {"kind": "attention_residual", "blocks": draw(st.integers(1, 8)), "finishes": draw(st.booleans())}
+
+
 def residual_gate(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "residual_gate", "sites": draw(st.integers(1, 2))}
 
@@ -356,6 +361,7 @@ EXTRAS: dict[str, Draw] = {"laurel": laurel, "altup": altup, "per_layer_input": 
 EXTRAS |= {
     "hyper_connection": hyper_connection,
     "residual_gate": residual_gate,
+    "attention_residual": attention_residual,
     "scales": scales,
     "causal_conv": causal_conv,
 }

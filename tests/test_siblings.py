@@ -33,6 +33,15 @@ def test_a_sibling_is_as_large_as_its_release(name: str, gigabytes: float) -> No
     assert model.made_from.trust == "name"
 
 
+@for_each("name", ["sgl-project/DeepSeek-V4-Pro-FP8", "DeepSeek-V4-Pro-FP8"])
+def test_sglangs_repackages_are_blocks_throughout(name: str) -> None:
+    """As the config of its V4-Flash-FP8 says: 291B with the prediction module, in files of about 294 GB."""
+    assert load_model(name).native == load_model("deepseek-v4-flash-fp8").native
+    flash = load_model("deepseek-v4-flash-fp8")
+    assert round((flash.parameters["total"] + flash.mtp_parameters) / 1e9) == 291
+    assert flash.checkpoint_bytes + flash.mtp_parameters == pytest.approx(294e9, rel=0.01)
+
+
 @for_each("name", ["someone/a-model-of-their-own-awq", "qwen2.5-7b-instruct-int9", "some/llama-3.1-8b-fp8"])
 def test_a_name_that_says_no_layout_is_unknown(name: str) -> None:
     with pytest.raises(UnknownNameError):

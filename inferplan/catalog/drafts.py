@@ -107,7 +107,7 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
         return deployments(with_backends(whole, backends, strict=False), models, reads_states)
     whole = assemble(alone, model_loader=lambda _: models.whole)
     if name == MTP:
-        whole = replace(whole, precision=draft_precision(whole.precision))
+        whole = replace(whole, precision=draft_precision(whole.precision, model))
     return deployments(with_backends(whole, backends, strict=False), models, reads_states)
 
 
@@ -122,7 +122,7 @@ def head_beside(served: Deployment, name: str) -> DraftDeployments | None:
         return None
     if name == MTP:
         exceptions = tuple(entry for entry in served.precision.exceptions if not entry[2])
-        precision = draft_precision(replace(served.precision, exceptions=exceptions))
+        precision = draft_precision(replace(served.precision, exceptions=exceptions), served.model)
     else:
         precision = head_formats(models.whole, served.precision)
     whole = replace(served, model=models.whole, precision=precision, parallel=Parallelism(), media=None, lora=None)
@@ -143,8 +143,9 @@ def head_formats(head: ModelSpec, served: Precision) -> Precision:
     return replace(held_by(native_precision(head), (served.base.name,)), kv=cache_format(find_format(kept), head))
 
 
-def draft_precision(precision: Precision) -> Precision:
-    """The formats of a prediction module: releases in NVFP4 leave it in the base format.
+def draft_precision(precision: Precision, model: ModelSpec) -> Precision:
+    """The formats of the prediction module of ``model``: releases in NVFP4 leave it in the base format, or its experts
+    in the format that the model's file names.
 
     ``exclude_modules`` of nvidia's NVFP4 checkpoints names it (DeepSeek-V3.1, V3.2 and V4, GLM-5, 5.1 and 5.2, Qwen3.5
     and 3.6, Nemotron 3.5 Lightning), and SGLang runs it unquantised (``deepseek_nextn.py``).
@@ -152,4 +153,10 @@ def draft_precision(precision: Precision) -> Precision:
     base = precision.base
     narrow = [role for role in ("weights", "experts", "activations") if getattr(precision, role).name == "nvfp4"]
     exceptions = tuple(entry for entry in precision.exceptions if entry[1].name != "nvfp4")
-    return replace(precision, exceptions=exceptions, **dict.fromkeys(narrow, base))
+    found = dict.fromkeys(narrow, base)
+    kept = model.mtp.experts if model.mtp is not None else None
+    if kept is not None and "experts" in narrow:
+        found["experts"] = find_format(kept)
+    if "weights" not in narrow and "activations" in narrow:  # its matrices stay as they are, and so do their inputs
+        found["activations"] = find_format(precision.weights.math)
+    return replace(precision, exceptions=exceptions, **found)

@@ -17,7 +17,7 @@ from inferplan.estimate.roofline import price
 from inferplan.estimate.stage_memory import StageMemory, streamed_layers
 from inferplan.models.convolution import convolution_ops
 from inferplan.models.layers import LayerContext
-from inferplan.models.spec import LayerGroup, count_distinct
+from inferplan.models.spec import LayerGroup, count_distinct, residual_blocks
 from inferplan.units import Num
 from inferplan.work.ops import (
     Attention,
@@ -102,12 +102,11 @@ def build_ranks(
         read = tuple(encoder_ops(context, encoder, step))
         context = decoder_context(context, encoder, step)
     written: dict[int, tuple[Op, ...]] = {}
-    sent = tuple(_send(context, first.model.hyper_streams)) if any(one.parallel.pp > 1 for one in deployments) else ()
     if first.offload is not None:
         there = replace(_context(first.offload.host, step, mean), alternatives=alternatives)
         return [[_on_both_sides(first, context, there, step)]]
     before = *_media(first, context, step), *read, *_embedding(first, context)
-    ends = before, sent, tuple(_head(first, context, step))
+    ends = before, tuple(_head(first, context, step))
     stages = [_stages(one, context, ends, written) for one in deployments]
     return stages if np.all(halves == 1.0) else [[_run_twice(stage, halves) for stage in own] for own in stages]
 
@@ -155,12 +154,12 @@ def _run_twice(stage: Stage, halves: Num) -> Stage:
 def _stages(
     deployment: Deployment,
     context: LayerContext,
-    ends: tuple[tuple[Op, ...], tuple[Op, ...], tuple[Op, ...]],
+    ends: tuple[tuple[Op, ...], tuple[Op, ...]],
     written: dict[int, tuple[Op, ...]],
 ) -> list[Stage]:
-    """The stages of one deployment. ends: operators before the first layer, after a stage's last, after the last."""
+    """The stages of one deployment. ends: operators before the first layer, and after the last."""
     model, parallel = deployment.model, deployment.parallel
-    embedding, sent, head = ends
+    embedding, head = ends
     stages: list[Stage] = []
     middle: dict[int, Stage] = {}
     for index, layers in enumerate(model.stages(parallel.pp)):
@@ -172,7 +171,8 @@ def _stages(
         if deployment.streamed is not None:
             own = _streamed(deployment, index, context, written)
         ops = [*(embedding if index == 0 else ()), *own]
-        ops += head if index == parallel.pp - 1 else sent
+        last = index == parallel.pp - 1
+        ops += head if last else _send(context, model.hyper_streams + residual_blocks(one for one, _ in layers))
         if deployment.calibration.fused:
             ops = [op for op in ops if not op.fusible]
         stages.append(Stage(ops=tuple(ops), layers=sum(count for _, count in layers)))
@@ -292,7 +292,9 @@ def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerConte
     theirs = _Written(there, lambda context: [op.at("host") for op in _layers(whole, context, {})])
     ops += _on_either(deployment, theirs, _Written(here, lambda context: list(_layers(whole, context, {}))))
     if not offload.head:
-        elements = here.tokens * (here.d_model * deployment.model.hyper_streams)
+        model = deployment.model
+        residuals = model.hyper_streams + residual_blocks(sequence[: offload.layers])
+        elements = here.tokens * (here.d_model * residuals)
         ops += [op.at("link") for op in here.collective("offload.hidden", "send", elements, 2)]
     for layer, count in count_distinct(sequence[offload.layers : split]):
         ops += [op.repeated(count) for op in _experts_apart(deployment, layer, here, there)]

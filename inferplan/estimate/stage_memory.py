@@ -20,7 +20,7 @@ from inferplan.estimate.sharing import ALONE, Sharing
 from inferplan.estimate.windows import Kind, in_pages, is_bounded, kind_of, kinds, padding, reach
 from inferplan.models.layers import Cache, Weight
 from inferplan.models.lora import slot_bytes
-from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, count_distinct
+from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, count_distinct, residual_blocks
 from inferplan.terms import Naming, Term, name_term, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Mask
@@ -254,7 +254,7 @@ class StageMemory:
     def live_width(self) -> float:
         """Base-format elements a token that are alive at the widest point of a layer: two residuals and its inside.
 
-        Of hyper-connections every stream is a residual.
+        Of hyper-connections every stream is a residual; sums of finished blocks of layers stay beside them.
         """
         model, parallel = self.deployment.model, self.deployment.parallel
         stack: ModelSpec | EncoderStack = model
@@ -263,7 +263,8 @@ class StageMemory:
             stack, layers = model.encoder, model.encoder.distinct
         inside = [part.live_width(stack.d_model, parallel) for layer, _ in layers for part in layer.parts]
         inside += [layer.ffn.live_width(stack.d_model, parallel) for layer in self.guests if layer.ffn is not None]
-        return 2 * stack.d_model * model.hyper_streams + max(inside, default=0.0)
+        blocks = residual_blocks(layer for layer, _ in layers)
+        return stack.d_model * (2 * model.hyper_streams + blocks) + max(inside, default=0.0)
 
     def activations(self, tokens: Num, rows: Num, name: Naming = plain) -> Num:
         """Peak bytes of a step of ``tokens`` rows.

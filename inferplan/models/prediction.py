@@ -6,6 +6,9 @@ head; every drafted token is one pass of the same module (TensorRT-LLM's "MTP Ea
 Vocabulary tables are the model's, also where the checkpoint repeats them (DeepSeek's README_WEIGHTS: embed_tokens and
 shared_head share their parameters; vLLM ``_maybe_share_lm_head``, SGLang ``set_embed_and_head``). The projection is a
 plain matrix in the base format, and every rank has the whole of it (SGLang ``deepseek_nextn.py``, ``eh_proj``).
+DeepSeek-V4's module has a square matrix for the embedding and one for each residual stream of the model, quantised as
+its other matrices, and hands its own streams, ahead of the sum that its head reads, to the next pass (vLLM
+``deepseek_v4/nvidia/mtp.py``, SGLang ``deepseek_v4_nextn.py``).
 
 EAGLE-3 (2503.01840): hidden states of three layers are joined and projected to the head's width for every token that
 the model has computed; one decoder layer reads that beside the embedding; its head may have fewer words than the
@@ -69,12 +72,13 @@ def prediction_model(model: ModelSpec) -> ModelSpec:
         raise UsageError(
             f"{model.name} has {module.modules} prediction modules", hint="models with one module can be priced"
         )
-    if model.hyper_streams > 1:
+    if model.hyper_streams > 1 and not module.each_stream:
         raise UsageError(
             f"the time of {model.name}'s prediction module is not known",
-            because="it projects every one of the model's residual streams, which no operator here states",
+            because="no source on file says how it joins the model's residual streams",
             hint="its parameters are counted; --draft free for n-grams",
         )
+    one = module.projection and not module.each_stream
     formats = [entry for entry in model.native.exceptions if not entry.layers]
     return ModelSpec(
         name=f"{model.name} mtp",
@@ -84,7 +88,10 @@ def prediction_model(model: ModelSpec) -> ModelSpec:
         max_context=model.max_context,
         norm=model.norm,
         layers=module.layers,
-        joined=[(2 * model.d_model, model.d_model)] if module.projection else [],
+        joined=[(2 * model.d_model, model.d_model)] if one else [],
+        joined_streams=module.each_stream,
+        hyper_streams=model.hyper_streams,
+        hyper_mean=model.hyper_mean,
         input_norms=max(module.norms - 1, 0),
         borrowed=["embedding", "head"],
         native=Native(**{**dict(model.native), "exceptions": formats}),

@@ -1,7 +1,7 @@
 """A model: its width, its vocabulary and its layers, as a YAML in ``configs/models`` states them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import isnan
@@ -15,6 +15,7 @@ from inferplan.features import those
 from inferplan.models.convolution import Convolution, convolution_weights
 from inferplan.models.ends import Ends
 from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.models.layers.attention_residual import mix, mixture_weights
 from inferplan.models.layers.hyper_connection import join_ops, join_weights
 from inferplan.models.media import MediaRule
 from inferplan.models.provenance import MadeFrom
@@ -309,13 +310,25 @@ class PredictionHead(Spec):
     norms: int = Field(default=3, ge=0)
     own_embedding: bool = False
     own_head: bool = False
+    each_stream: bool = False
+    """The embedding and each of the model's residual streams are projected by a square matrix each, in the format of
+    the model's matrices, and added (DeepSeek-V4: ``e_proj``, ``h_proj``); otherwise both are joined ahead of one."""
+    experts: str | None = None
+    """The format of its experts where the model's are NVFP4 and these are not; ``None``: the base format."""
+
+    @field_validator("experts")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        return None if name is None else find_format(name).name
 
     def weights(self, model: "ModelSpec") -> Iterator[tuple[Weight, int]]:
         """Every parameter tensor, with the number of copies of it."""
         d_model, copies = model.d_model, self.modules
         for layer, count in count_distinct([layer for group in self.layers for layer in group.sequence()]):
             yield from ((weight, count * copies) for weight in layer.weights(d_model, model.norm))
-        if self.projection:
+        if self.projection and self.each_stream:
+            yield Weight(name="mtp.projection", shape=(2, d_model, d_model)), copies
+        elif self.projection:
             yield Weight(name="mtp.projection", shape=(d_model, 2 * d_model), role="base"), copies
         yield Weight(name="mtp.norm", shape=(self.norms, NORM_VECTORS[model.norm], d_model), role="base"), copies
         joins = join_weights(d_model, model.hyper_streams, not model.hyper_mean)
@@ -403,6 +416,9 @@ class ModelSpec(Spec):
     """Matrices ahead of the first layer, inputs and outputs: states of another model projected into this one."""
     input_norms: int = Field(default=0, ge=0)
     """Norms of the model width ahead of them."""
+    joined_streams: bool = False
+    """Ahead of the first layer the embedding and each residual stream of another model have a norm and a square matrix
+    of their own, and are added (DeepSeek-V4's prediction module)."""
     bare: bool = False
     """Without embedding and head: a part of a draft that only keeps what others attend to."""
     layers: list[LayerGroup]
@@ -526,29 +542,23 @@ class ModelSpec(Spec):
             yield Weight(name="streams.in", shape=(self.streams - 1, self.d_model, self.d_model))
         for inputs, outputs in self.joined:
             yield Weight(name="joined", shape=(outputs, inputs), role="base")
+        for name in ("e_proj", "h_proj") if self.joined_streams else ():
+            yield Weight(name=name, shape=(self.d_model, self.d_model))
         if self.input_norms:
             shape = (self.input_norms, NORM_VECTORS[self.norm], self.d_model)
             yield Weight(name="input_norm", shape=shape, role="base")
 
     def input_ops(self, context: LayerContext) -> Iterator[Op]:
         """What runs between the embedding and the first layer."""
-        yield from self.ends.input_ops(context)
-        if self.per_layer_embedding is not None:
-            yield from self.per_layer_embedding.ops(context, len(self.sequence))
-        for _ in range(1, self.streams):
-            yield from context.linear("streams.in", self.d_model, self.d_model)
-        if self.projected:
-            yield from context.linear("project_in", self.projected, self.d_model)
-        if self.input_norms:
-            yield context.normalise("input_norm", self.d_model).repeated(self.input_norms)
-        for inputs, outputs in self.joined:
-            yield from context.linear("joined", inputs, outputs, role="base")
+        yield from _input_ops(self, context)
 
     def output_ops(self, context: LayerContext) -> Iterator[Op]:
         """What runs between the last layer and the final norm."""
         for _ in range(1, self.streams):
             yield from context.linear("streams.out", self.d_model, self.d_model)
         yield from join_ops(context, self.hyper_streams, not self.hyper_mean)
+        if blocks := residual_blocks(self.sequence[-1:]):
+            yield mix(context, "residual_join.mix", blocks + 1)
         if self._projects_out:
             yield from context.linear("project_out", self.d_model, self.table_width)
 
@@ -561,6 +571,8 @@ class ModelSpec(Spec):
         if self.streams > 1:
             yield Weight(name="streams.out", shape=(self.streams - 1, self.d_model, self.d_model))
         yield from join_weights(self.d_model, self.hyper_streams, not self.hyper_mean)
+        if residual_blocks(self.sequence[-1:]):
+            yield from mixture_weights("residual_join", self.d_model, 1)
         if self.final_norm:
             yield Weight(name="final_norm", shape=(NORM_VECTORS[self.norm], self.d_model), role="base")
         if self._projects_out:
@@ -624,6 +636,34 @@ class ModelSpec(Spec):
     def to_dict(self) -> dict[str, Any]:
         """The mapping its YAML holds."""
         return _dump(self)
+
+
+def _input_ops(model: ModelSpec, context: LayerContext) -> Iterator[Op]:
+    """:meth:`ModelSpec.input_ops`."""
+    yield from model.ends.input_ops(context)
+    if model.per_layer_embedding is not None:
+        yield from model.per_layer_embedding.ops(context, len(model.sequence))
+    for _ in range(1, model.streams):
+        yield from context.linear("streams.in", model.d_model, model.d_model)
+    if model.projected:
+        yield from context.linear("project_in", model.projected, model.d_model)
+    if model.joined_streams:
+        yield from _join_streams(context, model.hyper_streams)
+    elif model.input_norms:
+        yield context.normalise("input_norm", model.d_model).repeated(model.input_norms)
+    for inputs, outputs in model.joined:
+        yield from context.linear("joined", inputs, outputs, role="base")
+
+
+def _join_streams(context: LayerContext, streams: int) -> Iterator[Op]:
+    """The embedding and the residual streams of another model, normalised, projected and added (vLLM
+    ``deepseek_v4/nvidia/mtp.py``, SGLang ``deepseek_v4_nextn.py``): every stream of a token is a row."""
+    width, rows = context.d_model, context.tokens * streams
+    yield context.normalise("input_norm", width)
+    yield context.normalise("input_norm", width, rows=rows)
+    yield from context.linear("mtp.e_proj", width, width)
+    yield from context.linear("mtp.h_proj", width, width, rows=rows)
+    yield context.pointwise("mtp.join", streams * width, reads=1.0 + 1.0 / streams)
 
 
 def _stages_of(layers: list[LayerGroup], count: int) -> list[list[tuple[LayerGroup, int]]]:
@@ -806,6 +846,11 @@ def _dump_group(group: LayerGroup) -> dict[str, Any]:
     if group.pattern:
         data["pattern"] = [_dump_group(inner) for inner in group.pattern]
     return data
+
+
+def residual_blocks(layers: Iterable[LayerGroup]) -> int:
+    """Sums of finished blocks of layers that ``layers``, those of a stage say, leave for what follows (Kimi-K3)."""
+    return max((part.residuals_kept for layer in layers for part in layer.parts), default=0)
 
 
 def count_distinct(layers: Sequence[LayerGroup]) -> list[tuple[LayerGroup, int]]:

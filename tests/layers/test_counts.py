@@ -310,6 +310,7 @@ COVERED_ELSEWHERE = {
     "relative_attention": "tests/test_encoder_decoders.py",
     "hyper_connection": "tests/oracle/test_mechanisms.py",
     "residual_gate": "test_muse_spark.py",
+    "attention_residual": "test_kimi_k3.py",
     "rwkv7": "tests/oracle/test_mechanisms.py",
     "gated_linear_recurrence": "test_transformers.py",
     "hyena": "test_transformers.py: no public config of transformers builds it",

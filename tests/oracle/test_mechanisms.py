@@ -324,12 +324,6 @@ def test_rwkv7_has_the_published_parameters(published: int):
     assert found.kv_elements_per_token == 0
 
 
-def test_kimi_k3_is_refused_by_name():
-    with pytest.raises(SpecError, match="kimi_k3") as caught:
-        model_from_config({"model_type": "kimi_k3", "hidden_size": 7168}, "x", "test")
-    assert "gated" in caught.value.because
-
-
 def mistral_large4(seed: int) -> dict[str, Any]:
     of = Random(seed)
     count = of.randint(2, 6)

@@ -48,8 +48,12 @@ def check(model: ModelSpec, row: dict[str, str]) -> None:
         "state": number(row, "state_elements_per_sequence"),
         "towers": number(row, "vision_audio_params"),
     }
-    if row["model_type"] == "deepseek_v4":  # the table counts the tails of CSA layers, not what HCA layers gather
+    # the table counts the tails of CSA layers, not what HCA layers gather
+    if row["model_type"] in ("deepseek_v4", "deepseek_ref"):
         found.pop("state"), expected.pop("state")
+    if not row["total_params_text"]:  # no class of transformers has its parts: its cache alone was built (Kimi-K3)
+        for name in ("total", "active", "towers"):
+            found.pop(name), expected.pop(name)
     assert found == expected
     beyond = row["long_ctx_kv_elements_per_token"]
     if beyond:
@@ -63,12 +67,9 @@ def config_of(shared: Path, name: str) -> dict[str, object]:
 
 
 REFUSED = {
-    "moonshotai/Kimi-K3": "hidden_act situ",
-    "nvidia/DeepSeek-V4-Pro-NVFP4": "a mixed table of ModelOpt",
-    "sgl-project/DeepSeek-V4-Flash-FP8": "model_type deepseek_ref",
-}
+REFUSED: dict[str, str] = {}
 """Files of the table that the importer refuses, and for what: who teaches it one takes the line out."""
-NO_NAME = {*REFUSED, "XiaomiMiMo/MiMo-7B-Base", "deepseek-ai/DeepSeek-V4-Pro", "stepfun-ai/Step-3.7-Flash"}
+NO_NAME = {"XiaomiMiMo/MiMo-7B-Base", "stepfun-ai/Step-3.7-Flash"}
 CLASS_ALONE = {"stepfun-ai/Step-3.7-Flash"}
 """Rows of a class's defaults: its file has no tables, and transformers reads none of its fields."""
 WITHOUT_TOWER = {"nvidia/Gemma-4-31B-IT-NVFP4": {"vision_audio_params": "0"}}

@@ -159,7 +159,7 @@ def _described(
         raise SpecError(f"{name}: the config gives no valid model", because=problems) from None
     if said:
         stored, remarks = apply(read_scheme(said, name), model, nested=outer is not reader)
-        native_formats = Native.model_validate(stored | own)
+        native_formats = Native.model_validate(own | stored)
         model = model.model_copy(update={"native": native_formats, "notes": [*model.notes, *remarks]})
     return Imported(model=model, ignored=ignored)
 

@@ -27,7 +27,7 @@ from inferplan.models.huggingface.reader import (
 ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "swiglu": "silu", "gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu",
     "gelu_pytorch_tanh": "gelu", "gelu_python": "gelu", "gelu_10": "gelu", "quick_gelu": "gelu", "geglu": "gelu",
-    "relu": "relu", "relu2": "relu2", "relu_squared": "relu2", "xielu": "xielu",
+    "relu": "relu", "relu2": "relu2", "relu_squared": "relu2", "situ": "situ", "xielu": "xielu",
 }  # fmt: skip
 
 

@@ -30,29 +30,49 @@ def deepseek_v4(r: Reader, d: Dialect) -> dict[str, Any]:
     layers: list[Layer] = [{"mixer": mixers[kind], "ffn": experts, "extras": [hyper]} for kind in kinds]
     fields = model(r, d, layers) | {"hyper_streams": streams}
     modules = r.integer("num_nextn_predict_layers", default=0)
-    if modules:
-        # A whole layer (MTPBlock of DeepSeek's inference/model.py); released configs state the rate of the last: 0.
-        last = (r.get("compress_ratios") or [])[count : count + 1]
-        mixer = _v4_mixer(r, _OF_RATE[last[0]] if last else _SLIDING, rates)
-        fields["mtp"] = {"layers": [{"mixer": mixer, "ffn": experts, "extras": [hyper]}], "modules": modules}
+    # A whole layer (MTPBlock of DeepSeek's inference/model.py); released configs state the rate of the last: 0.
+    last = (r.get("compress_ratios") or [])[count : count + 1]
+    mixer = _v4_mixer(r, _OF_RATE[last[0]] if last else _SLIDING, rates)
+    fields |= _v4_module(r, count, modules, {"mixer": mixer, "ffn": experts, "extras": [hyper]})
+    return fields | _v4_experts(r)
+
+
+def _v4_expert_format(r: Reader) -> str | None:
+    """``expert_dtype``: what DeepSeek's release stores the experts in."""
     stored = r.get("expert_dtype") or (r.get("quantization_config") or {}).get("expert_dtype")
-    if stored is not None:
-        if stored not in ("fp4", "fp8"):
-            raise r.refuse(f"expert_dtype = {stored!r}", "only fp4 (MXFP4) and fp8 are known for this family")
-        fields["native"] = {"experts": "mxfp4"} if stored == "fp4" else {}
-    return fields
+    if stored not in (None, "fp4", "fp8"):
+        raise r.refuse(f"expert_dtype = {stored!r}", "only fp4 (MXFP4) and fp8 are known for this family")
+    return stored
+
+
+def _v4_experts(r: Reader) -> dict[str, Any]:
+    """Experts in MXFP4 where the config says so, unless its table has a format of its own for them (NVIDIA's)."""
+    table = r.get("quantization_config") or {}
+    if _v4_expert_format(r) != "fp4" or table.get("quant_algo"):
+        return {}
+    if table:
+        r.config["quantization_config"] = table | {"expert_dtype": "fp4"}
+    return {"native": {"experts": "mxfp4"}}
+
+
+def _v4_module(r: Reader, count: int, modules: int, layer: Layer) -> dict[str, Any]:
+    """The prediction module; where the config describes a DSpark draft the released files hold that in its place."""
+    if r.optional("dspark_block_size") is None:
+        kept = {"experts": "mxfp4"} if _v4_expert_format(r) == "fp4" else {}  # NVIDIA's tables leave out mtp.*
+        return {"mtp": {"layers": [layer], "modules": modules, "each_stream": True, **kept}} if modules else {}
+    r.skip("dspark_noise_token_id", "dspark_markov_rank")
+    named = len(r.need("dspark_target_layer_ids"))
+    return {"notes": [f"its files hold a DSpark draft of {named} layers in place of a prediction module: not counted"]}
 
 
 def _v4_kinds(r: Reader, count: int) -> list[str]:
-    """What each layer attends to, by its name or by its rate; a last entry more is the prediction module's."""
+    """What each layer attends to, by its name or by its rate; last entries more are those of what drafts."""
     named, rates = r.items("layer_types", count), r.get("compress_ratios")
     if named is None and rates is None:
         raise r.refuse("layer_types", "it is absent, and compress_ratios too")
     if named is None:
-        if not isinstance(rates, list) or len(rates) not in (
-            count,
-            count + r.integer("num_nextn_predict_layers", default=0),
-        ):
+        further = r.integer("num_nextn_predict_layers", default=0), len(r.get("dspark_target_layer_ids") or [])
+        if not isinstance(rates, list) or len(rates) - count not in (0, *further):
             raise r.refuse("compress_ratios", f"it is no list with an entry for each of {count} layers")
         if unknown := [rate for rate in rates if rate not in _OF_RATE]:
             raise r.refuse(f"compress_ratios entry {unknown[0]!r}", "only 0, 4 and 128 are known")

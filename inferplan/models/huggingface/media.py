@@ -314,6 +314,7 @@ _RULES: dict[tuple[str, str], Callable[[Table, Table, Table, Table], Table]] = {
     ("vision", "aya_vision"): _internvl,
     ("vision", "moonvit"): _moonvit,
     ("vision", "kimi_k25"): _moonvit,
+    ("vision", "kimi_k3"): _moonvit,
     ("vision", "mistral3"): _pixtral,
     ("vision", "pixtral"): _pixtral,
     ("audio", "qwen2_audio"): _qwen2_audio,

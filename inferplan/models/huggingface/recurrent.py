@@ -350,7 +350,10 @@ def zamba2(r: Reader, d: Dialect) -> dict[str, Any]:
 
 
 def kimi_linear(r: Reader, d: Dialect) -> dict[str, Any]:
-    """Kimi Linear: Kimi delta attention, with latent attention in the layers of ``full_attn_layers``."""
+    """Kimi Linear: Kimi delta attention, with latent attention in the layers of ``full_attn_layers``.
+
+    Kimi-K3 beside it: gates of full rank, experts of a narrower width, attention residuals.
+    """
     r.only("tie_word_embeddings", False)
     count = r.integer(*LAYERS)
     table = r.table("linear_attn_config") or r
@@ -364,14 +367,39 @@ def kimi_linear(r: Reader, d: Dialect) -> dict[str, Any]:
     if kinds is None:
         places = table.need("full_attn_layers")  # counted from 1
         kinds = ["full_attention" if index + 1 in places else "linear_attention" for index in range(count)]
-    own = mla(r, d)
-    r.skip("kda_layers", "num_expert_group", "moe_renormalize", "moe_router_activation_func", "mla_use_nope")
+    if table.flag("use_full_rank_gate", False):
+        state["full_output_gate"] = True
+    own = mla(r, d) | ({"gate": "channel"} if r.flag("mla_use_output_gate", False) else {})
+    if r.flag("mla_use_nope", False):
+        own["rotary"] = False
+    r.skip("kda_layers", "num_expert_group", "moe_renormalize", "moe_router_activation_func")
     r.skip("use_grouped_topk", "moe_router_use_sigmoid")
+    r.skip("activation_situ_beta", "activation_situ_linear_beta")
     r.only("num_nextn_predict_layers", 0)
-    sparse = first_dense(r, d, count)
+    narrow = r.optional("routed_expert_hidden_size")
+    latent = {} if narrow is None else {"latent": narrow, "latent_sum_norm": r.flag("latent_moe_use_norm", False)}
+    sparse = [experts and experts | latent for experts in first_dense(r, d, count)]
     dense = mlp(r, d) if None in sparse else None
     layers: list[Layer] = [
-        {"mixer": own if kind == "full_attention" else state, "ffn": experts or dense}
-        for kind, experts in zip(kinds, sparse, strict=True)
+        {"mixer": own if kind == "full_attention" else state, "ffn": experts or dense, **residual}
+        for kind, experts, residual in zip(kinds, sparse, _residuals(r, count), strict=True)
     ]
     return model(r, d, layers)
+
+
+def _residuals(r: Reader, count: int) -> list[Layer]:
+    """The attention residual of each layer: every ``attn_res_block_size`` of them, from the first on, are a block."""
+    size = r.optional("attn_res_block_size")
+    if size is None:
+        return [{}] * count
+    if size < 1:
+        raise r.refuse(f"attn_res_block_size = {size}", "it must be at least 1")
+    return [
+        {
+            "extras": [
+                {"kind": "attention_residual", "blocks": index // size + 1}
+                | ({"finishes": True} if index % size == 0 else {})
+            ]
+        }
+        for index in range(count)
+    ]

@@ -24,7 +24,7 @@ from inferplan.work.step import Segment
 
 Role = Literal["weights", "experts", "embedding", "head", "base"]
 Shard = Literal["none", "tp", "dense", "experts"]
-Activation = Literal["silu", "gelu", "relu", "relu2", "swiglu_limited", "xielu"]
+Activation = Literal["silu", "gelu", "relu", "relu2", "swiglu_limited", "situ", "xielu"]
 
 
 _TENSORS = {
@@ -366,6 +366,11 @@ class LayerSpec(Spec):
     def adds(self) -> bool:
         """The same of one such part."""
         return self.residual
+
+    @property
+    def residuals_kept(self) -> int:
+        """Residuals of the model width that it leaves for the layers after it, beside the stream."""
+        return 0
 
     def dump(self) -> dict[str, object]:
         """The mapping a YAML would hold: the kind and every field that is not its default."""

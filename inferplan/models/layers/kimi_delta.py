@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
 from inferplan.models.layers.gated_delta_net import delta_flops
@@ -29,7 +29,15 @@ class KimiDeltaLayer(Mixer):
     """Tokens that the prefill algorithm multiplies at once."""
     full_gates: bool = False
     """Decay and output gate come from a full matrix each, not from two of rank ``head_dim`` (Ling 3)."""
+    full_output_gate: bool = False
+    """The output gate alone does (Kimi-K3)."""
     state_bits: int | None = 32
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.full_gates and self.full_output_gate:
+            raise ValueError("full_gates holds for the output gate too")
+        return self
 
     @property
     def inner(self) -> int:
@@ -41,6 +49,10 @@ class KimiDeltaLayer(Mixer):
         yield Weight(name="conv", shape=(3 * inner, self.taps), role="base", shard="tp", units=heads)
         if self.full_gates:
             yield Weight(name="gates", shape=(2 * inner, d_model), shard="tp", units=heads)
+        elif self.full_output_gate:
+            yield Weight(name="decay.a", shape=(self.head_dim, d_model))
+            yield Weight(name="decay.b", shape=(inner, self.head_dim), shard="tp", units=heads)
+            yield Weight(name="output_gate", shape=(inner, d_model), shard="tp", units=heads)
         else:
             yield Weight(name="gates_a", shape=(2 * self.head_dim, d_model))
             yield Weight(name="gates_b", shape=(2 * inner, self.head_dim), shard="tp", units=heads)
@@ -73,9 +85,11 @@ class KimiDeltaLayer(Mixer):
         yield from context.linear("kda.in_b", context.d_model, heads)
         if self.full_gates:
             yield from context.linear("kda.gates", context.d_model, 2 * inner)
-        for gate in () if self.full_gates else ("decay", "output"):
-            yield from context.linear(f"kda.{gate}_a", context.d_model, width)
-            yield from context.linear(f"kda.{gate}_b", width, inner)
+        if self.full_output_gate:
+            yield from context.linear("kda.output_gate", context.d_model, inner)
+        for gate in () if self.full_gates else ("decay.",) if self.full_output_gate else ("decay_", "output_"):
+            yield from context.linear(f"kda.{gate}a", context.d_model, width)
+            yield from context.linear(f"kda.{gate}b", width, inner)
         yield from context.convolve("kda.conv", 3 * inner, self.taps)
         yield context.normalise("kda.qk_norm", width, rows=tokens * 2 * heads, style="plain")
         for segment in context.segments:

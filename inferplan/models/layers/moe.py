@@ -54,13 +54,15 @@ class MoeLayer(FeedForward):
     """Experts work in this width, with a projection into it and out of it (Nemotron 3 latent experts)."""
     latent_norms: bool = False
     """RMS norms of that width: of what goes into the experts, and of what comes out of each (Muse Spark)."""
+    latent_sum_norm: bool = False
+    """One RMS norm of that width, of the sum of the experts (Kimi-K3): ranks add their shares up ahead of it."""
 
     skew: float | None = Field(default=None, ge=0.0, le=3.0)
     """Measured standard deviation of the logarithm of its experts' popularity; its source stands beside it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.latent_norms and self.latent is None:
+        if (self.latent_norms or self.latent_sum_norm) and self.latent is None:
             raise ValueError("latent_norms are norms of the width that experts work in: latent is missing")
         if self.top_k > self.choices:
             raise ValueError(f"top_k {self.top_k} is more than the {self.choices} experts")
@@ -90,6 +92,8 @@ class MoeLayer(FeedForward):
             yield Weight(name="latent.out", shape=(d_model, self.latent))
             if self.latent_norms:
                 yield Weight(name="latent.norms", shape=(2, self.latent), role="base")
+            if self.latent_sum_norm:
+                yield Weight(name="latent.norm", shape=(self.latent,), role="base")
         for name in ("gate", "up") if self.gated else ("up",):
             yield self._expert(f"expert.{name}", (self.experts, self.d_ff, width), share)
         yield self._expert("expert.down", (self.experts, width, self.d_ff), share)
@@ -146,9 +150,14 @@ class MoeLayer(FeedForward):
         yield from exchange(context, self, "dispatch", width)
         yield from self._routed(context, width)
         yield from exchange(context, self, "combine", width)
+        if self.latent_sum_norm:
+            # routed and shared sums travel together, each in its own width (SGLang kimi_k3.py, the fused front)
+            yield from context.all_reduce("ffn.all_reduce", width + (d_model if self.shared_d_ff else 0))
+            yield context.normalise("ffn.latent_norm", width, style="rms")
         if self.latent:
             yield from context.linear("ffn.latent_out", self.latent, d_model)
-        yield from context.all_reduce("ffn.all_reduce", d_model)
+        if not self.latent_sum_norm:
+            yield from context.all_reduce("ffn.all_reduce", d_model)
 
     def _route(self, context: LayerContext) -> Iterator[Op]:
         wide = self.router_width

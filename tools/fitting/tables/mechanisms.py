@@ -1,7 +1,7 @@
 """Modules of DeepSeek-V4, MiniMax-M3 and Kimi-K3 as engines ran them: rows of the tables as the operators of a layer.
 
 Layers are those of one rank. DeepSeek-V4-Flash has the shapes of transformers' default config; the rows of V4-Pro are
-left out, whose query rank and number of chosen entries are in no file at hand, and so are TensorRT-LLM's of MiniMax-M3
+left out, whose config was not at hand when the comparison was made, and so are TensorRT-LLM's of MiniMax-M3
 on devices for which it has no kernel (``default``: up to 46 s a module).
 """
 

@@ -46,7 +46,6 @@ ALIASES: dict[str, str] = {
 
 UNKNOWN: dict[str, str] = {
     **decoders.UNKNOWN,
-    **mechanisms.UNKNOWN,
     **encoder_decoders.UNKNOWN,
     **gated_decoders.UNKNOWN,
     **gpt_dialects.UNKNOWN,

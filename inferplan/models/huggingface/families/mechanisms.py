@@ -13,14 +13,9 @@ FAMILIES: dict[str, Dialect] = {
 }
 
 ALIASES = {
+    "deepseek_ref": "deepseek_v4",
     "minimax_m3": "minimax_m3_vl_text",
     "mistral_large4": "mistral_large4_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
 }
 """Other names of a row."""
-
-UNKNOWN = {
-    "kimi_k3": "its latent attention is gated and its experts work in a narrower width: the shapes of the gate and of "
-    "the projections around the experts are in no file at hand",
-}
-"""Families that are known and not covered, and what they need."""

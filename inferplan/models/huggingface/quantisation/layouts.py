@@ -68,6 +68,7 @@ _DELTA |= _leaves("linear_attn", **{"in.ba": "in_proj_b in_proj_a"})
 _NEXT = _DELTA | _leaves("linear_attn", **{"in.qk": "in_proj_qkvz", "in.vz": "in_proj_qkvz", "in.ba": "in_proj_ba"})
 _KDA = _leaves("self_attn", qkv="q_proj k_proj v_proj", gates_a="f_a_proj g_a_proj", gates_b="f_b_proj g_b_proj")
 _KDA |= {"b": ("self_attn.b_proj",), "kimi_delta:out": ("self_attn.o_proj",)}
+_KDA |= _leaves("self_attn", **{"decay.a": "f_a_proj", "decay.b": "f_b_proj", "output_gate": "g_proj"})
 _LIGHTNING = _leaves("self_attn", qkv="qkv_proj", out="out_proj")
 _LIGHTNING |= {"lightning_attention:gate": ("self_attn.output_gate",)}
 _PER_LAYER = {
@@ -248,6 +249,7 @@ def _hybrids() -> dict[str, Layout]:
     mixer |= {"latent.in": ("mixer.fc1_latent_proj",), "latent.out": ("mixer.fc2_latent_proj",)}
     mamba = _state_space("mamba")
     kimi = _QKVO | _MLP | _LATENT | _KDA | _MIXTRAL | _gated("block_sparse_moe.shared_experts", "shared.")
+    kimi |= {"mla:gate": ("self_attn.g_proj",), "latent.in": (), "latent.out": ()}  # K3's files leave these two wide
     time = _leaves("attention", key="key", value="value", receptance="receptance", output="output")
     channel = {f"rwkv_channel_mix:{name}": (f"feed_forward.{name}",) for name in ("key", "receptance", "value")}
     block = _leaves("temporal_block", q="q_proj", k="k_proj", v="v_proj", o="o_proj", out="linear_out")

@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any
 
 from inferplan.models.huggingface.quantisation.compressed import cache, compressed
-from inferplan.models.huggingface.quantisation.rules import Module, by_path, by_substring, by_wildcard
-from inferplan.models.huggingface.quantisation.scheme import Scheme, finish, is_head, names, refuse, tables
+from inferplan.models.huggingface.quantisation.floats import fp8
+from inferplan.models.huggingface.quantisation.rules import Module, Rule, by_path, by_substring, by_wildcard
+from inferplan.models.huggingface.quantisation.scheme import Decision, Scheme, finish, is_head, names, refuse, tables
 from inferplan.models.huggingface.reader import Reader
 
 ALGORITHMS: dict[str, tuple[str, str | None]] = {
@@ -52,12 +53,15 @@ def modelopt(table: Reader) -> Scheme:
     excluded = names(table, "exclude_modules", "ignore", "ignored_layers", "modules_to_not_convert")
     layers = tables(table, "quantized_layers")
     size = table.get("group_size")
+    before = _blocks(table)
     finish(table, *_UNIMPORTANT, "config_groups")  # the groups repeat what the algorithm says
     if algorithm is None:
         return Scheme(stored=lambda module: None, kv=kv)
     skipped, literal = by_wildcard(excluded), by_substring(p for p in excluded if "*" not in p)
     if str(algorithm).upper() == "MIXED_PRECISION":
-        return _mixed(table, layers, skipped, kv)
+        return _mixed(table, layers, (skipped, before), kv)
+    if before is not None:
+        raise refuse(table, "weight_block_size", "beside one algorithm for all layers")
     default, activations = _algorithm(table, algorithm, size)
 
     def stored(module: Module) -> str | None:
@@ -71,8 +75,26 @@ def modelopt(table: Reader) -> Scheme:
     return Scheme(stored=stored, elsewhere=loaded, loaders=("ModelOpt", "vLLM"), activations=activations, kv=kv)
 
 
-def _mixed(table: Reader, layers: dict[str, Reader], skipped: Any, kv: str | None) -> Scheme:
-    """Each named layer has its own algorithm; what nobody names stays wide."""
+_BLOCKS = ("weight_block_size", "fmt", "activation_scheme", "scale_fmt")
+
+
+def _blocks(table: Reader) -> Decision | None:
+    """What layers are stored in that no list names, where the table also says how the checkpoint was before it: fp8 by
+    blocks (``nvidia/DeepSeek-V4-Pro-NVFP4``, whose experts alone are NVFP4)."""
+    table.skip(*_BLOCKS)
+    if table.get("weight_block_size") is None:
+        return None
+    table.only("moe_quant_algo", "NVFP4")
+    own = {name: table.config[name] for name in _BLOCKS if name in table.config}
+    return fp8(Reader({"quant_method": "fp8", **own}, table.name, table.prefix)).stored
+
+
+def _mixed(table: Reader, layers: dict[str, Reader], rules: tuple[Rule, Decision | None], kv: str | None) -> Scheme:
+    """Each named layer has its own algorithm; what nobody names stays wide, or as it was before.
+
+    rules: which layers are excluded, and what they were stored in before.
+    """
+    skipped, before = rules
     if not layers:
         raise refuse(table, "quant_algo = 'MIXED_PRECISION'", "quantized_layers is absent")
     found: dict[str, tuple[str, str | None]] = {}
@@ -81,12 +103,14 @@ def _mixed(table: Reader, layers: dict[str, Reader], skipped: Any, kv: str | Non
         finish(inner, *_UNIMPORTANT)
     named = by_path(found)
     common = Counter(activations for _, activations in found.values()).most_common(1)[0][0]
-    several = len({activations for _, activations in found.values()}) > 1
+    several = len({activations for _, activations in found.values()}) > 1 or before is not None
     notes = ["inputs of quantised layers are in several formats; the most common is priced"] if several else []
 
     def stored(module: Module) -> str | None:
         entry = named(module) if skipped(module) is None else None
-        return found[entry][0] if entry is not None else None
+        if entry is not None:
+            return found[entry][0]
+        return before(module) if before is not None else None
 
     return Scheme(stored=stored, activations=common, kv=kv, notes=notes)
 

@@ -30,10 +30,12 @@ def encoder(width: int, layers: int, heads: int, d_ff: int, tensors: dict[str, l
 
 
 def moonvit(r: Reader, d_model: int) -> dict[str, Any]:
-    """Kimi's MoonViT and its patch merger."""
+    """Kimi's MoonViT and its patch merger; K3's second one has no biases (vLLM and SGLang ``kimi_k3_vl.py``)."""
     width, patch = r.integer("vt_hidden_size"), r.integer("patch_size")
     merge = r.need("merge_kernel_size")
     joined = width * merge[0] * merge[1]
+    if r.get("mm_projector_type") == "patchmergerv2":
+        return _moonvit3d(r, d_model, joined)
     tensors = {
         "patch": [width, 3, patch, patch],
         "patch.bias": [width],
@@ -47,3 +49,24 @@ def moonvit(r: Reader, d_model: int) -> dict[str, Any]:
     }
     heads = r.integer("vt_num_attention_heads")
     return encoder(width, r.integer("vt_num_hidden_layers"), heads, r.integer("vt_intermediate_size"), tensors)
+
+
+def _moonvit3d(r: Reader, d_model: int, joined: int) -> dict[str, Any]:
+    """K3's: RMS norms, heads of a width of their own, two matrices and a norm behind them."""
+    for name in ("attn_bias", "linear_bias", "patch_embed_proj_bias"):
+        r.only(name, False)
+    r.only("norm_type", "rmsnorm")
+    width, patch, heads = r.integer("vt_hidden_size"), r.integer("patch_size"), r.integer("vt_num_attention_heads")
+    tensors = {
+        "patch": [width, 3, patch, patch],
+        "positions": [r.integer("init_pos_emb_height"), r.integer("init_pos_emb_width"), width],
+        "norm": [width],
+        "projector.in": [joined, joined],
+        "projector.out": [d_model, joined],
+        "projector.norm": [d_model],
+    }
+    found = encoder(width, r.integer("vt_num_hidden_layers"), heads, r.integer("vt_intermediate_size"), tensors)
+    (layers,) = found["layers"]
+    layers["mixer"] |= {"head_dim": r.integer("qkv_hidden_size") // heads, "qkv_bias": False, "out_bias": False}
+    layers["ffn"]["bias"] = False
+    return found | {"norm": "rms"}
