@@ -66,7 +66,6 @@ def config_of(shared: Path, name: str) -> dict[str, object]:
     return json.loads(next(path for path in found if path.is_file()).read_text(encoding="utf-8"))
 
 
-REFUSED = {
 REFUSED: dict[str, str] = {}
 """Files of the table that the importer refuses, and for what: who teaches it one takes the line out."""
 NO_NAME = {"XiaomiMiMo/MiMo-7B-Base", "stepfun-ai/Step-3.7-Flash"}
