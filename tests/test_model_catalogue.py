@@ -69,11 +69,12 @@ STATED = {
     "minimax-m3": ("3 full; 57 blocks", 1048576, 68736, 68736),
     "deepseek-v4-flash": ("2 window; 21 one in 4; 20 one in 128", 1048576, 25456, 3440),
     "mimo-v2-flash": ("9 full; 39 window", 262144, 111360, 11520),
+    "kimi-k3": ("69 linear; 24 latent", 1048576, 13824, 13824),
     "hy3-preview": ("80 full", 262144, 163840, 163840),
 }
 """By hand from what their configs are printed with: layers x 2 x heads x width, of latent attention layers x (latent +
 rotary); MiniMax-M3 60 layers of 2 x 4 x 128 and 57 index keys of 128; DeepSeek-V4-Flash 43 windows of 512, 21 x (512 +
-128) / 4 and 20 x 512 / 128; MiMo 9 x 4 x 320 and 39 x 8 x 320."""
+128) / 4 and 20 x 512 / 128; MiMo 9 x 4 x 320 and 39 x 8 x 320; Kimi-K3 24 x 576."""
 KINDS = {
     "mla": "latent",
     "block_sparse_attention": "blocks",

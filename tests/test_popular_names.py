@@ -66,5 +66,5 @@ def test_fine_tunes_and_quantised_siblings_have_the_shape_that_they_share(name: 
 
 
 def test_a_quantised_sibling_without_its_owner_is_found() -> None:
-    named, whole = load_model("DeepSeek-V4-Flash-NVFP4"), load_model("deepseek-v4-flash")
+    named, whole = load_model("GLM-5.2-NVFP4"), load_model("glm-5.2")
     assert named.sequence == whole.sequence and named.made_from.trust == "name"
