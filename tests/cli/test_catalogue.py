@@ -182,11 +182,17 @@ def found(run: Run, *conditions: str) -> set[str]:
 
 def test_models_are_filtered(run: Run) -> None:
     """Published sizes: gpt-oss-20b has 3.6 billion active parameters without its tables, gpt-oss-120b 5.1."""
-    assert found(run, "gpt-oss") == {"gpt-oss-20b", "gpt-oss-120b"}
-    assert found(run, "gpt-oss", "active<5B") == {"gpt-oss-20b"}
-    assert found(run, "gpt-oss", "parameters>=100B", "licence=Apache-2.0") == {"gpt-oss-120b"}
-    assert found(run, "family=llama", "context>=128k", "parameters <= 8.1B", "licence=llama3.1") == {"llama-3.1-8b"}
+    small, large = {"gpt-oss-20b", "gpt-oss-safeguard-20b"}, {"gpt-oss-120b", "gpt-oss-safeguard-120b"}
+    assert found(run, "gpt-oss") == small | large
+    assert found(run, "gpt-oss", "active<5B") == small
+    assert found(run, "gpt-oss", "parameters>=100B", "licence=Apache-2.0") == large
+    assert found(run, "family=llama", "context>=128k", "parameters <= 8.1B", "licence=llama3.1") == {
+        "hermes-3-llama-3.1-8b",
+        "llama-3.1-8b",
+        "llama-guard-3-8b",
+    }
     assert found(run, "kind=experts", "deepseek", "context=163840", "licence=deepseek") == {
+        "deepseek-coder-v2-lite",
         "deepseek-v2-lite",
         "deepseek-v2",
         "deepseek-v3",
