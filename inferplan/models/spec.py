@@ -734,9 +734,14 @@ def _growth(caches: list[tuple[Cache, int]]) -> float:
     return int(elements) if elements == int(elements) else elements
 
 
+ASSUMED = "assumed: "
+"""How a note begins of sizes that nobody stated."""
+
+
 def uncounted_notes(model: ModelSpec) -> list[str]:
-    """Those of a model's notes that say what none of its figures counts, or that nobody has described it."""
-    return [note for note in model.notes if "not counted" in note or note.startswith(("traced", "stored as its name"))]
+    """Those of a model's notes for every screen: what no figure counts, what is assumed, that nobody described it."""
+    said = ("traced", "stored as its name", ASSUMED)
+    return [note for note in model.notes if "not counted" in note or note.startswith(said)]
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:

@@ -35,7 +35,7 @@ from inferplan.models.huggingface.towers import (
     text_defaults,
     towers,
 )
-from inferplan.models.spec import ModelSpec, Native
+from inferplan.models.spec import ASSUMED, ModelSpec, Native
 
 __all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
 
@@ -131,7 +131,7 @@ def _described(
                 "tied": tied,
                 "notes": [
                     *_unserved(config),
-                    *reader.taken(),
+                    *(f"{ASSUMED}{note}" for note in reader.taken()),
                     *filled,
                     *stretched,
                     *contradiction,
