@@ -79,6 +79,7 @@ KINDS = {
     "mla": "latent",
     "block_sparse_attention": "blocks",
     "gated_delta_net": "linear",
+    "kimi_delta": "linear",
     "lightning_attention": "linear",
     "mamba2": "mamba",
     "short_conv": "conv",

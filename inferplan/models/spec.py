@@ -775,9 +775,13 @@ def _growth(caches: list[tuple[Cache, int]]) -> float:
     return int(elements) if elements == int(elements) else elements
 
 
+ASSUMED = "assumed: "
+"""How a note begins of sizes that nobody stated."""
+
+
 def uncounted_notes(model: ModelSpec) -> list[str]:
-    """Those of a model's notes that say what none of its figures counts, or what its trace does not know."""
-    return [note for note in model.notes if "not counted" in note or note.startswith("traced")]
+    """Those of a model's notes for every screen: what no figure counts, what is assumed, what its trace does not know."""
+    return [note for note in model.notes if "not counted" in note or note.startswith(("traced", ASSUMED))]
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:

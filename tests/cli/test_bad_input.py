@@ -262,7 +262,7 @@ def test_no_command_is_help_on_stderr(run: Run) -> None:
     assert ran.err.startswith("Usage: inferplan")
 
 
-@for_each("text", ["{bad", "[]", "{}", '{"model_type": "no-such-thing"}', '{"model_type": "llama"}'])
+@for_each("text", ["{bad", "[]", "{}", '{"model_type": "no-such-thing"}', '{"model_type": "internlm2"}'])
 def test_configs_that_are_none(run: Run, tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text, encoding="utf-8")

@@ -16,6 +16,7 @@ from inferplan.catalog import files as catalog
 from inferplan.errors import InferplanError, SpecError
 from inferplan.models.huggingface import import_config
 from inferplan.models.huggingface.inert import INERT
+from inferplan.models.huggingface.quantisation import LAYOUTS, checkpoint_shapes
 from inferplan.models.spec import ModelSpec
 from tests.cases import for_each
 from tests.oracle.test_model_oracle import REFUSED, rows
@@ -276,3 +277,19 @@ def test_an_inert_field_has_a_reason_and_a_new_one_is_refused() -> None:
     assert import_config(config, "allam", "test").model.parameters["total"] == 6_738_415_616
     with pytest.raises(SpecError, match="mlp_intermediate_size"):  # inert for MiniMax-M2 alone
         import_config(config | {"mlp_intermediate_size": 8192}, "allam", "test")
+
+
+def test_modules_have_the_names_of_the_released_tensors() -> None:
+    """EXAONE's of vLLM's models/exaone.py; MiMo-V2.5-Pro's as the report of its tensors lists them."""
+    exaone = import_config(SIZES["LGAI-EXAONE/EXAONE-3.5-7.8B-Instruct"]["config"], "exaone", "test").model
+    shapes = checkpoint_shapes(exaone, LAYOUTS[exaone.family])
+    assert shapes["transformer.h.31.attn.attention.k_proj.weight"] == (1024, 4096)
+    assert shapes["transformer.h.0.mlp.c_fc_0.weight"] == shapes["transformer.h.0.mlp.c_fc_1.weight"] == (14336, 4096)
+    assert shapes["transformer.h.0.mlp.c_proj.weight"] == (4096, 14336)
+    config = SIZES["XiaomiMiMo/MiMo-V2.5-Pro"]["config"]
+    mimo = import_config(config, "mimo", "test").model
+    shapes = checkpoint_shapes(mimo, LAYOUTS[mimo.family])
+    assert shapes["model.layers.1.self_attn.qkv_proj.weight"] == (27136, 6144)
+    assert shapes["model.layers.1.mlp.experts.383.down_proj.weight"] == (6144, 2048)
+    apart = import_config(config | {"attention_projection_layout": "split"}, "mimo", "test").model
+    assert "model.layers.1.self_attn.q_proj.weight" in checkpoint_shapes(apart, LAYOUTS[apart.family])

@@ -38,7 +38,7 @@ from inferplan.models.huggingface.towers import (
     towers,
 )
 from inferplan.models.provenance import MadeFrom
-from inferplan.models.spec import ModelSpec, Native
+from inferplan.models.spec import ASSUMED, ModelSpec, Native
 
 __all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
 
@@ -139,7 +139,7 @@ def _described(
                 "tied": tied,
                 "notes": [
                     *_unserved(config),
-                    *reader.taken(),
+                    *(f"{ASSUMED}{note}" for note in reader.taken()),
                     *filled,
                     *stretched,
                     *contradiction,
