@@ -33,7 +33,7 @@ def deepseek_v4(r: Reader, d: Dialect) -> dict[str, Any]:
     # A whole layer (MTPBlock of DeepSeek's inference/model.py); released configs state the rate of the last: 0.
     last = (r.get("compress_ratios") or [])[count : count + 1]
     mixer = _v4_mixer(r, _OF_RATE[last[0]] if last else _SLIDING, rates)
-    fields |= _v4_module(r, count, modules, {"mixer": mixer, "ffn": experts, "extras": [hyper]})
+    fields |= _v4_module(r, modules, {"mixer": mixer, "ffn": experts, "extras": [hyper]})
     return fields | _v4_experts(r)
 
 
@@ -55,7 +55,7 @@ def _v4_experts(r: Reader) -> dict[str, Any]:
     return {"native": {"experts": "mxfp4"}}
 
 
-def _v4_module(r: Reader, count: int, modules: int, layer: Layer) -> dict[str, Any]:
+def _v4_module(r: Reader, modules: int, layer: Layer) -> dict[str, Any]:
     """The prediction module; where the config describes a DSpark draft the released files hold that in its place."""
     if r.optional("dspark_block_size") is None:
         kept = {"experts": "mxfp4"} if _v4_expert_format(r) == "fp4" else {}  # NVIDIA's tables leave out mtp.*
