@@ -780,7 +780,7 @@ ASSUMED = "assumed: "
 
 
 def uncounted_notes(model: ModelSpec) -> list[str]:
-    """Those of a model's notes for every screen: what no figure counts, what is assumed, what its trace does not know."""
+    """Those of a model's notes for every screen: what no figure counts, what is assumed, what a trace leaves open."""
     return [note for note in model.notes if "not counted" in note or note.startswith(("traced", ASSUMED))]
 
 
