@@ -21,8 +21,6 @@ _AUTO = (
     "MODEL_MAPPING",
 )
 """The Auto classes, in the order in which a config without ``architectures`` is tried."""
-ATTENTION = "inferplan"
-"""The name of the attention, and of the masks, that the recorder puts in place of kernels."""
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Path]:
@@ -98,6 +96,8 @@ def build(config: Any, model_class: Any, file: Path) -> Any:
     """The model in bfloat16 on the meta device, ready to be recorded. Raises ``SpecError`` where it cannot be built."""
     import torch
     from transformers import PretrainedConfig
+
+    from inferplan.models.tracing.record import ATTENTION
 
     try:
         with _quiet(), torch.device("meta"):
