@@ -12,8 +12,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from inferplan.errors import SpecError
-from inferplan.models.checkpoint import CONFIGS, fetch_configs, named_by, read_folder, read_json, require_model
+from inferplan.errors import SpecError, UnknownFamilyError
+from inferplan.models.checkpoint import (
+    ADAPTER,
+    CONFIGS,
+    Checkpoint,
+    fetch_configs,
+    named_by,
+    read_folder,
+    read_json,
+    require_model,
+)
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.families.absent import absent
@@ -193,14 +202,15 @@ def _family(outer: Reader, reader: Reader) -> str:
             kind = ALIASES.get(kind, kind)
             if kind in FAMILIES:
                 return kind
-            raise SpecError(
+            raise UnknownFamilyError(
                 f"{reader.name}: the model_type {kind!r} is not understood",
                 because=UNKNOWN.get(kind, "counts of a family that is not known would be guesses"),
                 hint="write the model as a YAML (docs/models.md), or let transformers build it: "
                 "inferplan import --trace",
             )
-    outer.need("model_type")
-    raise AssertionError
+    raise UnknownFamilyError(
+        f"{reader.name}: the config has no {outer.prefix}model_type", because="the counts depend on it"
+    )
 
 
 def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]]:
@@ -275,17 +285,34 @@ def import_path(path: Path) -> Imported:
         if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
             raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
         return import_config(config, named_by(path), str(path))
-    require_model(path)
+    stored = read_folder(path)
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
+    if stored is not None and not main.is_file() and not (path / ADAPTER).is_file():
+        return Imported(model=_told(path, stored, {}, f"the folder has no {CONFIGS[0]}"), ignored=[])
+    require_model(path)
     quantization = read_json(beside) if beside.is_file() else None
     media = path / CONFIGS[2]
     preprocessor = read_json(media) if media.is_file() else None
-    found = import_config(read_json(main), named_by(path), str(main), quantization, preprocessor)
-    stored = read_folder(path)
+    fields = read_json(main)
+    try:
+        found = import_config(fields, named_by(path), str(main), quantization, preprocessor)
+    except UnknownFamilyError as unknown:
+        if stored is None:
+            raise
+        return Imported(model=_told(path, stored, fields, unknown.what), ignored=[])
     if stored is None:
         return found
     notes = [*found.model.notes, *compare(found.model, stored)]
     return Imported(model=found.model.model_copy(update={"notes": notes}), ignored=found.ignored)
+
+
+def _told(path: Path, stored: Checkpoint, fields: dict[str, Any], why: str) -> ModelSpec:
+    """The model of tensors whose config nobody understands. why: the reason."""
+    from inferplan.models.from_tensors import Config, model_of_tensors
+
+    name, kind = named_by(path), fields.get("model_type")
+    said = {"name": name, "source": str(path), "family": kind if isinstance(kind, str) else ""}
+    return model_of_tensors(stored, Config(fields, name), said, why)
 
 
 def import_hub(hub_id: str) -> Imported:
