@@ -15,6 +15,8 @@ _KEPT = re.compile(
     r"|recurrent|recurrence|ssm|mamba|linear|lightning|layer_types?|block_types?|types|pattern|memory)([_.].*)?"
 )
 """Fields that could change what a layer keeps, whatever they mean in their family."""
+_FEED_FORWARD = re.compile(r"(mlp|moe|ffn|dense|expert|prefix_dense)\w*|first_k_dense_replace|decoder_sparse_step")
+"""Fields of feed-forwards, which keep nothing."""
 _LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "qk_head_dim")
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -57,13 +59,13 @@ class Config:
         found = Said(
             width=width,
             heads=reader.optional(*HEADS),
-            head_dim=reader.optional(*HEAD_DIM),
+            head_dim=reader.optional(HEAD_DIM[0]),
             top_k=reader.optional(*TOP_K),
             windows=windows,
         )
         for names in (KV_HEADS, _LATENT, ("vocab_size", "num_experts", "num_local_experts", "n_routed_experts")):
             reader.read.update(names)
-        odd = [name for name in reader.unread() if _KEPT.fullmatch(name)]
+        odd = [name for name in reader.unread() if _KEPT.fullmatch(name) and not _FEED_FORWARD.fullmatch(name)]
         said = [str(name) for name in self.outer.get("architectures") or []]
         if said and not any(_GENERATES.fullmatch(name) for name in said):
             unkept = f"nothing says that it generates: its architectures are {', '.join(said)}"

@@ -10,8 +10,11 @@ from inferplan.models.header_bytes import Tensor
 from inferplan.models.layers.base import Role
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedOperator, TracedTensor, operators_width
 
-_SIBLINGS = (("query", "key", "value"), ("in",))
+_SIBLINGS = (("query", "key", "value"), ("in",), ("experts_in",))
 """What reads the same rows and is multiplied at once, as engines do with q, k and v, and with gate and up."""
+
+_HEAD_NORMS = ("self_attn.q_norm", "attn.q_norm", "attention.q_norm", "attn_q_norm")
+"""Norms of queries, as wide as one head or as all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +122,8 @@ class Told:
         if self._of("latent") or not self._of("out"):
             return None
         inner, kept = self._of("out")[0].inputs(self.said.width), self._per_token() or 0
-        said, normed = self.said, self.modules.get("self_attn.q_norm") or self.modules.get("attn_q_norm")
-        column = next(iter(normed.tensors.values())).shape[-1] if normed is not None else None
+        said, normed = self.said, [m for m in self._of("small") if m.name in _HEAD_NORMS]
+        column = normed[0].tensors["weight"].shape[-1] if normed and "weight" in normed[0].tensors else None
         head = said.head_dim or (None if inner is None or not said.heads else inner / said.heads)
         head = head or (column if column != inner else None)
         if inner is None or not head or inner % head or kept % (2 * head):

@@ -40,7 +40,7 @@ _ATTENTION = _by_name(
         "out": "o_proj out_proj wo attn_output dense c_proj",
     }
 )
-_INSIDE = _by_name({"router": "gate router layer shared_expert_gate", "down": "c_proj"})
+_INSIDE = _by_name({"router": "gate router layer classifier wg shared_expert_gate", "down": "c_proj"})
 _DENSE = _by_name(
     {
         "in": "gate_proj up_proj gate_up_proj fc1 fc_in c_fc w1 w3 dense_h_to_4h input_linear ffn_gate ffn_up "
@@ -51,7 +51,9 @@ _DENSE = _by_name(
         "experts_down": "ffn_down_exps",
     }
 )
-_SMALL = re.compile(r".*norm.*|(.*\.)?ln_?\w*|.*\.sinks|.*e_score_correction|exp_probs_b|.*rotary_emb")
+_SMALL = re.compile(
+    r"(.*\.)?([^.]*norm[^.]*|ln_?\w*|sinks|e_score_correction|expert_bias|expert|exp_probs_b|rotary_emb)"
+)
 """Norms, and what else has one value a channel, a head or an expert, and keeps nothing."""
 
 
@@ -144,5 +146,6 @@ def modules_of(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Module]:
 def _into(found: dict[str, Module], name: str, tensor: Tensor, experts: int = 0) -> None:
     parts = _NAME.fullmatch(name)
     assert parts is not None
-    module = found.setdefault(parts["module"], Module(parts["module"], experts=experts))
+    key = f"{parts['module']} x {experts}"  # a bias of all experts may stand beside numbered matrices
+    module = found.setdefault(key, Module(parts["module"], experts=experts))
     module.tensors[parts["leaf"] or (f"_{parts['part']}" if parts["part"] else "")] = tensor
