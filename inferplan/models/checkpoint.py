@@ -25,6 +25,7 @@ from inferplan.models.safetensors_header import read_safetensors_header, read_sa
 
 Header = TypeVar("Header")
 
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 CONFIGS = ("config.json", "hf_quant_config.json", "preprocessor_config.json")
 
 
@@ -87,7 +88,7 @@ def read_folder(folder: Path) -> Checkpoint | None:
     Raises ``InputFileError`` where a shard that its index names is not there or lacks a tensor, and where two files
     hold a tensor of one name.
     """
-    index, table = folder / "model.safetensors.index.json", {}
+    index, table = folder / INDEX, {}
     if index.is_file():
         table = _of_header(index, read_safetensors_index, "index")
         missing = sorted({name for name in table.values() if not (folder / name).is_file()})
@@ -102,23 +103,29 @@ def read_folder(folder: Path) -> Checkpoint | None:
     else:
         # Mistral's folders hold the weights twice: for transformers (model*), and in its own names (consolidated*);
         # Whisper's in two types (model.fp32-00001-of-00002). An adapter beside weights of torch is no model.
-        whole = folder / "model.safetensors"
+        whole = folder / WHOLE
         every = [file for file in sorted(folder.glob("*.safetensors")) if not file.name.startswith("adapter")]
         files = [whole] if whole.is_file() else [file for file in every if file.name.startswith("model")] or every
     if not files:
         return None
-    place: dict[str, Path] = {}
-    tensors = []
-    for file in files:
-        for tensor in read_header(file):
+    return Checkpoint(path=folder, tensors=_together({file.name: read_header(file) for file in files}, table, folder))
+
+
+def _together(shards: dict[str, list[Tensor]], table: dict[str, str], where: Path) -> list[Tensor]:
+    """The tensors of several files. table: which file an index says that each is in.
+
+    Raises ``InputFileError`` for a tensor that two files hold, and for one that is not in its file.
+    """
+    place: dict[str, str] = {}
+    for file, tensors in shards.items():
+        for tensor in tensors:
             if (other := place.setdefault(tensor.name, file)) != file:
-                raise InputFileError(f"{other} and {file.name} both hold {tensor.name}", hint="keep one of the two")
-            tensors.append(tensor)
-    absent = [name for name, file in table.items() if place.get(name) != folder / file]
+                raise InputFileError(f"{where / other} and {file} both hold {tensor.name}", hint="keep one of the two")
+    absent = [name for name, file in table.items() if place.get(name) != file]
     if absent:
-        because = f"{index.name} says that it has {absent[0]}" + (f" and {len(absent) - 1} more" if absent[1:] else "")
-        raise InputFileError(f"{folder / table[absent[0]]} lacks tensors", because=because, hint="download it again")
-    return Checkpoint(path=folder, tensors=tensors)
+        because = f"{INDEX} says that it has {absent[0]}" + (f" and {len(absent) - 1} more" if absent[1:] else "")
+        raise InputFileError(f"{where / table[absent[0]]} lacks tensors", because=because, hint="download it again")
+    return [tensor for tensors in shards.values() for tensor in tensors]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -252,3 +259,40 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
             raise NetworkError(f"cannot fetch {hub_id}", because=str(error).split("\n", 1)[0]) from None
     assert folder is not None
     return folder
+
+
+def fetch_headers(hub_id: str) -> Checkpoint | None:
+    """The tensors of a hub id, from the headers of its safetensors alone; ``None`` where it has none, and
+    without ``huggingface_hub``.
+
+    Ranges of its files are fetched as :mod:`inferplan.models.safetensors_header` asks for them: of each the first
+    megabyte, mostly. Raises ``InputFileError`` for headers that are damaged, ``NetworkError`` when the hub does not
+    answer.
+    """
+    try:
+        from huggingface_hub import HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        return None
+    hub = HfFileSystem()
+
+    def read(name: str, header: Callable[[BinaryIO, int], Header], kind: str) -> Header:
+        try:
+            with hub.open(f"{hub_id}/{name}", "rb", block_size=2**20) as file:
+                return header(file, int(file.size))
+        except DamagedError as error:
+            what = f"{hub_id}/{name} is no {kind} file, or is cut short or damaged"
+            raise InputFileError(what, because=str(error)) from None
+
+    try:
+        try:
+            table = read(INDEX, read_safetensors_index, "index")
+        except FileNotFoundError:
+            table = {}
+        names = sorted(set(table.values())) or [WHOLE]
+        shards = {name: read(name, read_safetensors_header, "safetensors") for name in names}
+    except FileNotFoundError:
+        return None
+    except (HfHubHTTPError, OSError) as error:
+        raise NetworkError(f"cannot fetch the headers of {hub_id}", because=str(error).split("\n", 1)[0]) from None
+    return Checkpoint(path=Path(hub_id), tensors=_together(shards, table, Path(hub_id)))

@@ -18,6 +18,7 @@ from inferplan.models.checkpoint import (
     CONFIGS,
     Checkpoint,
     fetch_configs,
+    fetch_headers,
     named_by,
     read_folder,
     read_json,
@@ -316,8 +317,15 @@ def _told(path: Path, stored: Checkpoint, fields: dict[str, Any], why: str) -> M
 
 
 def import_hub(hub_id: str) -> Imported:
-    """The model of a hub id: its configs alone are fetched."""
-    found = import_path(fetch_configs(hub_id))
+    """The model of a hub id: its configs alone are fetched; of a family that nobody has described, headers too."""
+    folder = fetch_configs(hub_id)
+    try:
+        found = import_path(folder)
+    except UnknownFamilyError as unknown:
+        stored = fetch_headers(hub_id)
+        if stored is None:
+            raise
+        found = Imported(model=_told(folder, stored, read_json(folder / CONFIGS[0]), unknown.what), ignored=[])
     source = f"https://huggingface.co/{hub_id}/blob/main/config.json"
     name = hub_id.rsplit("/", 1)[-1].lower()
     return Imported(model=found.model.model_copy(update={"name": name, "source": source}), ignored=found.ignored)
