@@ -29,8 +29,10 @@ _BESIDE = re.compile(
     r"|projector|merger|resampler|connector|v|mm|a)(_.*)?"
 )
 """Parts of names of what no token of text passes."""
-_EMBEDDING = ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed_in", "token_embd")
-_EMBEDDING += ("embedding", "embeddings", "word_embedding", "tokens_embed", "input_embedding")
+_EMBEDDING = (
+    *("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed_in", "token_embd"),
+    *("embedding", "embeddings", "word_embedding", "tokens_embed", "input_embedding"),
+)
 _HEAD = ("lm_head", "output", "embed_out", "output_layer", "head")
 _BEHIND = ("norm", "ln_f", "norm_f", "final_layernorm", "final_layer_norm", "output_norm", "final_norm")
 _WIDE = ("fp32", "bf16", "fp16")

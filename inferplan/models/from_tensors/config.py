@@ -26,7 +26,8 @@ class Config:
     """The fields of a ``config.json``, of the part of it that describes the language model."""
 
     def __init__(self, fields: dict[str, Any], name: str) -> None:
-        inner = next((fields[key] for key in ("text_config", "llm_config") if isinstance(fields.get(key), dict)), {})
+        nested = (fields.get(key) for key in ("text_config", "llm_config"))
+        inner: dict[str, Any] = next((table for table in nested if isinstance(table, dict)), {})
         self.outer, self.reader = Reader(fields, name), Reader({**fields, **inner}, name)
         self.given = bool(fields)
 

@@ -206,8 +206,8 @@ def _family(outer: Reader, reader: Reader) -> str:
             raise UnknownFamilyError(
                 f"{reader.name}: the model_type {kind!r} is not understood",
                 because=UNKNOWN.get(kind, "counts of a family that is not known would be guesses"),
-                hint="write the model as a YAML (docs/models.md), or let transformers build it: "
-                "inferplan import --trace",
+                hint="give the folder with its tensors, write the model as a YAML (docs/models.md), or let its code "
+                f"build it: inferplan import --trace{' --trust-remote-code' if 'auto_map' in outer.config else ''}",
             )
     raise UnknownFamilyError(
         f"{reader.name}: the config has no {outer.prefix}model_type", because="the counts depend on it"
