@@ -58,6 +58,10 @@ class SpecError(InferplanError):
     """A YAML or config that cannot be understood: file, line, field, reason (exit 2)."""
 
 
+class UnknownFamilyError(SpecError):
+    """A config of a family of models that nobody has described (exit 2)."""
+
+
 class UnknownNameError(InferplanError):
     """No model, GPU, format or engine of that name; close matches are in the hint (exit 2)."""
 

@@ -192,7 +192,7 @@ def test_a_header_that_the_format_forbids(tmp_path, text):
 @for_each("table", [[], {"a": 1}])
 def test_an_index_that_is_none(folder, table):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}), encoding="utf-8")
-    with pytest.raises(SpecError, match="index"):
+    with pytest.raises(InputFileError, match="index"):
         read_folder(folder)
 
 

@@ -228,6 +228,12 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
     """
     peaks = frozenset(hardware.peak)
     base = native_precision(model)
+    if model.native.packed and (request.quant is not None or any(role != "kv" for role, _ in request.roles)):
+        raise UsageError(
+            f"{model.name} has the formats of its checkpoint alone",
+            because="tensors that are packed are counted as they are stored, and not by their elements",
+            hint="leave --quant, --weights and their like out; --kv may be asked for",
+        )
     if request.quant is not None:
         from inferplan.models.gguf_formats import file_precision, is_file_type
 

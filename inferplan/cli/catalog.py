@@ -15,7 +15,7 @@ from inferplan.catalog.price_lists import PriceList, every_list
 from inferplan.catalog.search import Number, Value, parse_filter, parse_size
 from inferplan.cli.options import report_options
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import UnknownNameError
+from inferplan.errors import MissingFactError, UnknownNameError
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import ModelSpec
 from inferplan.reports.cost import price_record
@@ -249,14 +249,27 @@ def model_counts(spec: ModelSpec) -> dict[str, Any]:
     """The exact counts that ``show --format json`` promises."""
     return {
         "parameters": spec.parameters,
-        "kv_elements_per_token": spec.kv_elements_per_token,
-        "kv_elements_per_token_beyond_windows": spec.kv_elements_per_token_beyond_windows,
-        "state_elements_per_sequence": spec.state_elements_per_sequence,
+        **_kept(spec),
         "layers": len(spec.sequence),
         "d_model": spec.d_model,
         "vocab": spec.vocab,
         "max_context_tokens": spec.max_context,
     }
+
+
+_KEPT = ("kv_elements_per_token", "kv_elements_per_token_beyond_windows", "state_elements_per_sequence")
+
+
+def _kept(spec: ModelSpec) -> dict[str, float | None]:
+    """What a sequence keeps, in elements; ``None`` where it is not known."""
+    try:
+        return {name: getattr(spec, name) for name in _KEPT}
+    except MissingFactError:
+        return dict.fromkeys(_KEPT)
+
+
+def _elements(found: float | None) -> str:
+    return "not known: its notes say why" if found is None else f"{found:,}"
 
 
 def _active(parameters: dict[str, int]) -> str:
@@ -286,9 +299,9 @@ def _model(spec: ModelSpec) -> Report:
         ["embedding", f"{counts['parameters']['embedding']:,}"],
         ["head", f"{counts['parameters']['lm_head']:,}" if not spec.tied else "tied to the embedding"],
         *([f"beside them: {tower.name} tower", f"{tower.parameters:,}"] for tower in spec.towers),
-        ["KV elements per token", f"{counts['kv_elements_per_token']:,}"],
-        ["  beyond every window", f"{counts['kv_elements_per_token_beyond_windows']:,}"],
-        ["state elements per sequence", f"{counts['state_elements_per_sequence']:,}"],
+        ["KV elements per token", _elements(counts["kv_elements_per_token"])],
+        ["  beyond every window", _elements(counts["kv_elements_per_token_beyond_windows"])],
+        ["state elements per sequence", _elements(counts["state_elements_per_sequence"])],
         ["width, vocabulary", f"{spec.d_model:,}, {spec.vocab:,}"],
         ["context", _context(spec)],
         *([["generates", "nothing (docs/encoders.md)"]] if spec.encodes else []),

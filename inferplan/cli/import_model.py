@@ -8,6 +8,7 @@ import click
 
 from inferplan.catalog.files import find_source
 from inferplan.cli.options import writable
+from inferplan.errors import UsageError
 from inferplan.files import save
 
 
@@ -17,7 +18,14 @@ from inferplan.files import save
 @click.option("--name", help="Name of the model [the file's; of a config.json its folder's].")
 @click.option("--verbose", is_flag=True, help="List the config fields that do not matter, on stderr.")
 @click.option("--trace", is_flag=True, help="Build it with transformers, without weights, and record what runs.")
-def import_command(path: str, output: str | None, name: str | None, verbose: bool, trace: bool) -> None:
+@click.option(
+    "--trust-remote-code",
+    is_flag=True,
+    help="With --trace, run the code that the folder brings (auto_map), apart and without a network.",
+)
+def import_command(
+    path: str, output: str | None, name: str | None, verbose: bool, trace: bool, trust_remote_code: bool
+) -> None:
     """A Hugging Face config (any .json), a checkpoint folder, a GGUF file or a hub id as a model YAML.
 
     A field that matters and is not understood is refused by name. The YAML can be given wherever a model name can.
@@ -27,11 +35,13 @@ def import_command(path: str, output: str | None, name: str | None, verbose: boo
     """
     from inferplan.models.huggingface.emit import to_yaml
 
+    if trust_remote_code and not trace:
+        raise UsageError("--trust-remote-code needs --trace", because="no other way of reading a model runs code")
     if trace:
         from inferplan.models.huggingface import Imported
         from inferplan.models.tracing import trace as traced
 
-        imported = Imported(model=traced(Path(path)), ignored=[])
+        imported = Imported(model=traced(Path(path), trust_remote_code=trust_remote_code), ignored=[])
     else:
         imported = find_source(path)
     model = imported.model.model_copy(update={"name": name}) if name else imported.model

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from inferplan.estimate.sharing import ALONE, Sharing
 from inferplan.estimate.windows import Kind, in_pages, is_bounded, kind_of, kinds, padding, reach
 from inferplan.models.layers import Cache, Weight
 from inferplan.models.lora import slot_bytes
-from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, count_distinct, residual_blocks
+from inferplan.models.spec import EncoderStack, LayerGroup, ModelSpec, as_tower, count_distinct, residual_blocks
 from inferplan.terms import Naming, Term, name_term, plain, total
 from inferplan.units import Num
 from inferplan.work.ops import Mask
@@ -86,8 +86,7 @@ class StageMemory:
             yield from ((weight, count, None) for weight, count in model.encoder.weights())
         if self.first:
             towers = (entry for tower in model.towers for entry in tower.weights())
-            renamed = ((replace(weight, role="base", name=f"tower.{weight.name}"), count) for weight, count in towers)
-            yield from ((weight, count, None) for weight, count in renamed)
+            yield from ((as_tower(weight), count, None) for weight, count in towers)
         seen_shared: list[LayerGroup] = []
         for layer, count, number, part in _numbered(self):
             own = layer.model_copy(update={"shared": False})

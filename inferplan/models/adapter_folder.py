@@ -12,7 +12,8 @@ from typing import Any
 
 from inferplan.errors import SpecError
 from inferplan.files import LARGEST_SPEC, parse_json, read_text
-from inferplan.models.checkpoint import Tensor, read_header
+from inferplan.models.checkpoint import read_header
+from inferplan.models.header_bytes import Tensor
 from inferplan.work.adapters import MODULES, StoredAdapter
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

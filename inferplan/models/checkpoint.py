@@ -1,40 +1,31 @@
 """Checkpoints on disk or on the hub: exact bytes of every tensor, from headers alone, and the config beside them.
 
-A safetensors file begins with a little-endian u64, the length of a JSON header that holds shape, type and byte range of
-each tensor. The header of a GGUF file is read by :mod:`inferplan.models.gguf_header`, a hub id through
+Headers are read by :mod:`inferplan.models.safetensors_header` and :mod:`inferplan.models.gguf_header`, a hub id through
 ``huggingface_hub`` (extra ``hub``), which honours ``HF_HOME``, ``HF_TOKEN`` and ``HF_HUB_OFFLINE``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
-import struct
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from inferplan.errors import InputFileError, MissingExtraError, NetworkError, SpecError, UnknownNameError
-from inferplan.files import LARGEST_SPEC, announce, parse_json, read_text
-from inferplan.models.gguf_header import DamagedError, read_gguf_header
+from inferplan.files import LARGEST_SPEC, announce, parse_json, read_text, reason
+from inferplan.models.gguf_header import read_gguf_header
+from inferplan.models.header_bytes import DamagedError, Tensor
+from inferplan.models.safetensors_header import read_safetensors_header, read_safetensors_index
 
-_HEADER_LIMIT = 100_000_000
-"""Longest header that the safetensors format allows."""
-_LARGEST, _MOST_AXES = 2**63, 64
-"""One more than the longest axis that torch has, and the most axes: a product of more is a bomb, not a size."""
-_BITS = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 8),
-    **dict.fromkeys(("BF16", "F16", "U16", "I16"), 16),
-    **dict.fromkeys(("F32", "U32", "I32"), 32),
-    **dict.fromkeys(("F64", "U64", "I64"), 64),
-}
-"""Bits of an element (``Dtype`` of safetensors); a type that is not here is taken at the bytes of its range."""
+Header = TypeVar("Header")
+
+INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 CONFIGS = ("config.json", "hf_quant_config.json", "preprocessor_config.json")
 
 
@@ -44,20 +35,6 @@ def named_by(path: Path) -> str:
     return (
         real.name if path.is_dir() else real.parent.name if path.name in CONFIGS else ""
     ).lower() or path.stem.lower()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tensor:
-    """One stored tensor."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    size: int
-
-    @property
-    def elements(self) -> int:
-        return prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,61 +63,34 @@ class Checkpoint:
         return dict(sizes)
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping of JSON. Raises ``ValueError`` for a name that is there twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands in it twice")
-    return found
-
-
 def read_header(path: Path) -> list[Tensor]:
     """The tensors of one safetensors file; no weight is read. Raises ``InputFileError`` when it is not one."""
+    return _of_header(path, read_safetensors_header, "safetensors")
+
+
+def _of_header(path: Path, read: Callable[[BinaryIO, int], Header], kind: str) -> Header:
+    """What a reader of headers finds in a file. Raises ``InputFileError`` where it is damaged or cannot be read."""
+    if not path.is_file():
+        raise InputFileError(f"cannot read {path}", because="no such file")
     try:
         announce(path)
         with path.open("rb") as file:
-            start = file.read(8)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-            if not 2 <= length <= _HEADER_LIMIT:
-                raise InputFileError(f"{path} is not a safetensors file", because=f"its header length is {length}")
-            data = path.stat().st_size - 8 - length
-            if data < 0:
-                raise InputFileError(f"{path} is cut short", because=f"its header has {length:,} bytes")
-            header = json.loads(file.read(length), object_pairs_hook=_each_once)
+            return read(file, os.fstat(file.fileno()).st_size)
     except OSError as error:
-        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise InputFileError(f"{path} is not a safetensors file", because=f"its header is no JSON: {error}") from None
-    if not isinstance(header, dict):
-        raise InputFileError(f"{path} is not a safetensors file", because="its header is no mapping")
-    tensors = []
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            begin, end = entry["data_offsets"]
-            tensor = Tensor(name=name, dtype=str(entry["dtype"]), shape=tuple(entry["shape"]), size=end - begin)
-            if not all(type(length) is int and 0 <= length < _LARGEST for length in (*tensor.shape, begin, end)):
-                raise ValueError
-            if len(tensor.shape) > _MOST_AXES:
-                raise ValueError
-            if tensor.size * 8 != tensor.elements * _BITS.get(tensor.dtype, 0) and tensor.dtype in _BITS:
-                raise ValueError
-        except (KeyError, TypeError, ValueError):
-            raise InputFileError(f"{path} is not a safetensors file", because=f"the entry of {name} is wrong") from None
-        if not 0 <= begin <= end <= data:
-            raise InputFileError(f"{path} is cut short", because=f"{name} ends at byte {end} of {data}")
-        tensors.append(tensor)
-    return tensors
+        raise InputFileError(f"cannot read {path}", because=reason(error)) from None
+    except DamagedError as error:
+        raise InputFileError(f"{path} is no {kind} file, or is cut short or damaged", because=str(error)) from None
 
 
 def read_folder(folder: Path) -> Checkpoint | None:
-    """The safetensors of a folder, ``None`` when it has none. A shard that its index names must be there."""
-    index = folder / "model.safetensors.index.json"
+    """The safetensors of a folder, ``None`` when it has none.
+
+    Raises ``InputFileError`` where a shard that its index names is not there or lacks a tensor, and where two files
+    hold a tensor of one name.
+    """
+    index, table = folder / INDEX, {}
     if index.is_file():
-        table = read_json(index).get("weight_map", {})
-        if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
-            raise SpecError(f"{index} holds no index", because="its weight_map does not say the file of each tensor")
+        table = _of_header(index, read_safetensors_index, "index")
         missing = sorted({name for name in table.values() if not (folder / name).is_file()})
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -153,12 +103,29 @@ def read_folder(folder: Path) -> Checkpoint | None:
     else:
         # Mistral's folders hold the weights twice: for transformers (model*), and in its own names (consolidated*);
         # Whisper's in two types (model.fp32-00001-of-00002). An adapter beside weights of torch is no model.
-        whole = folder / "model.safetensors"
+        whole = folder / WHOLE
         every = [file for file in sorted(folder.glob("*.safetensors")) if not file.name.startswith("adapter")]
         files = [whole] if whole.is_file() else [file for file in every if file.name.startswith("model")] or every
     if not files:
         return None
-    return Checkpoint(path=folder, tensors=[tensor for file in files for tensor in read_header(file)])
+    return Checkpoint(path=folder, tensors=_together({file.name: read_header(file) for file in files}, table, folder))
+
+
+def _together(shards: dict[str, list[Tensor]], table: dict[str, str], where: Path) -> list[Tensor]:
+    """The tensors of several files. table: which file an index says that each is in.
+
+    Raises ``InputFileError`` for a tensor that two files hold, and for one that is not in its file.
+    """
+    place: dict[str, str] = {}
+    for file, tensors in shards.items():
+        for tensor in tensors:
+            if (other := place.setdefault(tensor.name, file)) != file:
+                raise InputFileError(f"{where / other} and {file} both hold {tensor.name}", hint="keep one of the two")
+    absent = [name for name, file in table.items() if place.get(name) != file]
+    if absent:
+        because = f"{INDEX} says that it has {absent[0]}" + (f" and {len(absent) - 1} more" if absent[1:] else "")
+        raise InputFileError(f"{where / table[absent[0]]} lacks tensors", because=because, hint="download it again")
+    return [tensor for tensors in shards.values() for tensor in tensors]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -191,21 +158,7 @@ def read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
 
 
 def _read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
-    if not path.is_file():
-        raise InputFileError(f"cannot read {path}", because="no such file")
-    try:
-        announce(path)
-        with path.open("rb") as file:
-            start = file.read(4)
-            if start != b"GGUF":
-                raise InputFileError(f"{path} is not a GGUF file", because=f"it begins with {start!r}, not with GGUF")
-            file.seek(0)
-            entries, metadata = read_gguf_header(file, path.stat().st_size)
-    except OSError as error:
-        raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
-    except DamagedError as error:
-        raise InputFileError(f"{path} is cut short or damaged", because=str(error), hint="download it again") from None
-    tensors = [Tensor(name=one.name, dtype=one.dtype, shape=one.shape, size=one.size) for one in entries]
+    tensors, metadata = _of_header(path, read_gguf_header, "GGUF")
     return Checkpoint(path=path, tensors=tensors), metadata
 
 
@@ -306,3 +259,40 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
             raise NetworkError(f"cannot fetch {hub_id}", because=str(error).split("\n", 1)[0]) from None
     assert folder is not None
     return folder
+
+
+def fetch_headers(hub_id: str) -> Checkpoint | None:
+    """The tensors of a hub id, from the headers of its safetensors alone; ``None`` where it has none, and
+    without ``huggingface_hub``.
+
+    Ranges of its files are fetched as :mod:`inferplan.models.safetensors_header` asks for them: of each the first
+    megabyte, mostly. Raises ``InputFileError`` for headers that are damaged, ``NetworkError`` when the hub does not
+    answer.
+    """
+    try:
+        from huggingface_hub import HfFileSystem
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        return None
+    hub = HfFileSystem()
+
+    def read(name: str, header: Callable[[BinaryIO, int], Header], kind: str) -> Header:
+        try:
+            with hub.open(f"{hub_id}/{name}", "rb", block_size=2**20) as file:
+                return header(file, int(file.size))
+        except DamagedError as error:
+            what = f"{hub_id}/{name} is no {kind} file, or is cut short or damaged"
+            raise InputFileError(what, because=str(error)) from None
+
+    try:
+        try:
+            table = read(INDEX, read_safetensors_index, "index")
+        except FileNotFoundError:
+            table = {}
+        names = sorted(set(table.values())) or [WHOLE]
+        shards = {name: read(name, read_safetensors_header, "safetensors") for name in names}
+    except FileNotFoundError:
+        return None
+    except (HfHubHTTPError, OSError) as error:
+        raise NetworkError(f"cannot fetch the headers of {hub_id}", because=str(error).split("\n", 1)[0]) from None
+    return Checkpoint(path=Path(hub_id), tensors=_together(shards, table, Path(hub_id)))

@@ -1,25 +1,26 @@
 """The header of a GGUF file: its metadata and its table of tensors; no weight is read.
 
-Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A count in a file is a claim: each is held against
-the bytes that are there before anything is read in its name, so that a file costs no more than its own header.
+Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO
 
+from inferplan.models.header_bytes import DamagedError, HeaderBytes, Tensor
+
 LONGEST = 100_000_000
 """Bytes of the longest header that is read: those with a vocabulary of 262,144 tokens have some 20 MB."""
-_MOST_ENTRIES = 200_000
-"""Keys, or tensors, that a header may have: those of models have some thousands."""
+_MOST_KEYS, _MOST_TENSORS = 10_000, 100_000
+"""Keys and tensors that a header may have: those of models have some hundreds, and some thousands."""
+_MOST_STRINGS = 800_000
+"""Strings of all its arrays, which are walked one by one: tokens and merges of gpt-oss are 647,277."""
 _MOST_KEPT = 65_536
 """Elements of an array, or bytes of a string, whose content is kept: lists have an entry a layer."""
 _MOST_AXES = 4
 """``GGML_MAX_DIMS``."""
-_CHUNK = 2**20
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """``gguf_metadata_value_type`` to the letter of :mod:`struct`."""
@@ -64,43 +65,17 @@ TYPES = {
 """``ggml_type``: its name, the elements of a block and the bytes of one."""
 
 
-class DamagedError(ValueError):
-    """The file ends within its header, or claims what it does not hold."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorEntry:
-    """One row of the table of tensors: columns come first in a shape, and ``size`` is in bytes."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    size: int
-
-
-class _Header:
-    """The bytes of a header, read as far as they are asked for."""
+class _Header(HeaderBytes):
+    """The header of a file of ``size`` bytes, in its byte order."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.size = file, size
-        self.bytes, self.at, self.order = bytearray(), 0, "<"
-
-    def need(self, end: int) -> None:
-        """Have the bytes up to ``end``. Raises ``DamagedError`` where the file, or a header, is not that long."""
-        if end <= len(self.bytes):
-            return
-        if end > self.size:
-            raise DamagedError(f"its {self.size:,} bytes end within a table")
-        if end > LONGEST:
-            raise DamagedError(f"its header is longer than {LONGEST:,} bytes")
-        self.bytes += self.file.read(max(end - len(self.bytes), _CHUNK))
-        if end > len(self.bytes):
-            raise DamagedError("it became shorter while it was read")
+        super().__init__(file, 4, size, LONGEST)
+        self.order, self.strings = "<", 0
 
     def values(self, letter: str, count: int = 1) -> tuple[Any, ...]:
         """So many numbers."""
         fields = struct.Struct(f"{self.order}{count}{letter}")
-        self.need(self.at + fields.size)
+        self.need(fields.size)
         found = fields.unpack_from(self.bytes, self.at)
         self.at += fields.size
         return found
@@ -111,14 +86,14 @@ class _Header:
     def count(self, least: int, most: int, what: str) -> int:
         """A count of things of at least ``least`` bytes. Raises ``DamagedError`` for more than can follow."""
         claimed = self.number("Q")
-        if claimed > most or claimed * least > self.size - self.at:
-            raise DamagedError(f"it claims {claimed:,} {what} in {self.size - self.at:,} bytes")
+        if claimed > most or claimed * least > self.left:
+            raise DamagedError(f"it claims {claimed:,} {what} in {self.left:,} bytes")
         return claimed
 
     def text(self) -> str:
         """A string. Raises ``DamagedError`` for one that is not UTF-8."""
         length = self.count(1, _MOST_KEPT, "bytes of a name")
-        self.need(self.at + length)
+        self.need(length)
         raw = self.bytes[self.at : self.at + length]
         self.at += length
         try:
@@ -126,18 +101,26 @@ class _Header:
         except UnicodeDecodeError:
             raise DamagedError("a name in it is not UTF-8 text") from None
 
-    def skip(self, kind: int, count: int) -> None:
-        """Pass over so many values of a kind: by arithmetic, or from string to string."""
-        if kind != _STRING:
-            self.at += count * struct.calcsize(f"={_SCALARS[kind]}")
-            return self.need(self.at)
-        word, at = struct.Struct(f"{self.order}Q"), self.at
+    def skip_strings(self, count: int) -> None:
+        """Pass over so many strings, from one to the next."""
+        self.strings += count
+        if self.strings > _MOST_STRINGS:
+            raise DamagedError(f"it has more than {_MOST_STRINGS:,} strings in arrays")
+        length, held, at = struct.Struct(f"{self.order}Q").unpack_from, self.bytes, self.at
         for _ in range(count):
-            if at + 8 > len(self.bytes):
-                self.need(at + 8)
-            at += 8 + word.unpack_from(self.bytes, at)[0]
-        self.at = at
-        return self.need(at)
+            try:
+                at += 8 + length(held, at)[0]
+            except (struct.error, OverflowError):  # beyond the window
+                self._go_to(at)
+                self.need(8)
+                held, at = self.bytes, self.at
+                at += 8 + length(held, at)[0]
+        self._go_to(at)
+
+    def _go_to(self, at: int) -> None:
+        """Go on at a byte behind the beginning of the window."""
+        held, self.at = len(self.bytes), min(at, len(self.bytes))
+        self.skip(max(at - held, 0))
 
     def value(self, kept: bool) -> tuple[Any, int]:
         """A value of the metadata with its elements; ``None`` for one that is not kept, or longer than is kept."""
@@ -147,37 +130,39 @@ class _Header:
             kind = self.number("I")
         if kind not in _SCALARS and kind != _STRING:
             raise DamagedError("it has an array of arrays" if kind == _ARRAY else f"it has a value of type {kind}")
-        least = 8 if kind == _STRING else struct.calcsize(f"={_SCALARS[kind]}")
+        width = 8 if kind == _STRING else struct.calcsize(f"={_SCALARS[kind]}")
         if listed:
-            count = self.count(least, self.size, "elements of an array")
-        start = self.at
-        self.skip(kind, count)
-        if not kept or count > _MOST_KEPT or (kind == _STRING and self.at - start > _MOST_KEPT):
-            return None, count
-        end, self.at = self.at, start
-        found: Any = (
-            [self.text() for _ in range(count)] if kind == _STRING else list(self.values(_SCALARS[kind], count))
-        )
-        self.at = end
+            count = self.count(width, self.left, "elements of an array")
+        kept = kept and count <= _MOST_KEPT
+        if kind != _STRING:
+            if not kept:
+                self.skip(count * width)
+                return None, count
+            found: Any = list(self.values(_SCALARS[kind], count))
+        else:
+            start = self.place
+            self.skip_strings(count)
+            if not kept or self.place - start > _MOST_KEPT:
+                return None, count
+            self.move(start, self.place - start)
+            found = [self.text() for _ in range(count)]
         return (found if listed else found[0]), count
 
 
-def read_gguf_header(file: BinaryIO, size: int) -> tuple[list[TensorEntry], dict[str, Any]]:
+def read_gguf_header(file: BinaryIO, size: int) -> tuple[list[Tensor], dict[str, Any]]:
     """The tensors of an open file of ``size`` bytes, and its metadata.
 
     What begins with ``tokenizer.`` is passed over, but for the number of its tokens (``tokenizer.tokens``). Raises
     ``DamagedError`` for what is cut short or claims more than is there.
     """
+    if (start := file.read(4)) != b"GGUF":
+        raise DamagedError(f"it begins with {start!r}, not with GGUF")
     header = _Header(file, size)
-    header.at = 4
-    header.need(8)
-    version = struct.unpack_from("<I", header.bytes, 4)[0]
-    if version and not version & 0xFFFF:
-        header.order = ">"
-    version = header.number("I")
+    if (version := header.number("I")) and not version & 0xFFFF:
+        header.order, version = ">", int.from_bytes(version.to_bytes(4, "little"), "big")
     if version not in (2, 3):
         raise DamagedError(f"it is of version {version}: 2 and 3 are read")
-    tensors, keys = header.count(24, _MOST_ENTRIES, "tensors"), header.count(13, _MOST_ENTRIES, "keys")
+    tensors, keys = header.count(24, _MOST_TENSORS, "tensors"), header.count(13, _MOST_KEYS, "keys")
     fields: dict[str, Any] = {}
     for _ in range(keys):
         name = header.text()
@@ -187,20 +172,20 @@ def read_gguf_header(file: BinaryIO, size: int) -> tuple[list[TensorEntry], dict
         if name == "tokenizer.ggml.tokens":
             fields["tokenizer.tokens"] = count
     table = [_entry(header) for _ in range(tensors)]
-    names = {entry.name for entry, _ in table}
+    names = {tensor.name for tensor, _ in table}
     if len(names) != len(table):
         raise DamagedError("a tensor stands in it twice")
     align = fields.get("general.alignment", 32)
     if not isinstance(align, int) or align < 1 or align & (align - 1):
         raise DamagedError(f"general.alignment = {align!r} is no power of two")
-    begin = -(-header.at // align) * align
-    for entry, offset in table:
-        if begin + offset + entry.size > size:
-            raise DamagedError(f"its {size:,} bytes end within the tensor {entry.name}")
-    return [entry for entry, _ in table], {key: value for key, value in fields.items() if value is not None}
+    begin = -(-header.place // align) * align
+    for tensor, offset in table:
+        if begin + offset + tensor.size > size:
+            raise DamagedError(f"its {size:,} bytes end within the tensor {tensor.name}")
+    return [tensor for tensor, _ in table], {key: value for key, value in fields.items() if value is not None}
 
 
-def _entry(header: _Header) -> tuple[TensorEntry, int]:
+def _entry(header: _Header) -> tuple[Tensor, int]:
     """One row of the table, and where its data lie behind the header."""
     name, axes = header.text(), header.number("I")
     if axes > _MOST_AXES:
@@ -212,4 +197,4 @@ def _entry(header: _Header) -> tuple[TensorEntry, int]:
     dtype, block, width = TYPES[kind]
     if (shape[0] if shape else 1) % block:
         raise DamagedError(f"{name} is stored as {dtype}, and its rows are no multiple of {block}")
-    return TensorEntry(name=name, dtype=dtype, shape=shape, size=prod(shape) // block * width), offset
+    return Tensor(name=name, dtype=dtype, shape=shape, size=prod(shape) // block * width), offset

@@ -78,6 +78,8 @@ class MadeFrom(Spec):
         if self.report:
             of, where = (f" of {self.of}" if self.of else ""), (f", {self.where}" if self.where else "")
             return f"as printed{of} in {_short(self.report)}{where}"
+        if self.tensors:
+            return "its layers are told from names and shapes"
         if self.page:
             return f"no file and no table is behind them, only {self.page}"
         return "nothing says what they were read from"

@@ -135,6 +135,8 @@ class Native(Spec):
     head: str | None = None
     exceptions: list[StoredAs] = []
     """Tensors left wider, or narrower, than their role: a checkpoint's ignore list."""
+    packed: bool = False
+    """Some tensors are counted as the bytes that they are packed in: no other format can be asked for."""
 
     @field_validator("weights", "experts", "activations", "kv", "embedding", "head")
     @classmethod
@@ -439,8 +441,9 @@ class ModelSpec(Spec):
     generation: Generation = Generation.default()
     ends: Ends = Ends.default()
     """What it has around its layers beside the embedding and the output matrix."""
-    basis: Literal["described", "traced"] = "described"
-    """Traced: a run of its code on meta tensors gave its tensors, caches and operators (``import --trace``)."""
+    basis: Literal["described", "traced", "stored"] = "described"
+    """Traced: a run of its code on meta tensors gave its tensors, caches and operators (``import --trace``). Stored:
+    the names and shapes of its tensors told them."""
     published: Published | None = None
     instruct_checkpoint: InstructCheckpoint | None = None
 
@@ -780,8 +783,8 @@ ASSUMED = "assumed: "
 
 
 def uncounted_notes(model: ModelSpec) -> list[str]:
-    """Those of a model's notes for every screen: what no figure counts, what is assumed, what a trace leaves open."""
-    return [note for note in model.notes if "not counted" in note or note.startswith(("traced", ASSUMED))]
+    """Those of a model's notes for every screen: what no figure counts, what is assumed, what a reading leaves open."""
+    return [note for note in model.notes if "not counted" in note or note.startswith(("traced", "told from", ASSUMED))]
 
 
 def require_tokens(model: ModelSpec, what: str) -> None:
@@ -809,9 +812,15 @@ def _check(model: ModelSpec, parallel: Parallelism) -> None:
         require_divides("tp", parallel.tp, -(-model.vocab // 64) * 64, "vocabulary rows (padded to 64)")
 
 
+def as_tower(weight: Weight) -> Weight:
+    """A tensor of a tower as it stands among those of the model: in the base format, unless its name has another."""
+    return replace(weight, role="base", name=f"tower.{weight.name}")
+
+
 def _checkpoint_bytes(model: ModelSpec) -> float:
-    wide = find_format(model.native.base).width
-    total = sum(weight.elements * count * wide for tower in model.towers for weight, count in tower.weights())
+    total = 0.0
+    for weight, count in (entry for tower in model.towers for entry in tower.weights()):
+        total += count * find_format(model.native.stored(as_tower(weight))).stored(weight.shape)
     outside = [*model.input_weights(), *model.output_weights()]
     for weight, count in model.encoder.weights() if model.encoder is not None else ():
         total += count * find_format(model.native.stored(weight)).stored(weight.shape)

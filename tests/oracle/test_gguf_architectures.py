@@ -290,9 +290,13 @@ def test_what_a_file_lacks_or_adds_is_named(changes: dict[str, Any], said: str, 
 
 
 def test_an_architecture_that_is_not_known(tmp_path: Path) -> None:
-    for arch, said in (("wavtokenizer-dec", "wavtokenizer-dec"), ("clip", "encoder of images")):
-        with pytest.raises(SpecError, match=said):
-            load_model(str(tiny(tmp_path / f"{arch}.gguf", arch)))
+    """Its tensors tell it; an encoder of images is no model."""
+    told, known = (load_model(str(tiny(tmp_path / f"{arch}.gguf", arch))) for arch in ("wavtokenizer-dec", "llama"))
+    assert (told.basis, told.parameters, told.checkpoint_bytes) == ("stored", known.parameters, known.checkpoint_bytes)
+    assert told.kv_elements_per_token == known.kv_elements_per_token
+    assert "wavtokenizer-dec" in told.notes[0]
+    with pytest.raises(SpecError, match="encoder of images"):
+        load_model(str(tiny(tmp_path / "clip.gguf", "clip")))
 
 
 def test_a_type_that_is_not_known(tmp_path: Path) -> None:
@@ -320,7 +324,7 @@ def test_a_file_cut_short(left: int, tmp_path: Path) -> None:
     """Within the magic, the metadata, the table of tensors, a tensor: one error that says so."""
     path = tiny(tmp_path / "t.gguf")
     path.write_bytes(path.read_bytes()[:left])
-    with pytest.raises(InputFileError, match="cut short" if left not in (0, 3) else "is not a GGUF file"):
+    with pytest.raises(InputFileError, match="cut short"):
         load_model(str(path))
 
 

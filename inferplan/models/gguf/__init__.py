@@ -5,12 +5,13 @@ The sum of the model's parameters must be that of the file's elements; a tensor 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from inferplan.errors import SpecError
+from inferplan.errors import SpecError, UnknownFamilyError
 from inferplan.models.checkpoint import Checkpoint, read_gguf
 from inferplan.models.gguf.layers import layer
 from inferplan.models.gguf.metadata import LayerTensors, Metadata, Shape, blocks, parameters
@@ -86,7 +87,10 @@ def import_gguf(path: Path) -> ModelSpec:
     """
     checkpoint, fields = read_gguf(path)
     metadata = Metadata(fields, path.stem)
-    dialect, family = _dialect(metadata)
+    try:
+        dialect, family = _dialect(metadata)
+    except UnknownFamilyError as unknown:
+        return _told(checkpoint, metadata, unknown.what)
     inside, outside = blocks(checkpoint.tensors, path.stem)
     table = outside.get("token_embd.weight")
     if table is None or len(table) != 2 or not inside:
@@ -141,14 +145,26 @@ def _dialect(metadata: Metadata) -> tuple[Dialect, str]:
     if family == "llama" and metadata.optional("expert_count"):
         family = "mixtral"
     if family not in FAMILIES:
-        because = "it holds the encoder of images or sound of a model" if metadata.architecture == "clip" else ""
-        raise SpecError(
+        if metadata.architecture == "clip":
+            because = "it holds the encoder of images or sound of a model"
+            raise SpecError(f"{metadata.name}: general.architecture = 'clip' is not understood", because=because)
+        raise UnknownFamilyError(
             f"{metadata.name}: general.architecture = {metadata.architecture!r} is not understood",
-            because=because
-            or f"GGUF files of {', '.join(sorted(a for a, f in ARCHITECTURES.items() if f in FAMILIES))} are",
+            because=f"GGUF files of {', '.join(sorted(a for a, f in ARCHITECTURES.items() if f in FAMILIES))} are",
             hint="give the model by name; the file's bytes are exact all the same",
         )
     return FAMILIES[family], family
+
+
+def _told(checkpoint: Checkpoint, metadata: Metadata, why: str) -> ModelSpec:
+    """The model of tensors of an architecture that nobody has described. why: the reason."""
+    from inferplan.models.from_tensors import Config, config_of_gguf, model_of_tensors
+
+    tensors = [replace(tensor, shape=tensor.shape[::-1]) for tensor in checkpoint.tensors]
+    name = metadata.name.lower()
+    said = {"name": name, "source": str(checkpoint.path), "family": metadata.architecture}
+    config = Config(config_of_gguf(metadata.fields), name)
+    return model_of_tensors(Checkpoint(path=checkpoint.path, tensors=tensors), config, said, why)
 
 
 def _windowed(inner: list[LayerTensors], metadata: Metadata, dialect: Dialect, family: str) -> list[Layer]:

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from inferplan.errors import SpecError
-from inferplan.models.checkpoint import Tensor
+from inferplan.models.header_bytes import Tensor
 
 Shape = tuple[int, ...]
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")

@@ -14,8 +14,18 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from inferplan.errors import SpecError
-from inferplan.models.checkpoint import CONFIGS, fetch_configs, named_by, read_folder, read_json, require_model
+from inferplan.errors import SpecError, UnknownFamilyError
+from inferplan.models.checkpoint import (
+    ADAPTER,
+    CONFIGS,
+    Checkpoint,
+    fetch_configs,
+    fetch_headers,
+    named_by,
+    read_folder,
+    read_json,
+    require_model,
+)
 from inferplan.models.huggingface.context import context
 from inferplan.models.huggingface.families import ALIASES, FAMILIES, UNKNOWN
 from inferplan.models.huggingface.families.absent import absent
@@ -234,14 +244,15 @@ def _family(outer: Reader, reader: Reader) -> str:
             kind = ALIASES.get(kind, kind)
             if kind in FAMILIES:
                 return kind
-            raise SpecError(
+            raise UnknownFamilyError(
                 f"{reader.name}: the model_type {kind!r} is not understood",
                 because=UNKNOWN.get(kind, "counts of a family that is not known would be guesses"),
-                hint="write the model as a YAML (docs/models.md), or let transformers build it: "
-                "inferplan import --trace",
+                hint="give the folder with its tensors, write the model as a YAML (docs/models.md), or let its code "
+                f"build it: inferplan import --trace{' --trust-remote-code' if 'auto_map' in outer.config else ''}",
             )
-    outer.need("model_type")
-    raise AssertionError
+    raise UnknownFamilyError(
+        f"{reader.name}: the config has no {outer.prefix}model_type", because="the counts depend on it"
+    )
 
 
 def _tied(outer: Reader, reader: Reader, default: bool) -> tuple[bool, list[str]]:
@@ -317,14 +328,22 @@ def import_path(path: Path) -> Imported:
             raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
         found = import_config(config, named_by(path), str(path))
         return found.read_from(MadeFrom(file=str(path), sha256=sha256(path.read_bytes()).hexdigest()))
-    require_model(path)
+    stored = read_folder(path)
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
+    if stored is not None and not main.is_file() and not (path / ADAPTER).is_file():
+        return Imported(model=_told(path, stored, {}, f"the folder has no {CONFIGS[0]}"), ignored=[])
+    require_model(path)
     quantization = read_json(beside) if beside.is_file() else None
     media = path / CONFIGS[2]
     preprocessor = read_json(media) if media.is_file() else None
-    found = import_config(read_json(main), named_by(path), str(main), quantization, preprocessor)
+    fields = read_json(main)
+    try:
+        found = import_config(fields, named_by(path), str(main), quantization, preprocessor)
+    except UnknownFamilyError as unknown:
+        if stored is None:
+            raise
+        return Imported(model=_told(path, stored, fields, unknown.what), ignored=[])
     made = MadeFrom(file=str(main), sha256=sha256(main.read_bytes()).hexdigest())
-    stored = read_folder(path)
     if stored is None:
         return found.read_from(made)
     said = compare(found.model, stored)
@@ -332,11 +351,28 @@ def import_path(path: Path) -> Imported:
     return replace(found, model=found.model.model_copy(update={"notes": [*found.model.notes, *said]}))
 
 
+def _told(path: Path, stored: Checkpoint, fields: dict[str, Any], why: str) -> ModelSpec:
+    """The model of tensors whose config nobody understands. why: the reason."""
+    from inferplan.models.from_tensors import Config, model_of_tensors
+
+    name, kind = named_by(path), fields.get("model_type")
+    said = {"name": name, "source": str(path), "family": kind if isinstance(kind, str) else ""}
+    return model_of_tensors(stored, Config(fields, name), said, why)
+
+
 def import_hub(hub_id: str) -> Imported:
-    """The model of a hub id: its configs alone are fetched."""
+    """The model of a hub id: its configs alone are fetched; of a family that nobody has described, headers too."""
     folder = fetch_configs(hub_id)
-    found = import_path(folder)
+    try:
+        found = import_path(folder)
+    except UnknownFamilyError as unknown:
+        stored = fetch_headers(hub_id)
+        if stored is None:
+            raise
+        found = Imported(model=_told(folder, stored, read_json(folder / CONFIGS[0]), unknown.what), ignored=[])
     commit = folder.name if _COMMIT.fullmatch(folder.name) else "main"  # the hub's cache has a folder for each
     source = f"https://huggingface.co/{hub_id}/blob/{commit}/config.json"
-    name, made = hub_id.rsplit("/", 1)[-1].lower(), found.model.made_from.model_copy(update={"file": source})
+    name, made = hub_id.rsplit("/", 1)[-1].lower(), found.model.made_from
+    if made.file:
+        made = made.model_copy(update={"file": source})
     return replace(found, model=found.model.model_copy(update={"name": name, "source": source, "made_from": made}))

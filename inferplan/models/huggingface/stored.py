@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from inferplan.errors import SpecError
-from inferplan.models.checkpoint import Checkpoint, Tensor
+from inferplan.models.checkpoint import Checkpoint
 from inferplan.models.ends import OutputHead
+from inferplan.models.header_bytes import Tensor
 from inferplan.models.huggingface.quantisation import LAYOUTS, Layout, checkpoint_shapes, places
 from inferplan.models.huggingface.quantisation.modules import NESTED_ROOTS
 from inferplan.models.spec import NORM_VECTORS, ModelSpec

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -82,6 +83,8 @@ class TracedCache(Spec):
     conv: int = Field(default=0, ge=0)
     """Those of ``state`` that are inputs of a short convolution, in the base format."""
     state_bits: int | None = None
+    unknown: str = ""
+    """Why it is not known what is kept, where it is not."""
 
 
 class TracedOperator(Spec):
@@ -138,6 +141,12 @@ class TracedLayer(Mixer):
 
     def cache(self) -> Cache:
         kept = self.keeps
+        if kept.unknown:
+            raise MissingFactError(
+                "what this model keeps of a sequence is not known",
+                because=kept.unknown,
+                hint="its weights are: inferplan show; let transformers build it: inferplan import --trace",
+            )
         mask = Mask() if kept.window is None else Mask(kind="window", size=kept.window)
         return Cache(
             per_token=kept.per_token,
@@ -267,6 +276,40 @@ class TracedLayer(Mixer):
             source=context.precision.base,
             target=context.precision.kv,
         )
+
+
+def operators_width(found: Sequence[TracedOperator]) -> int:
+    """Elements a token that the operator with most reads and writes."""
+    most = 0.0
+    for one in found:
+        match one.runs:
+            case "matmul":
+                most = max(most, one.rows.get("bn", 0.0) * one.copies * (one.k + one.n))
+            case "experts":
+                most = max(most, one.top_k * (one.k + one.n))
+            case "pointwise":
+                most = max(most, one.read.get("bn", 0.0) + one.write.get("bn", 0.0))
+    return int(most)
+
+
+def layer_groups(layers: Sequence[TracedLayer]) -> list[dict[str, Any]]:
+    """Layers one after another as groups of a model file: runs of equal ones, and a pattern where one repeats."""
+    kinds: list[TracedLayer] = []
+    order = []
+    for one in layers:
+        if one not in kinds:
+            kinds.append(one)
+        order.append(kinds.index(one))
+
+    def runs(part: list[int]) -> list[dict[str, Any]]:
+        return [{"repeat": len(list(same)), "norms": 0, "mixer": kinds[kind].dump()} for kind, same in groupby(part)]
+
+    for period in range(2, len(order) // 2 + 1):
+        whole = len(order) // period * period
+        if len(set(order[:period])) > 1 and order[:whole] == order[:period] * (whole // period):
+            found = [{"repeat": whole // period, "pattern": runs(order[:period])}]
+            return found + runs(order[whole:])
+    return runs(order)
 
 
 LAYER = TracedLayer

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
 
-from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedOperator, TracedTensor
+from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedOperator, TracedTensor, operators_width
 from inferplan.models.tracing.experts import ExpertShare
 from inferplan.models.tracing.fit import fit
 from inferplan.models.tracing.kernels import TracedKernel
@@ -137,20 +135,6 @@ def with_router_format(found: list[TracedOperator]) -> list[TracedOperator]:
     ]
 
 
-def width(found: Sequence[TracedOperator]) -> int:
-    """Elements a token that the operator with most reads and writes."""
-    most = 0.0
-    for one in found:
-        match one.runs:
-            case "matmul":
-                most = max(most, one.rows.get("bn", 0.0) * one.copies * (one.k + one.n))
-            case "experts":
-                most = max(most, one.top_k * (one.k + one.n))
-            case "pointwise":
-                most = max(most, one.read.get("bn", 0.0) + one.write.get("bn", 0.0))
-    return int(most)
-
-
 def layer(
     points: Sequence[TracedPoint],
     runs: Sequence[list[TracedKernel]],
@@ -174,33 +158,13 @@ def layer(
     if why:
         multiplied = {name: TracedOperator(runs="matmul", name=name) for name in multiplied}
     own = tensors(names, prefix, multiplied, holds.experts)
-    return TracedLayer(tensors=own, keeps=holds.keeps, operators=found, width=width(found), untimed=why)
+    return TracedLayer(tensors=own, keeps=holds.keeps, operators=found, width=operators_width(found), untimed=why)
 
 
 def _unjoined(name: str) -> set[str]:
     parts = name.split("+")
     parent = parts[0].rpartition(".")[0]
     return {parts[0], *(f"{parent}.{part}" if parent else part for part in parts[1:])}
-
-
-def layer_groups(layers: Sequence[TracedLayer]) -> list[dict[str, Any]]:
-    """Layers one after another as groups of a model file: runs of equal ones, and a pattern where one repeats."""
-    kinds: list[TracedLayer] = []
-    order = []
-    for one in layers:
-        if one not in kinds:
-            kinds.append(one)
-        order.append(kinds.index(one))
-
-    def runs(part: list[int]) -> list[dict[str, Any]]:
-        return [{"repeat": len(list(same)), "norms": 0, "mixer": kinds[kind].dump()} for kind, same in groupby(part)]
-
-    for period in range(2, len(order) // 2 + 1):
-        whole = len(order) // period * period
-        if len(set(order[:period])) > 1 and order[:whole] == order[:period] * (whole // period):
-            found = [{"repeat": whole // period, "pattern": runs(order[:period])}]
-            return found + runs(order[whole:])
-    return runs(order)
 
 
 def of_place(runs: Sequence[dict[Place, list[TracedKernel]]], place: Place) -> list[list[TracedKernel]]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from inferplan.errors import InputFileError, SpecError
+from inferplan.errors import InputFileError, SpecError, UsageError
 from inferplan.models.checkpoint import CONFIGS, read_json
 
 _AUTO = (
@@ -21,8 +21,6 @@ _AUTO = (
     "MODEL_MAPPING",
 )
 """The Auto classes, in the order in which a config without ``architectures`` is tried."""
-ATTENTION = "inferplan"
-"""The name of the attention, and of the masks, that the recorder puts in place of kernels."""
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Path]:
@@ -56,8 +54,10 @@ def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
         remote = "auto_map" in fields
         raise SpecError(
             f"{file}: {version} has no model_type {kind!r}",
-            because="its code comes with the checkpoint (auto_map), which is not run" if remote else "",
-            hint="a newer transformers may have it; or describe the model as a YAML (docs/models.md)",
+            because="its code comes with the checkpoint (auto_map), which is not run unasked" if remote else "",
+            hint="--trust-remote-code runs it, in a process without a network (docs/tracing.md)"
+            if remote
+            else "a newer transformers may have it; or describe the model as a YAML (docs/models.md)",
         )
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
@@ -81,6 +81,44 @@ def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
     raise SpecError(f"{file}: {version} has a config of {kind}, and no model of it")
 
 
+def require_code(fields: dict[str, Any], file: Path) -> dict[str, str]:
+    """The classes that a folder brings, by the Auto class that they stand for.
+
+    Raises ``UsageError`` where it brings none, or where their code is not in the folder.
+    """
+    classes = fields.get("auto_map")
+    classes = {key: name for key, name in classes.items() if isinstance(name, str)} if isinstance(classes, dict) else {}
+    if "AutoConfig" not in classes:
+        raise UsageError(
+            f"{file}: there is no code to trust",
+            because="its auto_map names no AutoConfig",
+            hint="leave --trust-remote-code out",
+        )
+    for name in classes.values():
+        if "--" in name or not (file.parent / f"{name.partition('.')[0]}.py").is_file():
+            raise UsageError(
+                f"{file}: the code of {name} is not in the folder", hint="download the folder with its .py files"
+            )
+    return classes
+
+
+def read_own_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
+    """As :func:`read_class`, from the code that the folder brings. Raises ``SpecError`` for code that does not run."""
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    classes = require_code(fields, file)
+    known = next(
+        (key for key in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModel") if key in classes), None
+    )
+    if known is None:
+        raise SpecError(f"{file}: its auto_map names no model", because=f"it has {', '.join(classes)}")
+    try:
+        made = [get_class_from_dynamic_module(classes[key], str(file.parent)) for key in ("AutoConfig", known)]
+        return made[0].from_dict(fields), made[1]
+    except Exception as error:
+        raise SpecError(f"{file}: the code of the checkpoint does not load", because=_first(error)) from None
+
+
 _ANYWHERE = ("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "auto_map", "use_cache")
 
 
@@ -94,16 +132,23 @@ def unread(fields: dict[str, Any], config: Any) -> list[str]:
     return sorted(name for name in fields if name not in named and not name.startswith("_"))
 
 
-def build(config: Any, model_class: Any, file: Path) -> Any:
-    """The model in bfloat16 on the meta device, ready to be recorded. Raises ``SpecError`` where it cannot be built."""
+def build(config: Any, model_class: Any, file: Path, meta_only: bool = False) -> Any:
+    """The model in bfloat16 on the meta device, ready to be recorded. Raises ``SpecError`` where it cannot be built.
+
+    meta_only: no tensor of numbers is made on the way there.
+    """
     import torch
     from transformers import PretrainedConfig
+
+    from inferplan.models.tracing.record import ATTENTION
 
     try:
         with _quiet(), torch.device("meta"):
             model = _make(model_class, config, torch.bfloat16)
     except Exception as first:
         try:
+            if meta_only:
+                raise first
             with _quiet(), _weightless():
                 model = _make(model_class, config, torch.bfloat16).to("meta")
         except Exception:

@@ -11,7 +11,7 @@ from typing import Any
 
 from inferplan.errors import SpecError
 from inferplan.models.huggingface import model_from_config
-from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor
+from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor, layer_groups
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
 from inferplan.models.tracing.build import _first
@@ -189,7 +189,7 @@ class Assembly:
             "tied": stops.head is not None and stops.head.weight is table.weight,
             "head_bias": stops.head is not None and stops.head.bias is not None,
             "final_norm": False,
-            "layers": parts.layer_groups(layers),
+            "layers": layer_groups(layers),
             "notes": [*([EXPANDS] if any(map(_expands, layers)) else []), *self._said()],
         }
         around = self._around()
@@ -318,4 +318,4 @@ def _stacked(name: str, tensors: dict[str, tuple[int, ...]]) -> dict[str, Any]:
         )
         for inner in numbered.values()
     ]
-    return {"layers": parts.layer_groups(layers), "tensors": loose}
+    return {"layers": layer_groups(layers), "tensors": loose}

@@ -13,10 +13,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from inferplan.models.tracing.build import ATTENTION
 from inferplan.models.tracing.experts import RecordedRouting, watch_routing
 from inferplan.models.tracing.masks import describe
 
+ATTENTION = "inferplan"
+"""The name of the attention, and of the masks, that stand in place of kernels."""
 Place = tuple[str, int]
 """Where in the model: ``("layer", 3)``, ``("ahead", 0)`` of the layers, ``("behind", 3)`` the fourth."""
 _COPIES = ("clone", "_to_copy", "copy", "contiguous", "lift_fresh_copy", "_reshape_copy", "expand_copy")

@@ -1,8 +1,11 @@
-"""The header of a GGUF file, against llama.cpp's own package, and files that claim more than they hold."""
+"""Headers of GGUF and safetensors, against the packages of their formats, and files that claim more than they hold."""
 
 from __future__ import annotations
 
+import json
 import struct
+import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -11,68 +14,55 @@ import numpy as np
 import pytest
 
 from inferplan.errors import InputFileError
-from inferplan.models.checkpoint import read_gguf, read_header
+from inferplan.models.checkpoint import read_folder, read_gguf, read_header
 from inferplan.models.gguf_header import LONGEST, TYPES
+from tests.hostile_headers import (
+    GGUF,
+    INDEX,
+    INDEX_NAME,
+    SAFETENSORS,
+    SHAPES,
+    array,
+    header,
+    safetensors,
+    tensor,
+    text,
+    whole_safetensors,
+    write,
+)
+
+ROOT = Path(__file__).parents[1]
 
 
-def text(words: str) -> bytes:
-    return struct.pack("<Q", len(words)) + words.encode()
-
-
-def header(tensors: int, keys: int, version: int = 3) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", version, tensors, keys)
-
-
-def array(kind: int, count: int) -> bytes:
-    """A key whose value is an array of so many of a kind (0: u8, 8: string, 9: array)."""
-    return text("a.b") + struct.pack("<IIQ", 9, kind, count)
-
-
-def tensor(shape: tuple[int, ...], kind: int = 0, offset: int = 0, name: str = "w") -> bytes:
-    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
-
-
-HOSTILE = {
-    "an array of 2^62 bytes": (header(0, 1) + array(0, 2**62) + bytes(64), "4,611,686,018,427,387,904 elements"),
-    "an array of 10^8 bytes": (header(0, 1) + array(0, 10**8) + bytes(64), "100,000,000 elements"),
-    "2^61 doubles, whose bytes are 2^64": (header(0, 1) + array(12, 2**61) + bytes(64), "elements of an array"),
-    "10^9 strings": (header(0, 1) + array(8, 10**9) + bytes(8000), "1,000,000,000 elements"),
-    "2,000 arrays in each other": (header(0, 1) + array(9, 1) + struct.pack("<IQ", 9, 1) * 2000, "array of arrays"),
-    "strings that end nowhere": (header(0, 1) + array(8, 3) + b"\xff" * 64, "end within a table"),
-    "a name of 2^63 bytes": (header(0, 1) + struct.pack("<Q", 2**63) + bytes(64), "bytes of a name"),
-    "2^60 tensors": (header(2**60, 0) + bytes(64), "tensors in"),
-    "2^60 keys": (header(0, 2**60) + bytes(64), "keys in"),
-    "a tensor of 2^32 axes": (header(1, 0) + text("w") + struct.pack("<I", 2**32 - 1) + bytes(64), "axes"),
-    "a tensor larger than the file": (header(1, 0) + tensor((2**63, 2**63)) + bytes(64), "within the tensor w"),
-    "a tensor behind the file": (header(1, 0) + tensor((1,), offset=2**63) + bytes(64), "within the tensor w"),
-    "two tensors of one name": (header(2, 0) + tensor((1,)) * 2 + bytes(96), "stands in it twice"),
-    "a type that is no type": (header(1, 0) + tensor((1,), kind=77) + bytes(64), "type 77"),
-    "half a block": (header(1, 0) + tensor((16,), kind=2) + bytes(64), "no multiple of 32"),
-    "a value that is no value": (header(0, 1) + text("a.b") + struct.pack("<I", 13) + bytes(64), "type 13"),
-    "an alignment of 0": (
-        header(0, 1) + text("general.alignment") + struct.pack("<II", 4, 0) + bytes(64),
-        "no power of two",
-    ),
-    "version 1": (header(0, 0, version=1) + bytes(64), "version 1"),
-    "a name of bytes": (header(0, 1) + struct.pack("<Q", 2) + b"\xff\xfe" + bytes(64), "not UTF-8"),
-    "the magic alone": (b"GGUF", "end within a table"),
-}
+CASES = [
+    *((f"gguf: {name}", "x.gguf", *case) for name, case in GGUF.items()),
+    *((f"safetensors: {name}", "model.safetensors", *case) for name, case in SAFETENSORS.items()),
+    *((f"index: {name}", INDEX_NAME, words.encode(), said) for name, (words, said) in INDEX.items()),
+]
 
 
 def test_a_file_that_claims_what_it_does_not_hold_is_one_error_at_once(tmp_path: Path) -> None:
-    """0.2 s of CPU and 4 MB for each."""
-    path = tmp_path / "hostile.gguf"
+    """0.2 s of CPU and 6 MB for each."""
     tracemalloc.start()
-    for name, (content, said) in HOSTILE.items():
-        path.write_bytes(content)
+    for name, file, content, said in CASES:
+        path = write(tmp_path / "case", {file: content})
         tracemalloc.reset_peak()
         start = time.process_time()
-        with pytest.raises(InputFileError, match="cut short or damaged") as error:
-            read_gguf(path)
+        with pytest.raises(InputFileError, match="or is cut short or damaged") as error:
+            read_gguf(path) if file == "x.gguf" else read_folder(path)
         assert said in error.value.because, (name, error.value.because)
         assert time.process_time() - start < 0.2, name
-        assert tracemalloc.get_traced_memory()[1] < 4e6, name
+        assert tracemalloc.get_traced_memory()[1] < 6e6, name
     tracemalloc.stop()
+
+
+def test_no_mutation_of_a_header_costs_more_or_ends_otherwise() -> None:
+    """``inferplan show`` in a process of its own for each; ``make hostile`` asks 2,000."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.hostile_headers", "240"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    assert ended.stdout.startswith("296 files"), ended.stdout
 
 
 def test_a_header_without_end_is_read_no_further_than_headers_go(tmp_path: Path) -> None:
@@ -143,18 +133,34 @@ def test_the_package_of_llama_cpp_reads_the_same(tmp_path: Path) -> None:
         assert fields == theirs | {"tokenizer.tokens": 3000}
 
 
-def test_a_safetensors_header_is_held_to_its_bytes_too(tmp_path: Path) -> None:
-    """A product of a thousand numbers of four thousand digits takes minutes; a header longer than its file is none."""
-    path = tmp_path / "model.safetensors"
-    digits = "9" * 4000
-    axes = {"bomb": ",".join([digits] * 1000), "many": ",".join(["2"] * 100_000), "whole": str(2**63)}
-    for name, shape in axes.items():
-        content = f'{{"w":{{"dtype":"F32","shape":[{shape}],"data_offsets":[0,4]}}}}'.encode()
-        path.write_bytes(struct.pack("<Q", len(content)) + content + bytes(4))
-        start = time.process_time()
-        with pytest.raises(InputFileError, match="is not a safetensors file"):
-            read_header(path)
-        assert time.process_time() - start < 1.0, name
-    path.write_bytes(struct.pack("<Q", 10_000_000) + b"{}")
-    with pytest.raises(InputFileError, match="cut short"):
-        read_header(path)
+def test_a_safetensors_header_in_any_order_and_with_any_metadata_is_read(tmp_path: Path) -> None:
+    """As ``safetensors`` reads them: fields in another order, escapes in a name, metadata longer than a window."""
+    metadata = {"format": "pt", "note": 'a "quoted" \\ text ' * 100_000}
+    entries = {
+        "b": {"shape": [2, 2], "data_offsets": [4, 20], "dtype": "F32"},
+        "a": {"data_offsets": [0, 4], "dtype": "I32", "shape": []},
+        'x"\u00e9': {"dtype": "U8", "shape": [0, 7], "data_offsets": [20, 20]},
+    }
+    for indent in (None, 2):
+        words = json.dumps(entries | {"__metadata__": metadata}, indent=indent) + " " * 100_000
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(safetensors(words, 20))
+        found = [(one.name, one.dtype, one.shape, one.size) for one in read_header(path)]
+        assert found == [("b", "F32", (2, 2), 16), ("a", "I32", (), 4), ('x"\u00e9', "U8", (0, 7), 0)]
+        with pytest.importorskip("safetensors").safe_open(str(path), "np") as file:
+            theirs = {name: file.get_slice(name).get_shape() for name in file.offset_keys()}
+        assert theirs == {name: entry["shape"] for name, entry in entries.items()}
+
+
+def test_an_index_is_held_to_its_shards(tmp_path: Path) -> None:
+    names = list(SHAPES)
+    index = {"metadata": {"total_size": 1, "more": [{}]}, "weight_map": dict.fromkeys(names, "a.safetensors")}
+    files = {"a.safetensors": whole_safetensors(), INDEX_NAME: json.dumps(index).encode()}
+    stored = read_folder(write(tmp_path / "whole", files))
+    assert stored is not None and len(stored.tensors) == len(names)
+    with pytest.raises(InputFileError, match="lacks tensors"):
+        read_folder(write(tmp_path / "less", files | {"a.safetensors": whole_safetensors(names[1:])}))
+    twice = index | {"weight_map": {**index["weight_map"], names[0]: "b.safetensors"}}
+    both = files | {"b.safetensors": whole_safetensors(names[:1]), INDEX_NAME: json.dumps(twice).encode()}
+    with pytest.raises(InputFileError, match="both hold"):
+        read_folder(write(tmp_path / "both", both))
