@@ -15,7 +15,7 @@ from typing import Any
 from inferplan.errors import SpecError
 from inferplan.models.checkpoint import Checkpoint
 from inferplan.models.from_tensors.config import Config, config_of_gguf
-from inferplan.models.from_tensors.layer import Told
+from inferplan.models.from_tensors.layer import Said, Told
 from inferplan.models.from_tensors.modules import format_of, modules_of
 from inferplan.models.header_bytes import Tensor
 from inferplan.models.huggingface.quantisation import exceptions
@@ -73,11 +73,61 @@ def model_of_tensors(stored: Checkpoint, config: Config, fields: dict[str, Any],
     fields: ``name``, ``source`` and ``family``. why: why its config alone does not say it. Raises ``SpecError`` where
     tensors have no layers, another number of them than the config says, or no embedding.
     """
-    name, formats = str(fields["name"]), _Formats()
+    try:
+        model = ModelSpec.model_validate(fields | _fields(stored, config, str(fields["name"]), why))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise SpecError(f"{fields['name']}: its tensors or its config are those of no model", because=reason) from None
+    if model.checkpoint_bytes != stored.size:
+        apart = f"{model.checkpoint_bytes:,.0f}"
+        raise SpecError(f"{model.name}: of {stored.size:,} bytes of tensors {apart} were told apart")
+    return model
+
+
+def _fields(stored: Checkpoint, config: Config, name: str, why: str) -> dict[str, Any]:
+    """Those of :class:`ModelSpec` that tensors tell."""
+    formats = _Formats()
     stacks, outside = _stacks(stored.tensors)
     main, several = _main(stacks, config, name)
     inside = _layers_of(stacks.pop(main), config, name)
     count = config.layers or len(inside)
+    vocab, columns, tied = _vocabulary(outside, formats, name)
+    width = config.width or columns
+    said = config.said(count, width)
+    if several:
+        said = replace(said, unkept=f"it has several stacks of layers: {', '.join([main, *several])}")
+    if _strange(inside):
+        said = replace(said, untimed="its matrices are stored in a form that names alone do not explain")
+    layers = _layers(inside[:count], said, formats)
+    stacks[main] = dict(enumerate(inside[count:], count))  # prediction modules
+    beside = {
+        f"{stack}.{index}.{own}": tensor
+        for stack, each in stacks.items()
+        for index, tensors in each.items()
+        for own, tensor in tensors.items()
+    }
+    beside |= {own: outside.pop(own) for own in list(outside) if any(map(_BESIDE.fullmatch, own.split(".")))}
+    behind = {own: outside.pop(own) for own in list(outside) if _module(own) in _BEHIND}
+    ends = {"ahead": outside, "behind": behind}
+    return {
+        "basis": "stored",
+        "made_from": {"tensors": True},
+        "d_model": width,
+        "vocab": vocab,
+        "embedding_width": columns if columns != width else None,
+        "tied": tied,
+        "max_context": config.context,
+        "final_norm": False,
+        "layers": layer_groups(layers),
+        "ends": {at: TracedLayer(tensors=_loose(held, formats)).dump() for at, held in ends.items() if held},
+        "towers": _towers(beside, main, width, formats),
+        "native": formats.native(config.base),
+        "notes": [f"told from its tensors: {why}", *_notes(stored, layers, config, formats.packed)],
+    }
+
+
+def _vocabulary(outside: Named, formats: _Formats, name: str) -> tuple[int, int, bool]:
+    """Rows and columns of the embedding, and whether no head is stored; both are taken out of ``outside``."""
     embedding = _table(outside, _EMBEDDING, None)
     if embedding is None or format_of(outside[embedding])[2]:
         wide = [one for one, tensor in outside.items() if len(tensor.shape) == 2]
@@ -89,52 +139,18 @@ def model_of_tensors(stored: Checkpoint, config: Config, fields: dict[str, Any],
     head = _table(outside, _HEAD, vocab)
     if head is not None:
         formats.add("head", "head", None, outside.pop(head))
-    width = config.width or columns
-    said = config.said(count, width)
-    if several:
-        said = replace(said, unkept=f"it has several stacks of layers: {', '.join([main, *several])}")
-    untimed = "" if not _strange(inside) else "its matrices are stored in a form that names alone do not explain"
+    return vocab, columns, head is None
+
+
+def _layers(inside: list[Named], said: Said, formats: _Formats) -> list[TracedLayer]:
     layers = []
-    for index, tensors in enumerate(inside[:count]):
-        told = Told(index, modules_of(tensors.items()), replace(said, untimed=untimed))
+    for index, tensors in enumerate(inside):
+        told = Told(index, modules_of(tensors.items()), said)
         layers.append(told.layer())
         for module in told.modules.values():
             for placed, tensor in told.placed(module):
                 formats.add(placed.role, placed.name, index, tensor, max(module.experts, 1))
-    stacks[main] = dict(enumerate(inside[count:], count))  # prediction modules
-    beside = {
-        f"{stack}.{index}.{own}": tensor
-        for stack, each in stacks.items()
-        for index, tensors in each.items()
-        for own, tensor in tensors.items()
-    }
-    beside |= {own: outside.pop(own) for own in list(outside) if any(map(_BESIDE.fullmatch, own.split(".")))}
-    behind = {own: outside.pop(own) for own in list(outside) if _module(own) in _BEHIND}
-    data = {
-        **fields,
-        "basis": "stored",
-        "made_from": {"tensors": True},
-        "d_model": width,
-        "vocab": vocab,
-        "embedding_width": columns if columns != width else None,
-        "tied": head is None,
-        "max_context": config.context,
-        "final_norm": False,
-        "layers": layer_groups(layers),
-        "ends": {
-            at: TracedLayer(tensors=_loose(tensors, formats)).dump()
-            for at, tensors in (("ahead", outside), ("behind", behind))
-            if tensors
-        },
-        "towers": _towers(beside, main, width, formats),
-        "native": formats.native(config.base),
-        "notes": [f"told from its tensors: {why}", *_notes(stored, layers, config, formats.packed)],
-    }
-    model = ModelSpec.model_validate(data)
-    if model.checkpoint_bytes != stored.size:
-        told_bytes = f"{model.checkpoint_bytes:,.0f}"
-        raise SpecError(f"{name}: of {stored.size:,} bytes of tensors {told_bytes} were told apart")
-    return model
+    return layers
 
 
 def _stacks(tensors: list[Tensor]) -> tuple[dict[str, dict[int, Named]], Named]:

@@ -126,7 +126,7 @@ class Told:
         column = normed[0].tensors["weight"].shape[-1] if normed and "weight" in normed[0].tensors else None
         head = said.head_dim or (None if inner is None or not said.heads else inner / said.heads)
         head = head or (column if column != inner else None)
-        if inner is None or not head or inner % head or kept % (2 * head):
+        if not inner or not head or not kept or inner % head or kept % (2 * head):
             return None
         heads, kv_heads = int(inner // head), int(kept // (2 * head))
         queries = [module.outputs(said.width) for module in self._of("query")]

@@ -51,8 +51,17 @@ _REFUSED = (
     "urllib.",
 )
 """Audit events (https://docs.python.org/3/library/audit_events.html) that are refused whatever they name."""
-_CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
-_CHANGES += ("os.chown",)
+_CHANGES = (
+    "os.chown",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.mkdir",
+    "os.link",
+    "os.symlink",
+    "os.truncate",
+    "os.chmod",
+)
 """Those that change files, which have to lie in the folder of its own."""
 
 
@@ -65,7 +74,12 @@ def trace_apart(path: Path, name: str | None) -> ModelSpec:
 
     with tempfile.TemporaryDirectory(prefix="inferplan-") as own:
         reading, writing = os.pipe()
-        asked = {"path": str(path.resolve()), "shown": str(path), "name": name or named_by(path), "own": own}
+        asked: dict[str, Any] = {
+            "path": str(path.resolve()),
+            "shown": str(path),
+            "name": name or named_by(path),
+            "own": own,
+        }
         asked |= {"to": writing, "memory": MEMORY, "seconds": SECONDS}
         environment = {key: os.environ[key] for key in _PASSED if key in os.environ}
         environment |= {"HOME": own, "HF_HOME": own, "HF_MODULES_CACHE": f"{own}/modules", "TMPDIR": own}
@@ -78,7 +92,7 @@ def trace_apart(path: Path, name: str | None) -> ModelSpec:
         environment |= {"OPENBLAS_NUM_THREADS": "1"}  # a process of several threads gets no namespace of users
         environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "inferplan.models.tracing.apart", json.dumps(asked)],
+            [sys.executable, "-P", "-m", "inferplan.models.tracing", json.dumps(asked)],
             cwd=own,
             env=environment,
             pass_fds=[writing],
@@ -109,7 +123,7 @@ def trace_apart(path: Path, name: str | None) -> ModelSpec:
         ) from None
 
 
-def _confine(own: Path, memory: int, seconds: int) -> str:
+def confine(own: Path, memory: int, seconds: int) -> str:
     """Take away what the code does not need, for good; how the network went, in words."""
     how = "with sockets refused in Python: no network namespace is to be had here"
     if sys.platform == "linux":
@@ -144,28 +158,3 @@ def _hook(own: Path) -> Any:
                     raise PermissionError(f"code of a checkpoint may not change {real}")
 
     return refuse
-
-
-def main() -> None:
-    """The process: one question as JSON in its argument, one answer to the descriptor that it names."""
-    asked = json.loads(sys.argv[1])
-    how = _confine(Path(asked["own"]), asked["memory"], asked["seconds"])
-    from inferplan.models.tracing import trace_here
-
-    try:
-        model = trace_here(Path(asked["path"]), asked["name"], remote=True)
-        note = f"traced: the code of the checkpoint was run, {how}"
-        model = model.model_copy(update={"source": asked["shown"], "notes": [*model.notes, note]})
-        answer: dict[str, Any] = {"model": model.to_dict()}
-    except InferplanError as error:
-        answer = {"error": [type(error).__name__, error.what, error.because, error.hint]}
-    except Exception as error:
-        first = str(error).strip().splitlines()[:1]
-        because = f"{type(error).__name__}: {first[0][:200] if first else ''}"
-        answer = {"error": ["SpecError", f"{asked['shown']}: the code of the checkpoint fails", because, ""]}
-    with os.fdopen(asked["to"], "wb") as pipe:
-        pipe.write(json.dumps(answer).encode())
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,16 +139,16 @@ def build(config: Any, model_class: Any, file: Path, meta_only: bool = False) ->
     import torch
     from transformers import PretrainedConfig
 
-    from inferplan.models.tracing.record import ATTENTION
+    from inferplan.models.tracing.record import ATTENTION, quiet
 
     try:
-        with _quiet(), torch.device("meta"):
+        with quiet(), torch.device("meta"):
             model = _make(model_class, config, torch.bfloat16)
     except Exception as first:
         try:
             if meta_only:
                 raise first
-            with _quiet(), _weightless():
+            with quiet(), _weightless():
                 model = _make(model_class, config, torch.bfloat16).to("meta")
         except Exception:
             raise SpecError(
@@ -167,17 +166,6 @@ def _make(model_class: Any, config: Any, dtype: Any) -> Any:
     from copy import deepcopy
 
     return model_class._from_config(deepcopy(config), attn_implementation="eager", dtype=dtype)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings of a library about weights that nobody will load."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 @contextmanager

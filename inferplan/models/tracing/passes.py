@@ -13,8 +13,7 @@ import torch
 from torch.fx.experimental import _config as fx_config
 
 from inferplan.errors import SpecError
-from inferplan.models.tracing.build import _quiet
-from inferplan.models.tracing.record import Event, Place, Recorder, Stops
+from inferplan.models.tracing.record import Event, Place, Recorder, Stops, quiet
 
 _CACHES = ("past_key_values", "cache_params")
 _OTHER_STATES = ("state", "mems", "past_buckets_states", "rnn_state", "past_state")
@@ -80,7 +79,7 @@ class Subject:
         from transformers.cache_utils import Cache
 
         loose = fx_config.patch(meta_nonzero_assume_all_nonzero=self.loose)
-        with _quiet(), torch.no_grad(), torch.device("meta"), loose:
+        with quiet(), torch.no_grad(), torch.device("meta"), loose:
             ids = torch.zeros(point.batch, point.new, dtype=torch.long)
             found = self.runs(**{tokens: ids}, **options)
         for name in _OTHER_STATES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -421,3 +422,14 @@ def _caches(recorder: Recorder) -> Iterator[None]:
     finally:
         for name, original in originals.items():
             setattr(Cache, name, original)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of a library about weights that nobody will load."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
