@@ -52,14 +52,14 @@ def kinds_of(config: dict[str, Any]) -> list[str] | None:
         return ["full" if (index + 1) % every == 0 else "linear" for index in range(layers)]
     if (text.get("model_type") or "").startswith("llama4"):
         return ["chunk" if (index + 1) % 4 else "full" for index in range(layers)]
-    every, window = text.get("sliding_window_pattern"), text.get("sliding_window")
+    every, window = text.get("sliding_window_pattern"), text.get("sliding_window") or 0
     if isinstance(every, str):
         return ["window" if every[index % len(every)] == "L" else "full" for index in range(layers)]
     if every:
         return ["full" if (index + 1) % every == 0 else "window" for index in range(layers)]
     if text.get("model_type") == "gemma2":
         return ["full" if index % 2 else "window" for index in range(layers)]
-    slides = window and text.get(
+    slides = window > 0 and text.get(
         "use_sliding_window", text.get("model_type") in ("mistral", "mixtral", "phi3", "phimoe")
     )
     if slides and window < (text.get("max_position_embeddings") or 0):
@@ -91,7 +91,7 @@ def cache_of(config: dict[str, Any], kind: str) -> float | None:
     if kind.startswith("one in "):  # DeepSeek-V4: a window of every layer, and entries of as many tokens
         rate = int(kind.removeprefix("one in "))
         entry = text["head_dim"] + (text["index_head_dim"] if rate == min(filter(None, text["compress_ratios"])) else 0)
-        return text["head_dim"] + entry / rate
+        return float(text["head_dim"] + entry / rate)
     if text.get("compress_ratios"):
         return float(text["head_dim"])
     index = text.get("sparse_attention_config", {}).get("sparse_index_dim", 0) if kind == "blocks" else 0
