@@ -241,6 +241,19 @@ def test_a_field_that_is_left_out_is_read_as_its_class_fills_it_in(name: str) ->
             assert any(field in note for note in after[0].notes) or (name, field) in UNUSED, field
 
 
+@for_each("name", lambda: sample(sorted(CLASS_DEFAULTS)))
+def test_a_config_without_what_equals_its_class_is_the_same(name: str) -> None:
+    """``to_diff_dict``, which transformers writes of a table within another."""
+    own = config_of(name)
+    full, less = (
+        json.loads(json.dumps(said, default=str)) | {"model_type": name} for said in (own.to_dict(), own.to_diff_dict())
+    )
+    before, after = counts(full, name), counts(less, name)
+    assert before is not None
+    assert after is not None
+    assert after[1] == before[1]
+
+
 def test_an_empty_config_is_the_default_of_its_class() -> None:
     """Llama's class describes Llama 1 of 7B: 6,738,415,616 parameters (2302.13971, as transformers builds it)."""
     found = import_config({"model_type": "llama"}, "llama", "test").model
