@@ -39,7 +39,11 @@ SIBLINGS: list[tuple[re.Pattern[str], Table, str]] = [
         (r"(.+?)(?:-quantized\.|-)w8a8", _W8A8, f"int8 with a scale a row ({_VLLM_DOCS})"),
         (r"(.+?)(?:-quantized\.|-)w4a16", _W4A16, f"int4 in groups of 128 ({_VLLM_DOCS})"),
         (r"(qwen/.+)-fp8", _BLOCKS, "fp8 in blocks of 128 x 128 (Qwen's releases)"),
-        (r"(sgl-project/.+|deepseek-v4-pro)-fp8", _BLOCKS, "fp8 in blocks of 128 x 128 (SGLang's DeepSeek-V4-Flash-FP8)"),
+        (
+            r"(sgl-project/.+|deepseek-v4-pro)-fp8",
+            _BLOCKS,
+            "fp8 in blocks of 128 x 128 (SGLang's DeepSeek-V4-Flash-FP8)",
+        ),
         (r"(nvidia/.+)-fp8", {"quant_algo": "FP8"}, "fp8 with a scale a tensor (TensorRT Model Optimizer)"),
         (r"(nvidia/.+)-(?:nv)?fp4", {"quant_algo": "NVFP4"}, "NVFP4 (TensorRT Model Optimizer)"),
         (r"(.+)-bnb-4bit", _NF4 | {"bnb_4bit_use_double_quant": True}, "NF4, nested (Unsloth's releases)"),
