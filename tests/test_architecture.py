@@ -87,7 +87,7 @@ MOST_INSIDE = {
     "inferplan.catalog": 7,
     "inferplan.cli": 7,
     "inferplan.estimate": 10,
-    "inferplan.models": 9,
+    "inferplan.models": 8,
     "inferplan.models.huggingface": 13,
     "inferplan.planning": 14,
     "inferplan.reports": 7,
