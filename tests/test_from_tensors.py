@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from math import prod
 from pathlib import Path
@@ -279,3 +280,29 @@ def test_a_described_family_is_still_compared_with_its_tensors(tmp_path: Path) -
     path = folder(tmp_path / "m", SHAPES | {"model.layers.0.mlp.extra.weight": [3]}, model_type="llama")
     with pytest.raises(SpecError, match="not the model of its config"):
         import_path(path)
+
+
+def test_no_shapes_of_known_names_end_otherwise_than_in_an_answer_or_one_error(tmp_path: Path) -> None:
+    """300 drawn folders: sizes of 0 to 8, one to four axes, names of all kinds, configs that fit or do not."""
+    mixer = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "kv_a_proj_with_mqa", "q_norm", "k_norm", "gate_proj")
+    feed = ("gate_proj", "down_proj", "gate", "experts.0.up_proj", "experts.1.up_proj", "experts.gate_up_proj")
+    names = [*(f"self_attn.{leaf}" for leaf in mixer), *(f"mlp.{leaf}" for leaf in feed)]
+    names += ["input_layernorm", "self_attn.dense", "self_attn.c_proj", "ffn_down_exps", "mixer.D"]
+    fields = {"hidden_size": 8, "num_attention_heads": 2, "head_dim": 4, "num_experts_per_tok": 2, "sliding_window": 4}
+    answered = 0
+    for seed in range(300):
+        draw = random.Random(seed)
+        shapes = {"model.embed_tokens.weight": [draw.choice([16, 16, 16, 0]), draw.choice([8, 8, 8, 0])]}
+        for name in draw.sample(names, draw.randint(1, 5)):
+            shape = [draw.choice([0, 1, 4, 8, 8, 8, 16]) for _ in range(draw.choice([1, 2, 2, 2, 2, 3, 4]))]
+            shapes[f"{LAYER}{name}.weight"] = (draw.choice(["BF16", "BF16", "BF16", "F8_E4M3", "I32"]), shape)
+        said = {name: draw.choice([value, value, None, None, None, 3]) for name, value in fields.items()}
+        path = folder(tmp_path / "m", shapes, **said | {"intermediate_size": None})
+        try:
+            model = load_model(str(path))
+            Footprint(deployment=assemble(Request(model=str(path), gpu="h100-sxm")), batch=1, prompt=8, context=8)
+            assert model.kv_elements_per_token >= 0
+            answered += 1
+        except InferplanError as error:
+            assert error.exit_code in (2, 3), error
+    assert answered > 5, answered

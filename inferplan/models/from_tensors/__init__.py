@@ -12,6 +12,8 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from inferplan.errors import SpecError
 from inferplan.models.checkpoint import Checkpoint
 from inferplan.models.from_tensors.config import Config, config_of_gguf
@@ -76,7 +78,10 @@ def model_of_tensors(stored: Checkpoint, config: Config, fields: dict[str, Any],
     try:
         model = ModelSpec.model_validate(fields | _fields(stored, config, str(fields["name"]), why))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
         raise SpecError(f"{fields['name']}: its tensors or its config are those of no model", because=reason) from None
     if model.checkpoint_bytes != stored.size:
         apart = f"{model.checkpoint_bytes:,.0f}"
