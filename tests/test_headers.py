@@ -42,7 +42,7 @@ CASES = [
 
 
 def test_a_file_that_claims_what_it_does_not_hold_is_one_error_at_once(tmp_path: Path) -> None:
-    """0.2 s of CPU and 6 MB for each."""
+    """6 MB for each, and a second of CPU while memory is traced: what it costs alone is asked below."""
     tracemalloc.start()
     for name, file, content, said in CASES:
         path = write(tmp_path / "case", {file: content})
@@ -51,7 +51,7 @@ def test_a_file_that_claims_what_it_does_not_hold_is_one_error_at_once(tmp_path:
         with pytest.raises(InputFileError, match="or is cut short or damaged") as error:
             read_gguf(path) if file == "x.gguf" else read_folder(path)
         assert said in error.value.because, (name, error.value.because)
-        assert time.process_time() - start < 0.2, name
+        assert time.process_time() - start < 1.0, name
         assert tracemalloc.get_traced_memory()[1] < 6e6, name
     tracemalloc.stop()
 
