@@ -231,7 +231,7 @@ def test_models_survive_their_own_yaml():
 
 SEES = ("-vl-", "_text", "mistral4", "llama4", "kimi_k25", "gemma3n")
 """In the name or the family of a release that takes images: of most, the class of the language model within it."""
-TEXT_ALONE = ("gemma-3-1b", "gemma-3-270m", "minimax-text-01")
+TEXT_ALONE = ("gemma-3-1b", "gemma-3-270m", "minimax-text-01", "qwen3.8-2.4t-a95b-fp8")
 """Those of such a family whose own release has no tower."""
 
 

@@ -15,7 +15,7 @@ LONGEST = 100_000_000
 """Bytes of the longest header that is read: those with a vocabulary of 262,144 tokens have some 20 MB."""
 _MOST_KEYS, _MOST_TENSORS = 10_000, 100_000
 """Keys and tensors that a header may have: those of models have some hundreds, and some thousands."""
-_MOST_STRINGS = 800_000
+_MOST_STRINGS = 700_000
 """Strings of all its arrays, which are walked one by one: tokens and merges of gpt-oss are 647,277."""
 _MOST_KEPT = 65_536
 """Elements of an array, or bytes of a string, whose content is kept: lists have an entry a layer."""
