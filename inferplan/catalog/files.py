@@ -244,9 +244,7 @@ def load_model(name: str) -> ModelSpec:
     except UnknownNameError:
         return _elsewhere(name)
     if path.is_dir() or path.suffix in (".json", ".gguf"):
-        from inferplan.models.huggingface import import_model
-
-        return import_model(path)
+        return _import_path(path).model
     if _is_shipped(path):
         return read_cached(path, "model", lambda: (_from_yaml(path), [path, *_bases(path)]))
     return _from_yaml(path)
@@ -369,17 +367,25 @@ def find_source(name: str) -> Imported:
 
     Raises ``UsageError`` for the name of a model that is a YAML already.
     """
-    from inferplan.models.huggingface import import_hub, import_path
-
     path = Path(name)
     if _HUB_ID.fullmatch(name) and not path.exists():
-        return import_hub(name)
+        from inferplan.catalog.readings import read_either
+        from inferplan.models.huggingface import import_hub
+
+        return import_hub(name, read_either)
     if path.suffix in (".yaml", ".yml") or not (path.exists() or path.suffix in (".json", ".gguf")):
         raise UsageError(
             f"{name} is nothing to import",
             hint="a Hugging Face config (.json), a checkpoint folder, a GGUF file or a hub id such as Qwen/Qwen3-8B",
         )
-    return import_path(path)
+    return _import_path(path)
+
+
+def _import_path(path: Path) -> Imported:
+    from inferplan.catalog.readings import read_either
+    from inferplan.models.huggingface import import_path
+
+    return import_path(path, read_either)
 
 
 def load_hardware(name: str) -> HardwareSpec:

@@ -6,6 +6,7 @@ matter is listed in :attr:`Imported.ignored`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from inferplan.models.huggingface.families.absent import absent
 from inferplan.models.huggingface.heads import decoder_ends
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.quantisation import apply, read_scheme
-from inferplan.models.huggingface.reader import MEDIA, Reader
+from inferplan.models.huggingface.reader import MEDIA, Reader, UndescribedError
 from inferplan.models.huggingface.stored import compare
 from inferplan.models.huggingface.towers import (
     BESIDE,
@@ -35,9 +36,20 @@ from inferplan.models.huggingface.towers import (
 )
 from inferplan.models.spec import ModelSpec, Native
 
-__all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
+__all__ = [
+    "DTYPES",
+    "ConfigReading",
+    "Imported",
+    "UndescribedError",
+    "import_config",
+    "import_hub",
+    "import_path",
+    "model_from_config",
+]
 
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+DTYPES |= {f"torch.{name}": width for name, width in DTYPES.items()}
+"""Types of torch, as configs write them, to formats."""
 _NESTED = ("text_config", "llm_config", "language_config")
 _SPEECH = ("talker_config", "token2wav_config", "code2wav_config", "enable_audio_output", "enable_talker")
 
@@ -48,6 +60,10 @@ class Imported:
 
     model: ModelSpec
     ignored: list[str]
+
+
+ConfigReading = Callable[[dict[str, Any], str, str, dict[str, Any] | None, dict[str, Any] | None], Imported]
+"""What :func:`import_config` is: a config, a name, a source and the two files beside it, to a model."""
 
 
 def model_from_config(config: dict[str, Any], name: str, source: str) -> ModelSpec:
@@ -102,15 +118,15 @@ def _described(
     own = fields.pop("native", {})
     native = {"base": _dtype(outer, reader)} | own
     said = _quantised(outer, reader) or quantization
-    unknown = reader.unread()
+    unknown = [f"{reader.prefix}{key}" for key in reader.unread()]
     if outer is not reader:
-        unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
+        unknown += [f"{outer.prefix}{key}" for key in outer.unread() if not MEDIA.fullmatch(key)]
     if unknown:
-        raise SpecError(
+        raise UndescribedError.of_fields(
             f"{name}: the config has fields that are not understood: {', '.join(unknown)}",
+            unknown,
             because=f"a {family} config is not known to have them, and they could change the counts",
-            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md), or let "
-            "transformers build it: inferplan import --trace",
+            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md)",
         )
     ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
     try:
@@ -178,8 +194,7 @@ def _thinker(config: dict[str, Any], name: str) -> dict[str, Any]:
     """
     whole = Reader(config, name)
     whole.skip("thinker_config", *_SPEECH)
-    if whole.unread():
-        raise whole.refuse(whole.unread()[0], "this field of a known family is new")
+    whole.require_read()
     speaks = {key: config[key] for key in _SPEECH if key in config and config.get("model_type") in SPEAKING}
     return {"dtype": config.get("dtype") or config.get("torch_dtype"), **config["thinker_config"], **speaks}
 
@@ -193,11 +208,10 @@ def _family(outer: Reader, reader: Reader) -> str:
             kind = ALIASES.get(kind, kind)
             if kind in FAMILIES:
                 return kind
-            raise SpecError(
+            raise UndescribedError(
                 f"{reader.name}: the model_type {kind!r} is not understood",
                 because=UNKNOWN.get(kind, "counts of a family that is not known would be guesses"),
-                hint="write the model as a YAML (docs/models.md), or let transformers build it: "
-                "inferplan import --trace",
+                hint="write the model as a YAML (docs/models.md)",
             )
     outer.need("model_type")
     raise AssertionError
@@ -251,20 +265,16 @@ def _outer_absent(outer: Reader, nested: bool | None, default: bool) -> tuple[bo
 def _dtype(outer: Reader, reader: Reader) -> str:
     """The format of the unquantised tensors; bf16 when the config does not say."""
     said = reader.get("torch_dtype", "dtype") or outer.get("torch_dtype", "dtype") or "bfloat16"
-    if not isinstance(said, str) or said not in _DTYPES:
-        raise outer.refuse(f"torch_dtype = {said!r}", f"only {', '.join(_DTYPES)} are known")
-    return _DTYPES[said]
+    if not isinstance(said, str) or said not in DTYPES:
+        raise outer.refuse(f"torch_dtype = {said!r}", f"only {', '.join(DTYPES)} are known")
+    return DTYPES[said]
 
 
-def import_model(path: Path) -> ModelSpec:
-    """The model of a config file, a checkpoint folder or a GGUF file."""
-    return import_path(path).model
+def import_path(path: Path, read: ConfigReading = import_config) -> Imported:
+    """The model of a config file, a checkpoint folder or a GGUF file, and what did not matter.
 
-
-def import_path(path: Path) -> Imported:
-    """As :func:`import_model`, with what did not matter. Raises ``InputFileError`` when it cannot be read.
-
-    A folder's safetensors headers are compared with its config; the config of a GGUF file is its metadata.
+    Raises ``InputFileError`` when it cannot be read. read: how a config becomes a model. A folder's safetensors headers
+    are compared with its config; the config of a GGUF file is its metadata.
     """
     if path.suffix == ".gguf":
         from inferplan.models.gguf import import_gguf
@@ -274,13 +284,13 @@ def import_path(path: Path) -> Imported:
         config = read_json(path)
         if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
             raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
-        return import_config(config, named_by(path), str(path))
+        return read(config, named_by(path), str(path), None, None)
     require_model(path)
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
     quantization = read_json(beside) if beside.is_file() else None
     media = path / CONFIGS[2]
     preprocessor = read_json(media) if media.is_file() else None
-    found = import_config(read_json(main), named_by(path), str(main), quantization, preprocessor)
+    found = read(read_json(main), named_by(path), str(main), quantization, preprocessor)
     stored = read_folder(path)
     if stored is None:
         return found
@@ -288,9 +298,9 @@ def import_path(path: Path) -> Imported:
     return Imported(model=found.model.model_copy(update={"notes": notes}), ignored=found.ignored)
 
 
-def import_hub(hub_id: str) -> Imported:
+def import_hub(hub_id: str, read: ConfigReading = import_config) -> Imported:
     """The model of a hub id: its configs alone are fetched."""
-    found = import_path(fetch_configs(hub_id))
+    found = import_path(fetch_configs(hub_id), read)
     source = f"https://huggingface.co/{hub_id}/blob/main/config.json"
     name = hub_id.rsplit("/", 1)[-1].lower()
     return Imported(model=found.model.model_copy(update={"name": name, "source": source}), ignored=found.ignored)

@@ -106,8 +106,7 @@ def mpt(r: Reader, d: Dialect) -> dict[str, Any]:
         "layer_norm_type",
     )
     r.only("norm_type", "low_precision_layernorm", "layernorm")
-    if options.unread():
-        raise options.refuse(options.unread()[0], "this field of a known family is new")
+    options.require_read()
     r.only("expansion_ratio", 4)  # transformers builds four widths whatever is said
     mixer = {**attention(r, d), "kv_heads": grouped}
     ffn = mlp(r, d, 4 * r.integer(*WIDTH))
@@ -167,8 +166,7 @@ def dbrx(r: Reader, d: Dialect) -> dict[str, Any]:
     mixer = {**attention(r, d), "kv_heads": options.integer("kv_n_heads")}
     ffn = moe(experts, d, experts.integer("ffn_hidden_size"))
     for table in (options, experts):
-        if table.unread():
-            raise table.refuse(table.unread()[0], "this field of a known family is new")
+        table.require_read()
     return model(r, d, [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS))
 
 
@@ -324,8 +322,7 @@ def block_configs(r: Reader, d: Dialect) -> dict[str, Any]:
         for part in (mixer, ffn):
             if part is not None:
                 part.skip("n_heads_in_group", "ffn_mult")
-                if part.unread():
-                    raise part.refuse(part.unread()[0], "this field of a known family is new")
+                part.require_read()
         if layer:
             layers.append(layer)
     return model(r, d, layers)

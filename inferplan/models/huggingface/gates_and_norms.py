@@ -463,8 +463,7 @@ def _own_heads(other: Reader | None, place: int) -> dict[str, Any]:
     names |= {"q_lora": "q_lora_rank", "rope_dim": "qk_rope_head_dim", "value_dim": "v_head_dim"}
     found = {ours: own.integer(theirs) for ours, theirs in names.items() if own.get(theirs) is not None}
     own.skip("num_key_value_heads", "head_dim", "qk_head_dim", "rope_parameters")
-    if own.unread():
-        raise own.refuse(own.unread()[0], "this field of a known family is new")
+    own.require_read()
     return found
 
 
@@ -514,8 +513,7 @@ def _own_count(other: Reader | None, place: int) -> dict[str, int]:
     if own is None:
         return {}
     found = {"heads": own.integer("num_attention_heads")}
-    if own.unread():
-        raise own.refuse(own.unread()[0], "this field of a known family is new")
+    own.require_read()
     return found
 
 

@@ -74,8 +74,7 @@ def _parts(r: Reader) -> tuple[Reader, Reader, Reader]:
 
 def _all_read(*parts: Reader) -> None:
     for part in parts:
-        if part.unread():
-            raise part.refuse(part.unread()[0], "this field of a known family is new")
+        part.require_read()
 
 
 def _heads(decoder: Reader) -> tuple[int, int]:

@@ -89,6 +89,22 @@ def _off(value: Any) -> bool:
     return value is None or value is False or value in ("", [], {}) or (isinstance(value, float) and value == 0.0)
 
 
+class UndescribedError(SpecError):
+    """A type, a value, or fields that no table here describes: another reading of the config may know them.
+
+    fields: those that nobody has read, by their paths in the config; none where it is a type or a value.
+    """
+
+    fields: tuple[str, ...] = ()
+
+    @classmethod
+    def of_fields(cls, what: str, fields: list[str], because: str, hint: str = "") -> UndescribedError:
+        """The error that names fields."""
+        error = cls(what, because, hint)
+        error.fields = tuple(fields)
+        return error
+
+
 class Reader:
     """One config. Each method marks the fields that it reads; ``unread`` are the others.
 
@@ -184,7 +200,8 @@ class Reader:
         value = self.get(name)
         if value is not None and value not in allowed:
             known = ", ".join(repr(option) for option in allowed)
-            raise self.refuse(f"{name} = {value!r}", f"only {known} is known for this family")
+            what = f"{self.name}: {self.prefix}{name} = {value!r} is not understood"
+            raise UndescribedError(what, because=f"only {known} is known for this family")
 
     def skip(self, *names: str) -> None:
         """Fields that this family's counts do not depend on."""
@@ -198,6 +215,14 @@ class Reader:
             for key, value in self.config.items()
             if key not in known and not UNIMPORTANT.fullmatch(key) and not _off(value)
         ]
+
+    def require_read(self, because: str = "this field of a known family is new") -> None:
+        """Raise ``UndescribedError`` where :meth:`unread` has fields left."""
+        left = [f"{self.prefix}{name}" for name in self.unread()]
+        if left:
+            are = "is" if len(left) == 1 else "are"
+            what = f"{self.name}: {', '.join(left)} {are} not understood"
+            raise UndescribedError.of_fields(what, left, because)
 
     def ignored(self) -> list[str]:
         """Fields of the config that did not matter."""

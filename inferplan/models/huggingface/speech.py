@@ -99,8 +99,7 @@ def _streaming_encoder(r: Reader) -> dict[str, Any]:
     frame = round(r.integer("sample_rate") * float(r.need("frame_ms")) / 1000)
     sizes = [before + max(after - 1, 0) for before, after in windows[:count]]
     r.skip("max_position_embeddings")
-    for name in r.unread():
-        raise r.refuse(name, "it is new for this family, and could change the counts")
+    r.require_read()
     return {
         "d_model": width,
         "norm": "layer_plain",
@@ -206,8 +205,7 @@ def dia(r: Reader, d: Dialect) -> dict[str, Any]:
     fields = {"d_model": width, "vocab": rows, "tied": False, "layers": layers, "ends": {"tensors": tensors}}
     fields |= {"max_context": own.integer("max_position_embeddings")}
     for half in (source, own):
-        for name in half.unread():
-            raise half.refuse(name, "it is new for this family, and could change the counts")
+        half.require_read()
     note = f"keys and values of the text that it speaks are kept for {longest:,} tokens, the most that it reads"
     return fields | {"notes": [note]}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from inferplan.errors import SpecError
-from inferplan.models.huggingface.reader import ACTIVATION, Reader
+from inferplan.models.huggingface.reader import ACTIVATION, Reader, UndescribedError
 from inferplan.models.huggingface.towers import (
     audio,
     codecs,
@@ -124,9 +123,10 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
         beside.join(media)
     for table in media.tables.values():
         if table.unread():
-            raise SpecError(
-                f"{outer.name}: the config has fields that are not understood: "
-                + ", ".join(f"{table.prefix}{name}" for name in table.unread()),
+            left = [f"{table.prefix}{name}" for name in table.unread()]
+            raise UndescribedError.of_fields(
+                f"{outer.name}: the config has fields that are not understood: {', '.join(left)}",
+                left,
                 because=f"the tower of a {kind} config is not known to have them, and they could change the counts",
                 hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
             )

@@ -63,8 +63,7 @@ def minimax_released(table: Reader) -> None:
     joined.only("image_token_compression_method", "patch_merge")
     for name in ("spatial_merge_size", "temporal_patch_size"):
         table.config[name] = joined.integer(name)
-    if joined.unread():
-        raise joined.refuse(joined.unread()[0], "this field of a known tower is new")
+    joined.require_read()
     table.config["model_type"] = "minimax_m3_vl_vision"
 
 

@@ -58,8 +58,7 @@ def _experts(r: Reader, count: int) -> list[dict[str, Any]]:
         if own is not None:
             number = own.integer("num_local_experts", default=experts)
             chosen = own.integer("num_experts_per_tok", default=top_k)
-            if own.unread():
-                raise own.refuse(own.unread()[0], "this field of a known family is new")
+            own.require_read()
         sparse = {"kind": "moe", "experts": number, "top_k": chosen, "d_ff": width, "gated": True}
         found.append(sparse if kind == "sparse" else dense)
     return found
