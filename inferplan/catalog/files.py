@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from inferplan.catalog.file_cache import read_cached
+from inferplan.catalog.file_cache import made_once, read_cached
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import (
     InputFileError,
@@ -28,7 +28,7 @@ from inferplan.spec import Spec
 
 if TYPE_CHECKING:
     from inferplan.devices.mig import MigTable
-    from inferplan.models.huggingface import Imported
+    from inferplan.models.huggingface import ConfigReading, Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
 _ALIASES = re.compile(r"^aliases: *\[(.*?)\]", re.MULTILINE)
@@ -369,10 +369,9 @@ def find_source(name: str) -> Imported:
     """
     path = Path(name)
     if _HUB_ID.fullmatch(name) and not path.exists():
-        from inferplan.catalog.readings import read_either
         from inferplan.models.huggingface import import_hub
 
-        return import_hub(name, read_either)
+        return import_hub(name, _reading())
     if path.suffix in (".yaml", ".yml") or not (path.exists() or path.suffix in (".json", ".gguf")):
         raise UsageError(
             f"{name} is nothing to import",
@@ -382,10 +381,15 @@ def find_source(name: str) -> Imported:
 
 
 def _import_path(path: Path) -> Imported:
-    from inferplan.catalog.readings import read_either
     from inferplan.models.huggingface import import_path
 
-    return import_path(path, read_either)
+    return import_path(path, _reading())
+
+
+def _reading() -> ConfigReading:
+    from inferplan.catalog.readings import read_either
+
+    return partial(read_either, made_once)
 
 
 def load_hardware(name: str) -> HardwareSpec:

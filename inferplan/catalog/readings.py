@@ -8,13 +8,12 @@ imported where the tables describe a config, or where the second reading is on f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-from inferplan.catalog.file_cache import made_once
 from inferplan.errors import InferplanError, SpecError
 from inferplan.extras import EXTRAS
 from inferplan.models.huggingface import Imported, UndescribedError, import_config
@@ -25,7 +24,12 @@ _MOST_ROUNDS = 20
 """Tables of one config that may each have fields that are not described."""
 
 
+Keep = Callable[[str, str, Callable[[], TracedConfig]], TracedConfig]
+"""What keeps a result by its kind and the text it was made from: :func:`inferplan.catalog.file_cache.made_once`."""
+
+
 def read_either(
+    keep: Keep,
     config: dict[str, Any],
     name: str,
     source: str,
@@ -49,10 +53,10 @@ def read_either(
     rest, fields = _without_undescribed(config, name, source)
     if not fields:
         quantised = config | ({"quantization_config": quantization} if quantization else {})
-        return Imported(model=_by_transformers(refusal, quantised, name, source, timed=True).model, ignored=[])
+        return Imported(model=_by_transformers(keep, refusal, quantised, name, source, timed=True).model, ignored=[])
     own = import_config(rest, name, source, *beside)
     plain = {key: value for key, value in config.items() if key != "quantization_config"}
-    other = _by_transformers(refusal, plain, name, source, timed=False)
+    other = _by_transformers(keep, refusal, plain, name, source, timed=False)
     differ = list(_differences(own.model, other.model))
     said = ", ".join(fields)
     if differ:
@@ -109,7 +113,7 @@ def _take_out(config: dict[str, Any], path: str) -> bool:
 
 
 def _by_transformers(
-    refusal: UndescribedError, config: dict[str, Any], name: str, source: str, timed: bool
+    keep: Keep, refusal: UndescribedError, config: dict[str, Any], name: str, source: str, timed: bool
 ) -> TracedConfig:
     """What transformers' own class makes of a config. Raises ``SpecError`` with both reasons where it makes none."""
 
@@ -118,7 +122,7 @@ def _by_transformers(
 
     text = json.dumps([name, source, timed, _installed(), version("torch"), config], sort_keys=True)
     try:
-        return made_once("traced", text, make)
+        return keep("traced", text, make)
     except InferplanError as error:
         own = f"{refusal.because}; " if refusal.because else ""
         told = f"{error.what.removeprefix(f'{source}: ')}{f' ({error.because})' if error.because else ''}"

@@ -46,8 +46,8 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "mixtral": LOCAL,
     "gemma2": HEADS | {"sliding_window": 40, "query_pre_attn_scalar": 16},
     "gemma3_text": HEADS | {"sliding_window": 40, "query_pre_attn_scalar": 16},
+    "gpt_oss": {"num_hidden_layers": 2},
     "phi3": SMALL,
-    "gpt_oss": LOCAL | {"sliding_window": 40},
     "glm4": HEADS,
     "olmo2": SMALL,
     "cohere2": HEADS | {"sliding_window": 40},
@@ -64,7 +64,7 @@ COUNTED: dict[str, dict[str, Any]] = {
     "qwen3_next": HYBRID,
     "falcon_h1": HYBRID,
     "nemotron_h": {},
-    "jamba": HYBRID,
+    "jamba": {"num_hidden_layers": 8},
 }
 """Those with latents that transformers expands, or with scans: parameters, cache and state are compared."""
 
