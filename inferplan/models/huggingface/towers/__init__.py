@@ -8,9 +8,7 @@ from typing import Any
 from inferplan.models.huggingface.reader import ACTIVATION, Reader, UndescribedError
 from inferplan.models.huggingface.towers import (
     audio,
-    codecs,
     conformer,
-    davit,
     discrete,
     documents,
     encoders,
@@ -21,7 +19,6 @@ from inferplan.models.huggingface.towers import (
     qwen,
     resamplers,
     stacked,
-    timm,
     transcribe,
     vit,
 )
@@ -54,16 +51,13 @@ TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
     **qwen.TOWERS,
     **gemma.TOWERS,
     **audio.TOWERS,
-    **codecs.TOWERS,
     **conformer.TOWERS,
     **documents.TOWERS,
     **resamplers.TOWERS,
     **folded.TOWERS,
     **frames_and_sound.TOWERS,
     **stacked.TOWERS,
-    **davit.TOWERS,
     **flamingo.TOWERS,
-    **timm.TOWERS,
 }
 """What builds a tower, by the ``model_type`` of its table."""
 
@@ -78,12 +72,9 @@ BESIDE: dict[str, Beside] = {
     **folded.JOINED,
     **frames_and_sound.JOINED,
     **stacked.JOINED,
-    **davit.JOINED,
     **gemma.JOINED,
     **flamingo.JOINED,
-    **timm.JOINED,
     **transcribe.JOINED,
-    **codecs.JOINED,
     **audio.JOINED,
 }
 """What stands beside the language model, by the ``model_type`` of the whole config."""

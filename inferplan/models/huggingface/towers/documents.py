@@ -163,13 +163,6 @@ def fuyu(m: Media) -> None:
     m.towers[VISION] = tower(m.d_model, [], linear("patch", inputs, m.d_model))
 
 
-def neomme(m: Media) -> None:
-    """No tower: patches under a norm, and two matrices."""
-    inputs, width = 3 * m.outer.integer("patch_size", default=32) ** 2, m.d_model
-    tensors = norm("patch.norm", inputs) | linear("patch.up", inputs, 2 * width, bias=False)
-    m.towers[VISION] = tower(width, [], tensors | linear("patch.down", 2 * width, width))
-
-
 def moss(m: Media) -> None:
     """Joined frames, two matrices, a norm."""
     joined = m.width(AUDIO) * m.outer.integer("audio_merge_size", default=4)
@@ -332,7 +325,6 @@ JOINED: dict[str, Beside] = {
     "lfm3_vl": vision("lfm3_vl_vision", lfm3),
     "hyperclovax_vision_v2": vision("qwen2_5_vl_vision", hyperclova),
     "fuyu": Beside(towers={}, join=fuyu),
-    "neomme": Beside(towers={}, join=neomme),
     "moss_transcribe_diarize": audio("moss_transcribe_diarize_audio", moss),
     "cosmos3_edge": vision("cosmos3_edge_vision", cosmos),
     "deepseek_vl_hybrid": Beside(
