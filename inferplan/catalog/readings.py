@@ -80,7 +80,8 @@ def _like(refusal: UndescribedError, because: str = "", hint: str = "") -> Undes
 
 def _without_undescribed(config: dict[str, Any], name: str, source: str) -> tuple[dict[str, Any], list[str]]:
     """The config without the fields that the tables do not describe, and those; none where more is not described."""
-    rest, taken = deepcopy(config), []
+    rest = deepcopy(config)
+    taken: list[str] = []
     for _ in range(_MOST_ROUNDS):
         try:
             import_config(rest, name, source)

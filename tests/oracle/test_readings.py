@@ -180,3 +180,14 @@ def test_without_transformers_the_extra_is_named(
         with pytest.raises(SpecError) as refused:
             load_model(file_of(config))
         assert "pip install 'inferplan[models]'" in refused.value.hint
+
+
+def test_code_that_mixes_widths_is_run_in_the_wider_one(file_of: Callable[[dict[str, Any]], str]) -> None:
+    """DeBERTa, which no table describes, as its class counts it."""
+    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    config = transformers.DebertaConfig(vocab_size=99, **small)
+    with torch.device("meta"):
+        built = transformers.DebertaForMaskedLM(config)
+    found = load_model(file_of(config.to_dict() | {"architectures": ["DebertaForMaskedLM"]}))
+    assert found.parameters["total"] == sum(tensor.numel() for tensor in built.parameters())
+    assert (found.encodes, found.native.base) == (True, "bf16")

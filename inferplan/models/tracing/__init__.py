@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferplan.errors import SpecError
 from inferplan.extras import require
 from inferplan.models.checkpoint import named_by
 
@@ -44,12 +45,11 @@ def trace_config(fields: dict[str, Any], name: str, source: str, timed: bool = T
 
     Raises as :func:`trace` does; torch and transformers have to be installed.
     """
-    from inferplan.models.tracing.build import build, read_class, require_traceable, unnamed
-    from inferplan.models.tracing.model import assemble
+    from inferplan.models.tracing.build import read_class, require_traceable, unnamed
 
     require_traceable(fields, source)
     config, model_class = read_class(fields, source)
-    model = assemble(build(config, model_class, source), config, name, source, timed)
+    model = _assembled(config, model_class, name, source, timed)
     odd, classes = unnamed(fields, config), fields.get("architectures") or []
     own = not classes or model_class.__name__ in classes
     notes = list(model.notes)
@@ -61,3 +61,22 @@ def trace_config(fields: dict[str, Any], name: str, source: str, timed: bool = T
             f"traced: transformers has no {', '.join(map(str, classes))}: its {model_class.__name__} was built"
         )
     return TracedConfig(model=model.model_copy(update={"notes": notes}), unnamed=odd, own_class=own)
+
+
+def _assembled(config: Any, model_class: Any, name: str, source: str, timed: bool) -> ModelSpec:
+    """The traced model: from a run in bfloat16, or in float32 where its code mixes that with other widths.
+
+    A state is refused there: how wide it is kept would be that of the run.
+    """
+    from inferplan.models.tracing.build import build
+    from inferplan.models.tracing.model import assemble
+
+    try:
+        return assemble(build(config, model_class, source), config, name, source, timed)
+    except SpecError as error:
+        if "scalar type" not in error.because:
+            raise
+        found = assemble(build(config, model_class, source, wide=True), config, name, source, timed)
+        if found.state_elements_per_sequence:
+            raise
+        return found

@@ -104,18 +104,22 @@ def unnamed(fields: dict[str, Any], config: Any, prefix: str = "") -> list[str]:
     return sorted(found)
 
 
-def build(config: Any, model_class: Any, source: str) -> Any:
-    """The model in bfloat16 on the meta device, ready to be recorded. Raises ``SpecError`` where it cannot be built."""
+def build(config: Any, model_class: Any, source: str, wide: bool = False) -> Any:
+    """The model in bfloat16 (in float32 where it is ``wide``) on the meta device, ready to be recorded.
+
+    Raises ``SpecError`` where it cannot be built.
+    """
     import torch
     from transformers import PretrainedConfig
 
+    dtype = torch.float32 if wide else torch.bfloat16
     try:
         with _quiet(), torch.device("meta"):
-            model = _make(model_class, config, torch.bfloat16)
+            model = _make(model_class, config, dtype)
     except Exception as first:
         try:
             with _quiet(), _weightless():
-                model = _make(model_class, config, torch.bfloat16).to("meta")
+                model = _make(model_class, config, dtype).to("meta")
         except Exception:
             raise SpecError(
                 f"{source}: transformers does not build a {model_class.__name__} of it", because=_first(first)
