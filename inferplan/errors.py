@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Self
 
 _CONTROL = re.compile(
     "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -58,7 +60,23 @@ class SpecError(InferplanError):
     """A YAML or config that cannot be understood: file, line, field, reason (exit 2)."""
 
 
-class UnknownFamilyError(SpecError):
+class UndescribedError(SpecError):
+    """A type, a value or fields of a config that no table describes: another reading may know them (exit 2).
+
+    fields: those that nobody has read, by their paths in the config; none where it is a type or a value.
+    """
+
+    fields: tuple[str, ...] = ()
+
+    @classmethod
+    def of_fields(cls, what: str, fields: Iterable[str], because: str, hint: str = "") -> Self:
+        """The error that names fields."""
+        error = cls(what, because, hint)
+        error.fields = tuple(fields)
+        return error
+
+
+class UnknownFamilyError(UndescribedError):
     """A config of a family of models that nobody has described (exit 2)."""
 
 

@@ -117,16 +117,6 @@ def hyena(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "hyena", "width": parallel.tp * draw(powers(4, 8)), "order": draw(st.integers(2, 3))}
 
 
-def mlstm(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
-    return {
-        "kind": "mlstm",
-        "heads": parallel.tp * draw(st.integers(1, 8)),
-        "key_dim": draw(powers(4, 7)),
-        "value_dim": draw(powers(4, 7)),
-        "state_bits": draw(STATE_BITS),
-    }
-
-
 def short_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return {"kind": "short_conv", "width": parallel.tp * draw(powers(4, 8)), "taps": draw(st.integers(1, 7))}
 
@@ -302,12 +292,6 @@ def relative_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     return layer | ({"gated": True, "relative_buckets": 16} if gated else {"distances": draw(st.sampled_from([0, 73]))})
 
 
-def routed_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
-    kv, top = parallel.tp * draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    layer = {"kind": "routed_attention", "heads": top * kv, "kv_heads": kv, "head_dim": draw(powers(4, 6))}
-    return layer | {"experts": draw(st.integers(top, 8)), "top_k": top, "out_bias": draw(st.booleans())}
-
-
 def scales(draw: st.DrawFn, parallel: Parallelism, width: int) -> Layer:
     return {"kind": "scales", "vectors": {"residual": [draw(st.integers(1, 8)), width]}}
 
@@ -333,7 +317,6 @@ def conformer_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
 
 
 MIXERS: dict[str, Draw] = {
-    "routed_attention": routed_attention,
     "relative_attention": relative_attention,
     "conformer_conv": conformer_conv,
     "disentangled_attention": disentangled_attention,
@@ -346,7 +329,6 @@ MIXERS: dict[str, Draw] = {
     "shared_block": shared_block,
     "hyena": hyena,
     "short_conv": short_conv,
-    "mlstm": mlstm,
     "rwkv": rwkv,
     "rwkv7": rwkv7,
     "gated_linear_recurrence": gated_linear_recurrence,

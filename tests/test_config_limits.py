@@ -123,15 +123,12 @@ def test_experts_that_give_back_their_input_have_no_weights():
 @for_each(
     ("kind", "field", "value"),
     [
-        ("convbert", "head_ratio", 0),
-        ("blenderbot", "encoder_attention_heads", 0),
-        ("blt", "encoder_hash_byte_group_size", 3.5),
-        ("data2vec-audio", "conv_dim", 10**12),
         ("chameleon", "vq_config", {"attn_resolutions": 1}),
+        ("bart", "encoder_attention_heads", 0),
         ("aya_vision", "vision_config", 3.5),
         ("aya_vision", "vision_config", {}),
         ("diffusion_gemma", "vision_config", {"pooling_kernel_size": float("nan")}),
-        ("deberta", "pos_att_type", 1),
+        ("deberta-v2", "pos_att_type", 1),
         ("llama", "num_key_value_heads", [2]),
         ("llama", "layer_types", 7),
         ("llama", "quantization_config", {"quant_method": {}}),

@@ -1,5 +1,7 @@
 """Shipped specs as they were read and checked, kept for the next process: it parses no YAML and builds no schema.
 
+What transformers made of a config is kept too, by the text of both (:func:`made_once`).
+
 As Python keeps what it has compiled: made when a file is first read, and used while neither that file nor the code that
 reads it has changed. The folder is ``INFERPLAN_CACHE`` (empty: nothing is kept), else ``inferplan`` in
 ``XDG_CACHE_HOME`` (a whole path, as its rules have it) or ``~/.cache``; where nothing can be written, every process
@@ -52,6 +54,24 @@ def read_cached(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[P
     with suppress(InputFileError, OSError, pickle.PicklingError):  # a full disk is no reason not to answer
         if place is not None:
             save(place, pickle.dumps((_code(), *_held[key]), pickle.HIGHEST_PROTOCOL))
+    return made
+
+
+def made_once(kind: str, of: str, make: Callable[[], Kept]) -> Kept:
+    """What ``make`` gives, or gave to an earlier process from the same text ``of`` by the same code.
+
+    For what takes long to make from something that is no shipped file.
+    """
+    folder = _folder()
+    place = folder / f"{kind}-{sha256(of.encode()).hexdigest()[:32]}.pickle" if folder else None
+    with suppress(Exception):  # none, one cut short, or of classes that have changed: it is made again
+        code, text, found = pickle.loads(place.read_bytes() if place else b"")
+        if (code, text) == (_code(), of):
+            return found  # type: ignore[no-any-return]
+    made = make()
+    with suppress(InputFileError, OSError, pickle.PicklingError):
+        if place is not None:
+            save(place, pickle.dumps((_code(), of, made), pickle.HIGHEST_PROTOCOL))
     return made
 
 

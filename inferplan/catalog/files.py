@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from functools import cache
+from functools import cache, partial
 from glob import glob
 from math import isfinite
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
-from inferplan.catalog.file_cache import read_cached
+from inferplan.catalog.file_cache import made_once, read_cached
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import (
     InputFileError,
@@ -30,7 +30,7 @@ from inferplan.spec import Spec
 
 if TYPE_CHECKING:
     from inferplan.devices.mig import MigTable
-    from inferplan.models.huggingface import Imported
+    from inferplan.models.huggingface import ConfigReading, Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
 _ALIASES = re.compile(rb"^aliases: *\[(.*?)\]", re.MULTILINE)
@@ -247,9 +247,7 @@ def load_model(name: str) -> ModelSpec:
     except UnknownNameError:
         return _elsewhere(name)
     if path.is_dir() or path.suffix in (".json", ".gguf"):
-        from inferplan.models.huggingface import import_model
-
-        return import_model(path)
+        return _import_path(path).model
     if _is_shipped(path):
         return read_cached(path, "model", lambda: (_from_yaml(path), [path, *_bases(path)]))
     return _from_yaml(path)
@@ -372,17 +370,29 @@ def find_source(name: str) -> Imported:
 
     Raises ``UsageError`` for the name of a model that is a YAML already.
     """
-    from inferplan.models.huggingface import import_hub, import_path
-
     path = Path(name)
     if _HUB_ID.fullmatch(name) and not path.exists():
-        return import_hub(name)
+        from inferplan.models.huggingface import import_hub
+
+        return import_hub(name, _reading())
     if path.suffix in (".yaml", ".yml") or not (path.exists() or path.suffix in (".json", ".gguf")):
         raise UsageError(
             f"{name} is nothing to import",
             hint="a Hugging Face config (.json), a checkpoint folder, a GGUF file or a hub id such as Qwen/Qwen3-8B",
         )
-    return import_path(path)
+    return _import_path(path)
+
+
+def _import_path(path: Path) -> Imported:
+    from inferplan.models.huggingface import import_path
+
+    return import_path(path, _reading())
+
+
+def _reading() -> ConfigReading:
+    from inferplan.catalog.readings import read_either
+
+    return partial(read_either, made_once)
 
 
 def load_hardware(name: str) -> HardwareSpec:

@@ -28,8 +28,9 @@ def import_command(
 ) -> None:
     """A Hugging Face config (any .json), a checkpoint folder, a GGUF file or a hub id as a model YAML.
 
-    A field that matters and is not understood is refused by name. The YAML can be given wherever a model name can.
-    With --trace (extra: models) the config is of any type that transformers builds (docs/tracing.md).
+    A type or a field that our tables do not describe is read by transformers (extra: models); what neither
+    understands is refused by name. The YAML can be given wherever a model name can.
+    With --trace transformers is asked even where the tables describe the config (docs/tracing.md).
 
     Example: inferplan import config.json -o my-model.yaml
     """

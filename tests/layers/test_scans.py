@@ -27,7 +27,6 @@ MAMBA2 = {"kind": "mamba2", "heads": 8, "head_dim": 16, "state": 12, "groups": 2
 DELTA = {"kind": "gated_delta_net", "key_heads": 2, "value_heads": 4, "key_dim": 8, "value_dim": 12, "chunk": 32}
 KIMI = {"kind": "kimi_delta", "heads": 4, "head_dim": 8, "chunk": 32}
 LIGHTNING = {"kind": "lightning_attention", "heads": 4, "head_dim": 16, "chunk": 32}
-MLSTM = {"kind": "mlstm", "heads": 4, "key_dim": 8, "value_dim": 12, "chunk": 32}
 RWKV = {"kind": "rwkv", "inner": 48, "width": 48}
 RWKV7 = {"kind": "rwkv7", "heads": 4, "head_dim": 12, "width": 48, "decay_rank": 8, "rate_rank": 8, "gate_rank": 8}
 GRIFFIN = {"kind": "gated_linear_recurrence", "inner": 48, "blocks": 4}
@@ -54,7 +53,6 @@ def flop(layer: dict[str, Any], new: float) -> float:
         (DELTA, lambda: counting.delta_step(4, 8, 12)),
         (KIMI, lambda: counting.delta_step(4, 8, 8)),
         (LIGHTNING, lambda: 4 * counting.lightning_step(16, 16)),
-        (MLSTM, lambda: 4 * counting.mlstm_step(8, 12)),
         (RWKV, lambda: counting.rwkv4_step(48)),
         (RWKV7, lambda: counting.rwkv7_step(4, 12)),
         (GRIFFIN, lambda: counting.rglru_step(48)),
@@ -122,27 +120,7 @@ def test_lightning_prefill_is_its_blocks():
     assert flop(LIGHTNING, 3.0 * block) == 3 * heads * matmuls(run)
 
 
-def test_mlstm_prefill_is_its_chunks():
-    heads, key, value, chunk = 4, 8, 12, 32
-
-    def run(empty: Any) -> None:
-        q, k, v, state, norm = (
-            empty(chunk, key),
-            empty(chunk, key),
-            empty(chunk, value),
-            empty(key, value),
-            empty(key, 1),
-        )
-        (q @ k.T) @ v
-        q @ state
-        k.T @ v
-        q @ norm
-        k.T @ empty(chunk, 1)
-
-    assert flop(MLSTM, 3.0 * chunk) == 3 * heads * matmuls(run)
-
-
-@for_each("layer", [MAMBA1, MAMBA2, DELTA, KIMI, LIGHTNING, MLSTM, RWKV, GRIFFIN], ids=lambda x: x["kind"])
+@for_each("layer", [MAMBA1, MAMBA2, DELTA, KIMI, LIGHTNING, RWKV, GRIFFIN], ids=lambda x: x["kind"])
 def test_state_is_read_and_written_once_and_divides_over_ranks(layer: dict[str, Any]):
     whole, half = scan(layer, 1.0), scan(layer, 1.0, tp=2)
     assert half.state * 2 == whole.state
@@ -151,7 +129,7 @@ def test_state_is_read_and_written_once_and_divides_over_ranks(layer: dict[str, 
     assert whole.state_format.bits == 32
 
 
-@for_each("layer", [MAMBA1, MAMBA2, DELTA, KIMI, LIGHTNING, MLSTM, RWKV, GRIFFIN], ids=lambda x: x["kind"])
+@for_each("layer", [MAMBA1, MAMBA2, DELTA, KIMI, LIGHTNING, RWKV, GRIFFIN], ids=lambda x: x["kind"])
 def test_arrays_price_as_their_elements(layer: dict[str, Any]):
     sizes = np.array([17.0, 64.0, 4096.0])
     grid = scan(layer, sizes).work()

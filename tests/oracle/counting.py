@@ -133,18 +133,6 @@ def lightning_step(rows: int, columns: int) -> int:
     return counter.flop
 
 
-def mlstm_step(rows: int, columns: int) -> int:
-    """One token of the matrix LSTM with gates at hand (2405.04517 eq. 19-21); the gated key is made once."""
-    counter = Counter()
-    c, n, f, i = counter.array(rows, columns), counter.array(rows, 1), counter.array(1, 1), counter.array(1, 1)
-    k, q, v = counter.array(rows, 1), counter.array(rows, 1), counter.array(1, columns)
-    key = i * k
-    c = f * c + key * v
-    n = f * n + key
-    _ = (c * q).sum(0) / (n * q).sum(0)
-    return counter.flop
-
-
 def rwkv4_step(channels: int) -> int:
     """One token of wkv in its stable form (2305.13048, the RNN cell)."""
     counter = Counter()

@@ -4,8 +4,8 @@
 [--jobs 2] [--journal FILE]``
 
 Each type's own default config and random valid variations of it are built on torch's meta device and imported; the
-parameters and the growth of the cache must be equal. A type that the importer refuses by name is then traced, as its
-refusal advises (``inferplan import --trace``), and held to the same counts. ``--write`` puts the table into
+parameters and the growth of the cache must be equal. A type that the tables refuse is then traced, as every
+command does with it, and held to the same counts. ``--write`` puts the table into
 docs/model-coverage.md.
 """
 
@@ -41,13 +41,10 @@ said not to be counted; different; not built by transformers."""
 
 FIGURES = ("elements a token", "elements a token beyond the windows", "elements of state")
 UNLIKE: dict[str, tuple[tuple[str, ...], str]] = {
-    "cpmant": (FIGURES[2:], "the class puts a prompt of its own ahead of each request: a note says how long it is"),
     "deepseek_v4": (FIGURES, "a key counts twice, as its value too: tests/oracle/test_mechanisms.py takes it once"),
     "falcon": (FIGURES, "the class copies the KV heads of the new architecture to every query head, and caches those"),
     "glm5_next": (FIGURES, "the class keeps every key of its indexer, and its gate, and pools them anew in each step"),
     "molmo2_text": (FIGURES, "a class without a head embeds, and keeps nothing here, whatever it gives back"),
-    "musicgen_melody": (FIGURES, "the class reads the ids twice, as text ahead and as codes: each is a token of ours"),
-    "gpt_neo": (FIGURES[1:2], "the class keeps every position of local layers, which look back no further"),
 }
 """Types whose class caches otherwise than an engine does: what of it is not compared, and why."""
 

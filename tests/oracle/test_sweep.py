@@ -27,7 +27,6 @@ SHARE = (
     "mimo_v2_flash",
     "bitnet",
     "persimmon",
-    "xlstm",
     "hy_v4",
     "bailing_hybrid",
 )

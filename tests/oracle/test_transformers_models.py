@@ -17,7 +17,6 @@ from tests.oracle.sweep import SPARE  # noqa: E402
 from tests.oracle.zoo import sample  # noqa: E402
 
 NOT_BUILT = {
-    "esm": "its default config lacks a vocabulary",
     "step3p5": "it stands in the config of step3p7",
     "mistral_large4_text": "it stands in the config of mistral_large4: test_mechanisms.py builds that",
 }

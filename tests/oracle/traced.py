@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from inferplan.errors import InferplanError
@@ -65,14 +61,11 @@ def config_of(family: str, fields: dict[str, Any] | None = None) -> dict[str, An
     return text | {"model_type": family}
 
 
-def traced(config: dict[str, Any]) -> ModelSpec:
+def traced(config: dict[str, Any], timed: bool = True) -> ModelSpec:
     """The model that a trace makes of a config."""
-    from inferplan.models.tracing import trace
+    from inferplan.models.tracing import trace_config
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_text(json.dumps(config), encoding="utf-8")
-        return trace(path)
+    return trace_config(config, "m", "test", timed).model
 
 
 def work(model: ModelSpec, load: tuple[float, float, float]) -> tuple[float, float]:
@@ -141,14 +134,14 @@ def swept(name: str, kind: Any) -> tuple[str, str]:
 def compared(name: str, config: Any, model: Any) -> tuple[str, str]:
     """A config, traced, beside the model that its class builds: exact, refused or wrong, and why.
 
-    One load is run: counts do not follow it.
+    Its operators are not asked for: counts do not follow a load.
     """
     from tests.oracle import built
 
     try:
-        with built.limited(240), _one_load():
+        with built.limited(240):
             held = json.loads(json.dumps(config.to_dict(), default=str))
-            found = traced(held | {"model_type": name, "architectures": [type(model).__name__]})
+            found = traced(held | {"model_type": name, "architectures": [type(model).__name__]}, timed=False)
     except InferplanError as error:
         return "refused", f"{error.what.partition(': ')[2] or error.what}: {error.because}".replace("\n", " ")[:200]
     except TimeoutError as error:
@@ -168,19 +161,6 @@ def compared(name: str, config: Any, model: Any) -> tuple[str, str]:
     if cached is not None and mine != cached:
         return "wrong", f"{mine} elements a token, beyond windows and of state, the class keeps {cached}"
     return "exact", "" if cached is not None else "without a cache to compare"
-
-
-@contextmanager
-def _one_load() -> Iterator[None]:
-    """Fewer passes than settle how the operators follow the load."""
-    from inferplan.models.tracing import model
-
-    before = model.FEW, model.NO_PAST
-    model.FEW, model.NO_PAST = model.FEW[:1], model.NO_PAST[:1]
-    try:
-        yield
-    finally:
-        model.FEW, model.NO_PAST = before
 
 
 def sweep(wanted: str) -> None:

@@ -7,6 +7,7 @@ matter is listed in :attr:`Imported.ignored`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from inferplan.errors import SpecError, UnknownFamilyError
+from inferplan.errors import SpecError, UndescribedError, UnknownFamilyError
 from inferplan.models.checkpoint import (
     ADAPTER,
     CONFIGS,
@@ -47,12 +48,22 @@ from inferplan.models.huggingface.towers import (
     text_defaults,
     towers,
 )
-from inferplan.models.provenance import MadeFrom
 from inferplan.models.spec import ASSUMED, ModelSpec, Native
 
-__all__ = ["Imported", "import_config", "import_hub", "import_model", "import_path", "model_from_config"]
+__all__ = [
+    "DTYPES",
+    "ConfigReading",
+    "Imported",
+    "UndescribedError",
+    "import_config",
+    "import_hub",
+    "import_path",
+    "model_from_config",
+]
 
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+DTYPES |= {f"torch.{name}": width for name, width in DTYPES.items()}
+"""Types of torch, as configs write them, to formats."""
 _NESTED = ("text_config", "llm_config", "language_config")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPEECH = ("talker_config", "token2wav_config", "code2wav_config", "enable_audio_output", "enable_talker")
@@ -65,9 +76,14 @@ class Imported:
     model: ModelSpec
     ignored: list[str]
 
-    def read_from(self, made: MadeFrom) -> Self:
-        """The same, which says what it was read from."""
+    def read_from(self, **said: object) -> Self:
+        """The same, which says what it was read from: fields of ``made_from``."""
+        made = self.model.made_from.model_copy(update=said)
         return replace(self, model=self.model.model_copy(update={"made_from": made}))
+
+
+ConfigReading = Callable[[dict[str, Any], str, str, dict[str, Any] | None, dict[str, Any] | None], Imported]
+"""What :func:`import_config` is: a config, a name, a source and the two files beside it, to a model."""
 
 
 def model_from_config(config: dict[str, Any], name: str, source: str) -> ModelSpec:
@@ -175,18 +191,18 @@ def _described(
 
 
 def _understood(outer: Reader, reader: Reader, family: str) -> None:
-    """Raises ``SpecError`` that names the fields which nobody has read and which are not known to be inert."""
+    """Raises ``UndescribedError`` that names the fields which nobody has read and which are not known to be inert."""
     for one in (outer, reader):
         one.skip(*inert(family), *inert(one.config.get("model_type")))
-    unknown = reader.unread()
+    unknown = [f"{reader.prefix}{key}" for key in reader.unread()]
     if outer is not reader:
-        unknown += [name for name in outer.unread() if not MEDIA.fullmatch(name)]
+        unknown += [f"{outer.prefix}{key}" for key in outer.unread() if not MEDIA.fullmatch(key)]
     if unknown:
-        raise SpecError(
+        raise UndescribedError.of_fields(
             f"{reader.name}: the config has fields that are not understood: {', '.join(unknown)}",
+            unknown,
             because=f"a {family} config is not known to have them, and they could change the counts",
-            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md), or let "
-            "transformers build it: inferplan import --trace",
+            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md)",
         )
 
 
@@ -229,8 +245,7 @@ def _thinker(config: dict[str, Any], name: str) -> dict[str, Any]:
     """
     whole = Reader(config, name)
     whole.skip("thinker_config", *_SPEECH)
-    if whole.unread():
-        raise whole.refuse(whole.unread()[0], "this field of a known family is new")
+    whole.require_read()
     speaks = {key: config[key] for key in _SPEECH if key in config and config.get("model_type") in SPEAKING}
     return {"dtype": config.get("dtype") or config.get("torch_dtype"), **config["thinker_config"], **speaks}
 
@@ -303,20 +318,16 @@ def _outer_absent(outer: Reader, nested: bool | None, default: bool) -> tuple[bo
 def _dtype(outer: Reader, reader: Reader) -> str:
     """The format of the unquantised tensors; bf16 when the config does not say."""
     said = reader.get("torch_dtype", "dtype") or outer.get("torch_dtype", "dtype") or "bfloat16"
-    if not isinstance(said, str) or said not in _DTYPES:
-        raise outer.refuse(f"torch_dtype = {said!r}", f"only {', '.join(_DTYPES)} are known")
-    return _DTYPES[said]
+    if not isinstance(said, str) or said not in DTYPES:
+        raise outer.refuse(f"torch_dtype = {said!r}", f"only {', '.join(DTYPES)} are known")
+    return DTYPES[said]
 
 
-def import_model(path: Path) -> ModelSpec:
-    """The model of a config file, a checkpoint folder or a GGUF file."""
-    return import_path(path).model
+def import_path(path: Path, read: ConfigReading = import_config) -> Imported:
+    """The model of a config file, a checkpoint folder or a GGUF file, and what did not matter.
 
-
-def import_path(path: Path) -> Imported:
-    """As :func:`import_model`, with what did not matter. Raises ``InputFileError`` when it cannot be read.
-
-    A folder's safetensors headers are compared with its config; the config of a GGUF file is its metadata.
+    Raises ``InputFileError`` when it cannot be read. read: how a config becomes a model. A folder's safetensors headers
+    are compared with its config; the config of a GGUF file is its metadata.
     """
     if path.suffix == ".gguf":
         from inferplan.models.gguf import import_gguf
@@ -326,8 +337,8 @@ def import_path(path: Path) -> Imported:
         config = read_json(path)
         if isinstance(config, dict) and {"schema_version", "plan"} <= config.keys():
             raise SpecError(f"{path} is a plan, not a model", hint=f"inferplan emit vllm {path} (without --gpu)")
-        found = import_config(config, named_by(path), str(path))
-        return found.read_from(MadeFrom(file=str(path), sha256=sha256(path.read_bytes()).hexdigest()))
+        found = read(config, named_by(path), str(path), None, None)
+        return found.read_from(file=str(path), sha256=sha256(path.read_bytes()).hexdigest())
     stored = read_folder(path)
     main, beside = path / CONFIGS[0], path / CONFIGS[1]
     if stored is not None and not main.is_file() and not (path / ADAPTER).is_file():
@@ -338,16 +349,16 @@ def import_path(path: Path) -> Imported:
     preprocessor = read_json(media) if media.is_file() else None
     fields = read_json(main)
     try:
-        found = import_config(fields, named_by(path), str(main), quantization, preprocessor)
+        found = read(fields, named_by(path), str(main), quantization, preprocessor)
     except UnknownFamilyError as unknown:
         if stored is None:
             raise
         return Imported(model=_told(path, stored, fields, unknown.what), ignored=[])
-    made = MadeFrom(file=str(main), sha256=sha256(main.read_bytes()).hexdigest())
+    found = found.read_from(file=str(main), sha256=sha256(main.read_bytes()).hexdigest())
     if stored is None:
-        return found.read_from(made)
+        return found
     said = compare(found.model, stored)
-    found = found.read_from(made.model_copy(update={"tensors": NOT_COMPARED not in said}))
+    found = found.read_from(tensors=NOT_COMPARED not in said)
     return replace(found, model=found.model.model_copy(update={"notes": [*found.model.notes, *said]}))
 
 
@@ -360,11 +371,11 @@ def _told(path: Path, stored: Checkpoint, fields: dict[str, Any], why: str) -> M
     return model_of_tensors(stored, Config(fields, name), said, why)
 
 
-def import_hub(hub_id: str) -> Imported:
+def import_hub(hub_id: str, read: ConfigReading = import_config) -> Imported:
     """The model of a hub id: its configs alone are fetched; of a family that nobody has described, headers too."""
     folder = fetch_configs(hub_id)
     try:
-        found = import_path(folder)
+        found = import_path(folder, read)
     except UnknownFamilyError as unknown:
         stored = fetch_headers(hub_id)
         if stored is None:

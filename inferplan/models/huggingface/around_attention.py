@@ -9,12 +9,11 @@ from math import isqrt
 from typing import Any
 
 from inferplan.models.huggingface.decoder import attention, mlp, model, moe
-from inferplan.models.huggingface.dialect import Dialect, Layer
+from inferplan.models.huggingface.dialect import Dialect, Layer, untimed
 from inferplan.models.huggingface.gates_and_norms import kinds_of, walk
 from inferplan.models.huggingface.latent import latent
 from inferplan.models.huggingface.reader import LAYERS, MOE_FFN, WIDTH, Reader
 from inferplan.models.huggingface.recurrent import delta_state
-from inferplan.models.huggingface.segments_and_bytes import untimed
 
 
 def axk2(r: Reader, d: Dialect) -> dict[str, Any]:

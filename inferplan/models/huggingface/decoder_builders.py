@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferplan.models.huggingface.decoder import activation, attention, decoder, mlp, model, moe, sliding
-from inferplan.models.huggingface.dialect import Dialect, Layer, flag
+from inferplan.models.huggingface.dialect import Dialect, Layer, compress, flag, untimed
 from inferplan.models.huggingface.reader import EXPERTS, FFN, HEADS, KV_HEADS, LAYERS, TOP_K, WIDTH, Reader
 
 
@@ -106,8 +106,7 @@ def mpt(r: Reader, d: Dialect) -> dict[str, Any]:
         "layer_norm_type",
     )
     r.only("norm_type", "low_precision_layernorm", "layernorm")
-    if options.unread():
-        raise options.refuse(options.unread()[0], "this field of a known family is new")
+    options.require_read()
     r.only("expansion_ratio", 4)  # transformers builds four widths whatever is said
     mixer = {**attention(r, d), "kv_heads": grouped}
     ffn = mlp(r, d, 4 * r.integer(*WIDTH))
@@ -167,8 +166,7 @@ def dbrx(r: Reader, d: Dialect) -> dict[str, Any]:
     mixer = {**attention(r, d), "kv_heads": options.integer("kv_n_heads")}
     ffn = moe(experts, d, experts.integer("ffn_hidden_size"))
     for table in (options, experts):
-        if table.unread():
-            raise table.refuse(table.unread()[0], "this field of a known family is new")
+        table.require_read()
     return model(r, d, [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS))
 
 
@@ -324,8 +322,7 @@ def block_configs(r: Reader, d: Dialect) -> dict[str, Any]:
         for part in (mixer, ffn):
             if part is not None:
                 part.skip("n_heads_in_group", "ffn_mult")
-                if part.unread():
-                    raise part.refuse(part.unread()[0], "this field of a known family is new")
+                part.require_read()
         if layer:
             layers.append(layer)
     return model(r, d, layers)
@@ -337,3 +334,34 @@ def _part(block: Reader, name: str) -> Reader | None:
     if part is None:
         block.need(name)
     return None if part is None or part.flag("no_op", False) else part
+
+
+_DRAFTS = "it drafts for another model, whose keys and values it attends to"
+
+
+def assistant(r: Reader, d: Dialect) -> dict[str, Any]:
+    """Gemma 4's assistants: Gemma 4's layers without keys and values, between projections from and to their model."""
+    text = r.table("text_config")
+    if text is None:
+        raise r.refuse("text_config", "it is absent, and describes the layers")
+    r.config = {**text.config, **r.config}
+    count, width, other = r.integer(*LAYERS), r.integer(*WIDTH), r.integer("backbone_hidden_size")
+    shared = r.integer("num_kv_shared_layers", default=0)
+    if shared not in (0, count):
+        raise r.refuse("num_kv_shared_layers", f"it is {shared}, and all {count} layers read another model's cache")
+    r.config |= {"num_kv_shared_layers": count, "use_bidirectional_attention": None}
+    fields = gemma4(r, d)
+    tensors = {"draft.in": [width, 2 * other], "draft.out": [other, width]}
+    if r.flag("use_ordered_embeddings", False):
+        tensors |= {"centroids": [r.integer("num_centroids"), width]}
+    r.skip("num_centroids", "centroid_intermediate_top_k")
+    first, *rest = [layer for group in fields["layers"] for layer in _unrolled(group)]
+    first = {**first, "extras": [*first.get("extras", []), untimed(_DRAFTS, tensors=tensors, width=2 * other)]}
+    return fields | {"layers": compress([first, *rest])}
+
+
+def _unrolled(group: Layer) -> list[Layer]:
+    """The layers that a group stands for."""
+    inner = group.get("pattern", [{key: value for key, value in group.items() if key != "repeat"}])
+    once = [layer for one in inner for layer in (_unrolled(one) if "pattern" in group else [one])]
+    return once * int(group.get("repeat", 1))

@@ -55,6 +55,11 @@ class Dialect:
     whole: bool = False
 
 
+def untimed(why: str, **fields: Any) -> Layer:
+    """A part that is counted and has no time."""
+    return {"kind": "untimed", "why": why, **fields}
+
+
 def flag(reader: Reader, value: Flag) -> bool:
     """A constant, or what the config says."""
     return value if isinstance(value, bool) else reader.flag(*value)

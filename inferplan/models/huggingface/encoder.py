@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from inferplan.models.huggingface.decoder import attention, mlp
 from inferplan.models.huggingface.dialect import Dialect, Layer, compress
-from inferplan.models.huggingface.encoder_decoder import big_bird_blocks
 from inferplan.models.huggingface.heads import architecture, head, labels, linear
 from inferplan.models.huggingface.reader import CONTEXT, HEADS, LAYERS, WIDTH, Reader
 
@@ -33,11 +32,9 @@ class Encoder:
     names: its own words for fields. embedding: the field with the width of its tables, which are projected where that
     is not the model's, or always (``projects``). embedding_norm (or the flag for it), final_norm: norms around the
     layers. positions, token_types: its tables. pooled: the class without a head has a pooler. classifier: ``pooled``, a
-    linear layer behind the pooler; ``dense``, two layers; ``plain``, one; ``mlm``, one behind the transform of its
-    masked language model. transform: the layer ahead of the vocabulary's, or what makes the whole way there, its
-    vocabulary's matrix with it. ends: last words of the classes that are known; default: where no class is named.
-    discriminates: it was trained to tell replaced tokens (ELECTRA). keeps_pooler: classes that have the pooler
-    and do not need it.
+    linear layer behind the pooler; ``dense``, two layers; ``mlm``, one behind the transform of its masked language
+    model. transform: the layer ahead of the vocabulary's. ends: last words of the classes that are known; default:
+    where no class is named. discriminates: it was trained to tell replaced tokens (ELECTRA).
     spare_bias: its head keeps a second bias over the vocabulary, which is another tensor where the head is not tied.
     decodes: with ``is_decoder`` it generates; causal: its tokens never see what is after them. padded: positions count
     from the one past the padding token's index. extra: further ends.
@@ -51,15 +48,13 @@ class Encoder:
     positions: bool = True
     token_types: bool = True
     pooled: bool = True
-    classifier: Literal["pooled", "dense", "plain", "mlm"] = "dense"
-    transform: bool | Callable[[Reader], list[dict[str, Any]]] = True
+    classifier: Literal["pooled", "dense", "mlm"] = "dense"
+    transform: bool = True
     transform_bias: bool | str = True
-    label_bias: bool | str = True
     vocabulary_bias: bool | str = True
     ends: tuple[str, ...] = ENDS
     default: str = "ForMaskedLM"
     discriminates: bool = False
-    keeps_pooler: tuple[str, ...] = ()
     spare_bias: bool = False
     decodes: bool = False
     causal: bool = False
@@ -87,8 +82,6 @@ def _build(style: Encoder, r: Reader, d: Dialect) -> dict[str, Any]:
     projected = style.projects or narrow != width
     layers = (style.layers or plain)(r, d, generates or style.causal)
     heads = _heads(style, r, end, (width, narrow))
-    if end in style.keeps_pooler and not any(one["name"] == "pooler" for one in heads):
-        heads.append(head("pooler", "sequence", linear(width, width)))
     ends: dict[str, Any] = {"tables": _tables(style, r), "projection_bias": projected, "heads": heads}
     more = style.extra(r) if style.extra else {}
     notes = more.pop("notes", [])
@@ -147,9 +140,9 @@ def _end(style: Encoder, r: Reader) -> str:
 
 def _tables(style: Encoder, r: Reader) -> dict[str, int]:
     kind = r.get("position_embedding_type")
-    if kind is not None and kind != "absolute" and not (kind == "rotary" and style.layers is esm):
+    if kind is not None and kind != "absolute":
         raise r.refuse(f"position_embedding_type = {kind!r}", "only 'absolute' is known for this family")
-    tables = {"positions": r.integer(*CONTEXT)} if style.positions and kind != "rotary" else {}
+    tables = {"positions": r.integer(*CONTEXT)} if style.positions else {}
     types = r.integer("type_vocab_size") if style.token_types else 0
     return tables | ({"token_types": types} if types else {})
 
@@ -162,8 +155,6 @@ def _heads(style: Encoder, r: Reader, end: str, widths: tuple[int, int]) -> list
     if end == "ForPreTraining" and style.discriminates:
         return [head("discriminator", "token", linear(width, width), linear(width, 1))]
     if end in ("ForMaskedLM", "ForCausalLM", "ForPreTraining"):
-        if callable(style.transform):
-            return [head("predictions", "token", *style.transform(r))]
         transform = [linear(width, narrow, bias, narrow)] if style.transform else []
         predictions = head("predictions", "token", *transform, vocabulary=True)
         more = [pooler, head("next", "sequence", linear(width, 2))] if end == "ForPreTraining" else []
@@ -173,7 +164,7 @@ def _heads(style: Encoder, r: Reader, end: str, widths: tuple[int, int]) -> list
     number = 1 if end == "ForMultipleChoice" else labels(r)
     if end in ("ForQuestionAnswering", "ForNextSentencePrediction") and number != 2:
         raise r.refuse("num_labels", f"it is {number}, and {end} has 2")
-    label = linear(width, number, _switch(style.label_bias, r))
+    label = linear(width, number)
     before = [linear(width, width, bias, width)] if style.classifier == "mlm" else []
     if end in ("ForTokenClassification", "ForQuestionAnswering"):
         return [head("classifier", "token", *before, label)]
@@ -230,24 +221,9 @@ def alternating(
     return layers
 
 
-def xlm(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
-    """XLM's and FlauBERT's: feed-forwards four times as wide as the model."""
-    width, heads = r.integer(*WIDTH), r.integer(*HEADS)
-    mixer = attention(r, d) | {"causal": causal, "head_dim": width // heads}
-    activation = "gelu" if r.flag("gelu_activation", True) else "relu"
-    ffn = {"kind": "mlp", "d_ff": 4 * width, "gated": False, "bias": True, "activation": activation}
-    return [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS)
-
-
 def gte(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
     """Those of GTE, whose feed-forward has a bias on its way out alone."""
     return [layer | {"ffn": layer["ffn"] | {"out_bias": True}} for layer in plain(r, d, causal)]
-
-
-def esm(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
-    """Those of ESM, with rotary positions where the config says so."""
-    rotary = r.get("position_embedding_type") == "rotary"
-    return [layer | {"mixer": layer["mixer"] | {"rotary": rotary}} for layer in plain(r, d, causal)]
 
 
 def terms_of_position(r: Reader) -> tuple[int, int]:
@@ -270,57 +246,6 @@ def disentangled(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
         return plain(r, d, causal)
     relative = {"kind": "disentangled_attention", "span": span, "terms": terms, "shares_projections": shared}
     return [layer | {"mixer": layer["mixer"] | relative} for layer in plain(r, d, causal)]
-
-
-def disentangled_first(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
-    """Those of the first DeBERTa: no bias on keys, nor on positions as keys; distances within the sequence alone."""
-    to_keys = "c2p" in (r.get("pos_att_type") or ())
-    layers = []
-    for layer in disentangled(r, d, causal):
-        mixer = layer["mixer"] | {"key_bias": False}
-        if mixer["kind"] != "attention":
-            mixer |= {"key_position_bias": not to_keys, "within_sequence": True}
-        layers.append(layer | {"mixer": mixer})
-    return layers
-
-
-def banded(positions: Callable[[Reader, int], list[int]]) -> Callable[..., list[Layer]]:
-    """Layers that attend to so many positions about each."""
-
-    def layers(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
-        layer, count = plain(r, d, causal)[0], r.integer(*LAYERS)
-        return [layer | {"mixer": layer["mixer"] | {"window": size + 1 - size % 2}} for size in positions(r, count)]
-
-    return layers
-
-
-def big_bird(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
-    """BigBird's (2007.14062): blocks about each, at the ends and at random, or everything."""
-    kind = r.get("attention_type") or "block_sparse"
-    if kind not in ("block_sparse", "original_full"):
-        raise r.refuse(f"attention_type = {kind!r}", "only block_sparse and original_full are known")
-    if kind == "original_full":
-        r.skip("block_size", "num_random_blocks")
-        return plain(r, d, causal)
-    return banded(big_bird_blocks)(r, d, causal)
-
-
-def adapted(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
-    """X-MOD's (2205.06266): behind the feed-forward an adapter for each language, of which a request runs one."""
-    width = r.integer(*WIDTH)
-    own = r.flag("adapter_layer_norm", False)
-    layer = plain(r, d, causal)[0]
-    adapter = layer["ffn"] | {"d_ff": width // r.integer("adapter_reduction_factor")}
-    return [layer | {"extras": [adapter], "norms": 3 if own else 2}] * r.integer(*LAYERS)
-
-
-def protein(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
-    """ESM-C's: queries and keys with norms over all heads."""
-    width, heads = r.integer(*WIDTH), r.integer(*HEADS)
-    layers = plain(r, d, causal)
-    if layers[0]["mixer"]["kv_heads"] != heads or layers[0]["mixer"]["head_dim"] * heads != width:
-        raise r.refuse("num_key_value_heads or head_dim", "its norms are as wide as the model, and its heads are not")
-    return [layer | {"mixer": layer["mixer"] | {"qk_norm": "full"}} for layer in layers]
 
 
 # What else lies around the layers.
@@ -347,119 +272,13 @@ def distance_tensors(r: Reader, span: int, width: int) -> dict[str, list[int]]:
     return {"distances": [2 * span, width]} | ({"distances.norm": [2, width]} if norm == "layer_norm" else {})
 
 
-def own_vocabulary(r: Reader) -> list[dict[str, Any]]:
-    """RemBERT's way to its logits: an output table of its own, wider than that of the inputs (2010.12821)."""
-    width, wide = r.integer(*WIDTH), r.integer("output_embedding_size", default=1664)
-    return [linear(width, wide, norm=wide), linear(wide, r.integer("vocab_size"))]
-
-
-def bottleneck(r: Reader) -> list[dict[str, Any]]:
-    """UltraBERT's way to its logits: through a narrow layer, with a matrix of its own."""
-    width, narrow = r.integer(*WIDTH), r.integer("prediction_head_size", default=768)
-    return [linear(width, narrow, False), linear(narrow, width, False), linear(width, r.integer("vocab_size"), False)]
-
-
-def glyphs(r: Reader) -> dict[str, Any]:
-    """RoCBERT's tables of sounds and shapes, joined with the embedding and projected to the model's width."""
-    for name in ("enable_pronunciation", "enable_shape", "concat_input"):
-        r.only(name, True)
-    width = r.integer(*WIDTH)
-    sounds, shapes = r.integer("pronunciation_embed_dim"), r.integer("shape_embed_dim")
-    tables = {
-        "sounds": [r.integer("pronunciation_vocab_size"), sounds],
-        "shapes": [r.integer("shape_vocab_size"), shapes],
-    }
-    return {"tensors": tables, "inputs": [linear(width + sounds + shapes, width)]}
-
-
 def relative_bias(r: Reader) -> dict[str, Any]:
     """MPNet's table of biases, a number for each distance and head, which all layers add to their scores."""
     buckets = r.integer("relative_attention_num_buckets", default=32)
     return {"tensors": {"relative_bias": [buckets, r.integer(*HEADS)]}}
 
 
-def rotary_table(r: Reader) -> dict[str, Any]:
-    """RoFormer's sines and cosines, which it keeps as a parameter."""
-    return {"tensors": {"rotary": [r.integer(*CONTEXT), r.integer(*WIDTH) // r.integer(*HEADS)]}}
-
-
 def task_types(r: Reader) -> dict[str, Any]:
     """ERNIE's table of tasks."""
     number = r.integer("task_type_vocab_size", default=3)
     return {"tables": {"task_types": number}} if r.flag("use_task_id", False) else {}
-
-
-def boxes(r: Reader) -> dict[str, Any]:
-    """LayoutLM's tables of places on a page: left and right edge, top and bottom edge, height, width."""
-    rows = r.integer("max_2d_position_embeddings", default=1024)
-    return {"tables": {f"{axis}_positions": rows for axis in "xyhw"}}
-
-
-def cells(r: Reader) -> dict[str, Any]:
-    """TAPAS's tables of what a token is in its table of cells."""
-    sizes = r.need("type_vocab_sizes")
-    if not isinstance(sizes, list):
-        raise r.refuse("type_vocab_sizes", f"it is {sizes!r}, not a list")
-    return {"tables": {f"token_types_{index}": int(size) for index, size in enumerate(sizes)}}
-
-
-def languages(r: Reader) -> dict[str, Any]:
-    """XLM's and FlauBERT's table of languages."""
-    number = r.integer("n_langs", default=1)
-    return {"tables": {"languages": number}} if number > 1 and r.flag("use_lang_emb", True) else {}
-
-
-def global_projections(r: Reader) -> dict[str, Any]:
-    """Longformer's projections of tokens that see all others, which are kept and not priced (2004.05150, 3.1)."""
-    count, width = r.integer(*LAYERS), r.integer(*WIDTH)
-    note = "no token is taken to see all others: the projections of those that do are kept and take no time"
-    tensors = {"global": [count, 3, width, width], "global.bias": [count, 3, width]}
-    return {"tensors": tensors, "notes": [note]}
-
-
-def entities(r: Reader) -> dict[str, Any]:
-    """LUKE's tables and queries of entities (2010.01057), which a request of words alone does not read."""
-    width, narrow, number = r.integer(*WIDTH), r.integer("entity_emb_size"), r.integer("entity_vocab_size")
-    rows = number * narrow + (r.integer(*CONTEXT) + r.integer("type_vocab_size") + 2) * width
-    tensors = {"entities": [rows + (narrow * width if narrow != width else 0)]}
-    if r.flag("use_entity_aware_attention", True):
-        tensors |= {"entity_queries": [r.integer(*LAYERS), 3, width + 1, width]}
-    if str(architecture(r) or "MaskedLM").endswith("MaskedLM"):
-        copies = 0 if r.flag("tie_word_embeddings", True) else 1
-        tensors |= {"entity_predictions": [(width + 3 + copies * number) * narrow + number]}
-        if copies:
-            tensors |= {"spare_bias": [r.integer("vocab_size")]}
-    return {"tensors": tensors, "notes": ["a request is taken to have words alone: what entities need takes no time"]}
-
-
-def words(r: Reader) -> list[dict[str, Any]]:
-    """LUKE's and ESM-C's way to their logits, by a matrix that their classes never share with the embedding."""
-    width = r.integer(*WIDTH)
-    return [linear(width, width, norm=width), linear(width, r.integer("vocab_size"))]
-
-
-def other_languages(r: Reader) -> dict[str, Any]:
-    """The adapters of X-MOD's other languages, which a request does not run."""
-    languages = r.need("languages")
-    if not isinstance(languages, list) or not languages:
-        raise r.refuse("languages", f"it is {languages!r}, not a list of languages")
-    width = r.integer(*WIDTH)
-    narrow = width // r.integer("adapter_reduction_factor")
-    one = 2 * width * narrow + narrow + width
-    others = len(set(map(str, languages))) - 1
-    return {"tensors": {"other_adapters": [r.integer(*LAYERS), others, one]}} if others else {}
-
-
-def norm_biases(r: Reader) -> dict[str, Any]:
-    """The biases of ESM-C's norms in its layers, which the last one has not."""
-    width = r.integer(*WIDTH)
-    tensors = {"norms.bias": [2 * r.integer(*LAYERS), width]}
-    if str(architecture(r) or "MaskedLM").endswith("MaskedLM"):
-        tensors |= {"predictions.norm.bias": [width]}
-    return {"tensors": tensors}
-
-
-def contacts(r: Reader) -> dict[str, Any]:
-    """ESM's regression from every attention map to contacts, which is stored and runs only when asked for."""
-    maps = r.integer(*LAYERS) * r.integer(*HEADS)
-    return {"tensors": {"contact_head": [maps], "contact_head.bias": [1]}}

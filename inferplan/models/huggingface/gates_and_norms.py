@@ -348,75 +348,6 @@ def olmo_hybrid(r: Reader, d: Dialect) -> dict[str, Any]:
     return model(r, d, [{"mixer": known[kind], "ffn": ffn} for kind in kinds])
 
 
-def zamba(r: Reader, d: Dialect) -> dict[str, Any]:
-    """Zamba: Mamba layers with several heads; hybrid ones run the one shared block first."""
-    width, names = r.integer(*WIDTH), r.need("layers_block_type")
-    inner = r.integer("mamba_expand") * width
-    state = {
-        "kind": "mamba1",
-        "inner": inner,
-        "state": r.integer("mamba_d_state"),
-        "dt_rank": -(-width // 16) if r.get("mamba_dt_rank") in (None, "auto") else r.integer("mamba_dt_rank"),
-        "taps": r.integer("mamba_d_conv"),
-        "heads": r.integer("n_mamba_heads"),
-        "bias": r.flag("mamba_proj_bias", False),
-        "conv_bias": r.flag("mamba_conv_bias", True),
-    }
-    r.only("attention_hidden_size", 2 * width)
-    heads = r.integer(*HEADS)
-    dim = r.integer("attention_head_dim", default=2 * width // heads)
-    if heads * dim != 2 * width:
-        raise r.refuse("attention_head_dim", f"{heads} heads of {dim} are not twice the width {width}")
-    block = {
-        "kind": "shared_block",
-        "heads": heads,
-        "kv_heads": r.integer("num_key_value_heads"),
-        "head_dim": dim,
-        "d_ff": r.integer(*FFN),
-        "rotary": False,
-    }
-    r.only("tie_word_embeddings", True)  # without it the class shares no block
-    r.skip("attn_layer_period", "attn_layer_offset", "hidden_mamba_act", "layers_block_type", "num_logits_to_keep")
-    r.integer(*LAYERS)
-    layers: list[Layer] = []
-    used = False
-    for name in names:
-        if name not in ("mamba", "linear_attention", "hybrid"):
-            raise r.refuse(f"layers_block_type entry {name!r}", "only mamba and hybrid are known")
-        extra = [block | ({"owner": False} if used else {})] if name == "hybrid" else []
-        used = used or bool(extra)
-        layers.append({"mixer": state, **({"extras": extra} if extra else {})})
-    return model(r, d, layers)
-
-
-def xlstm(r: Reader, d: Dialect) -> dict[str, Any]:
-    """xLSTM 7B: matrix LSTMs and gated feed-forwards of a rounded width."""
-    width, heads = r.integer("hidden_size", "embedding_dim"), r.integer("num_heads")
-    keys, values = (int(width * r.need(f"{name}_dim_factor")) for name in ("qk", "v"))
-    if keys % heads or values % heads:
-        raise r.refuse("num_heads", f"{heads} heads do not divide the widths {keys} and {values}")
-    multiple = r.integer("ffn_round_up_to_multiple_of")
-    d_ff = int((width * r.need("ffn_proj_factor") + multiple - 1) // multiple * multiple)
-    r.only("use_bias", False)
-    mixer = {"kind": "mlstm", "heads": heads, "key_dim": keys // heads, "value_dim": values // heads}
-    mixer["chunk"] = r.integer("chunk_size", default=64)
-    r.config["num_hidden_layers"] = r.integer("num_hidden_layers", "num_blocks")
-    r.skip("norm_reduction_force_float32", "chunkwise_kernel", "sequence_kernel", "step_kernel", "mode", "weight_mode")
-    r.skip(
-        "return_last_states",
-        "autocast_kernel_dtype",
-        "inference_state_dtype",
-        "gate_soft_cap",
-        "max_inference_chunksize",
-    )
-    r.skip("output_logit_soft_cap", "eps")
-    r.config["hidden_size"] = width
-    ffn = {"kind": "mlp", "d_ff": d_ff, "gated": True, "activation": "silu"}
-    r.only("add_out_norm", True)
-    r.only("tie_word_embeddings", False)
-    return model(r, d, [{"mixer": mixer, "ffn": ffn}] * r.integer(*LAYERS))
-
-
 def streamed(r: Reader, d: Dialect) -> dict[str, Any]:
     """Hy4: latent attention with an indexer, sinks and gates, under hyper-connections whose streams do not mix."""
     streams = r.integer("hc_mult")
@@ -464,8 +395,7 @@ def _own_heads(other: Reader | None, place: int) -> dict[str, Any]:
     names |= {"q_lora": "q_lora_rank", "rope_dim": "qk_rope_head_dim", "value_dim": "v_head_dim"}
     found = {ours: own.integer(theirs) for ours, theirs in names.items() if own.get(theirs) is not None}
     own.skip("num_key_value_heads", "head_dim", "qk_head_dim", "rope_parameters")
-    if own.unread():
-        raise own.refuse(own.unread()[0], "this field of a known family is new")
+    own.require_read()
     return found
 
 
@@ -562,8 +492,7 @@ def _own_count(other: Reader | None, place: int) -> dict[str, int]:
     if own is None:
         return {}
     found = {"heads": own.integer("num_attention_heads")}
-    if own.unread():
-        raise own.refuse(own.unread()[0], "this field of a known family is new")
+    own.require_read()
     return found
 
 
@@ -604,28 +533,3 @@ def looped(r: Reader, d: Dialect) -> dict[str, Any]:
     fields = model(r, d, [layer])
     vector = {"z_L": [r.integer(*WIDTH)]}
     return fields | {"layers": [*first, *later], "final_norm": False, "ends": {"tensors": vector}}
-
-
-def modernbert_decoder(r: Reader, d: Dialect) -> dict[str, Any]:
-    """The decoder of ModernBERT's kind (Ettin): no norm before the first attention, a dense layer before the head."""
-    count, width = r.integer(*LAYERS), r.integer(*WIDTH)
-    half = r.optional("local_attention")
-    if half is not None and r.config.get("sliding_window") is None:
-        r.config["sliding_window"] = half // 2
-    bias, plain = r.flag("classifier_bias", False), not r.flag("norm_bias", False)
-    head_bias = r.flag("decoder_bias", True)
-    period = r.integer("global_attn_every_n_layers", default=3)
-    if r.get("layer_types") is None:
-        r.config["layer_types"] = [
-            "sliding_attention" if index % period else "full_attention" for index in range(count)
-        ]
-    windows, own, ffn = sliding(r, d, count), attention(r, d), mlp(r, d)
-    r.skip("local_attention", "classifier_activation", "initializer_cutoff_factor")
-    layers: list[Layer] = [
-        {"mixer": own | ({"window": window} if window else {}), "ffn": ffn} | ({} if index else {"norms": 1})
-        for index, window in enumerate(windows)
-    ]
-    dense = {"inputs": width, "outputs": width, "bias": bias, "norm": width}
-    head = {"name": "prediction", "rows": "token", "layers": [dense]}
-    more = {"norm": "layer_plain" if plain else "layer", "head_bias": head_bias, "ends": {"heads": [head]}}
-    return model(r, d, layers) | more

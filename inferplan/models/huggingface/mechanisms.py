@@ -186,8 +186,7 @@ def _m3_released(old: Reader, kinds: list[str]) -> None:
     valueless = old.items("sparse_disable_index_value", len(kinds))
     if valueless is not None and any(kind == _CHOSEN and not off for kind, off in zip(kinds, valueless, strict=True)):
         raise old.refuse("sparse_disable_index_value", "an indexer with values of its own is not known here")
-    if old.unread():
-        raise old.refuse(old.unread()[0], "this field of a known family is new")
+    old.require_read()
 
 
 def _m3_undrafted(r: Reader) -> list[str]:

@@ -7,10 +7,8 @@ from functools import partial
 from typing import Any
 
 from inferplan.models.huggingface.decoder import attention, mlp
-from inferplan.models.huggingface.dialect import Dialect
-from inferplan.models.huggingface.pictures import no_field_left
+from inferplan.models.huggingface.dialect import Dialect, untimed
 from inferplan.models.huggingface.reader import LAYERS, MEDIA, WIDTH, Reader
-from inferplan.models.huggingface.segments_and_bytes import untimed
 from inferplan.models.huggingface.towers import text_defaults, towers
 from inferplan.models.huggingface.towers.parts import Tensors, copies, linear, norm
 
@@ -38,7 +36,8 @@ def _pi0(gemma: Dialect, r: Reader, d: Dialect) -> dict[str, Any]:
     for half in (seen, text, expert):
         half.skip("is_causal", "use_bidirectional_attention", "tie_word_embeddings")
     seen.skip(*(name for name in seen.config if MEDIA.fullmatch(name)))
-    no_field_left(seen, text, expert)
+    for half in (seen, text, expert):
+        half.require_read()
     r.skip("chunk_size", "num_inference_steps", "min_period", "max_period", "loss_reduction")
     r.skip(*(name for name in r.config if name.startswith("time_sampling_")))
     return fields | {

@@ -6,7 +6,7 @@ import re
 from math import isfinite
 from typing import Any
 
-from inferplan.errors import SpecError
+from inferplan.errors import SpecError, UndescribedError
 
 WIDTH = ("hidden_size", "n_embd", "n_embed", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -203,7 +203,8 @@ class Reader:
         value = self.get(name)
         if value is not None and value not in allowed:
             known = ", ".join(repr(option) for option in allowed)
-            raise self.refuse(f"{name} = {value!r}", f"only {known} is known for this family")
+            what = f"{self.name}: {self.prefix}{name} = {value!r} is not understood"
+            raise UndescribedError(what, because=f"only {known} is known for this family")
 
     def skip(self, *names: str) -> None:
         """Fields that this family's counts do not depend on."""
@@ -217,6 +218,14 @@ class Reader:
             for key, value in self.config.items()
             if key not in known and not UNIMPORTANT.fullmatch(key) and not _off(value)
         ]
+
+    def require_read(self, because: str = "this field of a known family is new") -> None:
+        """Raise ``UndescribedError`` where :meth:`unread` has fields left."""
+        left = [f"{self.prefix}{name}" for name in self.unread()]
+        if left:
+            are = "is" if len(left) == 1 else "are"
+            what = f"{self.name}: {', '.join(left)} {are} not understood"
+            raise UndescribedError.of_fields(what, left, because)
 
     def ignored(self) -> list[str]:
         """Fields of the config that did not matter."""

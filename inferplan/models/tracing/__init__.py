@@ -1,17 +1,30 @@
-"""Any model that transformers can build, as a model file: ``inferplan import --trace`` (docs/tracing.md)."""
+"""Any model that transformers can build, as a model file (docs/tracing.md): ``inferplan import --trace``, and what the
+tables of :mod:`inferplan.models.huggingface` do not describe."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from inferplan.errors import SpecError
 from inferplan.extras import require
 from inferplan.models.checkpoint import named_by
 
 if TYPE_CHECKING:
     from inferplan.models.spec import ModelSpec
 
-__all__ = ["trace"]
+__all__ = ["TracedConfig", "trace", "trace_config"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TracedConfig:
+    """What transformers made of a config. unnamed: fields that its class does not name, by their paths. own_class: the
+    class that was built is one that the config names, if it names any."""
+
+    model: ModelSpec
+    unnamed: list[str]
+    own_class: bool
 
 
 def trace(path: Path, name: str | None = None, trust_remote_code: bool = False) -> ModelSpec:
@@ -35,17 +48,63 @@ def trace(path: Path, name: str | None = None, trust_remote_code: bool = False) 
 
 def trace_here(path: Path, name: str | None, remote: bool = False) -> ModelSpec:
     """As :func:`trace`, in this process. remote: with the code of the folder, which this process is to be safe from."""
-    from inferplan.models.tracing.build import build, read_class, read_config, read_own_class, unread
+    from inferplan.models.tracing.build import read_config, read_own_class
 
     fields, file = read_config(path)
     require("models", "import --trace")
+    name, source = name or named_by(path), str(file)
+    if not remote:
+        return trace_config(fields, name, source).model
+    return _traced(fields, read_own_class(fields, file), name, source, remote=True).model
+
+
+def trace_config(fields: dict[str, Any], name: str, source: str, timed: bool = True) -> TracedConfig:
+    """The model of the fields of a config. timed: with its operators; without them it takes one load, and has no time.
+
+    Raises as :func:`trace` does; torch and transformers have to be installed.
+    """
+    from inferplan.models.tracing.build import read_class, require_traceable
+
+    require_traceable(fields, source)
+    return _traced(fields, read_class(fields, source), name, source, timed)
+
+
+def _traced(
+    fields: dict[str, Any], found: tuple[Any, Any], name: str, source: str, timed: bool = True, remote: bool = False
+) -> TracedConfig:
+    """What a class makes of its config, with notes of what it does not name. found: the config object and the class."""
+    from inferplan.models.tracing.build import unnamed
+
+    config, model_class = found
+    model = _assembled(found, name, source, timed, remote)
+    odd, classes = unnamed(fields, config), fields.get("architectures") or []
+    own = not classes or model_class.__name__ in classes
+    notes = list(model.notes)
+    if odd:
+        said = ", ".join(odd)
+        notes.append(f"traced: the class of the config does not name {said}, which may be misspelt or read by nothing")
+    if not own:
+        notes.append(
+            f"traced: transformers has no {', '.join(map(str, classes))}: its {model_class.__name__} was built"
+        )
+    return TracedConfig(model=model.model_copy(update={"notes": notes}), unnamed=odd, own_class=own)
+
+
+def _assembled(found: tuple[Any, Any], name: str, source: str, timed: bool, remote: bool) -> ModelSpec:
+    """The traced model: from a run in bfloat16, or in float32 where its code mixes that with other widths.
+
+    A state is refused there: how wide it is kept would be that of the run.
+    """
+    from inferplan.models.tracing.build import build
     from inferplan.models.tracing.model import assemble
 
-    config, model_class = read_own_class(fields, file) if remote else read_class(fields, file)
-    model = build(config, model_class, file, meta_only=remote)
-    found = assemble(model, config, name or named_by(path), str(file))
-    odd = unread(fields, config)
-    if not odd:
-        return found
-    note = f"traced: the class of the config does not name {', '.join(odd)}, which may be misspelt or read by nothing"
-    return found.model_copy(update={"notes": [*found.notes, note]})
+    config, model_class = found
+    try:
+        return assemble(build(config, model_class, source, meta_only=remote), config, name, source, timed)
+    except SpecError as error:
+        if "scalar type" not in error.because:
+            raise
+        wide = assemble(build(config, model_class, source, wide=True, meta_only=remote), config, name, source, timed)
+        if wide.state_elements_per_sequence:
+            raise
+        return wide

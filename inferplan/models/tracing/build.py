@@ -9,6 +9,7 @@ from typing import Any
 
 from inferplan.errors import InputFileError, SpecError, UsageError
 from inferplan.models.checkpoint import CONFIGS, read_json
+from inferplan.models.huggingface.reader import UNIMPORTANT
 
 _AUTO = (
     "MODEL_FOR_CAUSAL_LM_MAPPING",
@@ -23,24 +24,26 @@ _AUTO = (
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Path]:
-    """The fields of a ``config.json``, or of the one in a folder. Raises ``InputFileError`` or ``SpecError``."""
+    """The fields of a ``config.json``, or of the one in a folder, and that file. Raises ``InputFileError``."""
     file = path / CONFIGS[0] if path.is_dir() else path
     if file.suffix != ".json":
         raise InputFileError(f"{path} has nothing to trace", hint="a config.json, or a folder with one")
-    fields = read_json(file)
-    kind = fields.get("model_type")
-    if not isinstance(kind, str):
-        raise SpecError(f"{file}: no model_type", because="transformers finds a model's class by it")
-    if "quantization_config" in fields:
+    return read_json(file), file
+
+
+def require_traceable(fields: dict[str, Any], source: str) -> None:
+    """Raise ``SpecError`` for fields that name no type, or a quantisation."""
+    if not isinstance(fields.get("model_type"), str):
+        raise SpecError(f"{source}: no model_type", because="transformers finds a model's class by it")
+    if fields.get("quantization_config"):
         raise SpecError(
-            f"{file}: quantization_config is not traced",
+            f"{source}: quantization_config is not traced",
             because="transformers builds the model unquantised",
             hint="take it out, and say the formats of the tensors with --weights or --quant where they are priced",
         )
-    return fields, file
 
 
-def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
+def read_class(fields: dict[str, Any], source: str) -> tuple[Any, Any]:
     """The config object and the class that the checkpoint names, else the first Auto class that knows the config.
 
     Raises ``SpecError`` for a model whose code is not in transformers: nothing that a checkpoint brings is run.
@@ -52,7 +55,7 @@ def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
     if kind not in transformers.CONFIG_MAPPING:
         remote = "auto_map" in fields
         raise SpecError(
-            f"{file}: {version} has no model_type {kind!r}",
+            f"{source}: {version} has no model_type {kind!r}",
             because="its code comes with the checkpoint (auto_map), which is not run unasked" if remote else "",
             hint="--trust-remote-code runs it, in a process without a network (docs/tracing.md)"
             if remote
@@ -61,7 +64,7 @@ def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
     except Exception as error:
-        raise SpecError(f"{file}: {version} does not accept it as a {kind} config", because=_first(error)) from None
+        raise SpecError(f"{source}: {version} does not accept it as a {kind} config", because=_first(error)) from None
     for name in fields.get("architectures") or []:
         named = getattr(transformers, str(name), None)
         wanted = getattr(named, "config_class", None)
@@ -77,7 +80,7 @@ def read_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
             except ValueError:  # the mapping names a class that this version has not
                 continue
             return config, found[0] if isinstance(found, tuple) else found
-    raise SpecError(f"{file}: {version} has a config of {kind}, and no model of it")
+    raise SpecError(f"{source}: {version} has a config of {kind}, and no model of it")
 
 
 def require_code(fields: dict[str, Any], file: Path) -> dict[str, str]:
@@ -118,41 +121,49 @@ def read_own_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
         raise SpecError(f"{file}: the code of the checkpoint does not load", because=_first(error)) from None
 
 
-_ANYWHERE = ("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "auto_map", "use_cache")
+def _is_nowhere(name: str) -> bool:
+    """Whether no class has to name a field: what is private, and what changes no count of any model."""
+    return name.startswith("_") or UNIMPORTANT.fullmatch(name) is not None
 
 
-def unread(fields: dict[str, Any], config: Any) -> list[str]:
-    """Fields of a file that the config's class does not name: it keeps them, and its code may read none of them."""
+def unnamed(fields: dict[str, Any], config: Any, prefix: str = "") -> list[str]:
+    """Fields of a file that the config's class does not name, by their paths: it keeps them, and its code may read none
+    of them."""
     try:
         named = set(type(config)().to_dict())
     except Exception:
         return []  # a class without defaults names nothing
-    named |= {*getattr(config, "attribute_map", {}), *_ANYWHERE}
-    return sorted(name for name in fields if name not in named and not name.startswith("_"))
+    named |= set(getattr(config, "attribute_map", {}))
+    found = [f"{prefix}{name}" for name in fields if name not in named and not _is_nowhere(name)]
+    for name, inner in fields.items():
+        if isinstance(inner, dict) and hasattr(getattr(config, name, None), "attribute_map"):
+            found += unnamed(inner, getattr(config, name), f"{prefix}{name}.")
+    return sorted(found)
 
 
-def build(config: Any, model_class: Any, file: Path, meta_only: bool = False) -> Any:
-    """The model in bfloat16 on the meta device, ready to be recorded. Raises ``SpecError`` where it cannot be built.
+def build(config: Any, model_class: Any, source: str, wide: bool = False, meta_only: bool = False) -> Any:
+    """The model in bfloat16 (in float32 where it is ``wide``) on the meta device, ready to be recorded.
 
-    meta_only: no tensor of numbers is made on the way there.
+    meta_only: no tensor of numbers is made on the way there. Raises ``SpecError`` where it cannot be built.
     """
     import torch
     from transformers import PretrainedConfig
 
     from inferplan.models.tracing.record import ATTENTION, quiet
 
+    dtype = torch.float32 if wide else torch.bfloat16
     try:
         with quiet(), torch.device("meta"):
-            model = _make(model_class, config, torch.bfloat16)
+            model = _make(model_class, config, dtype)
     except Exception as first:
         try:
             if meta_only:
                 raise first
             with quiet(), _weightless():
-                model = _make(model_class, config, torch.bfloat16).to("meta")
+                model = _make(model_class, config, dtype).to("meta")
         except Exception:
             raise SpecError(
-                f"{file}: transformers does not build a {model_class.__name__} of it", because=_first(first)
+                f"{source}: transformers does not build a {model_class.__name__} of it", because=_first(first)
             ) from None
     for module in model.modules():
         inner = getattr(module, "config", None)

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from inferplan.errors import SpecError
-from inferplan.models.huggingface import model_from_config
+from inferplan.models.huggingface import DTYPES, model_from_config
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor, layer_groups
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
@@ -49,12 +49,14 @@ class TracedPasses:
     """Why the operators that it has are not those of real numbers."""
 
 
-def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
-    """The traced model. Raises ``SpecError`` where the class runs no tokens, or keeps what is not understood."""
+def assemble(model: Any, config: Any, name: str, source: str, timed: bool = True) -> ModelSpec:
+    """The traced model; without its operators where it is not ``timed``.
+
+    Raises ``SpecError`` where the class runs no tokens, or keeps what is not understood."""
     import transformers
 
     try:
-        subject, recorded, caches = passes(model)
+        subject, recorded, caches = passes(model, timed)
     except SpecError as error:
         raise SpecError(f"{source}: {error.what}", error.because, error.hint) from None
     except Exception as error:
@@ -75,6 +77,7 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
                 "source": source,
                 "basis": "traced",
                 "made_from": {"file": source, "traced": f"{version} run on meta tensors; {_beside(config)}"},
+                "native": {"base": _format(text.dtype or config.dtype, source)},
                 "max_context": getattr(text, "max_position_embeddings", None),
                 **spec,
             }
@@ -87,6 +90,14 @@ def assemble(model: Any, config: Any, name: str, source: str) -> ModelSpec:
     return found
 
 
+def _format(dtype: Any, source: str) -> str:
+    """The format of a type of torch; bf16 where the config names none, as a described model has it."""
+    named = "bfloat16" if dtype is None else str(dtype)
+    if named not in DTYPES:
+        raise SpecError(f"{source}: dtype = {named} is not understood", because=f"only {', '.join(DTYPES)} are known")
+    return DTYPES[named]
+
+
 def _beside(config: Any) -> str:
     """In words: whether the config is read without a trace as well."""
     try:
@@ -96,10 +107,10 @@ def _beside(config: Any) -> str:
     return "it is described too: without --trace its config is read"
 
 
-def passes(model: Any) -> tuple[Subject, TracedPasses, list[TracedCache]]:
+def passes(model: Any, timed: bool = True) -> tuple[Subject, TracedPasses, list[TracedCache]]:
     """What a model runs and keeps; what its decoder does, where all of it does not run on tokens alone."""
     try:
-        return _passes(Subject(model))
+        return _passes(Subject(model), timed)
     except SpecError:
         raise
     except Exception:
@@ -109,20 +120,23 @@ def passes(model: Any) -> tuple[Subject, TracedPasses, list[TracedCache]]:
         found = Subject(model, decoder)
         if not found.takes_ids or "encoder_hidden_states" in signature(decoder.forward).parameters:
             raise  # it attends to what text does not bring, whose cache would not be seen
-        return _passes(found)
+        return _passes(found, timed)
 
 
-def _passes(subject: Subject) -> tuple[Subject, TracedPasses, list[TracedCache]]:
-    recorded = record(subject)
+def _passes(subject: Subject, timed: bool) -> tuple[Subject, TracedPasses, list[TracedCache]]:
+    recorded = record(subject, timed)
     return subject, recorded, growth(subject) if subject.caches else []
 
 
-def record(subject: Subject) -> TracedPasses:
-    """What the model runs at a few loads; at more where no short polynomial goes through. Raises what its code does.
+def record(subject: Subject, timed: bool = True) -> TracedPasses:
+    """What the model runs at a few loads (one where it is not timed); at more where no short polynomial goes through.
 
-    Code that asks for numbers runs once, told that none are zero: which modules are its layers is known so, no work.
+    Raises what its code does. Code that asks for numbers runs once, told that none are zero: which modules are its
+    layers is known so, no work.
     """
-    found = TracedPasses(why="the time of a decoder behind an encoder is not traced" if subject.decodes else "")
+    found = TracedPasses(why="" if timed else "its operators were not asked for")
+    if subject.decodes:
+        found.why = "the time of a decoder behind an encoder is not traced"
     if found.why:
         with subject.told_all():
             _run(subject, found, (TracedPoint(1, 2, 0),))

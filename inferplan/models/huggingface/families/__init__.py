@@ -10,7 +10,6 @@ from inferplan.models.huggingface.families import (
     gated_decoders,
     gpt_dialects,
     mechanisms,
-    mixing_encoders,
     multimodal,
     single_models,
 )
@@ -20,15 +19,11 @@ __all__ = ["ALIASES", "FAMILIES", "UNKNOWN"]
 FAMILIES: dict[str, Dialect] = {
     **decoders.FAMILIES,
     **encoder_decoders.FAMILIES,
-    **encoder_decoders.SOUND,
-    **encoder_decoders.CONFORMERS,
-    **encoder_decoders.PICTURES,
     **mechanisms.FAMILIES,
     **gated_decoders.FAMILIES,
     **single_models.FAMILIES,
     **gpt_dialects.FAMILIES,
     **encoders.FAMILIES,
-    **mixing_encoders.FAMILIES,
     **multimodal.FAMILIES,
 }
 
@@ -39,7 +34,6 @@ ALIASES: dict[str, str] = {
     **gated_decoders.ALIASES,
     **gpt_dialects.ALIASES,
     **encoders.ALIASES,
-    **mixing_encoders.ALIASES,
     **multimodal.ALIASES,
 }
 """Other names of a row."""
@@ -50,7 +44,6 @@ UNKNOWN: dict[str, str] = {
     **gated_decoders.UNKNOWN,
     **gpt_dialects.UNKNOWN,
     **encoders.UNKNOWN,
-    **mixing_encoders.UNKNOWN,
     **multimodal.UNKNOWN,
 }
 """Families that are known and not covered, and what they need."""

@@ -50,8 +50,6 @@ FAMILIES: dict[str, Dialect] = {
     "step3p5": replace(
         _FLAGGED, build=gates_and_norms.step, qk_norm=_HEAD_NORM, head_dim=True, windows=gates_and_norms.listed
     ),
-    "xlstm": replace(_PLAIN, build=gates_and_norms.xlstm),
-    "zamba": replace(_PLAIN, build=gates_and_norms.zamba, tied=True),
     "beam": replace(
         _PLAIN,
         build=gates_and_norms.gated,
@@ -81,9 +79,6 @@ FAMILIES: dict[str, Dialect] = {
     ),
     "cohere_compass_text": replace(
         _FLAGGED, tied=True, norm="layer_plain", parallel=True, norms=1, kv_default=True, windows=gates_and_norms.listed
-    ),
-    "diffllama": replace(
-        _FLAGGED, kv_default=True, attention={"differential": True}, ignored=("lambda_std_dev", "num_diff_heads")
     ),
     "flex_olmo": replace(_FLAGGED, kv_default=True, qk_norm=("full", True), moe=d.all_sparse),
     "flint": replace(
@@ -160,17 +155,6 @@ FAMILIES: dict[str, Dialect] = {
         _PLAIN, build=gates_and_norms.mimo, qkv_bias=_BIAS, head_dim=True, windows=gates_and_norms.listed
     ),
     "ministral": replace(_PLAIN, windows=d.every_layer),
-    "modernbert-decoder": replace(
-        _FLAGGED,
-        build=gates_and_norms.modernbert_decoder,
-        tied=True,
-        mlp_bias=("mlp_bias", False),
-        kv_default=True,
-        embedding_norm=True,
-        activation="gelu",
-        windows=d.every_layer,
-    ),
-    "nanochat": replace(_FLAGGED, norm="plain", kv_default=True, gated=False, activation="relu2"),
     "vaultgemma": replace(_FLAGGED, tied=True, head_dim=True, activation="gelu", norms=2, windows=d.alternate),
 }
 

@@ -10,16 +10,13 @@ from inferplan.models.huggingface import (
     decoder,
     decoder_builders,
     gates_and_norms,
-    gpt_dialects,
     latent,
     mechanisms,
     movements,
-    paired,
 )
-from inferplan.models.huggingface.dialect import Dialect, Flag, Layer
-from inferplan.models.huggingface.families import decoders, encoders, single_models
+from inferplan.models.huggingface.dialect import Dialect, Flag, Layer, untimed
+from inferplan.models.huggingface.families import decoders
 from inferplan.models.huggingface.reader import FFN, HEAD_DIM, HEADS, LAYERS, WIDTH, Reader
-from inferplan.models.huggingface.segments_and_bytes import untimed
 
 Build = Callable[[Reader, Dialect], dict[str, Any]]
 
@@ -76,11 +73,6 @@ def _ernie(r: Reader, d: Dialect, count: int) -> list[Layer | None]:
     return [experts if kind == "sparse" else None for kind in kinds]
 
 
-def _captions(r: Reader, d: Dialect) -> dict[str, Any]:
-    """GIT: BERT's layers, whose norms stand behind their parts."""
-    return decoder.decoder(r, d) | {"final_norm": False}
-
-
 def _unified(r: Reader, d: Dialect) -> dict[str, Any]:
     """Gemma 4 without per-layer embeddings and experts."""
     r.only("hidden_size_per_layer_input", 0)
@@ -121,29 +113,6 @@ def _referring(r: Reader, d: Dialect) -> dict[str, Any]:
     return fields | {"notes": [f"{note}: too much for longer answers"]}
 
 
-def _kyutai(r: Reader, d: Dialect) -> dict[str, Any]:
-    """Moshi's layers; a step reads a word and a code of each codebook, whose rows are the embedding's further ones."""
-    rows = r.integer("num_codebooks") * r.integer("codebook_vocab_size") + 1
-    r.skip("frame_size")
-    return gpt_dialects.moshi(r, d) | {"ends": {"tables": {"codes": rows}}}
-
-
-def _kosmos(attention: dict[str, Any], tables: dict[str, int]) -> Build:
-    """Kosmos: layer norms within feed-forwards. attention: further fields of it; tables: beside the embedding."""
-    named = gpt_dialects.renamed(
-        embed_dim="hidden_size", layers="num_hidden_layers", attention_heads="num_attention_heads"
-    )
-
-    def build(r: Reader, d: Dialect) -> dict[str, Any]:
-        fields = named(r, d)
-        for layer in gates_and_norms.walk(fields["layers"]):
-            layer["mixer"] = layer["mixer"] | attention
-            layer["ffn"] = layer["ffn"] | {"inner_norm": "layer"}
-        return fields | ({"ends": {"tables": tables}} if tables else {})
-
-    return build
-
-
 def _molmo(r: Reader, d: Dialect) -> dict[str, Any]:
     """Molmo 2's: words that the embedding alone has are counted with the tower, where there is one."""
     style = {"qwen3": "head", "olmo": "full"}
@@ -154,34 +123,6 @@ def _molmo(r: Reader, d: Dialect) -> dict[str, Any]:
     words = 0 if r.prefix else r.integer("additional_vocab_size", default=128)
     return fields | ({"ends": {"tensors": {"words": [words, fields["d_model"]]}}} if words else {})
 
-
-_KOSMOS = replace(
-    _PLAIN,
-    norm="layer",
-    qkv_bias=True,
-    out_bias=True,
-    mlp_bias=True,
-    gated=False,
-    kv_default=True,
-    tied=True,
-    rotary=False,
-    fixed={"add_cross_attention": (False,)},
-    ignored=("layerdrop",),
-)
-
-_READS = {
-    "bert": encoders.FAMILIES["bert"],
-    "roberta": encoders.FAMILIES["roberta"],
-    "xlm-roberta": encoders.FAMILIES["roberta"],
-    "gpt2": decoders.FAMILIES["gpt2"],
-    "trocr": single_models.FAMILIES["trocr"],
-}
-"""Decoders of a pair whose encoder reads an image."""
-
-_WRITES = {name: _READS[name] for name in ("bert", "roberta", "xlm-roberta", "gpt2")}
-"""Decoders of a pair whose encoder reads text or sound."""
-_READ = {name: _READS[name] for name in ("bert", "roberta", "xlm-roberta")}
-"""Encoders of such a pair."""
 
 _OCR = replace(
     _PLAIN,
@@ -195,12 +136,6 @@ _OCR = replace(
 
 FAMILIES: dict[str, Dialect] = {
     "pi0": Dialect(build=movements.pi0(decoders.FAMILIES["gemma"]), whole=True),
-    "encoder-decoder": Dialect(build=paired.text_pair(_WRITES, _READ), tied=True, norm="layer", whole=True),
-    "speech-encoder-decoder": Dialect(build=paired.sound_pair(_WRITES), norm="layer", whole=True),
-    "vision-encoder-decoder": Dialect(build=paired.vision_pair(_READS), norm="layer", whole=True),
-    "kosmos_2_text_model": replace(_KOSMOS, build=_kosmos({"out_norm": "layer"}, {})),
-    "kosmos_2_5_text_model": replace(_KOSMOS, build=_kosmos({}, {"segments": 2})),
-    "kyutai_speech_to_text": replace(_PLAIN, build=_kyutai, kv_default=True),
     "chameleon": replace(
         _PLAIN,
         qkv_bias=_BIAS,
@@ -226,21 +161,6 @@ FAMILIES: dict[str, Dialect] = {
     "cosmos3_edge_text": replace(
         _PLAIN, gated=False, activation="relu2", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False)
     ),
-    "git": replace(
-        _PLAIN,
-        build=_captions,
-        norm="layer",
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        gated=False,
-        kv_default=True,
-        rotary=False,
-        positions=0,
-        embedding_norm=True,
-        head_bias=True,
-        ignored=("num_image_with_embedding", "position_embedding_type"),
-    ),
     "muse_glimmer_text": replace(
         _PLAIN,
         fixed={"attention_bias": (False,)},  # its gates would have none
@@ -258,7 +178,6 @@ FAMILIES: dict[str, Dialect] = {
         embedding_norm=True,
         attention={"output_gate": True},
     ),
-    "evolla": replace(_PLAIN, qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=("mlp_bias", False)),
     "idefics": replace(_PLAIN, build=_flamingo, kv_default=True),
     "aria_text": replace(_PLAIN, kv_default=True, qkv_bias=_BIAS, out_bias=_BIAS, moe=_aria),
     "ernie4_5_vl_moe_text": replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inferplan.models.huggingface import around_attention, music, segments_and_bytes
+from inferplan.models.huggingface import around_attention, decoder_builders
 from inferplan.models.huggingface.decoder import decoder, first_dense
 from inferplan.models.huggingface.dialect import Dialect, Flag
 
@@ -13,7 +13,7 @@ _BIAS: Flag = ("attention_bias", False)
 
 _ASSISTANT = replace(
     _PLAIN,
-    build=segments_and_bytes.assistant,
+    build=decoder_builders.assistant,
     whole=True,
     tied=True,
     qkv_bias=_BIAS,
@@ -26,24 +26,8 @@ _ASSISTANT = replace(
 """Gemma 4's row, with what stands around an assistant's layers."""
 
 FAMILIES: dict[str, Dialect] = {
-    "jetmoe": replace(_PLAIN, build=segments_and_bytes.jetmoe, tied=True),
-    "doge": replace(
-        _PLAIN,
-        build=segments_and_bytes.doge,
-        kv_default=True,
-        qk_norm=("head", True),
-        qkv_bias=_BIAS,
-        out_bias=_BIAS,
-        mlp_bias=("mlp_bias", False),
-    ),
-    "xlnet": replace(_PLAIN, build=segments_and_bytes.xlnet, tied=True, gated=False, mlp_bias=True),
-    "cpmant": replace(_PLAIN, build=segments_and_bytes.cpmant, tied=True, activation="gelu"),
-    "trocr": replace(_PLAIN, build=segments_and_bytes.trocr, tied=True, gated=False, mlp_bias=True),
     "gemma4_assistant": _ASSISTANT,
     "gemma4_unified_assistant": _ASSISTANT,
-    "musicgen": replace(_PLAIN, build=music.musicgen, gated=False),
-    "musicgen_melody": replace(_PLAIN, build=music.melody, gated=False),
-    "blt": replace(_PLAIN, build=segments_and_bytes.blt),
     "axk2": replace(_PLAIN, build=around_attention.axk2, moe=first_dense, qkv_bias=_BIAS, ignored=("rope_interleave",)),
     "zaya": replace(
         _PLAIN,

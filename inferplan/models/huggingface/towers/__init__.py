@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from inferplan.errors import SpecError
+from inferplan.errors import UndescribedError
 from inferplan.models.huggingface.class_defaults import CLASS_DEFAULTS
 from inferplan.models.huggingface.inert import inert
 from inferplan.models.huggingface.reader import ACTIVATION, SYNONYMS, Reader
 from inferplan.models.huggingface.towers import (
     audio,
-    codecs,
     conformer,
-    davit,
     discrete,
     documents,
     encoders,
@@ -24,7 +22,6 @@ from inferplan.models.huggingface.towers import (
     qwen,
     resamplers,
     stacked,
-    timm,
     transcribe,
     vit,
 )
@@ -57,16 +54,13 @@ TOWERS: dict[str, Callable[[Reader], dict[str, Any]]] = {
     **qwen.TOWERS,
     **gemma.TOWERS,
     **audio.TOWERS,
-    **codecs.TOWERS,
     **conformer.TOWERS,
     **documents.TOWERS,
     **resamplers.TOWERS,
     **folded.TOWERS,
     **frames_and_sound.TOWERS,
     **stacked.TOWERS,
-    **davit.TOWERS,
     **flamingo.TOWERS,
-    **timm.TOWERS,
 }
 """What builds a tower, by the ``model_type`` of its table."""
 
@@ -81,12 +75,9 @@ BESIDE: dict[str, Beside] = {
     **folded.JOINED,
     **frames_and_sound.JOINED,
     **stacked.JOINED,
-    **davit.JOINED,
     **gemma.JOINED,
     **flamingo.JOINED,
-    **timm.JOINED,
     **transcribe.JOINED,
-    **codecs.JOINED,
     **audio.JOINED,
 }
 """What stands beside the language model, by the ``model_type`` of the whole config."""
@@ -127,9 +118,10 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
         beside.join(media)
     for table in media.tables.values():
         if table.unread():
-            raise SpecError(
-                f"{outer.name}: the config has fields that are not understood: "
-                + ", ".join(f"{table.prefix}{name}" for name in table.unread()),
+            left = [f"{table.prefix}{name}" for name in table.unread()]
+            raise UndescribedError.of_fields(
+                f"{outer.name}: the config has fields that are not understood: {', '.join(left)}",
+                left,
                 because=f"the tower of a {kind} config is not known to have them, and they could change the counts",
                 hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
             )

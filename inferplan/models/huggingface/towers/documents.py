@@ -63,8 +63,7 @@ def minimax_released(table: Reader) -> None:
     joined.only("image_token_compression_method", "patch_merge")
     for name in ("spatial_merge_size", "temporal_patch_size"):
         table.config[name] = joined.integer(name)
-    if joined.unread():
-        raise joined.refuse(joined.unread()[0], "this field of a known tower is new")
+    joined.require_read()
     table.config["model_type"] = "minimax_m3_vl_vision"
 
 
@@ -162,13 +161,6 @@ def fuyu(m: Media) -> None:
     """No tower: a patch is one matrix."""
     inputs = m.outer.integer("patch_size", default=30) ** 2 * m.outer.integer("num_channels", default=3)
     m.towers[VISION] = tower(m.d_model, [], linear("patch", inputs, m.d_model))
-
-
-def neomme(m: Media) -> None:
-    """No tower: patches under a norm, and two matrices."""
-    inputs, width = 3 * m.outer.integer("patch_size", default=32) ** 2, m.d_model
-    tensors = norm("patch.norm", inputs) | linear("patch.up", inputs, 2 * width, bias=False)
-    m.towers[VISION] = tower(width, [], tensors | linear("patch.down", 2 * width, width))
 
 
 def moss(m: Media) -> None:
@@ -333,7 +325,6 @@ JOINED: dict[str, Beside] = {
     "lfm3_vl": vision("lfm3_vl_vision", lfm3),
     "hyperclovax_vision_v2": vision("qwen2_5_vl_vision", hyperclova),
     "fuyu": Beside(towers={}, join=fuyu),
-    "neomme": Beside(towers={}, join=neomme),
     "moss_transcribe_diarize": audio("moss_transcribe_diarize_audio", moss),
     "cosmos3_edge": vision("cosmos3_edge_vision", cosmos),
     "deepseek_vl_hybrid": Beside(

@@ -1,4 +1,4 @@
-"""Attention of a decoder to what an encoder puts out, counted beside it (2204.14198 section 2): Idefics, Evolla."""
+"""Attention of a decoder to what an encoder puts out, counted beside it (2204.14198 section 2): Idefics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from inferplan.models.huggingface.reader import Reader
 from inferplan.models.huggingface.towers.beside import VISION, Beside, Media, vision
 from inferplan.models.huggingface.towers.parts import Tensors, copies, linear, norm, tower
-from inferplan.models.huggingface.towers.vit import clip, plain
+from inferplan.models.huggingface.towers.vit import clip
 
 
 def idefics_vision(r: Reader) -> dict[str, Any]:
@@ -61,53 +61,9 @@ def _resampler(r: Reader, width: int) -> Tensors:
     return {f"resampler.{name}": shape for name, shape in found.items()}
 
 
-def saprot(r: Reader) -> dict[str, Any]:
-    """SaProt, an ESM-2 that reads a protein's residues with their structure."""
-    width, layers = plain(r)
-    tensors: Tensors = {"words": [r.integer("vocab_size"), width]} | norm("norm", width)
-    kind = r.need("position_embedding_type")
-    if kind not in ("rotary", "absolute"):
-        raise r.refuse(f"position_embedding_type = {kind!r}", "only 'rotary' and 'absolute' are known")
-    if kind == "absolute":
-        tensors |= {"positions": [r.integer("max_position_embeddings"), width]}
-    if r.flag("emb_layer_norm_before", False):
-        tensors |= norm("norm.before", width)
-    r.only("add_cross_attention", False)
-    r.skip("max_position_embeddings", "token_dropout", "is_decoder")
-    return tower(width, layers, tensors)
-
-
-def evolla(m: Media) -> None:
-    """Evolla: latents of a protein, and gated attention to them behind some layers, which a text alone passes by."""
-    m.untied()
-    r, source, width = m.outer, m.width(PROTEIN), m.d_model
-    inner, wide = (
-        r.integer("resampler_heads") * r.integer("resampler_dim_head"),
-        source * r.integer("resampler_ff_mult"),
-    )
-    own = norm("norms", source, 6) | linear("qkv", source, 3 * inner, bias=False)
-    own |= linear("out", inner, source, bias=False)
-    own |= linear("up", source, wide, bias=False) | linear("down", wide, source, bias=False)
-    tensors: Tensors = {"latents": [r.integer("resampler_num_latents"), source]} | norm("norm.latents", width)
-    tensors |= copies(r.integer("resampler_depth"), own)
-    m.add(PROTEIN, {f"resampler.{name}": shape for name, shape in tensors.items()} | linear("projector", source, width))
-    count, wide = r.integer("num_hidden_layers"), width * r.integer("aligner_ffn_mult")
-    step = max(count // r.integer("aligner_num_add_layers"), 1)
-    adapter = linear("qkv", width, 3 * width) | linear("out", width, width, r.flag("aligner_enable_bias", True))
-    adapter |= norm("norms", width, 3) | {"gates": [2]}
-    adapter |= linear("up", width, wide, bias=False) | linear("down", wide, width, bias=False)
-    m.towers["adapters"] = tower(width, [], copies(count // step, adapter))
-    m.notes.append(
-        f"{count // step} adapters that read a protein stand beside the decoder: a text alone passes them by"
-    )
-
-
-PROTEIN = "protein_encoder_config"
-
-TOWERS = {"idefics_vision": idefics_vision, "saprot": saprot}
+TOWERS = {"idefics_vision": idefics_vision}
 
 JOINED: dict[str, Beside] = {
     "idefics": vision("idefics_vision", idefics),
-    "evolla": Beside(towers={PROTEIN: "saprot"}, join=evolla),
 }
 """Rows of the table of what stands beside a language model."""

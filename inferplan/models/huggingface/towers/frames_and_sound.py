@@ -6,7 +6,6 @@ from typing import Any
 
 from inferplan.models.huggingface.reader import Reader
 from inferplan.models.huggingface.towers.beside import AUDIO, VISION, Beside, Media, vision
-from inferplan.models.huggingface.towers.documents import sam
 from inferplan.models.huggingface.towers.joins import gemma4
 from inferplan.models.huggingface.towers.parts import (
     Tensors,
@@ -21,26 +20,6 @@ from inferplan.models.huggingface.towers.parts import (
     tower,
 )
 from inferplan.models.huggingface.towers.resamplers import muse, muse_vision
-from inferplan.models.huggingface.towers.vit import plain
-
-
-def got(m: Media) -> None:
-    """SAM, two convolutions and a matrix (2409.01704)."""
-    out = m.tables[VISION].integer("output_channels")
-    tensors = conv("projector.0", out, 2 * out, 3, 3, bias=False)
-    tensors |= conv("projector.1", 2 * out, m.d_model, 3, 3, bias=False)
-    m.add(VISION, tensors | linear("projector.2", m.d_model, m.d_model))
-
-
-def video_llama_vision(r: Reader) -> dict[str, Any]:
-    """VideoLLaMA 3's (2501.13106): SigLIP with rotary positions alone, for images of any shape."""
-    width, layers = plain(r, rotary=True)
-    return tower(width, layers, patch_conv(r, width) | norm("norm", width))
-
-
-def video_llama(m: Media) -> None:
-    """Two matrices."""
-    m.add(VISION, feed_forward("projector", [m.width(VISION), m.d_model, m.d_model]))
 
 
 def _experts(r: Reader, count: int) -> list[dict[str, Any]]:
@@ -58,8 +37,7 @@ def _experts(r: Reader, count: int) -> list[dict[str, Any]]:
         if own is not None:
             number = own.integer("num_local_experts", default=experts)
             chosen = own.integer("num_experts_per_tok", default=top_k)
-            if own.unread():
-                raise own.refuse(own.unread()[0], "this field of a known family is new")
+            own.require_read()
         sparse = {"kind": "moe", "experts": number, "top_k": chosen, "d_ff": width, "gated": True}
         found.append(sparse if kind == "sparse" else dense)
     return found
@@ -128,9 +106,6 @@ def canvas(m: Media) -> None:
 TOWERS = {
     "muse_spark_vision": muse_vision,
     "muse_spark_audio": muse_audio,
-    "got_ocr2_vision": sam,
-    "pp_chart2table_vision": sam,
-    "video_llama_3_vision": video_llama_vision,
     "dots3_note_vision_encoder": dots_vision,
     "dots3_note_audio_encoder": dots_audio,
 }
@@ -138,9 +113,6 @@ TOWERS = {
 JOINED: dict[str, Beside] = {
     "diffusion_gemma": vision("gemma4_vision", canvas),
     "muse_spark": Beside(towers={VISION: "muse_spark_vision", AUDIO: "muse_spark_audio"}, join=muse),
-    "got_ocr2": vision("got_ocr2_vision", got, "image_seq_length"),
-    "pp_chart2table": vision("pp_chart2table_vision", got, "image_seq_length"),
-    "video_llama_3": vision("video_llama_3_vision", video_llama),
     "dots3_note": Beside(towers={VISION: "dots3_note_vision_encoder", AUDIO: "dots3_note_audio_encoder"}),
     "cosmos3_omni": vision("qwen3_vl_vision"),
     "qwen4_exp": vision("qwen4_exp_vision"),

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
-from inferplan.models.huggingface.reader import ACTIVATION
 from inferplan.models.huggingface.towers import speaks
 from inferplan.models.huggingface.towers.beside import AUDIO, VISION, Beside, Media, audio, vision
 from inferplan.models.huggingface.towers.parts import feed_forward, linear, norm
 from inferplan.models.huggingface.towers.qformer import perceiver, qformer
-from inferplan.models.huggingface.towers.vit import siglip
 
 
 def _layers_read(m: Media) -> int:
@@ -28,20 +24,6 @@ def llava_next(m: Media) -> None:
     """LLaVA's, and the vector that ends a row of tiles."""
     llava(m)
     m.add(VISION, {"newline": [m.d_model]})
-
-
-def video_llava(m: Media) -> None:
-    """A tower of images and one of video of the same kind (2311.10122)."""
-    llava(m)
-    m.towers["video_config"] = deepcopy(m.towers[VISION])
-    tensors = m.towers["video_config"]["tensors"]
-    m.towers["video_config"]["tensors"] = {k: v for k, v in tensors.items() if not k.startswith("projector")}
-
-
-def vipllava(m: Media) -> None:
-    """Several layers' hidden states under one norm (2312.00784)."""
-    joined = m.width(VISION) * len(m.outer.get("vision_feature_layers", "vision_feature_layer") or [1] * 5)
-    m.add(VISION, norm("projector.norm", joined) | feed_forward("projector", [joined, m.d_model, m.d_model]))
 
 
 def mistral3(m: Media) -> None:
@@ -66,15 +48,6 @@ def gemma3(m: Media) -> None:
     m.add(VISION, {"projector": [width, m.d_model], "projector.norm": [width]})
 
 
-def t5gemma2(m: Media) -> None:
-    """Gemma 3's, with the tower in the encoder's table."""
-    own = m.within(m.outer.table("encoder") or m.outer, VISION, "siglip_vision_model")
-    own.only("model_type", "siglip_vision_model")
-    own.skip(*ACTIVATION)
-    m.towers[VISION] = siglip(own)
-    gemma3(m)
-
-
 def paligemma(m: Media) -> None:
     """One matrix (2407.07726), 2048 wide where the config does not say, as ``PaliGemmaConfig`` has it."""
     m.outer.skip("hidden_size", "vocab_size")
@@ -91,13 +64,6 @@ def vbert(m: Media) -> None:
     """A pixel shuffle and one matrix (2510.01149)."""
     joined = m.width(VISION) * m.outer.integer("pixel_shuffle_factor", default=4) ** 2
     m.add(VISION, linear("projector", joined, m.d_model, bias=False))
-
-
-def ultravbert(m: Media) -> None:
-    """ModernVBERT's, under a norm; the way to its logits has a matrix of its own."""
-    vbert(m)
-    m.outer.only("tie_word_embeddings", False)
-    m.add(VISION, norm("projector.norm", m.d_model, 1))
 
 
 def llama4(m: Media) -> None:
@@ -207,11 +173,6 @@ def blip2(m: Media) -> None:
     _blip(m, "blip_2_qformer", instructed=False)
 
 
-def instructblip(m: Media) -> None:
-    """A Q-Former that reads the instruction too (2305.06500)."""
-    _blip(m, "instructblip_qformer", instructed=True)
-
-
 def _blip(m: Media, kind: str, instructed: bool) -> None:
     own = m.part("qformer_config", kind)
     width = own.integer("hidden_size")
@@ -247,12 +208,10 @@ _OMNI = ("position_id_per_seconds", "seconds_per_chunk")
 
 TIED_BY_EITHER = frozenset(
     {
-        "fast_vlm",
         "glm4v",
         "glm4v_moe",
         "glm_ocr",
         "hunyuan_vl",
-        "kosmos-2",
         "llava",
         "llava_next_video",
         "llava_onevision",
@@ -260,13 +219,11 @@ TIED_BY_EITHER = frozenset(
         "paddleocr_vl",
         "qwen2_5_vl",
         "qwen2_vl",
-        "shieldgemma2",
-        "video_llama_3",
     }
 )
 """Types whose class ties where the nested config says so, whatever the outer one says (transformers 5.23)."""
 
-TIED_BY_NESTED = frozenset({"kosmos-2.5", "llama4"})
+TIED_BY_NESTED = frozenset({"llama4"})
 """Types whose language model is a class of its own, which knows the nested flag alone."""
 
 TIED_BY_DEFAULT = frozenset(
@@ -277,14 +234,12 @@ TIED_BY_DEFAULT = frozenset(
         "deepseek_vl_hybrid",
         "diffusion_gemma",
         "ernie4_5_vl_moe",
-        "florence2",
         "fun_asr_nano",
         "gemma3",
         "gemma3n",
         "gemma4",
         "gemma4_unified",
         "glmasr",
-        "got_ocr2",
         "granite_docling",
         "granite_speech",
         "granite_speech_plus",
@@ -293,27 +248,22 @@ TIED_BY_DEFAULT = frozenset(
         "internvl",
         "janus",
         "kimi_k25",
-        "kosmos-2",
-        "kosmos-2.5",
         "lfm2_vl",
         "lfm3_vl",
         "lighton_ocr",
         "minicpm_ocr",
         "mistral3",
         "moss_transcribe_diarize",
-        "neomme",
         "ovis2",
         "paddleocr_vl",
         "paligemma",
-        "pp_chart2table",
         "qwen3_asr",
-        "t5gemma2",
         "voxtral_realtime",
     }
 )
 """Types whose class takes true where the outer config has no ``tie_word_embeddings``; the others take false."""
 
-UNFLAGGED = frozenset({"blip-2", "instructblip", "instructblipvideo"})
+UNFLAGGED = frozenset({"blip-2"})
 """Types whose class has no flag beside that of its language model, which is true where its config says nothing."""
 
 TIED_BY_NONE = frozenset({"audioflamingo3", "molmo2", "musicflamingo"})
@@ -329,8 +279,6 @@ JOINED: dict[str, Beside] = {
     "llava_next": vision("clip_vision_model", llava_next),
     "llava_next_video": vision("clip_vision_model", llava_next),
     "llava_onevision": vision("siglip_vision_model", llava_next),
-    "video_llava": vision("clip_vision_model", video_llava),
-    "vipllava": vision("clip_vision_model", vipllava),
     "mistral3": vision("pixtral", mistral3),
     "lighton_ocr": vision("pixtral", mistral3),
     "mistral_large4": vision("pixtral", mistral3),
@@ -346,13 +294,9 @@ JOINED: dict[str, Beside] = {
         towers={"encoder_config": "granite_speech_plus_encoder"}, join=granite_speech, ignored=_LORA
     ),
     "blip-2": vision("blip_2_vision_model", blip2),
-    "instructblip": vision("instructblip_vision_model", instructblip),
-    "instructblipvideo": vision("instructblipvideo_vision_model", instructblip),
     "idefics2": vision("idefics2_vision", idefics2),
     "phi3_v": vision("clip_vision_model", phi3_vision),
     "gemma3": vision("siglip_vision_model", gemma3),
-    "t5gemma2": Beside(towers={}, join=t5gemma2),
-    "shieldgemma2": vision("siglip_vision_model", gemma3),
     "paligemma": Beside(
         towers={VISION: "siglip_vision_model"},
         join=paligemma,
@@ -361,7 +305,6 @@ JOINED: dict[str, Beside] = {
     "idefics3": vision("idefics3_vision", idefics3),
     "smolvlm": vision("smolvlm_vision", idefics3),
     "modernvbert": Beside(towers=_SIGLIP, join=vbert, ignored=_CUT, encodes=True),
-    "ultravbert": Beside(towers=_SIGLIP, join=ultravbert, ignored=_CUT, encodes=True),
     "llama4": vision("llama4_vision_model", llama4),
     "kimi_k25": vision("kimi_k25_vision", kimi, "projection_layer_norm_eps"),
     "qwen2_vl": vision("qwen2_vl_vision"),

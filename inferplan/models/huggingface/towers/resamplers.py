@@ -21,7 +21,7 @@ from inferplan.models.huggingface.towers.parts import (
     patches,
     tower,
 )
-from inferplan.models.huggingface.towers.vit import clip, headless
+from inferplan.models.huggingface.towers.vit import headless
 
 
 def minicpm_vision(r: Reader) -> dict[str, Any]:
@@ -166,13 +166,6 @@ def hunyuan_vision(r: Reader) -> dict[str, Any]:
     return tower(width, [{"repeat": r.integer("num_hidden_layers"), **layer}], tensors)
 
 
-def git(m: Media) -> None:
-    """One matrix and a norm (2205.14100)."""
-    if m.outer.get("num_image_with_embedding") is not None:
-        raise m.outer.refuse("num_image_with_embedding", "vectors for the frames of a video are not known here")
-    m.add(VISION, linear("projector", m.width(VISION), m.d_model) | norm("projector.norm", m.d_model))
-
-
 def nano_audio(r: Reader) -> dict[str, Any]:
     """Fun-ASR's: attention with a depthwise convolution over its values; the first layer reads stacked frames."""
     width, heads, count = r.integer("hidden_size"), r.integer("num_attention_heads"), r.integer("num_hidden_layers")
@@ -198,7 +191,6 @@ def nano(m: Media) -> None:
 
 TOWERS = {
     "hunyuan_vl_vision": hunyuan_vision,
-    "git_vision_model": clip,
     "fun_asr_nano_encoder": nano_audio,
     "minicpmv4_6_vision": minicpm_vision,
     "minicpmv4_7_vision": minicpm_vision,
@@ -211,7 +203,6 @@ TOWERS = {
 
 JOINED: dict[str, Beside] = {
     "hunyuan_vl": vision("hunyuan_vl_vision", lambda media: None, "im_start_id", "im_end_id", "im_newline_id"),
-    "git": vision("git_vision_model", git),
     "fun_asr_nano": audio("fun_asr_nano_encoder", nano),
     "minicpmv4_6": vision("minicpmv4_6_vision", minicpm),
     "minicpmv4_7": vision("minicpmv4_7_vision", minicpm),

@@ -20,7 +20,7 @@ from inferplan.models.huggingface.towers.parts import (
     tower,
 )
 from inferplan.models.huggingface.towers.qformer import qformer
-from inferplan.models.huggingface.towers.vit import clip, plain
+from inferplan.models.huggingface.towers.vit import plain
 
 
 def _queries(r: Reader) -> dict[str, Any]:
@@ -135,35 +135,13 @@ def projected(m: Media, table: str) -> None:
     m.add(table, tensors | linear("projector.1", m.d_model, m.d_model))
 
 
-def flexible(r: Reader) -> dict[str, Any]:
-    """Kosmos-2.5's (2309.11419 section 2.1), as Pix2Struct's: patches with a row and a column each."""
-    width, heads = r.integer("hidden_size"), r.integer("num_attention_heads")
-    style = {"bias": False, "gated": True, "activation": "gelu"}
-    layer = block(heads, r.integer("head_dim"), r.integer("intermediate_size"), **style)
-    tensors = linear("patch", r.integer("patch_embed_hidden_size"), width)
-    tensors |= {"positions": [2, r.integer("max_num_patches"), width], **norm("norm", width, 1)}
-    r.skip("dense_act_fn")
-    return tower(width, [{"repeat": r.integer("num_hidden_layers"), **layer}], tensors, "rms")
-
-
-def kosmos(m: Media) -> None:
-    """One matrix, and learned queries that attend to what it puts out (2306.14824 section 2)."""
-    tensors = linear("projector", m.width(VISION), m.d_model) | linear("resampler.o", m.d_model, m.d_model)
-    tensors |= {"queries": [m.outer.integer("latent_query_num"), m.d_model]}
-    m.add(VISION, tensors | linear("resampler.qkv", m.d_model, 3 * m.d_model))
-
-
 _VIBEVOICE = ("acoustic_tokenizer_encoder_config", "semantic_tokenizer_encoder_config")
 
 TOWERS = {
     "vibevoice_acoustic_tokenizer_encoder": vibevoice_audio,
-    "kosmos_2_vision_model": clip,
-    "kosmos_2_5_vision_model": flexible,
 }
 
 JOINED: dict[str, Beside] = {
-    "kosmos-2": vision("kosmos_2_vision_model", kosmos),
-    "kosmos-2.5": vision("kosmos_2_5_vision_model", kosmos),
     "unlimited_ocr": Beside(towers={}, join=unlimited),
     "deepseek_ocr2": Beside(towers={}, join=deepseek_ocr2),
     "granite4_vision": vision(

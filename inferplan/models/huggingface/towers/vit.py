@@ -176,6 +176,4 @@ TOWERS = {
     "mllama_vision_model": mllama,
     "phi4_multimodal_vision": phi4,
     "blip_2_vision_model": blip,
-    "instructblip_vision_model": blip,
-    "instructblipvideo_vision_model": blip,
 }

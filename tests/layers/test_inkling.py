@@ -1,33 +1,16 @@
-"""Layers of JetMoE and Inkling by hand: weights, work of a step, what is kept."""
+"""Layers of Inkling by hand: weights, work of a step, what is kept."""
 
 from __future__ import annotations
 
 from inferplan.models.layers import LayerContext, parse_layer
 from inferplan.work.formats import uniform
-from inferplan.work.ops import Attention, GroupedMatmul
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
-
-JETMOE = {"kind": "routed_attention", "heads": 32, "kv_heads": 16, "head_dim": 128, "experts": 8, "top_k": 2}
 
 
 def context(batch: float = 3.0, past: float = 100.0, width: int = 2048) -> LayerContext:
     segment = Segment(batch=batch, new=1.0, past=past)
     return LayerContext(d_model=width, precision=uniform(), parallel=Parallelism(), segments=(segment,))
-
-
-def test_a_layer_of_jetmoe_by_hand() -> None:
-    """2 of 8 experts, each a matrix of 2,048 by 2,048 in and one out; 16 keys and values of 128 for all; a router."""
-    part, square = parse_layer(JETMOE), 2048 * 2048
-    weights = list(part.weights(2048))
-    assert sum(weight.elements for weight in weights) == 16 * square + 2 * square + 8 * 2048
-    assert sum(weight.elements * weight.active for weight in weights) == 4 * square + 2 * square + 8 * 2048
-    ops = list(part.ops(context()))
-    experts = [op for op in ops if isinstance(op, GroupedMatmul)]
-    assert [op.work().flop for op in experts] == [2 * 3 * 2 * square] * 2
-    (core,) = [op for op in ops if isinstance(op, Attention)]
-    assert core.work().flop == 3 * 101 * 4 * 32 * 128  # 32 query heads over 16 keys
-    assert part.cache().per_token == 2 * 16 * 128
 
 
 def test_a_convolution_of_inkling_by_hand() -> None:
