@@ -423,7 +423,7 @@ class ModelSpec(Spec):
     ends: Ends = Ends.default()
     """What it has around its layers beside the embedding and the output matrix."""
     basis: Literal["described", "traced"] = "described"
-    """Traced: a run of its code on meta tensors gave its tensors, caches and operators (``import --trace``)."""
+    """Traced: a run of its code on meta tensors gave its tensors, caches and operators (docs/tracing.md)."""
     published: Published | None = None
     instruct_checkpoint: InstructCheckpoint | None = None
 
