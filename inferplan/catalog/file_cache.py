@@ -65,9 +65,10 @@ def made_once(kind: str, of: str, make: Callable[[], Kept]) -> Kept:
     folder = _folder()
     place = folder / f"{kind}-{sha256(of.encode()).hexdigest()[:32]}.pickle" if folder else None
     with suppress(Exception):  # none, one cut short, or of classes that have changed: it is made again
-        code, text, found = pickle.loads(place.read_bytes() if place else b"")
-        if (code, text) == (_code(), of):
-            return found  # type: ignore[no-any-return]
+        if place is not None:
+            code, text, found = pickle.loads(place.read_bytes())
+            if (code, text) == (_code(), of):
+                return found  # type: ignore[no-any-return]
     made = make()
     with suppress(InputFileError, OSError, pickle.PicklingError):
         if place is not None:

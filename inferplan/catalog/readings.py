@@ -8,6 +8,7 @@ imported where the tables describe a config, or where the second reading is on f
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +21,7 @@ from inferplan.models.huggingface import Imported, import_config
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import TracedConfig, trace_config
 
+_PREDICTION = re.compile("nextn|mtp")
 _MOST_ROUNDS = 20
 """Tables of one config that may each have fields that are not described."""
 
@@ -64,12 +66,17 @@ def read_either(
         because = f"without {said} its table counts otherwise than {_installed()} does: {differ[0]}{more}"
         raise _like(refusal, because=because)
     by_none = [path for path in fields if any(f"{path}.".startswith(f"{name}.") for name in other.unnamed)]
-    if by_none and (not other.own_class or any(isinstance(_value(config, path), dict) for path in by_none)):
+    if by_none and (not other.own_class or any(map(_is_a_part, by_none, (_value(config, path) for path in by_none)))):
         raise _like(refusal, because=f"{_installed()} reads none of {', '.join(by_none)}: other code may")
     nowhere = f", whose class does not name {', '.join(by_none)}" if by_none else ""
     note = f"not described here and taken out: {said}; the counts of what is left are those of {_installed()}{nowhere}"
     notes = [*own.model.notes, note]
     return Imported(model=own.model.model_copy(update={"notes": notes}), ignored=sorted({*own.ignored, *fields}))
+
+
+def _is_a_part(path: str, value: Any) -> bool:
+    """Whether a field describes a part of its own: a table, or prediction modules, which transformers does not build."""
+    return isinstance(value, dict) or bool(value and _PREDICTION.search(path))
 
 
 def _like(refusal: UndescribedError, because: str = "", hint: str = "") -> UndescribedError:

@@ -1,6 +1,6 @@
 """A layer that nobody described: tensors, cache and operators as a run of its code on meta tensors gave them.
 
-``inferplan import --trace`` writes it (:mod:`inferplan.models.tracing`). Sizes that follow the load are polynomials in
+:mod:`inferplan.models.tracing` makes it. Sizes that follow the load are polynomials in
 ``b`` sequences of ``n`` new and ``p`` cached tokens: ``{bn: 4096}`` is 4096 elements for each new token.
 """
 
