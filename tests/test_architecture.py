@@ -88,7 +88,7 @@ MOST_INSIDE = {
     "inferplan.cli": 7,
     "inferplan.estimate": 10,
     "inferplan.models": 8,
-    "inferplan.models.huggingface": 13,
+    "inferplan.models.huggingface": 11,
     "inferplan.planning": 14,
     "inferplan.reports": 7,
     "inferplan.serving": 16,

@@ -442,7 +442,7 @@ class ModelSpec(Spec):
     ends: Ends = Ends.default()
     """What it has around its layers beside the embedding and the output matrix."""
     basis: Literal["described", "traced", "stored"] = "described"
-    """Traced: a run of its code on meta tensors gave its layers (docs/tracing.md). Stored: names and shapes of its tensors did."""
+    """Traced: a run of its code on meta tensors gave its layers. Stored: names and shapes of its tensors did."""
     published: Published | None = None
     instruct_checkpoint: InstructCheckpoint | None = None
 

@@ -260,9 +260,9 @@ def test_code_of_the_checkpoint_is_named() -> None:
     assert not any("auto_map" in note for note in import_config(config, "x", "test").model.notes)
 
 
-@for_each("kind", ["prophetnet", "bart", "t5", "led", "pegasus", "mbart", "m2m_100", "blenderbot"])
+@for_each("kind", ["bart", "t5"])
 def test_the_decoder_of_an_encoder_decoder_alone_is_refused(kind: str) -> None:
-    """ProphetNetForCausalLM has 239,640,576 parameters, the whole encoder-decoder 391,321,600."""
+    """A decoder alone has fewer parameters than the encoder-decoder that its config describes."""
     transformers = pytest.importorskip("transformers")
     config = json.loads(json.dumps(transformers.CONFIG_MAPPING[kind]().to_dict(), default=str))
     assert import_config(config | {"architectures": None}, kind, "test")

@@ -111,7 +111,7 @@ def test_a_type_without_a_row_is_answered_as_with_one(
     forget(monkeypatch, kind)
     found = load_model(file_of(config))
     assert (found.basis, described.basis) == ("traced", "described")
-    assert found.notes[0].startswith(f"traced: transformers {transformers.__version__}")
+    assert found.made_from.traced.startswith(f"transformers {transformers.__version__}")
     assert counts(found) == counts(described)
     for load in (PREFILL, DECODE) if kind in ATTENTION else ():
         assert work(found, load) == pytest.approx(work(described, load), rel=0.01)

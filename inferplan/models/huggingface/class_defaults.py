@@ -51,10 +51,6 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "num_attention_heads": 20, "num_key_value_heads": 5, "max_position_embeddings": 2048,
     },
     "bloom": {"vocab_size": 250880, "hidden_size": 64, "n_layer": 2, "n_head": 8},
-    "blt": {
-        "vocab_size": 260, "max_position_embeddings": 4096, "patch_size": 4, "local_attention_window_len": 512,
-        "encoder_hash_byte_group_vocab": 500002, "encoder_hash_byte_group_nb_functions": 1,
-    },
     "codegen": {"vocab_size": 50400, "n_positions": 2048, "n_embd": 4096, "n_layer": 28, "n_head": 16},
     "cohere": {
         "vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
@@ -73,7 +69,6 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "vocab_size": 131072, "hidden_size": 2048, "intermediate_size": 9216, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 131072, "head_dim": 128,
     },
-    "ctrl": {"vocab_size": 246534, "n_positions": 256, "n_embd": 1280, "dff": 8192, "n_layer": 48, "n_head": 16},
     "cwm": {
         "vocab_size": 128256, "hidden_size": 6144, "intermediate_size": 21504, "num_hidden_layers": 64,
         "num_attention_heads": 48, "num_key_value_heads": 8, "max_position_embeddings": 131072, "head_dim": 128,
@@ -105,10 +100,6 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "n_routed_experts": 256, "max_position_embeddings": 1048576, "hc_mult": 4, "sliding_window": 128, "o_groups": 8,
         "o_lora_rank": 1024, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512,
         "num_nextn_predict_layers": 1, "hc_sinkhorn_iters": 20,
-    },
-    "diffllama": {
-        "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-        "num_attention_heads": 32, "max_position_embeddings": 2048,
     },
     "dots1": {
         "vocab_size": 152064, "hidden_size": 4608, "moe_intermediate_size": 1408, "num_hidden_layers": 62,
@@ -313,21 +304,11 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 512, "num_experts_per_tok": 6, "head_dim": 128, "shared_expert_intermediate_size": 512,
         "num_local_experts": 384,
     },
-    "kyutai_speech_to_text": {
-        "codebook_vocab_size": 2049, "vocab_size": 4001, "hidden_size": 2048, "num_hidden_layers": 48,
-        "num_attention_heads": 32, "max_position_embeddings": 750, "sliding_window": 375, "ffn_dim": 11264,
-        "num_codebooks": 32,
-    },
     "laguna": {
         "vocab_size": 100352, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 40,
         "num_attention_heads": 48, "num_key_value_heads": 8, "max_position_embeddings": 131072,
         "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8,
         "num_experts": 256, "head_dim": 128, "gating": True,
-    },
-    "led": {
-        "vocab_size": 50265, "max_encoder_position_embeddings": 16384, "max_decoder_position_embeddings": 1024,
-        "encoder_layers": 12, "encoder_ffn_dim": 4096, "encoder_attention_heads": 16, "decoder_layers": 12,
-        "decoder_ffn_dim": 4096, "decoder_attention_heads": 16, "d_model": 1024, "attention_window": 512,
     },
     "lfm2": {
         "vocab_size": 65536, "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 32,
@@ -422,10 +403,6 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     "modernbert": {
         "vocab_size": 50368, "hidden_size": 768, "intermediate_size": 1152, "num_hidden_layers": 22,
         "num_attention_heads": 12, "max_position_embeddings": 8192, "local_attention": 128,
-    },
-    "moshi": {
-        "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "max_position_embeddings": 3000, "sliding_window": 3000, "ffn_dim": 22528,
     },
     "mpt": {"d_model": 2048, "n_heads": 16, "n_layers": 24, "max_seq_len": 2048, "vocab_size": 50368},
     "nemotron": {
@@ -585,11 +562,6 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "vocab_size": 128815, "hidden_size": 4096, "intermediate_size": 11264, "num_hidden_layers": 45,
         "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 128000,
         "num_experts_per_tok": 8, "n_routed_experts": 288, "moe_intermediate_size": 1280, "share_expert_dim": 1280,
-    },
-    "switch_transformers": {
-        "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_layers": 12, "num_sparse_encoder_layers": 3,
-        "num_decoder_layers": 12, "num_sparse_decoder_layers": 3, "num_heads": 12, "num_experts": 8,
-        "relative_attention_num_buckets": 32, "dense_act_fn": "relu",
     },
     "vaultgemma": {
         "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
