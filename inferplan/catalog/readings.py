@@ -75,7 +75,7 @@ def read_either(
 
 
 def _is_a_part(path: str, value: Any) -> bool:
-    """Whether a field describes a part of its own: a table, or prediction modules, which transformers does not build."""
+    """Whether a field describes a part of its own: a table, or prediction modules, which its classes leave out."""
     return isinstance(value, dict) or bool(value and _PREDICTION.search(path))
 
 
