@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
 _CONTROL = re.compile(
     "\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -74,6 +74,9 @@ class UndescribedError(SpecError):
         error = cls(what, because, hint)
         error.fields = tuple(fields)
         return error
+
+    def __reduce__(self) -> Any:
+        return *super().__reduce__(), {"fields": self.fields}
 
 
 class UnknownFamilyError(UndescribedError):

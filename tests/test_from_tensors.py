@@ -260,7 +260,7 @@ def test_a_hub_id_is_told_by_ranges_of_its_headers(tmp_path: Path, monkeypatch: 
 
     class Hub:
         def open(self, name: str, mode: str, block_size: int) -> Remote:
-            return Remote(own / name.removeprefix("a/m/"))
+            return Remote(own / name.removeprefix("a/m@main/"))
 
     configs = tmp_path / "configs"
     configs.mkdir()

@@ -273,7 +273,7 @@ def with_heads(model: ModelSpec, change: Callable[[Mixer, int], Mixer]) -> Model
         mixer = layer.mixer
         layers.append(layer if mixer is None else layer.model_copy(update={"mixer": change(mixer, index)}))
     values = {name: getattr(model, name) for name in model.model_fields_set}
-    return ModelSpec(**{**values, "layers": _folded(layers)})
+    return ModelSpec(**{**values, "layers": _folded(layers), "made_from": model.made_from.of_another(model.name)})
 
 
 def _folded(layers: list[LayerGroup]) -> list[LayerGroup]:

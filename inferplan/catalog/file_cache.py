@@ -62,20 +62,25 @@ def made_once(kind: str, of: str, make: Callable[[], Kept]) -> Kept:
 
     For what takes long to make from something that is no shipped file.
     """
+    if (kind, of) in _made:
+        return _made[kind, of]  # type: ignore[no-any-return]
     folder = _folder()
     place = folder / f"{kind}-{sha256(of.encode()).hexdigest()[:32]}.pickle" if folder else None
     with suppress(Exception):  # none, one cut short, or of classes that have changed: it is made again
         if place is not None:
             code, text, found = pickle.loads(place.read_bytes())
             if (code, text) == (_code(), of):
+                _made[kind, of] = found
                 return found  # type: ignore[no-any-return]
-    made = make()
+    made = _made[kind, of] = make()
     with suppress(InputFileError, OSError, pickle.PicklingError):
         if place is not None:
             save(place, pickle.dumps((_code(), of, made), pickle.HIGHEST_PROTOCOL))
     return made
 
 
+_made: dict[tuple[str, str], Any] = {}
+"""By kind and text what :func:`made_once` has given in this process."""
 _held: dict[tuple[str, str], tuple[list[_State], Any]] = {}
 """By file and kind what this process has read, with what its files were: the catalogue at most."""
 

@@ -18,6 +18,7 @@ from typing import Any
 from inferplan.errors import InferplanError, SpecError, UndescribedError
 from inferplan.extras import EXTRAS
 from inferplan.models.huggingface import Imported, import_config
+from inferplan.models.provenance import ASSUMED
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import TracedConfig, trace_config
 
@@ -69,7 +70,7 @@ def read_either(
     if by_none and (not other.own_class or any(map(_is_a_part, by_none, (_value(config, path) for path in by_none)))):
         raise _like(refusal, because=f"{_installed()} reads none of {', '.join(by_none)}: other code may")
     nowhere = f", whose class does not name {', '.join(by_none)}" if by_none else ""
-    note = f"not described here and taken out: {said}; the counts of what is left are those of {_installed()}{nowhere}"
+    note = f"{ASSUMED}{said} changes no count: no table describes it, and {_installed()} counts the rest alike{nowhere}"
     notes = [*own.model.notes, note]
     return Imported(model=own.model.model_copy(update={"notes": notes}), ignored=sorted({*own.ignored, *fields}))
 
@@ -126,7 +127,7 @@ def _by_transformers(
     def make() -> TracedConfig:
         return trace_config(config, name, source, timed)
 
-    text = json.dumps([name, source, timed, _installed(), version("torch"), config], sort_keys=True)
+    text = json.dumps([name, source, timed, _installed(), _installed("torch"), config], sort_keys=True)
     try:
         return keep("traced", text, make)
     except InferplanError as error:
@@ -135,17 +136,21 @@ def _by_transformers(
         raise _like(refusal, because=f"{own}{_installed()}: {told}") from None
 
 
-def _installed() -> str:
+def _installed(package: str = "transformers") -> str:
     try:
-        return f"transformers {version('transformers')}"
+        return f"{package} {version(package)}"
     except PackageNotFoundError:  # a checkout on the path
-        return "transformers"
+        return package
 
 
 def _differences(own: ModelSpec, other: ModelSpec) -> Iterator[str]:
     """Where two readings of a config count otherwise, in words."""
     ours, theirs = _counts(own), _counts(other)
     for part in dict.fromkeys([*ours, *theirs]):
+        if part == "active" and not (
+            part in ours and part in theirs
+        ):  # a trace may not tell how many experts a token reads
+            continue
         if ours.get(part, 0) != theirs.get(part, 0):
             yield f"{part} {ours.get(part, 0):,} for {theirs.get(part, 0):,}"
 
@@ -164,6 +169,7 @@ def _counts(model: ModelSpec) -> dict[str, float]:
         "head": sizes["lm_head"],
         **{f"layer {index}": size for index, size in enumerate(layers)},
         "around the layers": around,
+        **({"active": sizes["active"]} if "active" in sizes else {}),
         "towers and encoder": model.tower_parameters + encoder,
         "cache elements a token": model.kv_elements_per_token,
         "those beyond windows": model.kv_elements_per_token_beyond_windows,

@@ -25,7 +25,9 @@ def _elements(bits: int, kind: str, strategy: str, **more: Any) -> Table:
 
 
 _FP8_ROWS = _packed(_elements(8, "float", "channel"), _elements(8, "float", "token", dynamic=True))
-_FP8_FEED_FORWARD = _FP8_ROWS | {"ignore": ["lm_head", "re:.*self_attn.*"]}
+_FP8_FEED_FORWARD = _FP8_ROWS | {
+    "ignore": ["lm_head", "re:.*self_attn.*", r"re:.*\.layers\.0\..*", r"re:.*\.layers\.{last}\..*"]
+}
 _W8A8 = _packed(_elements(8, "int", "channel"), _elements(8, "int", "token", dynamic=True))
 _W4A16 = _packed(_elements(4, "int", "group", group_size=128), None)
 _VLLM_DOCS = "https://docs.vllm.ai/projects/llm-compressor"
@@ -45,7 +47,7 @@ SIBLINGS: list[tuple[re.Pattern[str], Table, str]] = [
         (
             r"(meta-llama/.+)-fp8",
             _FP8_FEED_FORWARD,
-            "fp8 with a scale a row, attention as it was (arXiv 2407.21783, 6.2)",
+            "fp8 with a scale a row; attention, the first and the last layer as they were (arXiv 2407.21783, 6.2)",
         ),
         (r"((?:nvidia/)?[^/]+)-(?:nv)?fp4", {"quant_algo": "NVFP4"}, "NVFP4 (TensorRT Model Optimizer)"),
         (r"(.+)-bnb-4bit", _NF4 | {"bnb_4bit_use_double_quant": True}, "NF4, nested (Unsloth's releases)"),
@@ -69,6 +71,8 @@ def sibling(name: str, base: Callable[[str], ModelSpec | None]) -> ModelSpec | N
         if found is None:
             continue
         plain = found.model_copy(update={"native": Native(base=found.native.base)})
+        if ignored := table.get("ignore"):
+            table = table | {"ignore": [one.replace("{last}", str(len(plain.sequence) - 1)) for one in ignored]}
         native, notes = apply(read_scheme(table, name), plain, nested=bool(found.towers))
         return plain.model_copy(
             update={

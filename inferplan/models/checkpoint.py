@@ -201,7 +201,7 @@ def hub_cache() -> Path:
 
 
 def cached_configs(hub_id: str) -> Path | None:
-    """The folder of a hub id in the local cache, read without ``huggingface_hub``.
+    """The folder of a hub id in the local cache, read without ``huggingface_hub`` or a network.
 
     Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache (refs/main names the snapshot).
     """
@@ -261,9 +261,9 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
     return folder
 
 
-def fetch_headers(hub_id: str) -> Checkpoint | None:
+def fetch_headers(hub_id: str, commit: str = "main") -> Checkpoint | None:
     """The tensors of a hub id, from the headers of its safetensors alone; ``None`` where it has none, and
-    without ``huggingface_hub``.
+    without ``huggingface_hub`` or a network.
 
     Ranges of its files are fetched as :mod:`inferplan.models.safetensors_header` asks for them: of each the first
     megabyte, mostly. Raises ``InputFileError`` for headers that are damaged, ``NetworkError`` when the hub does not
@@ -271,6 +271,7 @@ def fetch_headers(hub_id: str) -> Checkpoint | None:
     """
     try:
         from huggingface_hub import HfFileSystem
+        from huggingface_hub.constants import ENDPOINT
         from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
         return None
@@ -278,7 +279,7 @@ def fetch_headers(hub_id: str) -> Checkpoint | None:
 
     def read(name: str, header: Callable[[BinaryIO, int], Header], kind: str) -> Header:
         try:
-            with hub.open(f"{hub_id}/{name}", "rb", block_size=2**20) as file:
+            with hub.open(f"{hub_id}@{commit}/{name}", "rb", block_size=2**20) as file:
                 return header(file, int(file.size))
         except DamagedError as error:
             what = f"{hub_id}/{name} is no {kind} file, or is cut short or damaged"
@@ -294,5 +295,7 @@ def fetch_headers(hub_id: str) -> Checkpoint | None:
     except FileNotFoundError:
         return None
     except (HfHubHTTPError, OSError) as error:
+        if not _resolves(ENDPOINT):
+            return None
         raise NetworkError(f"cannot fetch the headers of {hub_id}", because=str(error).split("\n", 1)[0]) from None
     return Checkpoint(path=Path(hub_id), tensors=_together(shards, table, Path(hub_id)))

@@ -7,10 +7,13 @@ from pydantic import Field, model_validator
 
 from inferplan.spec import Spec
 
-Trust = Literal["checkpoint", "config", "report", "page", "traced", "name", "unknown"]
+Trust = Literal["checkpoint", "config", "report", "page", "tensors", "traced", "name", "unknown"]
 """From the surest: the tensors of the checkpoint were compared; its config was read; a printed description was; its hub
-page alone is behind the fields; its code was run on meta tensors; its formats are read from its name; nobody says.
+page alone is behind the fields; names and shapes of its tensors tell its layers; its code was run on meta tensors; its
+formats are read from its name; nobody says.
 """
+ASSUMED = "assumed: "
+"""How a note begins of sizes that nobody stated: every screen shows it."""
 _GITHUB = re.compile(r"https://(?:github|huggingface)\.(?:com|co)/([^/]+/[^/]+)/(?:blob|raw)/([0-9a-f]{7})[0-9a-f]*/")
 _RELEASE = re.compile(r"https://pypi\.org/project/([^/]+)/([^/#]+)/#")
 
@@ -22,7 +25,8 @@ class MadeFrom(Spec):
     where they were at hand. of: the checkpoint that the file or description is of, where the model is another with the
     same fields. report: a paper, a card or a table; where: the place in it. page: the release on the hub, whose printed
     size is all that was compared. tensors: shapes or elements of the checkpoint's tensors were compared as well, and
-    are equal. named: the layout, where the name alone states it. traced: what was run, where no config was read.
+    are equal. told: its layers are told from names and shapes of its tensors. named: the layout, where the name alone
+    states it. traced: what was run to read its config.
     """
 
     file: str = ""
@@ -32,6 +36,7 @@ class MadeFrom(Spec):
     where: str = ""
     page: str = ""
     tensors: bool = False
+    told: bool = False
     named: str = ""
     traced: str = ""
 
@@ -48,6 +53,8 @@ class MadeFrom(Spec):
         """How far its counts can be trusted."""
         if self.traced:
             return "traced"
+        if self.told:
+            return "tensors"
         if self.named:
             return "name"
         if self.tensors:
@@ -62,11 +69,17 @@ class MadeFrom(Spec):
         said = self._read()
         if self.traced:
             return f"counts: traced: {self.traced}"
+        if self.told:
+            return "counts: every stored byte; its layers are told from names and shapes of its tensors"
         if self.named:
             return f"counts: {said}; stored as its name says, {self.named}; its config would say exactly"
         if self.tensors:
             return f"counts: equal to the tensors of the checkpoint; {said}"
         return f"counts: {said}"
+
+    def of_another(self, name: str) -> Self:
+        """That of a model with other sizes, which was made of the one with this."""
+        return self.model_copy(update={"of": self.of or name, "tensors": False})
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields as far as they are stated, with ``trust`` and the ``line``, as JSON holds them."""
@@ -78,8 +91,6 @@ class MadeFrom(Spec):
         if self.report:
             of, where = (f" of {self.of}" if self.of else ""), (f", {self.where}" if self.where else "")
             return f"as printed{of} in {_short(self.report)}{where}"
-        if self.tensors:
-            return "its layers are told from names and shapes"
         if self.page:
             return f"no file and no table is behind them, only {self.page}"
         return "nothing says what they were read from"

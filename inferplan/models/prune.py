@@ -66,6 +66,7 @@ def prune(model: ModelSpec, wanted: dict[str, float], name: str | None = None) -
         raise UsageError(f"{model.name} has no {', '.join(missing)} to prune", hint="inferplan show lists its layers")
     data.pop("published", None)
     data.pop("aliases", None)
+    data["made_from"] = model.made_from.of_another(model.name).model_dump(exclude_defaults=True)
     data["name"] = name or f"{model.name}-pruned"
     try:
         return ModelSpec.model_validate(data)

@@ -18,7 +18,7 @@ from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec,
 from inferplan.models.layers.attention_residual import mix, mixture_weights
 from inferplan.models.layers.hyper_connection import join_ops, join_weights
 from inferplan.models.media import MediaRule
-from inferplan.models.provenance import MadeFrom
+from inferplan.models.provenance import ASSUMED, MadeFrom
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.formats import FORMATS, find_format
@@ -775,10 +775,6 @@ def _growth(caches: list[tuple[Cache, int]]) -> float:
     """Elements that a token adds to caches in the mean: an integer where it is one."""
     elements = sum(cache.per_token * count / cache.rate for cache, count in caches)
     return int(elements) if elements == int(elements) else elements
-
-
-ASSUMED = "assumed: "
-"""How a note begins of sizes that nobody stated."""
 
 
 def uncounted_notes(model: ModelSpec) -> list[str]:

@@ -116,7 +116,7 @@ def _fields(stored: Checkpoint, config: Config, name: str, why: str) -> dict[str
     ends = {"ahead": outside, "behind": behind}
     return {
         "basis": "stored",
-        "made_from": {"tensors": True},
+        "made_from": {"told": True},
         "d_model": width,
         "vocab": vocab,
         "embedding_width": columns if columns != width else None,

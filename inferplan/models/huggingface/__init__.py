@@ -36,7 +36,7 @@ from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.original_formats import in_tables
 from inferplan.models.huggingface.quantisation import apply, read_scheme
 from inferplan.models.huggingface.reader import MEDIA, Reader
-from inferplan.models.huggingface.stored import NOT_COMPARED, compare
+from inferplan.models.huggingface.stored import compare
 from inferplan.models.huggingface.towers import (
     BESIDE,
     SPEAKING,
@@ -48,7 +48,7 @@ from inferplan.models.huggingface.towers import (
     text_defaults,
     towers,
 )
-from inferplan.models.spec import ASSUMED, ModelSpec, Native
+from inferplan.models.spec import ModelSpec, Native
 
 __all__ = [
     "DTYPES",
@@ -165,7 +165,7 @@ def _described(
                 "tied": tied,
                 "notes": [
                     *_unserved(config),
-                    *(f"{ASSUMED}{note}" for note in reader.taken()),
+                    *reader.taken(),
                     *filled,
                     *stretched,
                     *contradiction,
@@ -262,8 +262,8 @@ def _family(outer: Reader, reader: Reader) -> str:
             raise UnknownFamilyError(
                 f"{reader.name}: the model_type {kind!r} is not understood",
                 because=UNKNOWN.get(kind, "counts of a family that is not known would be guesses"),
-                hint="give the folder with its tensors, write the model as a YAML (docs/models.md), or let its code "
-                f"build it: inferplan import --trace{' --trust-remote-code' if 'auto_map' in outer.config else ''}",
+                hint="give the folder with its tensors, or write the model as a YAML (docs/models.md)"
+                + ("; inferplan import --trace --trust-remote-code runs its own code" * ("auto_map" in outer.config)),
             )
     raise UnknownFamilyError(
         f"{reader.name}: the config has no {outer.prefix}model_type", because="the counts depend on it"
@@ -357,8 +357,8 @@ def import_path(path: Path, read: ConfigReading = import_config) -> Imported:
     found = found.read_from(file=str(main), sha256=sha256(main.read_bytes()).hexdigest())
     if stored is None:
         return found
-    said = compare(found.model, stored)
-    found = found.read_from(tensors=NOT_COMPARED not in said)
+    said, equal = compare(found.model, stored)
+    found = found.read_from(tensors=equal)
     return replace(found, model=found.model.model_copy(update={"notes": [*found.model.notes, *said]}))
 
 
@@ -374,14 +374,14 @@ def _told(path: Path, stored: Checkpoint, fields: dict[str, Any], why: str) -> M
 def import_hub(hub_id: str, read: ConfigReading = import_config) -> Imported:
     """The model of a hub id: its configs alone are fetched; of a family that nobody has described, headers too."""
     folder = fetch_configs(hub_id)
+    commit = folder.name if _COMMIT.fullmatch(folder.name) else "main"  # the hub's cache has a folder for each
     try:
         found = import_path(folder, read)
     except UnknownFamilyError as unknown:
-        stored = fetch_headers(hub_id)
+        stored = fetch_headers(hub_id, commit)
         if stored is None:
             raise
         found = Imported(model=_told(folder, stored, read_json(folder / CONFIGS[0]), unknown.what), ignored=[])
-    commit = folder.name if _COMMIT.fullmatch(folder.name) else "main"  # the hub's cache has a folder for each
     source = f"https://huggingface.co/{hub_id}/blob/{commit}/config.json"
     name, made = hub_id.rsplit("/", 1)[-1].lower(), found.model.made_from
     if made.file:

@@ -34,7 +34,7 @@ def deepseek_v4(r: Reader, d: Dialect) -> dict[str, Any]:
     last = (r.get("compress_ratios") or [])[count : count + 1]
     mixer = _v4_mixer(r, _OF_RATE[last[0]] if last else _SLIDING, rates)
     fields |= _v4_module(r, modules, {"mixer": mixer, "ffn": experts, "extras": [hyper]})
-    return fields | _v4_experts(r)
+    return fields | _v4_formats(r)
 
 
 def _v4_expert_format(r: Reader) -> str | None:
@@ -45,14 +45,16 @@ def _v4_expert_format(r: Reader) -> str | None:
     return stored
 
 
-def _v4_experts(r: Reader) -> dict[str, Any]:
-    """Experts in MXFP4 where the config says so, unless its table has a format of its own for them (NVIDIA's)."""
+def _v4_formats(r: Reader) -> dict[str, Any]:
+    """Keys and values in fp8 but for their rotary elements (2606.19348, and the only cache that vLLM's layout
+    ``fp8_ds_mla`` takes). Experts in MXFP4 where the config says so, unless its table has a format of its own for them
+    (NVIDIA's)."""
     table = r.get("quantization_config") or {}
     if _v4_expert_format(r) != "fp4" or table.get("quant_algo"):
-        return {}
+        return {"native": {"kv": "fp8"}}
     if table:
         r.config["quantization_config"] = table | {"expert_dtype": "fp4"}
-    return {"native": {"experts": "mxfp4"}}
+    return {"native": {"kv": "fp8", "experts": "mxfp4"}}
 
 
 def _v4_module(r: Reader, modules: int, layer: Layer) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from copy import deepcopy
 from typing import Any
 
 from inferplan.models.huggingface.reader import Reader
+from inferplan.models.provenance import ASSUMED
 
 Config = dict[str, Any]
 
@@ -220,7 +221,7 @@ def in_tables(config: Config, name: str) -> tuple[Config, list[str]]:
     if found is None:
         return config, []
     named = [value for value in _names(config) if value in _TOWERS]
-    notes = [f"the config has no sizes of its tower: those of {value}, which it names" for value in named]
+    notes = [f"{ASSUMED}the sizes of its tower: those of {value}, which the config names" for value in named]
     return {key: value for key, value in found.items() if value is not None}, notes
 
 

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from inferplan.errors import SpecError, UndescribedError
+from inferplan.models.provenance import ASSUMED
 
 WIDTH = ("hidden_size", "n_embd", "n_embed", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -126,7 +127,7 @@ class Reader:
         """A note of the fields that were filled in and then read."""
         table = f"{self.prefix.rstrip('.')}: " if self.prefix else ""
         said = ", ".join(f"{name} = {self.config[name]}" for name in self.config if name in self.filled & self.read)
-        return [f"{table}{said}: not in the config, the defaults of its class"] if said else []
+        return [f"{ASSUMED}{table}{said}: not in the config, the defaults of its class"] if said else []
 
     def refuse(self, field: str, because: str, hint: str = "") -> SpecError:
         """The error that names a field."""

@@ -35,7 +35,7 @@ _PREFIXES = ("", "language_model.", "model.language_model.", "thinker.")
 _WIDE = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 _CLOSE, _SMALL = 0.02, 1024
 """What a module may store beside its format: a share of its bytes, or a few scales and a code book."""
-NOT_COMPARED = "its module names are not known here: tensors are not compared"
+_NOT_COMPARED = "its module names are not known here: tensors are not compared"
 _HINT = "a config of another model, a fine-tune with other tensors, or a quantisation that the config does not state"
 
 
@@ -48,19 +48,20 @@ class _Module:
     formats: frozenset[str]
 
 
-def compare(model: ModelSpec, stored: Checkpoint) -> list[str]:
-    """Notes on what a folder stores beside, or otherwise than, the model of its config.
+def compare(model: ModelSpec, stored: Checkpoint) -> tuple[list[str], bool]:
+    """Notes on what a folder stores beside, or otherwise than, the model of its config; whether it has every element of
+    the model, in the types of the config.
 
     Every matrix must be there, in its shape, and with the bytes of its format (``native``); a checkpoint that is not
     quantised must have the elements of the model's parameters in all. A wide type that is not the config's, tied heads,
     prediction modules and towers that are there or not are noted. Raises ``SpecError`` that names what differs.
     """
-    said = [f"the folder stores {stored.size:,} bytes"]
+    said, odd = [f"the folder stores {stored.size:,} bytes"], []
     layout = LAYOUTS.get(model.family)
     if any(tensor.name == _MISTRAL for tensor in stored.tensors) and (layout is None or layout.root):
         layout, said = None, [*said, "the tensors have the names of mistral-inference"]
     if layout is not None:
-        said += _matrices(model, stored, layout)
+        odd = _matrices(model, stored, layout)
     native = model.native
     formats = {
         native.weights,
@@ -70,8 +71,9 @@ def compare(model: ModelSpec, stored: Checkpoint) -> list[str]:
         *(one.format for one in native.exceptions),
     }
     if formats <= {None, *_WIDE.values()}:
-        return said + _elements(model, stored)
-    return said + ([] if layout is not None else [NOT_COMPARED])
+        beside, lacking = _elements(model, stored)
+        return [*said, *odd, *beside], not odd and not lacking
+    return [*said, *odd, *([] if layout is not None else [_NOT_COMPARED])], False
 
 
 def _matrices(model: ModelSpec, stored: Checkpoint, layout: Layout) -> list[str]:
@@ -158,8 +160,11 @@ def _module(name: str) -> str:
     return inner.removesuffix(".weight") if leaf.startswith(known) else name
 
 
-def _elements(model: ModelSpec, checkpoint: Checkpoint) -> list[str]:
-    """Notes on what is stored beside the parameters of the config, or is not; raises where the sums differ still."""
+def _elements(model: ModelSpec, checkpoint: Checkpoint) -> tuple[list[str], bool]:
+    """Notes on what is stored beside the parameters of the config, or is not, and whether something is not.
+
+    Raises ``SpecError`` where the sums differ still.
+    """
     kept = [t for t in checkpoint.tensors if not t.name.endswith(_NOT_PARAMETERS)]
     difference = sum(t.elements for t in kept) - model.parameters["total"] - model.tower_parameters
     alone = model.tied and model.encoder is None  # copies of a table that two halves share are told by their names
@@ -174,7 +179,7 @@ def _elements(model: ModelSpec, checkpoint: Checkpoint) -> list[str]:
     for count in range(len(kinds) + 1):
         for chosen in combinations(kinds, count):
             if sum(elements for _, elements in chosen) == difference:
-                return [said for said, _ in chosen]
+                return [said for said, _ in chosen], any(elements < 0 for _, elements in chosen)
     raise _differs(
         checkpoint,
         f"it stores {sum(t.elements for t in kept):,} elements and the config has "

@@ -63,7 +63,9 @@ class MoeLayer(FeedForward):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.latent_norms or self.latent_sum_norm) and self.latent is None:
-            raise ValueError("latent_norms are norms of the width that experts work in: latent is missing")
+            raise ValueError(
+                "latent_norms and latent_sum_norm are norms of the width that experts work in: latent is missing"
+            )
         if self.top_k > self.choices:
             raise ValueError(f"top_k {self.top_k} is more than the {self.choices} experts")
         if self.experts % self.groups or self.top_groups > self.groups:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from inferplan.models.huggingface.reader import HEADS, LAYERS, WIDTH, Reader
+from inferplan.models.provenance import ASSUMED
 
 UNCOUNTED: dict[str, dict[str, int]] = {
     "deepseek_v3": {"num_nextn_predict_layers": 1},
@@ -64,5 +65,5 @@ def absent(r: Reader) -> list[str]:
     for name, rule in WRITTEN.get(kind, {}).items():
         if r.config.get(name) in (None, "auto"):
             r.config[name] = rule(r)
-            notes.append(f"{name} is not in the config: the rule of its class")
+            notes.append(f"{ASSUMED}{name} = {r.config[name]}: not in the config, the rule of its class")
     return notes

@@ -142,7 +142,8 @@ def text_defaults(outer: Reader, text: Reader, family: str = "") -> None:
     if within and kind in BESIDE and BESIDE[kind].encodes:
         text.config |= {name: outer.config.get(name) for name in ("architectures", "id2label", "num_labels")}
         outer.skip("id2label", "num_labels")
-    own = CLASS_DEFAULTS.get(str(text.get("model_type") or family), {})
+    said = str(text.get("model_type") or family)
+    own = CLASS_DEFAULTS.get(said, CLASS_DEFAULTS.get(family, {}))
     text.fill(own | (OUTER_TEXT_DEFAULTS.get(kind, {}) if within else {}), SYNONYMS)
 
 
