@@ -126,7 +126,7 @@ def test_matmuls_read_the_matrices_that_are_counted(layer, new):
         if op.name in AGAIN:
             continue
         if isinstance(op, Matmul):
-            read += op.batch * op.k * op.n
+            read += op.count * op.batch * op.k * op.n
         elif isinstance(op, GroupedMatmul):
             read += op.experts * op.k * op.n
     assert read == counted
