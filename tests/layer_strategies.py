@@ -228,7 +228,7 @@ def block_sparse_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> La
 
 
 def hyper_connection(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
-    return {"kind": "hyper_connection", "streams": draw(st.integers(2, 5)), "sites": draw(st.integers(1, 2))}
+    return {"kind": "hyper_connection", "streams": draw(st.integers(2, 5))}
 
 
 def mlp(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
@@ -269,7 +269,7 @@ def attention_residual(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
 
 
 def residual_gate(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
-    return {"kind": "residual_gate", "sites": draw(st.integers(1, 2))}
+    return {"kind": "residual_gate"}
 
 
 def disentangled_attention(draw: st.DrawFn, parallel: Parallelism, width: int) -> Layer:
@@ -287,9 +287,7 @@ def disentangled_attention(draw: st.DrawFn, parallel: Parallelism, width: int) -
 
 def relative_attention(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
     heads = parallel.tp * draw(st.integers(1, 3))
-    layer = {"kind": "relative_attention", "heads": heads, "kv_heads": heads, "head_dim": draw(powers(4, 6))}
-    gated = draw(st.booleans())
-    return layer | ({"gated": True, "relative_buckets": 16} if gated else {"distances": draw(st.sampled_from([0, 73]))})
+    return {"kind": "relative_attention", "heads": heads, "kv_heads": heads, "head_dim": draw(powers(4, 6))}
 
 
 def scales(draw: st.DrawFn, parallel: Parallelism, width: int) -> Layer:

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from inferplan.errors import SpecError
+from inferplan.models.gguf import ARCHITECTURES
 from inferplan.models.huggingface import import_config, model_from_config
 from inferplan.models.huggingface.dialect import compress
 from inferplan.models.huggingface.families import ALIASES, FAMILIES
+from inferplan.models.huggingface.media import _RULES as MEDIA_RULES
+from inferplan.models.huggingface.quantisation import LAYOUTS
 from inferplan.models.huggingface.quantisation.rules import Module, by_path, by_wildcard
+from inferplan.models.huggingface.towers import BESIDE
 from tests.cases import for_each
 
 LLAMA = {
@@ -153,6 +157,14 @@ def test_tie_defaults_are_those_of_transformers():
 
 def test_aliases_lead_to_families():
     assert set(ALIASES.values()) <= set(FAMILIES)
+
+
+def test_tables_hold_types_that_are_read():
+    """Families without names of modules are refused when they are quantised; two rules are of towers in any config."""
+    assert set(LAYOUTS) <= set(FAMILIES)
+    assert {"palm", "zamba2"} <= set(FAMILIES) - set(LAYOUTS)
+    assert set(ARCHITECTURES.values()) <= set(FAMILIES)
+    assert {kind for _, kind in MEDIA_RULES} - set(BESIDE) == {"moonvit", "pixtral"}
 
 
 def test_a_dead_window_is_dead():

@@ -71,9 +71,9 @@ def sibling(name: str, base: Callable[[str], ModelSpec | None]) -> ModelSpec | N
         if found is None:
             continue
         plain = found.model_copy(update={"native": Native(base=found.native.base)})
-        if ignored := table.get("ignore"):
-            table = table | {"ignore": [one.replace("{last}", str(len(plain.sequence) - 1)) for one in ignored]}
-        native, notes = apply(read_scheme(table, name), plain, nested=bool(found.towers))
+        ignored = [one.replace("{last}", str(len(plain.sequence) - 1)) for one in table.get("ignore", [])]
+        own = table | ({"ignore": ignored} if ignored else {})
+        native, notes = apply(read_scheme(own, name), plain, nested=bool(found.towers))
         return plain.model_copy(
             update={
                 "name": name.rsplit("/", 1)[-1].lower(),

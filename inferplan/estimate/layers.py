@@ -18,7 +18,7 @@ def layer_ops(layer: LayerGroup, context: LayerContext) -> Iterator[Op]:
         for op in part.ops(context):
             if not (shared_reduce and isinstance(op, Collective) and op.name == "attn.all_reduce"):
                 yield op
-        if part.adds:
+        if part.residual:
             yield add_op("residual", context, context.d_model)
 
 

@@ -213,7 +213,7 @@ def cached_configs(hub_id: str) -> Path | None:
         return None
 
 
-def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
+def fetch_configs(hub_id: str) -> Path:
     """The folder with the configs of a hub id, from its cache or the network; without the extra, from the cache alone.
 
     Raises ``MissingExtraError`` without ``huggingface_hub``, ``UnknownNameError`` for an id that is not there or not
@@ -230,7 +230,7 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
             RepositoryNotFoundError,
         )
     except ImportError:
-        known = cached_configs(hub_id) if revision is None else None
+        known = cached_configs(hub_id)
         if known is not None:
             return known
         raise MissingExtraError(
@@ -240,7 +240,7 @@ def fetch_configs(hub_id: str, revision: str | None = None) -> Path:
     cached = not _resolves(ENDPOINT)
     for file in CONFIGS:
         try:
-            folder = Path(hf_hub_download(hub_id, file, revision=revision, local_files_only=cached)).parent
+            folder = Path(hf_hub_download(hub_id, file, local_files_only=cached)).parent
         except LocalEntryNotFoundError as error:
             if file == CONFIGS[0]:
                 raise NetworkError(

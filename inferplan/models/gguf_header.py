@@ -26,6 +26,8 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 """``gguf_metadata_value_type`` to the letter of :mod:`struct`."""
 _STRING, _ARRAY = 8, 9
 
+WIDE_GGML_TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+"""Types of what is not quantised, and their formats."""
 TYPES = {
     0: ("f32", 1, 4),
     1: ("f16", 1, 2),

@@ -26,10 +26,13 @@ _LARGEST = 2**63
 """One more than the longest axis that torch has."""
 _DEEPEST, _MOST_VALUES = 64, 5_000
 """Levels of nesting, texts and brackets in what is passed over: metadata has one level, and some dozen values."""
+WIDE_TYPES = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
+"""Types of what is not quantised, and their formats."""
+EIGHT_BIT_FLOATS = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 _BITS = {
     "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("BOOL", "U8", "I8", *EIGHT_BIT_FLOATS), 8),
     **dict.fromkeys(("BF16", "F16", "U16", "I16"), 16),
     **dict.fromkeys(("F32", "U32", "I32"), 32),
     **dict.fromkeys(("F64", "U64", "I64", "C64"), 64),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.devices.engine import Admission, Policy
+from inferplan.devices.engine import Policy
 from inferplan.devices.engine import SchedulerDefaults as Defaults
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.load import StaticLoad
@@ -80,9 +80,6 @@ class Even(Times):
     ) -> list[float]:
         host, first, *rest = super().stations(batch, context, chunk, beside)
         return [host, first, *(first for _ in rest)]
-
-
-ADMISSION: dict[Policy, Admission] = {"vllm": "prompt", "sglang": "ratio", "trtllm": "reserve", "static": "reserve"}
 
 
 def rules(policy: Policy = "vllm", **more: object) -> Rules:

@@ -22,6 +22,7 @@ from inferplan.models.from_tensors.modules import format_of, modules_of
 from inferplan.models.header_bytes import Tensor
 from inferplan.models.huggingface.quantisation import exceptions
 from inferplan.models.layers.traced import TracedLayer, TracedTensor, layer_groups
+from inferplan.models.safetensors_header import WIDE_TYPES
 from inferplan.models.spec import ModelSpec
 
 __all__ = ["Config", "config_of_gguf", "model_of_tensors"]
@@ -37,7 +38,6 @@ _EMBEDDING = (
 )
 _HEAD = ("lm_head", "output", "embed_out", "output_layer", "head")
 _BEHIND = ("norm", "ln_f", "norm_f", "final_layernorm", "final_layer_norm", "output_norm", "final_norm")
-_WIDE = ("fp32", "bf16", "fp16")
 _DIGITS = 4
 """Of the longest number of a layer."""
 Named = dict[str, Tensor]
@@ -63,7 +63,7 @@ class _Formats:
         """The fields of :class:`Native`. base: the format of activations, where a config says it."""
         wide: Counter[str] = Counter()
         for counts in self.bytes.values():
-            wide.update({fmt: size for fmt, size in counts.items() if fmt in _WIDE})
+            wide.update({fmt: size for fmt, size in counts.items() if fmt in WIDE_TYPES.values()})
         usual = wide.most_common(1)[0][0] if wide else "bf16"
         found = {role: counts.most_common(1)[0][0] for role, counts in self.bytes.items()} | {"base": base or usual}
         return {**found, "exceptions": exceptions(self.stored, found), "packed": self.packed}

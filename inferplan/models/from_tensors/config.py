@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from inferplan.models.from_tensors.layer import Said
-from inferplan.models.huggingface.reader import CONTEXT, HEAD_DIM, HEADS, KV_HEADS, LAYERS, TOP_K, WIDTH, Reader
+from inferplan.models.huggingface.reader import CONTEXT, DTYPES, HEAD_DIM, HEADS, KV_HEADS, LAYERS, TOP_K, WIDTH, Reader
 
 _GENERATES = re.compile(r".*(CausalLM|ConditionalGeneration|HeadModel)\w*")
 """Classes of transformers whose models decode."""
@@ -18,7 +18,6 @@ _KEPT = re.compile(
 _FEED_FORWARD = re.compile(r"(mlp|moe|ffn|dense|expert|prefix_dense)\w*|first_k_dense_replace|decoder_sparse_step")
 """Fields of feed-forwards, which keep nothing."""
 _LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "qk_head_dim")
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -51,7 +50,7 @@ class Config:
     @property
     def base(self) -> str | None:
         """The format of activations, where it says one."""
-        return _DTYPES.get(str(self.reader.get("torch_dtype", "dtype")).removeprefix("torch."))
+        return DTYPES.get(str(self.reader.get("torch_dtype", "dtype")))
 
     def said(self, layers: int, width: int) -> Said:
         """What it says of so many layers. Raises ``SpecError`` for a field that holds no number."""

@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from inferplan.models.gguf_header import WIDE_GGML_TYPES
 from inferplan.models.header_bytes import Tensor
+from inferplan.models.safetensors_header import EIGHT_BIT_FLOATS, WIDE_TYPES
 from inferplan.work.formats import FORMATS
 
 _NAME = re.compile(
@@ -19,9 +21,7 @@ _NAME = re.compile(
     r"|(?:input|output|activation|k|v)_scale|weight\.\w+(?:\.\w+)?)|_(?P<part>blocks|scales|bias))?"
 )
 _EXPERT = re.compile(r"(?P<before>.*\bexperts)\.(?P<number>\d+)\.(?P<name>.+)")
-_WIDE = {"F32": "fp32", "BF16": "bf16", "F16": "fp16", "f32": "fp32", "f16": "fp16"}
-_EIGHT = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-
+_WIDE = WIDE_TYPES | WIDE_GGML_TYPES
 _FEED_FORWARD = re.compile(r"(^|\.)(mlp|ffn|feed_forward|ff|shared_mlp|block_sparse_moe|moe)\.")
 
 
@@ -119,7 +119,7 @@ def format_of(tensor: Tensor) -> tuple[str, list[int], bool]:
     """The format of a tensor, its shape, and whether it is packed: then it is so many bytes."""
     if (name := _WIDE.get(tensor.dtype, tensor.dtype)) in FORMATS:
         return name, list(tensor.shape), False
-    if tensor.dtype in _EIGHT:
+    if tensor.dtype in EIGHT_BIT_FLOATS:
         return "fp8", list(tensor.shape), False
     return "int8", [tensor.size], True
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from inferplan.errors import SpecError
 from inferplan.models.checkpoint import Checkpoint
+from inferplan.models.gguf_header import WIDE_GGML_TYPES
 from inferplan.models.huggingface.quantisation import exceptions
 from inferplan.models.spec import ModelSpec
 from inferplan.work.formats import FORMATS
@@ -26,7 +27,6 @@ _FEED |= {f"ffn_{name}_shexp": [f"shared.{name}"] for name in ("gate", "up", "do
 _FEED |= {"ffn_gate_up_exps": ["expert.gate", "expert.up"], "ffn_latent_down": ["latent.in"]}
 _FEED |= {"ffn_latent_up": ["latent.out"], "ffn_gate_inp": ["router"]}
 _TENSORS = _ATTENTION | _LATENT | _STATE | _FEED
-_NAMES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 _TABLES = {"token_embd.weight": "embedding", "output.weight": "head"}
 _CLOSE = 0.002
 """A file whose bytes differ by more from those of its formats says so."""
@@ -42,7 +42,7 @@ def native_of(model: ModelSpec, checkpoint: Checkpoint) -> dict[str, Any]:
     roles: dict[str, Counter[str]] = defaultdict(Counter)
     stored: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     for tensor in checkpoint.tensors:
-        fmt = _NAMES.get(tensor.dtype, tensor.dtype)
+        fmt = WIDE_GGML_TYPES.get(tensor.dtype, tensor.dtype)
         if fmt not in FORMATS:
             raise SpecError(
                 f"{checkpoint.path}: {tensor.name} is stored as {tensor.dtype}, which is not understood",
@@ -69,7 +69,7 @@ def _wide(
     model: ModelSpec, checkpoint: Checkpoint, stored: dict[tuple[str, str], dict[int, str]]
 ) -> list[dict[str, Any]]:
     """The tensors of the base role: those of the file in their format, the rest in that of its vectors."""
-    vectors = {_NAMES.get(t.dtype, t.dtype) for t in checkpoint.tensors if len(t.shape) == 1}
+    vectors = {WIDE_GGML_TYPES.get(t.dtype, t.dtype) for t in checkpoint.tensors if len(t.shape) == 1}
     if vectors != {"fp32"}:
         return []
     listed = {name: set(formats.values()) for (role, name), formats in stored.items() if role == "base"}

@@ -35,7 +35,7 @@ from inferplan.models.huggingface.inert import inert
 from inferplan.models.huggingface.media import with_media
 from inferplan.models.huggingface.original_formats import in_tables
 from inferplan.models.huggingface.quantisation import apply, read_scheme
-from inferplan.models.huggingface.reader import MEDIA, Reader
+from inferplan.models.huggingface.reader import DTYPES, MEDIA, Reader
 from inferplan.models.huggingface.stored import compare
 from inferplan.models.huggingface.towers import (
     BESIDE,
@@ -51,7 +51,6 @@ from inferplan.models.huggingface.towers import (
 from inferplan.models.spec import ModelSpec, Native
 
 __all__ = [
-    "DTYPES",
     "ConfigReading",
     "Imported",
     "UndescribedError",
@@ -61,9 +60,6 @@ __all__ = [
     "model_from_config",
 ]
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-DTYPES |= {f"torch.{name}": width for name, width in DTYPES.items()}
-"""Types of torch, as configs write them, to formats."""
 _NESTED = ("text_config", "llm_config", "language_config")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPEECH = ("talker_config", "token2wav_config", "code2wav_config", "enable_audio_output", "enable_talker")

@@ -193,18 +193,15 @@ def shared(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
     return [layer if index == 0 or of[index] != of[index - 1] else layer | {"shared": True} for index in range(count)]
 
 
-def alternating(
-    window: str, spans: Callable[[int], int], first_norms: int = 2, first: int = 0
-) -> Callable[..., list[Layer]]:
+def alternating(window: str, spans: Callable[[int], int]) -> Callable[..., list[Layer]]:
     """Layers of which some see a window only, by ``layer_types`` or every so many (ModernBERT, 2412.13663).
 
-    window: its field; spans: how many tokens that is for a layer. first_norms: norms of the first layer. first: the
-    first layer that sees all.
+    window: its field; spans: how many tokens that is for a layer. The first layer has no norm ahead of its attention.
     """
 
     def layers(r: Reader, d: Dialect, causal: bool) -> list[Layer]:
         count, every = r.integer(*LAYERS), r.integer("global_attn_every_n_layers", default=3)
-        usual = ["sliding_attention" if (index - first) % every else "full_attention" for index in range(count)]
+        usual = ["sliding_attention" if index % every else "full_attention" for index in range(count)]
         kinds = r.items("layer_types", count) or usual
         mixer, ffn = attention(r, d) | {"causal": causal}, mlp(r, d)
         found = []
@@ -214,7 +211,7 @@ def alternating(
                     f"layer_types entry {kind!r}", "only full_attention and sliding_attention are known here"
                 )
             span = {"window": spans(r.integer(window))} if kind == "sliding_attention" else {}
-            norms = {"norms": first_norms} if index == 0 and first_norms != 2 else {}
+            norms = {} if index else {"norms": 1}
             found.append({"mixer": mixer | span, "ffn": ffn, **norms})
         return found
 

@@ -84,14 +84,14 @@ def _feed(r: Reader, d: Dialect, side: str) -> Layer:
     return {"kind": "mlp", "d_ff": width, "gated": False, "bias": True, "activation": activation(r, d)}
 
 
-def decoder_layers(mixer: Layer, feeds: list[Layer], mixers: list[Layer] | None = None, norms: int = 3) -> list[Layer]:
+def decoder_layers(mixer: Layer, feeds: list[Layer], mixers: list[Layer] | None = None) -> list[Layer]:
     """Layers of attention to what is written, attention to the encoder, and a feed-forward."""
     kept = ("heads", "kv_heads", "head_dim", "qkv_bias", "key_bias", "out_bias", "source_width")
     cross = {"kind": "cross_attention", **{name: mixer[name] for name in kept if name in mixer}}
     own = {name: value for name, value in mixer.items() if name != "source_width"}
     every = mixers or [own] * len(feeds)
     layers = [
-        {"mixer": one, "ffn": feed, "extras": [cross], "norms": norms} for one, feed in zip(every, feeds, strict=True)
+        {"mixer": one, "ffn": feed, "extras": [cross], "norms": 3} for one, feed in zip(every, feeds, strict=True)
     ]
     return compress(layers)
 

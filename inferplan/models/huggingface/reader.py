@@ -9,6 +9,9 @@ from typing import Any
 from inferplan.errors import SpecError, UndescribedError
 from inferplan.models.provenance import ASSUMED
 
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+DTYPES |= {f"torch.{name}": width for name, width in DTYPES.items()}
+"""Types of torch, as configs write them, to formats."""
 WIDTH = ("hidden_size", "n_embd", "n_embed", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
@@ -220,13 +223,13 @@ class Reader:
             if key not in known and not UNIMPORTANT.fullmatch(key) and not _off(value)
         ]
 
-    def require_read(self, because: str = "this field of a known family is new") -> None:
+    def require_read(self) -> None:
         """Raise ``UndescribedError`` where :meth:`unread` has fields left."""
         left = [f"{self.prefix}{name}" for name in self.unread()]
         if left:
             are = "is" if len(left) == 1 else "are"
             what = f"{self.name}: {', '.join(left)} {are} not understood"
-            raise UndescribedError.of_fields(what, left, because)
+            raise UndescribedError.of_fields(what, left, because="this field of a known family is new")
 
     def ignored(self) -> list[str]:
         """Fields of the config that did not matter."""

@@ -13,6 +13,7 @@ from inferplan.models.ends import OutputHead
 from inferplan.models.header_bytes import Tensor
 from inferplan.models.huggingface.quantisation import LAYOUTS, Layout, checkpoint_shapes, places
 from inferplan.models.huggingface.quantisation.modules import NESTED_ROOTS
+from inferplan.models.safetensors_header import WIDE_TYPES
 from inferplan.models.spec import NORM_VECTORS, ModelSpec
 from inferplan.work.formats import find_format
 
@@ -32,7 +33,6 @@ _MISTRAL = "layers.0.attention.wq.weight"
 """A tensor of the folders that Mistral writes for its own code (consolidated.safetensors)."""
 _PREFIXES = ("", "language_model.", "model.language_model.", "thinker.")
 """What may stand ahead of the head beside towers."""
-_WIDE = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 _CLOSE, _SMALL = 0.02, 1024
 """What a module may store beside its format: a share of its bytes, or a few scales and a code book."""
 _NOT_COMPARED = "its module names are not known here: tensors are not compared"
@@ -70,7 +70,7 @@ def compare(model: ModelSpec, stored: Checkpoint) -> tuple[list[str], bool]:
         native.head,
         *(one.format for one in native.exceptions),
     }
-    if formats <= {None, *_WIDE.values()}:
+    if formats <= {None, *WIDE_TYPES.values()}:
         beside, lacking = _elements(model, stored)
         return [*said, *odd, *beside], not odd and not lacking
     return [*said, *odd, *([] if layout is not None else [_NOT_COMPARED])], False
@@ -92,7 +92,7 @@ def _matrices(model: ModelSpec, stored: Checkpoint, layout: Layout) -> list[str]
     for name, module in promised.items():
         there = [tensor for tensor in by_module[name] if not tensor.name.endswith(".bias")]
         matrix = max(there, key=lambda tensor: tensor.size)
-        if module.formats <= set(_WIDE.values()) and sorted(matrix.shape) != sorted(module.shape):
+        if module.formats <= set(WIDE_TYPES.values()) and sorted(matrix.shape) != sorted(module.shape):
             wrong.append(f"{matrix.name} is {_by(matrix.shape)} and the config gives {_by(module.shape)}")
         size = sum(tensor.size for tensor in there)
         if abs(size - module.size) > max(_SMALL, _CLOSE * module.size):
@@ -102,7 +102,7 @@ def _matrices(model: ModelSpec, stored: Checkpoint, layout: Layout) -> list[str]
     notes = []
     for (dtype, promised_as), names in odd.items():
         text = f"{len(names)} of {len(promised)} matrices are stored as {dtype} and the config says {promised_as}"
-        if dtype not in _WIDE or promised_as not in _WIDE.values():
+        if dtype not in WIDE_TYPES or promised_as not in WIDE_TYPES.values():
             raise _differs(stored, f"{text}, such as {names[0]}")
         notes.append(f"{text}: engines load them as {promised_as}")
     return notes

@@ -56,9 +56,6 @@ class AttentionLayer(SharedHeads):
     out_norm: bool | Literal["layer", "plain"] = False
     """An RMS norm over all heads before the output projection (BitNet), a layer norm (Kosmos-2), or one without weights
     of each head (Muse Spark)."""
-    differential: bool = False
-    """Heads in pairs: the second's weights times a learned scalar are taken from the first's, over values of both
-    (Differential Transformer, 2410.05258 eq. 1-2)."""
     value_from_key: bool = False
     """The key projection is the value too, before norm and rotary: no v of its own (Gemma 4's global layers)."""
     late_values: bool = False
@@ -76,8 +73,6 @@ class AttentionLayer(SharedHeads):
             raise ValueError("window and chunk exclude each other")
         if not self.causal and (self.chunk is not None or (self.window or 1) % 2 == 0):
             raise ValueError("attention that is not causal has no chunks, and a window of an odd number of tokens")
-        if self.differential and (self.kv_heads % 2 or self.value_width != self.head_dim):
-            raise ValueError("differential attention pairs its KV heads, whose values are as wide as their keys")
         if self.value_from_key and (self.value_width != self.head_dim or self.qkv_bias):
             raise ValueError("a value that is the key has its width and no bias of its own")
         return self
@@ -135,8 +130,6 @@ class AttentionLayer(SharedHeads):
         if self.out_norm and self.out_norm != "plain":
             width = self.heads * self.value_width * (2 if self.out_norm == "layer" else 1)
             yield Weight(name="out_norm", shape=(width,), role="base", shard="tp", units=self.heads)
-        if self.differential:
-            yield Weight(name="lambda", shape=(4, self.head_dim), role="base")
 
     def cache(self) -> Cache:
         if self.shares_cache:
@@ -201,14 +194,11 @@ class AttentionLayer(SharedHeads):
         yield from context.linear("attn.out", out, context.d_model, adapted=("o",))
 
     def _after(self, context: LayerContext, heads: int, out: int) -> Iterator[Op]:
-        """What works on the ``out`` outputs of the heads of one rank: gates, the pairs' difference, a norm."""
+        """What works on the ``out`` outputs of the heads of one rank: gates, a norm."""
         if self.head_gate:
             yield from context.linear("attn.head_gate", context.d_model, heads)
         if self.output_gate or self.head_gate:
             yield context.pointwise("attn.gate", out, reads=2.0 if self.output_gate else 1.0, flops=2.0)
-        if self.differential:
-            yield context.pointwise("attn.difference", out, reads=2.0, flops=2.0)
-            yield context.normalise("attn.pair_norm", out, style="plain")
         if self.out_norm:
             yield context.normalise("attn.out_norm", out, style=_style(self.out_norm))
 
@@ -242,7 +232,7 @@ class AttentionLayer(SharedHeads):
             heads=heads,
             kv_heads=kv,
             key_dim=self.head_dim,
-            value_dim=self.value_width * (2 if self.differential else 1),
+            value_dim=self.value_width,
             mask=mask,
             base=context.precision.base,
             kv=context.precision.kv,

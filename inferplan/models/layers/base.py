@@ -341,12 +341,11 @@ class LayerContext:
                 format=self.precision.base,
             )
 
-    def all_reduce(self, name: str, width: int, rows: Num | None = None) -> Iterator[Op]:
+    def all_reduce(self, name: str, width: int) -> Iterator[Op]:
         """The sum of partial outputs over the tensor-parallel ranks."""
-        if rows is None and width not in self._messages:
+        if width not in self._messages:
             self._messages[width] = self.tokens * width
-        elements = self._messages[width] if rows is None else rows * width
-        return self.collective(name, "all_reduce", elements, self.parallel.tp)
+        return self.collective(name, "all_reduce", self._messages[width], self.parallel.tp)
 
     @cached_property
     def _messages(self) -> dict[int, Num]:
@@ -361,11 +360,6 @@ class LayerSpec(Spec):
     summary: ClassVar[str] = ""
     residual: ClassVar[bool] = True
     """Whether its output is added to what it read, by an operator that it does not write down itself."""
-
-    @property
-    def adds(self) -> bool:
-        """The same of one such part."""
-        return self.residual
 
     @property
     def residuals_kept(self) -> int:

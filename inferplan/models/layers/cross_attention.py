@@ -30,12 +30,6 @@ class CrossAttentionLayer(SharedHeads):
     key_bias: bool = True
     """With ``qkv_bias``: keys have one too (not in Whisper)."""
     out_bias: bool = False
-    merged: bool = False
-    """It has the matrices and the one softmax of the decoder's own attention, whose heads are these (T5Gemma 2)."""
-
-    @property
-    def adds(self) -> bool:
-        return not self.merged
 
     @property
     def source_elements(self) -> int:
@@ -43,8 +37,6 @@ class CrossAttentionLayer(SharedHeads):
         return 2 * self.kv_heads * self.head_dim
 
     def weights(self, d_model: int) -> Iterator[Weight]:
-        if self.merged:
-            return
         q, kv, source = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.source_width or d_model
         yield Weight(name="cross.q", shape=(q, d_model), shard="tp", units=self.heads)
         yield Weight(name="cross.k", shape=(kv, source), shard="tp", units=self.kv_heads)
@@ -63,8 +55,7 @@ class CrossAttentionLayer(SharedHeads):
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
         heads, kv = self.rank_heads(context.parallel)
-        if not self.merged:
-            yield from context.linear("cross.q", context.d_model, heads * self.head_dim)
+        yield from context.linear("cross.q", context.d_model, heads * self.head_dim)
         for segment in context.segments:
             if segment.media:
                 yield from self._keep(context, segment.batch * _source(segment), kv)
@@ -84,8 +75,6 @@ class CrossAttentionLayer(SharedHeads):
                 kv=context.precision.kv,
                 fused=not context.unfused,
             )
-        if self.merged:
-            return
         yield from context.linear("cross.out", heads * self.head_dim, context.d_model)
         yield from context.all_reduce("cross.all_reduce", context.d_model)
 
@@ -93,8 +82,6 @@ class CrossAttentionLayer(SharedHeads):
         """Keys and values of the encoder's positions, computed and written once."""
         width = 2 * kv * self.head_dim
         yield from context.linear("cross.kv", self.source_width or context.d_model, width, rows)
-        if self.merged:
-            yield context.normalise("cross.k_norm", self.head_dim, rows=rows * kv, style="rms")
         yield Copy(
             name="cross.kv_write",
             ranks=context.ranks,

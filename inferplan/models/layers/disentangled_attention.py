@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import LayerContext, Weight
-from inferplan.units import Num
 from inferplan.work.ops import Attention, Elementwise, Matmul, Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment
@@ -30,10 +28,6 @@ class DisentangledAttentionLayer(AttentionLayer):
     terms: int = Field(ge=1, le=2)
     shares_projections: bool = False
     """Positions go through the projections of queries and keys."""
-    key_position_bias: bool = True
-    """The projection of positions to keys has a bias (not in the first DeBERTa)."""
-    within_sequence: bool = False
-    """A sequence shorter than ``span`` takes only the distances that it has (the first DeBERTa)."""
 
     @model_validator(mode="after")
     def _of_every_head(self) -> Self:
@@ -46,8 +40,7 @@ class DisentangledAttentionLayer(AttentionLayer):
         width = self.heads * self.head_dim
         for name in () if self.shares_projections else ("position_key", "position_query")[: self.terms]:
             yield Weight(name=name, shape=(width, d_model), shard="tp", units=self.heads)
-            if name == "position_query" or self.key_position_bias:
-                yield Weight(name=f"{name}.bias", shape=(width,), role="base", shard="tp", units=self.heads)
+            yield Weight(name=f"{name}.bias", shape=(width,), role="base", shard="tp", units=self.heads)
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
         heads, _ = self.rank_heads(parallel)
@@ -56,17 +49,13 @@ class DisentangledAttentionLayer(AttentionLayer):
     def _core(self, context: LayerContext, segment: Segment, on_rank: tuple[int, int], joined: bool) -> Iterator[Op]:
         """The scores lie in memory: what is added to them has to be gathered from those of the positions."""
         heads, base = on_rank[0], context.precision.base
-        span: Num = float(self.span)
-        if self.within_sequence:
-            span = np.minimum(span, segment.new + segment.past)
-        positions = 2.0 * span
         width = self.terms * heads * self.head_dim
         name = "attn.shared_positions" if self.shares_projections else "attn.positions"
-        yield from context.linear(name, context.d_model, width, rows=positions)
+        yield from context.linear(name, context.d_model, width, rows=2.0 * self.span)
         matmul = Matmul(
             name="attn.position_scores",
             ranks=context.ranks,
-            m=segment.tokens * (span / self.span),
+            m=segment.tokens,
             k=self.head_dim,
             n=2 * self.span,
             weight=base,

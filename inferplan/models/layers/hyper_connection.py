@@ -12,10 +12,13 @@ from inferplan.models.layers.base import FeedForward, LayerContext, Weight
 from inferplan.work.ops import HYPER, Elementwise, Op
 from inferplan.work.parallel import Parallelism
 
+_SITES = 2
+"""Parts of a layer that have a connection each."""
+
 
 class HyperConnectionLayer(FeedForward):
-    """``x' = C^T x + b y``, ``y = part(a x)`` over ``streams`` residual streams x, at each of ``sites`` parts of a
-    layer.
+    """``x' = C^T x + b y``, ``y = part(a x)`` over ``streams`` residual streams x, at each of the two parts of
+    a layer, mixer and feed-forward.
 
     a, b and C are linear in the normalised streams of a token; Sinkhorn's iterations make C doubly stochastic.
     """
@@ -28,8 +31,6 @@ class HyperConnectionLayer(FeedForward):
     """Of Sinkhorn and Knopp's normalisation of rows and columns."""
     carried: bool = True
     """The streams are mixed by C; without it they are carried as they are, and only a and b are learned (Hy4)."""
-    sites: int = Field(default=2, ge=1)
-    """Parts of a layer that have a connection each: the mixer and the feed-forward."""
 
     @property
     def coefficients(self) -> int:
@@ -37,17 +38,17 @@ class HyperConnectionLayer(FeedForward):
         return (2 + (self.streams if self.carried else 0)) * self.streams
 
     def weights(self, d_model: int) -> Iterator[Weight]:
-        shape = (self.sites, self.coefficients, self.streams * d_model)
+        shape = (_SITES, self.coefficients, self.streams * d_model)
         yield Weight(name="hyper.mix", shape=shape, role="base")
-        yield Weight(name="hyper.base", shape=(self.sites, self.coefficients), role="base")
-        yield Weight(name="hyper.scale", shape=(self.sites, 3 if self.carried else 2), role="base")
+        yield Weight(name="hyper.base", shape=(_SITES, self.coefficients), role="base")
+        yield Weight(name="hyper.scale", shape=(_SITES, 3 if self.carried else 2), role="base")
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
         return float(self.streams * d_model)
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
         for op in self._site(context):
-            yield op.repeated(self.sites)
+            yield op.repeated(_SITES)
 
     def _site(self, context: LayerContext) -> Iterator[Op]:
         """Coefficients, the streams collapsed into the part's input, and its output spread over them.

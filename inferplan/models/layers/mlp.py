@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Role, Weight
+from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight
 from inferplan.units import Num
 from inferplan.work.ops import Elementwise, Op
 from inferplan.work.parallel import Parallelism, require_divides
@@ -64,9 +64,7 @@ class MlpLayer(FeedForward):
             yield from context.collective("ffn.scatter", "reduce_scatter", rows * context.d_model, parallel.dense_ranks)
 
 
-def mlp_ops(
-    context: LayerContext, prefix: str, width: int, gated: bool, role: Role = "weights", rows: Num | None = None
-) -> Iterator[Op]:
+def mlp_ops(context: LayerContext, prefix: str, width: int, gated: bool, rows: Num | None = None) -> Iterator[Op]:
     """The matmuls of a feed-forward of ``width`` columns on one rank; gate and up are one matmul, as engines run it.
 
     rows: tokens it works on, where they are not those of its attention rank.
@@ -74,7 +72,7 @@ def mlp_ops(
     up = f"{prefix}.{'gate_up' if gated else 'up'}"
     inner = prefix.partition(".")[2]
     names = tuple(f"{inner}.{name}".lstrip(".") for name in (("gate", "up") if gated else ("up",)))
-    yield from context.linear(up, context.d_model, width * (1 + gated), rows, role, names)
+    yield from context.linear(up, context.d_model, width * (1 + gated), rows, adapted=names)
     yield Elementwise(
         name=f"{prefix}.activation",
         ranks=context.ranks,
@@ -85,7 +83,7 @@ def mlp_ops(
         reads=1.0 + gated,
         flops=4.0 + gated,
     )
-    yield from context.linear(f"{prefix}.down", width, context.d_model, rows, role, (f"{inner}.down".lstrip("."),))
+    yield from context.linear(f"{prefix}.down", width, context.d_model, rows, adapted=(f"{inner}.down".lstrip("."),))
 
 
 LAYER = MlpLayer

@@ -10,7 +10,8 @@ from math import prod
 from typing import Any
 
 from inferplan.errors import SpecError
-from inferplan.models.huggingface import DTYPES, model_from_config
+from inferplan.models.huggingface import model_from_config
+from inferplan.models.huggingface.reader import DTYPES
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor, layer_groups
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts

@@ -38,7 +38,7 @@ _MODERN = Dialect(
             classifier="mlm",
             transform_bias="classifier_bias",
             vocabulary_bias="decoder_bias",
-            layers=e.alternating("local_attention", lambda size: 2 * (size // 2) + 1, first_norms=1),
+            layers=e.alternating("local_attention", lambda size: 2 * (size // 2) + 1),
         )
     ),
     tied=True,

@@ -83,7 +83,7 @@ _HYBRID_FF = _gated("feed_forward")
 _LIKE_LLAMA = """
 llama yi granite mistral qwen2 qwen3 gemma gemma2 gemma3_text cohere cohere2 stablelm olmo olmo2 olmo3 internlm smollm3
 nemotron seed_oss exaone4 orion arcee ernie4_5 helium internlm3 cwm hunyuan_v1_dense
-ministral3 ministral mimo apertus bitnet diffllama granite_swa hyperclovax jais2 vaultgemma
+ministral3 ministral mimo apertus bitnet granite_swa hyperclovax jais2 vaultgemma
 """
 _LIKE_QWEN_MOE = "glm4_moe dots1 ernie4_5_moe solar_open exaone_moe deepseek qwen3_moe olmoe " + (
     "glm4v_moe_text qwen3_omni_moe_text cohere2_moe flex_olmo kolibri1 mellum mimo_v2_flash"
@@ -197,10 +197,7 @@ def _older() -> dict[str, Layout]:
     return {
         "phi": replace(_LLAMA, names=phi),
         "starcoder2": replace(_LLAMA, names=_QKVO | {"up": ("mlp.c_fc",), "down": ("mlp.c_proj",)}),
-        "nanochat": replace(_LLAMA, names=_QKVO | {"up": ("mlp.fc1",), "down": ("mlp.fc2",)}),
-        "xglm": replace(_LLAMA, names=opt),
         "gpt2": _GPT2,
-        "gpt_neo": _transformer("attn.attention", "q_proj k_proj v_proj", "out_proj", "mlp.c_fc", "mlp.c_proj"),
         "gpt_bigcode": _GPT2,
         "gptj": _transformer("attn", "q_proj k_proj v_proj", "out_proj", "mlp.fc_in", "mlp.fc_out"),
         "codegen": _transformer("attn", "qkv_proj", "out_proj", "mlp.fc_in", "mlp.fc_out"),

@@ -170,17 +170,10 @@ def granite_speech(m: Media) -> None:
 
 def blip2(m: Media) -> None:
     """A Q-Former and one matrix (2301.12597)."""
-    _blip(m, "blip_2_qformer", instructed=False)
-
-
-def _blip(m: Media, kind: str, instructed: bool) -> None:
-    own = m.part("qformer_config", kind)
+    own = m.part("qformer_config", "blip_2_qformer")
     width = own.integer("hidden_size")
-    text = own.flag("use_qformer_text_input", False) or instructed
+    text = own.flag("use_qformer_text_input", False)
     tensors = qformer(own, m.width(VISION), text) | norm("qformer.norm", width)
-    if instructed:
-        tensors |= {"qformer.words": [own.integer("vocab_size"), width]}
-        tensors |= {"qformer.positions": [own.integer("max_position_embeddings"), width]}
     own.skip("vocab_size", "max_position_embeddings", "encoder_hidden_size")
     tensors |= {"queries": [m.outer.integer("num_query_tokens"), width]}
     m.add(VISION, tensors | linear("projector", width, m.d_model))

@@ -80,10 +80,10 @@ def tower(width: int, layers: list[dict[str, Any]], tensors: Tensors, style: str
     return {"d_model": width, "norm": style, "layers": layers, "tensors": tensors}
 
 
-def patches(r: Reader, size: str = "image_size", patch: str = "patch_size") -> int:
+def patches(r: Reader) -> int:
     """How many patches an image of the config's size has."""
-    high, wide = pair(r, size)
-    down, across = pair(r, patch)
+    high, wide = pair(r, "image_size")
+    down, across = pair(r, "patch_size")
     return (high // down) * (wide // across)
 
 
@@ -95,6 +95,6 @@ def pair(r: Reader, name: str) -> tuple[int, int]:
     return r.integer(name), r.integer(name)
 
 
-def patch_conv(r: Reader, width: int, bias: bool = True, channels: str = "num_channels") -> Tensors:
+def patch_conv(r: Reader, width: int, bias: bool = True) -> Tensors:
     """The convolution that makes a vector of each patch."""
-    return conv("patch", r.integer(channels), width, *pair(r, "patch_size"), bias=bias)
+    return conv("patch", r.integer("num_channels"), width, *pair(r, "patch_size"), bias=bias)
