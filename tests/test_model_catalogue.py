@@ -33,7 +33,7 @@ def load(name: str) -> ModelSpec:
 def test_every_file_says_what_it_was_made_from():
     """A released file at a commit, a printed description, or that its page alone is behind it."""
     pinned = re.compile(
-        r"https://github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{9,40}/\S+"
+        r"https://(?:github\.com|huggingface\.co)/[\w.-]+/[\w.-]+/blob/[0-9a-f]{9,40}/\S+"
         r"|https://pypi\.org/project/[\w-]+/[\d.]+/#\S+\.json"
     )
     made = {name: load(name).made_from for name in NAMES}

@@ -21,6 +21,8 @@ def test_the_table_is_what_the_files_say(shared: Path) -> None:
             if not (folder / name).is_file():
                 continue
             config = json.loads((folder / name).read_text(encoding="utf-8"))
+            if config.get("_source_kind", "real_config_json") != "real_config_json":
+                break  # written by hand or in another's code: not the file that the row names
             facts = facts_of(config) or {}
             seen += 1
             if facts != {key: row[key] for key in ("layers", "context", "kv")}:
