@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
@@ -19,6 +19,22 @@ def _parse(value: Any) -> Any:
 
 
 AnyMixer = Annotated[SerializeAsAny[Mixer], BeforeValidator(_parse)]
+
+
+def joint_cache(caches: Sequence[Cache]) -> Cache:
+    """Caches of which at most one grows with tokens, and at most one keeps a state, as one."""
+    tokens = next((c for c in caches if c.per_token), Cache())
+    state = next((c for c in caches if c.state), Cache())
+    return Cache(
+        per_token=tokens.per_token,
+        mask=tokens.mask,
+        units=tokens.units,
+        state=state.state,
+        state_units=state.state_units,
+        state_bits=state.state_bits,
+        conv=state.conv,
+        spare=state.spare,
+    )
 
 
 class ParallelLayer(Mixer):
@@ -44,19 +60,7 @@ class ParallelLayer(Mixer):
             yield from mixer.weights(d_model)
 
     def cache(self) -> Cache:
-        caches = [mixer.cache() for mixer in self.mixers]
-        tokens = next((c for c in caches if c.per_token), Cache())
-        state = next((c for c in caches if c.state), Cache())
-        return Cache(
-            per_token=tokens.per_token,
-            mask=tokens.mask,
-            units=tokens.units,
-            state=state.state,
-            state_units=state.state_units,
-            state_bits=state.state_bits,
-            conv=state.conv,
-            spare=state.spare,
-        )
+        return joint_cache([mixer.cache() for mixer in self.mixers])
 
     def check(self, parallel: Parallelism) -> None:
         for mixer in self.mixers:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.models.layers.base import Cache, LayerContext, Mixer, Role, Weight
+from inferplan.models.layers.parallel import AnyMixer, joint_cache
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Op
@@ -93,10 +94,10 @@ class TracedOperator(Spec):
     matmul: ``rows`` times ``k`` times ``n``, with weights of ``role``. experts: ``top_k`` rows a token, each with one
     of ``experts`` matrices. attention: ``heads`` over ``kv_heads``. product: ``m*k*n`` for ``batch``, of activations
     with each other. pointwise: ``flop``, ``read`` and ``write`` elements between two others, as one kernel. copy:
-    elements that go into the cache.
+    elements that go into the cache. mixer: the operators of the layer's described mixer.
     """
 
-    runs: Literal["matmul", "experts", "attention", "product", "pointwise", "copy"]
+    runs: Literal["matmul", "experts", "attention", "product", "pointwise", "copy", "mixer"]
     name: str
     role: Role = "weights"
     rows: Polynomial = _TOKENS
@@ -133,8 +134,22 @@ class TracedLayer(Mixer):
     """Elements a token that are alive at once inside it, beyond the residual."""
     untimed: str = ""
     """Why its operators are not known, where they are not."""
+    mixer: AnyMixer | None = None
+    """The described kind that one of its modules is, tensor by tensor: counted, kept and run as that, beside the rest."""
+
+    @model_validator(mode="after")
+    def _runs_its_mixer(self) -> Self:
+        if sum(one.runs == "mixer" for one in self.operators) != (self.mixer is not None and not self.untimed):
+            raise ValueError("a traced layer runs the one mixer that it has")
+        return self
+
+    def dump(self) -> dict[str, object]:
+        found = super().dump()
+        return found if self.mixer is None else found | {"mixer": self.mixer.dump()}
 
     def weights(self, d_model: int) -> Iterator[Weight]:
+        if self.mixer is not None:
+            yield from self.mixer.weights(d_model)
         for one in self.tensors:
             active = math.nan if one.active is None else one.active
             yield Weight(name=one.name, shape=tuple(one.shape), role=one.role, active=active)
@@ -148,7 +163,7 @@ class TracedLayer(Mixer):
                 hint="its weights are: inferplan show; let transformers build it: inferplan import --trace",
             )
         mask = Mask() if kept.window is None else Mask(kind="window", size=kept.window)
-        return Cache(
+        own = Cache(
             per_token=kept.per_token,
             mask=mask,
             units=kept.heads,
@@ -156,6 +171,7 @@ class TracedLayer(Mixer):
             conv=kept.conv,
             state_bits=kept.state_bits,
         )
+        return own if self.mixer is None else joint_cache([own, self.mixer.cache()])
 
     def check(self, parallel: Parallelism) -> None:
         """Raise ``UsageError`` for what would divide its tensors: a trace does not say which dimension."""
@@ -167,7 +183,7 @@ class TracedLayer(Mixer):
             )
 
     def live_width(self, d_model: int, parallel: Parallelism) -> float:
-        return float(self.width)
+        return max(float(self.width), 0.0 if self.mixer is None else self.mixer.live_width(d_model, parallel))
 
     def ops(self, context: LayerContext) -> Iterator[Op]:
         if self.untimed:
@@ -266,6 +282,10 @@ class TracedLayer(Mixer):
                 reads=read / least,
                 flops=flop / least,
             )
+
+    def _mixer(self, one: TracedOperator, context: LayerContext) -> Iterator[Op]:
+        if self.mixer is not None:
+            yield from self.mixer.ops(context)
 
     def _copy(self, one: TracedOperator, context: LayerContext) -> Iterator[Op]:
         yield Copy(

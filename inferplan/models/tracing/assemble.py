@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedOperator, TracedTensor, operators_width
 from inferplan.models.tracing.experts import ExpertShare
 from inferplan.models.tracing.fit import fit
@@ -29,10 +30,12 @@ class At:
 
 @dataclass(frozen=True)
 class Holds:
-    """What a place keeps of a sequence, and which tensors are those of experts."""
+    """What a place keeps of a sequence, which tensors are those of experts, and its described mixer, which is counted
+    apart from both."""
 
     keeps: TracedCache
     experts: dict[str, ExpertShare]
+    mixer: Mixer | None = None
 
 
 class OtherOperators(Mismatch):
@@ -85,6 +88,8 @@ def _operator(
             return TracedOperator(
                 runs="product", name=name, sides=[polynomial(side) for side in ("batch", "m", "k", "n")]
             )
+        case "mixer":
+            return TracedOperator(runs="mixer", name=name)
         case "copy":
             return TracedOperator(runs="copy", name=name, write=polynomial("elements"))
         case _:
@@ -158,7 +163,8 @@ def layer(
     if why:
         multiplied = {name: TracedOperator(runs="matmul", name=name) for name in multiplied}
     own = tensors(names, prefix, multiplied, holds.experts)
-    return TracedLayer(tensors=own, keeps=holds.keeps, operators=found, width=operators_width(found), untimed=why)
+    width = operators_width(found)
+    return TracedLayer(tensors=own, keeps=holds.keeps, operators=found, width=width, untimed=why, mixer=holds.mixer)
 
 
 def _unjoined(name: str) -> set[str]:

@@ -147,6 +147,8 @@ def _heavy(event: Event) -> TracedKernel:
             return TracedKernel("attention", (), {"keys": sizes["keys"]}, (*fixed, ("mask", event.mask)))
         case "product":
             return TracedKernel("product", (), sizes)
+        case "mixer":
+            return TracedKernel("mixer", names)
         case _:
             return TracedKernel("copy", (), sizes)
 

@@ -12,6 +12,7 @@ from typing import Any
 from inferplan.errors import SpecError
 from inferplan.models.huggingface import model_from_config
 from inferplan.models.huggingface.reader import DTYPES
+from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor, layer_groups
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
@@ -20,7 +21,8 @@ from inferplan.models.tracing.experts import ExpertShare, shares
 from inferplan.models.tracing.fit import FEW, MORE, NO_PAST
 from inferplan.models.tracing.growth import growth
 from inferplan.models.tracing.kernels import TracedKernel, kernels
-from inferplan.models.tracing.passes import Subject, TracedPass, TracedPoint
+from inferplan.models.tracing.mixers import MixerFacts, described_mixer, without
+from inferplan.models.tracing.passes import Subject, TracedPass, TracedPoint, cache_layers, tensors_of
 from inferplan.models.tracing.record import Place, Recorder
 
 EXPANDS = (
@@ -126,7 +128,73 @@ def passes(model: Any, timed: bool = True) -> tuple[Subject, TracedPasses, list[
 
 def _passes(subject: Subject, timed: bool) -> tuple[Subject, TracedPasses, list[TracedCache]]:
     recorded = record(subject, timed)
-    return subject, recorded, growth(subject) if subject.caches else []
+    caches = growth(subject) if subject.caches else []
+    if caches and not recorded.why:
+        subject.mixers = _mixers(subject, recorded, caches)
+    if subject.mixers:
+        again = record(subject)
+        if again.why or any(is_untimed(again, place) for place in _places_of_mixers(again)):
+            subject.mixers = {}  # a layer that has no time with them has none at all
+        else:
+            recorded = again
+    return subject, recorded, caches
+
+
+def _mixers(subject: Subject, recorded: TracedPasses, caches: list[TracedCache]) -> dict[str, Mixer]:
+    """The modules, one in a layer, that a described kind stands for, by their names."""
+    recorder, kernels_of = recorded.recorder, recorded.kernels[0]
+    assert recorder is not None
+    held = cache_layers(subject.kept(2))
+    layers = list(recorder.layer_of.values())
+    found: dict[str, Mixer] = {}
+    for place, layer in recorder.layer_of.items():
+        filled = filled_by(recorded, caches, place)
+        if len(filled) != 1 or sum(one is layer for one in layers) > 1:
+            continue
+        states = list(tensors_of(held[filled[0]]))
+        attention = [dict(one.fixed) for one in kernels_of.get(place, ()) if one.runs == "attention"]
+        alike = {}
+        for name, module in layer.named_modules():
+            facts = MixerFacts(
+                module=module,
+                shapes={own: tuple(tensor.shape) for own, tensor in module.named_parameters()},
+                keeps=caches[filled[0]],
+                conv=_only([tuple(tensor.shape) for own, tensor in states if "conv" in own]),
+                state=_only([tuple(tensor.shape) for own, tensor in states if "recurrent" in own]),
+                attention=attention[0] if len(attention) == 1 else {},
+            )
+            mixer = described_mixer(facts, recorder.width)
+            if mixer is not None:
+                alike[f"{prefix_of(subject.model, layer)}{name}"] = mixer
+        found |= alike if len(alike) == 1 else {}
+    return found
+
+
+def _only(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return shapes[0] if len(shapes) == 1 else ()
+
+
+def _places_of_mixers(recorded: TracedPasses) -> list[Place]:
+    return [place for place, run in recorded.kernels[0].items() if any(one.runs == "mixer" for one in run)]
+
+
+def filled_by(recorded: TracedPasses, caches: list[TracedCache], place: Place) -> list[int]:
+    """Which layers of the cache a layer fills.
+
+    One that a layer fills by itself, unseen, is that of the layer with its number.
+    """
+    assert recorded.recorder is not None
+    seen = recorded.recorder.cached
+    filled = sorted(seen.get(place, ()))
+    alike = len(caches) == recorded.passes[0].layers
+    if not filled and alike and not any(place[1] in others for others in seen.values()):
+        filled = [place[1]]
+    return filled if caches else []
+
+
+def prefix_of(model: Any, module: Any) -> str:
+    """What the names of a module's parameters begin with in a model."""
+    return next(f"{name}." for name, one in model.named_modules() if one is module)
 
 
 def record(subject: Subject, timed: bool = True) -> TracedPasses:
@@ -189,7 +257,7 @@ class Assembly:
         layers = [self._layer(index) for index in range(first.layers)]
         for name in ("per_token", "state"):
             found, whole = (
-                sum(getattr(one, name) for one in them) for them in ([x.keeps for x in layers], self.caches)
+                sum(getattr(one, name) for one in them) for them in ([x.cache() for x in layers], self.caches)
             )
             if found != whole:
                 raise SpecError(f"{whole - found} elements of the cache ({name}) belong to no layer that ran")
@@ -233,7 +301,7 @@ class Assembly:
         return {name: shape for name, shape in self.subject.parameters.items() if name.startswith(prefix)}
 
     def _prefix(self, module: Any) -> str:
-        return next(f"{name}." for name, one in self.subject.model.named_modules() if one is module)
+        return prefix_of(self.subject.model, module)
 
     def _layer(self, index: int) -> TracedLayer:
         place: Place = ("layer", index)
@@ -244,20 +312,18 @@ class Assembly:
         runs = parts.of_place(self.recorded.kernels, place)
         place_of = parts.At(prefix, "", self.recorded.why)
         names = {} if again else self._names(prefix)
-        return parts.layer(self.recorded.points, runs, place_of, names, parts.Holds(self._kept(place), self.experts))
+        mixers = {name: one for name, one in self.subject.mixers.items() if name.startswith(prefix)}
+        names = {name: shape for name, shape in names.items() if not any(name.startswith(f"{x}.") for x in mixers)}
+        keeps = self._kept(place)
+        for one in mixers.values():
+            keeps = without(keeps, one.cache())
+        holds = parts.Holds(keeps, self.experts, next(iter(mixers.values()), None))
+        return parts.layer(self.recorded.points, runs, place_of, names, holds)
 
     def _kept(self, place: Place) -> TracedCache:
-        """The cache that a layer filled; nothing for one that filled none.
-
-        A cache that a layer fills by itself, unseen, is that of the layer with its number.
-        """
-        assert self.recorded.recorder is not None
-        seen = self.recorded.recorder.cached
-        filled = sorted(seen.get(place, ()))
-        alike = len(self.caches) == self.recorded.passes[0].layers
-        if not filled and alike and not any(place[1] in others for others in seen.values()):
-            filled = [place[1]]
-        if not filled or not self.caches:
+        """The cache that a layer filled; nothing for one that filled none."""
+        filled = filled_by(self.recorded, self.caches, place)
+        if not filled:
             return TracedCache()
         first, *others = [self.caches[one] for one in filled]
         if any(other != first for other in others):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch.fx.experimental import _config as fx_config
 
 from inferplan.errors import SpecError
+from inferplan.models.layers.base import Mixer
 from inferplan.models.tracing.record import Event, Place, Recorder, Stops, quiet
 
 _CACHES = ("past_key_values", "cache_params")
@@ -45,6 +46,8 @@ class Subject:
     def __init__(self, model: Any, runs: Any = None) -> None:
         self.model, self.runs = model, model if runs is None else runs
         """runs: the part of the model that is run, where all of it does not run on tokens."""
+        self.mixers: dict[str, Mixer] = {}
+        """Modules, by name, that a described kind stands for: what they run is not recorded."""
         self.loose = False
         """Whether code that asks which numbers are not zero is told all: it then runs, and not what it would run."""
         self.parameters = {name: tuple(tensor.shape) for name, tensor in model.named_parameters()}
@@ -170,7 +173,8 @@ class Subject:
 
     def record(self, point: TracedPoint) -> tuple[TracedPass, Recorder]:
         """What the model runs at a point. Raises ``SpecError`` where its code asks for numbers, not shapes."""
-        recorder = Recorder(self.model, self.stops, self.loose)
+        mixers = {name: self.model.get_submodule(name) for name in self.mixers}
+        recorder = Recorder(self.model, replace(self.stops, mixers=mixers), self.loose)
         with recorder.watch():
             cache = None
             if point.past:

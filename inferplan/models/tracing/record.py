@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -73,11 +73,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Stops:
-    """The modules whose borders the recorder sees: the layers, the embedding and the head."""
+    """The modules whose borders the recorder sees: the layers, the embedding, the head, and mixers inside layers that
+    are described by name."""
 
     layers: list[Any]
     embedding: Any = None
     head: Any = None
+    mixers: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -100,6 +102,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.touched: dict[str, Place] = {}
         self.place: Place = ("ahead", 0)
         self.paused = 0
+        self.inside = 0
         self.ran = 0
         self.width = 0
         self.headed = False
@@ -214,6 +217,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             for module, ends in ((self.stops.embedding, False), (self.stops.head, True)):
                 if module is not None:
                     stack.enter_context(self._whole(module, ends))
+            for name, module in self.stops.mixers.items():
+                stack.enter_context(self._mixer(name, module))
             stack.enter_context(watch_routing(self.model, self.routing, self.loose))
             stack.enter_context(_interfaces(self))
             stack.enter_context(_caches(self))
@@ -242,6 +247,30 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
         def leave(module: Any, args: Any, output: Any) -> None:
             self.paused -= 0 if ends else 1
+
+        handles = module.register_forward_pre_hook(enter, with_kwargs=True), module.register_forward_hook(leave)
+        yield
+        for handle in handles:
+            handle.remove()
+
+    @contextmanager
+    def _mixer(self, name: str, module: Any) -> Iterator[None]:
+        """A module that a described kind stands for: one operator, and nothing of what it runs."""
+        begun: list[Event] = []
+
+        def enter(module: Any, args: Any, kwargs: Any) -> None:
+            if not self.paused:
+                begun.append(Event("mixer", name, reads=[self._operand(x) for x in _tensors((args, kwargs))]))
+            self.paused += 1
+            self.inside += 1
+
+        def leave(module: Any, args: Any, output: Any) -> None:
+            self.paused -= 1
+            self.inside -= 1
+            if not self.paused:
+                event = begun.pop()
+                event.writes = [self._operand(x) for x in _tensors(output)]
+                self.add(event)
 
         handles = module.register_forward_pre_hook(enter, with_kwargs=True), module.register_forward_hook(leave)
         yield
@@ -402,10 +431,10 @@ def _caches(recorder: Recorder) -> Iterator[None]:
         def update(cache: Any, *args: Any, **options: Any) -> Any:
             given = list(_tensors((args, options)))
             layer = next((x for x in (*args, *options.values()) if isinstance(x, int)), None)
-            outer = recorder.paused == 0
-            if outer:
-                if layer is not None:
-                    recorder.cached[recorder.place].add(layer)
+            outer = recorder.paused == recorder.inside
+            if outer and layer is not None:
+                recorder.cached[recorder.place].add(layer)
+            if not recorder.paused:
                 operands = [recorder._operand(x) for x in given]
                 recorder.add(Event("copy", "cache", {"elements": sum(x.numel() for x in given)}, operands))
             with recorder.pause():
