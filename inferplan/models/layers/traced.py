@@ -135,7 +135,7 @@ class TracedLayer(Mixer):
     untimed: str = ""
     """Why its operators are not known, where they are not."""
     mixer: AnyMixer | None = None
-    """The described kind that one of its modules is, tensor by tensor: counted, kept and run as that, beside the rest."""
+    """The described kind that one of its modules is, tensor by tensor: counted, kept and run as that."""
 
     @model_validator(mode="after")
     def _runs_its_mixer(self) -> Self:

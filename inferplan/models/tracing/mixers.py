@@ -29,8 +29,8 @@ class MixerFacts:
     """A module inside a layer, and what is known of it.
 
     shapes: of all its parameters, by their names inside it. keeps: the cache of its layer. conv, state: shapes of one
-    sequence's inputs of a convolution and recurrent state, empty where it has none. attention: heads, kv_heads, key_dim,
-    value_dim and mask of the one attention that ran in the layer; empty where none or several did.
+    sequence's inputs of a convolution and recurrent state, empty where it has none. attention: heads, kv_heads,
+    key_dim, value_dim and mask of the one attention that ran in the layer; empty where none or several did.
     """
 
     module: Any
@@ -45,7 +45,7 @@ def described_mixer(found: MixerFacts, d_model: int) -> Mixer | None:
     """The described layer that the module is in every tensor and in what it keeps; ``None`` where it is none."""
     for sizes, tensors in _KINDS:
         try:
-            layer = sizes(found)
+            layer: Mixer = sizes(found)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):  # a size is missing, or there is none that fits
             continue
         if any(dict(found.shapes) == _without_nones(one) for one in tensors(layer, d_model)) and _keeps(layer, found):
