@@ -21,7 +21,7 @@ from inferplan.files import save
 @click.option(
     "--trust-remote-code",
     is_flag=True,
-    help="With --trace, run the code that the folder brings (auto_map), apart and without a network.",
+    help="With --trace, run the code that the folder brings (auto_map), in a process of its own.",
 )
 def import_command(
     path: str, output: str | None, name: str | None, verbose: bool, trace: bool, trust_remote_code: bool

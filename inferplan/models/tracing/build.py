@@ -57,14 +57,16 @@ def read_class(fields: dict[str, Any], source: str) -> tuple[Any, Any]:
         raise SpecError(
             f"{source}: {version} has no model_type {kind!r}",
             because="its code comes with the checkpoint (auto_map), which is not run unasked" if remote else "",
-            hint="--trust-remote-code runs it, in a process without a network (docs/tracing.md)"
+            hint="--trust-remote-code runs it, in a process of its own (docs/tracing.md)"
             if remote
             else "a newer transformers may have it; or describe the model as a YAML (docs/models.md)",
         )
     try:
         config = transformers.CONFIG_MAPPING[kind].from_dict(fields)
     except Exception as error:
-        raise SpecError(f"{source}: {version} does not accept it as a {kind} config", because=_first(error)) from None
+        raise SpecError(
+            f"{source}: {version} does not accept it as a {kind} config", because=first_line(error)
+        ) from None
     for name in fields.get("architectures") or []:
         named = getattr(transformers, str(name), None)
         wanted = getattr(named, "config_class", None)
@@ -118,7 +120,7 @@ def read_own_class(fields: dict[str, Any], file: Path) -> tuple[Any, Any]:
         made = [get_class_from_dynamic_module(classes[key], str(file.parent)) for key in ("AutoConfig", known)]
         return made[0].from_dict(fields), made[1]
     except Exception as error:
-        raise SpecError(f"{file}: the code of the checkpoint does not load", because=_first(error)) from None
+        raise SpecError(f"{file}: the code of the checkpoint does not load", because=first_line(error)) from None
 
 
 def _is_nowhere(name: str) -> bool:
@@ -163,7 +165,7 @@ def build(config: Any, model_class: Any, source: str, wide: bool = False, meta_o
                 model = _make(model_class, config, dtype).to("meta")
         except Exception:
             raise SpecError(
-                f"{source}: transformers does not build a {model_class.__name__} of it", because=_first(first)
+                f"{source}: transformers does not build a {model_class.__name__} of it", because=first_line(first)
             ) from None
     for module in model.modules():
         inner = getattr(module, "config", None)
@@ -199,7 +201,7 @@ def _weightless() -> Iterator[None]:
         torch.nn.Module.register_parameter = register
 
 
-def _first(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error of a library."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -16,7 +16,7 @@ from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor, layer_groups
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
-from inferplan.models.tracing.build import _first
+from inferplan.models.tracing.build import first_line
 from inferplan.models.tracing.experts import ExpertShare, shares
 from inferplan.models.tracing.fit import FEW, MORE, NO_PAST
 from inferplan.models.tracing.growth import growth
@@ -63,7 +63,7 @@ def assemble(model: Any, config: Any, name: str, source: str, timed: bool = True
     except SpecError as error:
         raise SpecError(f"{source}: {error.what}", error.because, error.hint) from None
     except Exception as error:
-        raise SpecError(f"{source}: {type(model).__name__} does not run on tokens alone", _first(error)) from None
+        raise SpecError(f"{source}: {type(model).__name__} does not run on tokens alone", first_line(error)) from None
     version = f"transformers {transformers.__version__}, {type(model).__name__}"
     text = config.get_text_config()
     try:
@@ -71,7 +71,9 @@ def assemble(model: Any, config: Any, name: str, source: str, timed: bool = True
     except SpecError:
         raise
     except Exception as error:
-        raise SpecError(f"{source}: the modules of {type(model).__name__} are not understood", _first(error)) from None
+        raise SpecError(
+            f"{source}: the modules of {type(model).__name__} are not understood", first_line(error)
+        ) from None
     try:
         found = ModelSpec.model_validate(
             {
@@ -86,7 +88,7 @@ def assemble(model: Any, config: Any, name: str, source: str, timed: bool = True
             }
         )
     except ValueError as error:
-        raise SpecError(f"{source}: what ran is no model that can be described", _first(error)) from None
+        raise SpecError(f"{source}: what ran is no model that can be described", first_line(error)) from None
     counted, held = found.parameters["total"] + found.tower_parameters, sum(map(prod, subject.parameters.values()))
     if counted != held:  # layers that run more than once, say
         raise SpecError(f"{source}: a trace counts {counted:,} parameters of {held:,}")
@@ -213,7 +215,7 @@ def record(subject: Subject, timed: bool = True) -> TracedPasses:
     try:
         _run(subject, found, FEW if subject.caches else NO_PAST)
     except Exception as error:
-        found = TracedPasses(why=f"its code does not run on shapes alone: {_first(error)}")
+        found = TracedPasses(why=f"its code does not run on shapes alone: {first_line(error)}")
         with subject.told_all():
             _run(subject, found, (TracedPoint(1, 2, 0),))
         return found
