@@ -164,9 +164,7 @@ def layer(
         multiplied = {name: TracedOperator(runs="matmul", name=name) for name in multiplied}
     own = tensors(names, prefix, multiplied, holds.experts)
     width = operators_width(found)
-    return TracedLayer(
-        tensors=own, keeps=holds.keeps, operators=found, width=width, untimed=why, mixer=holds.mixer
-    )
+    return TracedLayer(tensors=own, keeps=holds.keeps, operators=found, width=width, untimed=why, mixer=holds.mixer)
 
 
 def _unjoined(name: str) -> set[str]:

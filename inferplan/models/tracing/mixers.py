@@ -29,8 +29,8 @@ class MixerFacts:
     """A module inside a layer, and what is known of it.
 
     shapes: of all its parameters, by their names inside it. keeps: the cache of its layer. conv, state: shapes of one
-    sequence's inputs of a convolution and recurrent state, empty where it has none. attention: heads, kv_heads, key_dim,
-    value_dim and mask of the one attention that ran in the layer; empty where none or several did.
+    sequence's inputs of a convolution and recurrent state, empty where it has none. attention: heads, kv_heads,
+    key_dim, value_dim and mask of the one attention that ran in the layer; empty where none or several did.
     """
 
     module: Any
@@ -45,7 +45,7 @@ def described_mixer(found: MixerFacts, d_model: int) -> Mixer | None:
     """The described layer that the module is in every tensor and in what it keeps; ``None`` where it is none."""
     for sizes, tensors in _KINDS:
         try:
-            layer = sizes(found)
+            layer: Mixer = sizes(found)
         except (KeyError, IndexError, ValueError, ZeroDivisionError):  # a size is missing, or there is none that fits
             continue
         if any(dict(found.shapes) == _without_nones(one) for one in tensors(layer, d_model)) and _keeps(layer, found):
@@ -87,8 +87,8 @@ def _mla(found: MixerFacts) -> MlaLayer:
     heads, value = runs["heads"], runs["value_dim"]
     (latent,) = shapes["kv_a_layernorm.weight"]
     rope = found.keeps.per_token - latent
-    kind, size = runs["mask"]
-    if runs["kv_heads"] != heads or (kind, size) not in (("causal", 0), ("window", found.keeps.window)):
+    mask = ("causal", 0) if found.keeps.window is None else ("window", found.keeps.window)
+    if runs["kv_heads"] != heads or runs["mask"] != mask:
         raise ValueError("its attention is not that of expanded latents")
     return MlaLayer(
         heads=heads,
@@ -162,23 +162,23 @@ def _gated_delta_net(found: MixerFacts) -> GatedDeltaNetLayer:
     _, heads, key, value = found.state
     _, channels, taps = found.conv
     keys = _exact(channels - heads * value, 2)
-    return GatedDeltaNetLayer(
-        key_heads=_exact(keys, key), value_heads=heads, key_dim=key, value_dim=value, taps=taps
-    )
+    return GatedDeltaNetLayer(key_heads=_exact(keys, key), value_heads=heads, key_dim=key, value_dim=value, taps=taps)
 
 
 def _gated_delta_net_tensors(one: GatedDeltaNetLayer, d_model: int) -> Iterator[dict[str, Shape | None]]:
-    """Qwen3-Next has two projections; Qwen3.5 four."""
+    """Qwen3-Next has two projections of its input, Qwen3.5 four, OLMo hybrid six."""
     mixed, values, heads = 2 * one.keys + one.values, one.values, one.value_heads
-    shared: dict[str, Shape | None] = {
-        "conv1d.weight": (mixed, 1, one.taps),
-        "A_log": (heads,),
-        "dt_bias": (heads,),
-        "norm.weight": (one.value_dim,),
-        "out_proj.weight": (d_model, values),
+    own: dict[str, Shape | None] = {"conv1d.weight": (mixed, 1, one.taps), "A_log": (heads,), "dt_bias": (heads,)}
+    yield own | {
+        **{f"{name}_proj.weight": (one.keys, d_model) for name in "qk"},
+        **{f"{name}_proj.weight": (values, d_model) for name in "vg"},
+        **{f"{name}_proj.weight": (heads, d_model) for name in "ab"},
+        "o_norm.weight": (one.value_dim,),
+        "o_proj.weight": (d_model, values),
     }
-    yield shared | {"in_proj_qkvz.weight": (mixed + values, d_model), "in_proj_ba.weight": (2 * heads, d_model)}
-    yield shared | {
+    own |= {"norm.weight": (one.value_dim,), "out_proj.weight": (d_model, values)}
+    yield own | {"in_proj_qkvz.weight": (mixed + values, d_model), "in_proj_ba.weight": (2 * heads, d_model)}
+    yield own | {
         "in_proj_qkv.weight": (mixed, d_model),
         "in_proj_z.weight": (values, d_model),
         "in_proj_b.weight": (heads, d_model),

@@ -294,6 +294,11 @@ class Assembly:
         found = [BEHIND] if self.subject.decodes else []
         if self.subject.runs is not self.subject.model:
             found.append(f"traced: {type(self.subject.runs).__name__} ran alone: not all of the model runs on tokens")
+        if kinds := sorted({one.kind for one in self.subject.mixers.values()}):
+            found.append(
+                f"traced: {len(self.subject.mixers)} modules are {', '.join(kinds)} in every tensor and in what they "
+                "keep; they are priced as engines run those"
+            )
         return found + ([UNKNOWN] if any(one.active is None for one in self.experts.values()) else [])
 
     def _names(self, prefix: str) -> dict[str, tuple[int, ...]]:
