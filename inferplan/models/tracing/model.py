@@ -25,8 +25,8 @@ from inferplan.models.tracing.passes import Subject, TracedPass, TracedPoint, ca
 from inferplan.models.tracing.record import Place, Recorder
 
 EXPANDS = (
-    "traced: matmuls run over what is cached at every step (latent attention as transformers runs it); "
-    "engines absorb them, so the time of a decode step is far above theirs"
+    "traced: matmuls run over what is cached at every step (latent attention as transformers runs it, and none that "
+    "is described); engines absorb them, so the time of a decode step is far above theirs"
 )
 
 UNKNOWN = "traced: how many of its experts a token reads is not known, so neither is how many parameters"
