@@ -307,7 +307,8 @@ def cache_format(fmt: Format, model: ModelSpec) -> Format:
     """
     if fmt.name != "fp8-ds-mla" and not fmt.per_head:
         return fmt
-    latent = [part for layer in model.sequence for part in layer.parts if isinstance(part, MlaLayer)]
+    described = [part.described for layer in model.sequence for part in layer.parts]
+    latent = [part for part in described if isinstance(part, MlaLayer)]
     if fmt.name == "fp8-ds-mla":
         if not latent or any((part.kv_lora, part.rope_dim) != (512, 64) for part in latent):
             raise UsageError(f"{model.name} has no latents of 512 + 64 to keep in fp8-ds-mla", hint="--kv fp8")

@@ -14,7 +14,7 @@ from inferplan.errors import UsageError
 from inferplan.features import those
 from inferplan.models.convolution import Convolution, convolution_weights
 from inferplan.models.ends import Ends
-from inferplan.models.layers import Cache, FeedForward, LayerContext, LayerSpec, Mixer, Weight, parse_layer
+from inferplan.models.layers import AnyMixer, Cache, FeedForward, LayerContext, LayerSpec, Weight, parse_layer
 from inferplan.models.layers.attention_residual import mix, mixture_weights
 from inferplan.models.layers.hyper_connection import join_ops, join_weights
 from inferplan.models.media import MediaRule
@@ -27,7 +27,6 @@ from inferplan.work.parallel import Parallelism, require_divides, split_layers
 
 NormStyle = Literal["rms", "layer", "layer_plain", "plain"]
 """RMSNorm; LayerNorm with weight and bias; with weight only; without parameters."""
-AnyMixer = Annotated[SerializeAsAny[Mixer], BeforeValidator(parse_layer)]
 AnyFeedForward = Annotated[SerializeAsAny[FeedForward], BeforeValidator(parse_layer)]
 AnyPart = Annotated[SerializeAsAny[LayerSpec], BeforeValidator(parse_layer)]
 NORM_VECTORS = {"rms": 1, "layer": 2, "layer_plain": 1, "plain": 0}

@@ -164,3 +164,21 @@ def test_nonsense_is_refused(field: str, wrong: Any) -> None:
     operator = {"runs": "matmul", "name": "qkv", "k": 64, "n": 96} | {field: wrong}
     with pytest.raises(ValidationError):
         parse_layer({"kind": "traced", "operators": [operator]})
+
+
+def test_a_mixer_inside_is_counted_kept_run_and_written_as_itself() -> None:
+    """Latent attention of Llama's place: its operators stand where the layer runs it; the rest stays the trace's."""
+    mixer = {"kind": "mla", "heads": 4, "kv_lora": 16, "nope_dim": 8, "rope_dim": 4, "value_dim": 8}
+    rest = {"runs": "matmul", "name": "up", "k": 64, "n": 96}
+    layer = {"kind": "traced", "tensors": [{"name": "up", "shape": [96, 64]}], "mixer": mixer}
+    layer |= {"operators": [{"runs": "mixer", "name": "self_attn"}, rest]}
+    model = ModelSpec.model_validate(MODEL | {"layers": [{"repeat": 3, "norms": 0, "mixer": layer}]})
+    assert ModelSpec.model_validate(yaml.safe_load(to_yaml(model))) == model
+    own = 4 * 12 * 64 + (16 + 4) * 64 + 16 + 4 * 16 * 16 + 64 * 32
+    assert sum(one.elements for one in model.layer_weights(model.sequence[0])) == 96 * 64 + own
+    assert model.kv_elements_per_token == 3 * 20
+    found = [op.name for op in model.sequence[0].mixer.ops(context(Segment(batch=2.0, new=1.0, past=9.0)))]
+    wanted = [op.name for op in parse_layer(mixer).ops(context(Segment(batch=2.0, new=1.0, past=9.0)))]
+    assert found == [*wanted, "traced.up"]
+    with pytest.raises(ValidationError, match="runs the one mixer that it has"):
+        parse_layer(layer | {"operators": [rest]})

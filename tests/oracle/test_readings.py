@@ -59,14 +59,19 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 128, "n_head": 4, "n_layer": 2, "vocab_size": 500},
 }
 """Types that engines serve, whose operators are compared too."""
-COUNTED: dict[str, dict[str, Any]] = {
+MIXERS: dict[str, dict[str, Any]] = {
     "deepseek_v3": MLA,
+    "glm4_moe_lite": HYBRID,
     "qwen3_next": HYBRID,
+    "qwen3_5_text": HYBRID,
+    "olmo_hybrid": HYBRID,
+    "mamba2": HYBRID,
     "falcon_h1": HYBRID,
     "nemotron_h": {},
-    "jamba": {"num_hidden_layers": 8},
 }
-"""Those with latents that transformers expands, or with scans: parameters, cache and state are compared."""
+"""The same with latents that transformers expands, or with scans, which are found to be described kinds."""
+COUNTED: dict[str, dict[str, Any]] = {"jamba": {"num_hidden_layers": 8}}
+"""One whose scans are not: parameters, cache and state are compared."""
 
 
 @pytest.fixture
@@ -99,21 +104,22 @@ def forget(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.delitem(ALIASES, kind, raising=False)
 
 
-KINDS = [*ATTENTION, *COUNTED]
+TIMED = ATTENTION | MIXERS
+KINDS = [*TIMED, *COUNTED]
 
 
 @for_each("kind", KINDS if sample(KINDS) == KINDS else KINDS[:1])  # each takes seconds
 def test_a_type_without_a_row_is_answered_as_with_one(
     kind: str, file_of: Callable[[dict[str, Any]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = config_of(kind, {**ATTENTION, **COUNTED}[kind])
+    config = config_of(kind, {**TIMED, **COUNTED}[kind])
     described = model_from_config(config, "m", "test")
     forget(monkeypatch, kind)
     found = load_model(file_of(config))
     assert (found.basis, described.basis) == ("traced", "described")
     assert found.made_from.traced.startswith(f"transformers {transformers.__version__}")
     assert counts(found) == counts(described)
-    for load in (PREFILL, DECODE) if kind in ATTENTION else ():
+    for load in (PREFILL, DECODE) if kind in TIMED else ():
         assert work(found, load) == pytest.approx(work(described, load), rel=0.01)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from math import ceil, prod
-from typing import ClassVar, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from inferplan.affine import affine, dense
 from inferplan.spec import Spec
@@ -142,6 +144,22 @@ class Cache:
     def copies(self, units: int, tp: int) -> float:
         """The share of the whole that one of ``tp`` ranks keeps."""
         return max(1, ceil(units / tp)) / units
+
+
+def joint_cache(caches: Sequence[Cache]) -> Cache:
+    """Caches of which at most one grows with tokens, and at most one keeps a state, as one."""
+    tokens = next((c for c in caches if c.per_token), Cache())
+    state = next((c for c in caches if c.state), Cache())
+    return Cache(
+        per_token=tokens.per_token,
+        mask=tokens.mask,
+        units=tokens.units,
+        state=state.state,
+        state_units=state.state_units,
+        state_bits=state.state_bits,
+        conv=state.conv,
+        spare=state.spare,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -362,6 +380,11 @@ class LayerSpec(Spec):
     """Whether its output is added to what it read, by an operator that it does not write down itself."""
 
     @property
+    def described(self) -> LayerSpec:
+        """The described kind whose kernels read what it keeps: itself, or the one inside a traced layer."""
+        return self
+
+    @property
     def residuals_kept(self) -> int:
         """Residuals of the model width that it leaves for the layers after it, beside the stream."""
         return 0
@@ -396,6 +419,25 @@ class LayerSpec(Spec):
 
 class Mixer(LayerSpec):
     """Mixes positions: attention and its relatives."""
+
+
+def kinds() -> list[str]:
+    """Every kind there is a file for."""
+    return sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem not in ("__init__", "base"))
+
+
+def parse_layer(value: Any) -> LayerSpec:
+    """A layer spec from its mapping, found by its ``kind``. Raises ``ValueError`` for a kind that has no file."""
+    if isinstance(value, LayerSpec):
+        return value
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in kinds():
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(kinds())}")
+    layer_class: type[LayerSpec] = import_module(f"inferplan.models.layers.{kind}").LAYER
+    return layer_class.model_validate({k: v for k, v in value.items() if k != "kind"})
+
+
+AnyMixer = Annotated[SerializeAsAny[Mixer], BeforeValidator(parse_layer)]
 
 
 class SharedHeads(Mixer):

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import Field, model_validator
 
-from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
+from inferplan.models.layers.base import AnyMixer, Cache, LayerContext, Mixer, Weight, joint_cache
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism
-
-
-def _parse(value: Any) -> Any:
-    from inferplan.models.layers import parse_layer
-
-    return parse_layer(value)
-
-
-AnyMixer = Annotated[SerializeAsAny[Mixer], BeforeValidator(_parse)]
-
-
-def joint_cache(caches: Sequence[Cache]) -> Cache:
-    """Caches of which at most one grows with tokens, and at most one keeps a state, as one."""
-    tokens = next((c for c in caches if c.per_token), Cache())
-    state = next((c for c in caches if c.state), Cache())
-    return Cache(
-        per_token=tokens.per_token,
-        mask=tokens.mask,
-        units=tokens.units,
-        state=state.state,
-        state_units=state.state_units,
-        state_bits=state.state_bits,
-        conv=state.conv,
-        spare=state.spare,
-    )
 
 
 class ParallelLayer(Mixer):

@@ -15,8 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.models.layers.base import Cache, LayerContext, Mixer, Role, Weight
-from inferplan.models.layers.parallel import AnyMixer, joint_cache
+from inferplan.models.layers.base import AnyMixer, Cache, LayerContext, LayerSpec, Mixer, Role, Weight, joint_cache
 from inferplan.spec import Spec
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Op
@@ -142,6 +141,10 @@ class TracedLayer(Mixer):
         if sum(one.runs == "mixer" for one in self.operators) != (self.mixer is not None and not self.untimed):
             raise ValueError("a traced layer runs the one mixer that it has")
         return self
+
+    @property
+    def described(self) -> LayerSpec:
+        return self if self.mixer is None else self.mixer
 
     def dump(self) -> dict[str, object]:
         found = super().dump()

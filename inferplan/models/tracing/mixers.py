@@ -87,8 +87,8 @@ def _mla(found: MixerFacts) -> MlaLayer:
     heads, value = runs["heads"], runs["value_dim"]
     (latent,) = shapes["kv_a_layernorm.weight"]
     rope = found.keeps.per_token - latent
-    kind, size = runs["mask"]
-    if runs["kv_heads"] != heads or (kind, size) not in (("causal", 0), ("window", found.keeps.window)):
+    mask = ("causal", 0) if found.keeps.window is None else ("window", found.keeps.window)
+    if runs["kv_heads"] != heads or runs["mask"] != mask:
         raise ValueError("its attention is not that of expanded latents")
     return MlaLayer(
         heads=heads,
@@ -166,17 +166,19 @@ def _gated_delta_net(found: MixerFacts) -> GatedDeltaNetLayer:
 
 
 def _gated_delta_net_tensors(one: GatedDeltaNetLayer, d_model: int) -> Iterator[dict[str, Shape | None]]:
-    """Qwen3-Next has two projections; Qwen3.5 four."""
+    """Qwen3-Next has two projections of its input, Qwen3.5 four, OLMo hybrid six."""
     mixed, values, heads = 2 * one.keys + one.values, one.values, one.value_heads
-    shared: dict[str, Shape | None] = {
-        "conv1d.weight": (mixed, 1, one.taps),
-        "A_log": (heads,),
-        "dt_bias": (heads,),
-        "norm.weight": (one.value_dim,),
-        "out_proj.weight": (d_model, values),
+    own: dict[str, Shape | None] = {"conv1d.weight": (mixed, 1, one.taps), "A_log": (heads,), "dt_bias": (heads,)}
+    yield own | {
+        **{f"{name}_proj.weight": (one.keys, d_model) for name in "qk"},
+        **{f"{name}_proj.weight": (values, d_model) for name in "vg"},
+        **{f"{name}_proj.weight": (heads, d_model) for name in "ab"},
+        "o_norm.weight": (one.value_dim,),
+        "o_proj.weight": (d_model, values),
     }
-    yield shared | {"in_proj_qkvz.weight": (mixed + values, d_model), "in_proj_ba.weight": (2 * heads, d_model)}
-    yield shared | {
+    own |= {"norm.weight": (one.value_dim,), "out_proj.weight": (d_model, values)}
+    yield own | {"in_proj_qkvz.weight": (mixed + values, d_model), "in_proj_ba.weight": (2 * heads, d_model)}
+    yield own | {
         "in_proj_qkv.weight": (mixed, d_model),
         "in_proj_z.weight": (values, d_model),
         "in_proj_b.weight": (heads, d_model),

@@ -26,8 +26,8 @@ from inferplan.models.tracing.passes import Subject, TracedPass, TracedPoint, ca
 from inferplan.models.tracing.record import Place, Recorder
 
 EXPANDS = (
-    "traced: matmuls run over what is cached at every step (latent attention as transformers runs it); "
-    "engines absorb them, so the time of a decode step is far above theirs"
+    "traced: matmuls run over what is cached at every step (latent attention as transformers runs it, and none that "
+    "is described); engines absorb them, so the time of a decode step is far above theirs"
 )
 
 UNKNOWN = "traced: how many of its experts a token reads is not known, so neither is how many parameters"
@@ -135,8 +135,13 @@ def _passes(subject: Subject, timed: bool) -> tuple[Subject, TracedPasses, list[
         subject.mixers = _mixers(subject, recorded, caches)
     if subject.mixers:
         again = record(subject)
-        if again.why or any(is_untimed(again, place) for place in _places_of_mixers(again)):
-            subject.mixers = {}  # a layer that has no time with them has none at all
+        ran = [(place, one) for place, run in again.kernels[0].items() for one in run if one.runs == "mixer"]
+        if (
+            again.why  # a layer that has no time with them has none at all
+            or sorted(one.names[0] for _, one in ran) != sorted(subject.mixers)  # not called, or more than once
+            or any(is_untimed(again, place) for place, _ in ran)
+        ):
+            subject.mixers = {}
         else:
             recorded = again
     return subject, recorded, caches
@@ -155,8 +160,12 @@ def _mixers(subject: Subject, recorded: TracedPasses, caches: list[TracedCache])
             continue
         states = list(tensors_of(held[filled[0]]))
         attention = [dict(one.fixed) for one in kernels_of.get(place, ()) if one.runs == "attention"]
-        alike = {}
-        for name, module in layer.named_modules():
+        alike, prefix = {}, prefix_of(subject.model, layer)
+        for name, module in layer.named_modules(prefix=prefix.removesuffix(".")):
+            if module is layer or any(
+                f"{name}.{own}" not in subject.parameters for own, _ in module.named_parameters()
+            ):
+                continue  # its tensors are shared with another module
             facts = MixerFacts(
                 module=module,
                 shapes={own: tuple(tensor.shape) for own, tensor in module.named_parameters()},
@@ -167,17 +176,13 @@ def _mixers(subject: Subject, recorded: TracedPasses, caches: list[TracedCache])
             )
             mixer = described_mixer(facts, recorder.width)
             if mixer is not None:
-                alike[f"{prefix_of(subject.model, layer)}{name}"] = mixer
+                alike[name] = mixer
         found |= alike if len(alike) == 1 else {}
     return found
 
 
 def _only(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     return shapes[0] if len(shapes) == 1 else ()
-
-
-def _places_of_mixers(recorded: TracedPasses) -> list[Place]:
-    return [place for place, run in recorded.kernels[0].items() if any(one.runs == "mixer" for one in run)]
 
 
 def filled_by(recorded: TracedPasses, caches: list[TracedCache], place: Place) -> list[int]:
@@ -297,6 +302,11 @@ class Assembly:
         found = [BEHIND] if self.subject.decodes else []
         if self.subject.runs is not self.subject.model:
             found.append(f"traced: {type(self.subject.runs).__name__} ran alone: not all of the model runs on tokens")
+        if kinds := sorted({one.kind for one in self.subject.mixers.values()}):
+            found.append(
+                f"traced: {len(self.subject.mixers)} modules are {', '.join(kinds)} in every tensor and in what they "
+                "keep; they are priced as engines run those"
+            )
         return found + ([UNKNOWN] if any(one.active is None for one in self.experts.values()) else [])
 
     def _names(self, prefix: str) -> dict[str, tuple[int, ...]]:
