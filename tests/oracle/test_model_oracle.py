@@ -70,6 +70,9 @@ CLASS_ALONE = {"stepfun-ai/Step-3.7-Flash"}
 """Rows of a class's defaults: its file has no tables, and transformers reads none of its fields."""
 WITHOUT_TOWER = {"nvidia/Gemma-4-31B-IT-NVFP4": {"vision_audio_params": "0"}}
 """The name is its text model's, in NVIDIA's formats; every command says that the tower is missing."""
+MORE_ROWS = {"tencent/Hunyuan-A52B-Instruct": 512 * 6400}
+"""Elements of the tied table beyond those of the reference, whose file was written by hand with the pretrained 128,512
+rows: the released Instruct has 129,024."""
 
 
 def test_every_row_through_the_importer(shared):
@@ -93,7 +96,10 @@ def test_every_row_through_the_catalogue(shared):
             unknown.add(row["name"])
             continue
         try:
-            check(model, row | WITHOUT_TOWER.get(row["name"], {}))
+            more = MORE_ROWS.get(row["name"], 0)
+            columns = ("total_params_text", "embedding_params", "active_params_per_token")
+            tables = {column: str(float(row[column]) + more) for column in columns if more}
+            check(model, row | WITHOUT_TOWER.get(row["name"], {}) | tables)
         except AssertionError as error:
             raise AssertionError(f"{row['name']} ({model.name}): {error}") from None
     assert unknown == {row["name"] for row in table} & CLASS_ALONE
