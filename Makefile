@@ -40,15 +40,15 @@ types: install
 
 # Of the tests that take longest (tests/dear.txt) `unit` and `slow` run a quarter, others for each commit.
 unit: install
-	INFERPLAN_TESTS=drawn $(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not slow' $(PYTEST_ARGS)
+	DEAR_TESTS=drawn $(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not slow' $(PYTEST_ARGS)
 
 # All of them, and the list anew: ahead of a release, and when what is dear has changed.
 whole: install
-	INFERPLAN_TESTS=measured $(BIN)/python -m pytest -q -n auto --dist worksteal
+	DEAR_TESTS=measured $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 # Tests that wait more than they compute: of a browser, of a package that is built, of a process that is stopped.
 slow: install
-	INFERPLAN_TESTS=drawn $(BIN)/python -m pytest -q -m slow $$(grep -rl 'mark\.slow' tests --include='test_*.py') $(PYTEST_ARGS)
+	DEAR_TESTS=drawn $(BIN)/python -m pytest -q -m slow $$(grep -rl 'mark\.slow' tests --include='test_*.py') $(PYTEST_ARGS)
 
 # Every model that transformers builds, where `unit` takes a sample: .ci/run asks for it when the kept hash of what it
 # depends on is no longer that of the code. Commit the new one.

@@ -24,13 +24,13 @@ os.environ["INFERPLAN_CACHE"] = ""  # every test reads the YAML, with the code a
 DEAR = Path(__file__).with_name("dear.txt")
 """Tests that each take more than a 1,500th of what all of them take together. ``make whole`` runs all and writes it."""
 EACH = 4
-"""With ``INFERPLAN_TESTS=drawn`` a commit draws one in so many of the dear tests, the next one anew."""
+"""With ``DEAR_TESTS=drawn`` a commit draws one in so many of the dear tests, the next one anew."""
 _seconds: Counter[str] = Counter()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """``make test`` leaves out three in four of the dear tests; called by themselves, tests run."""
-    if os.environ.get("INFERPLAN_TESTS") != "drawn":
+    if os.environ.get("DEAR_TESTS") != "drawn":
         return
     asked = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     try:
@@ -48,8 +48,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Writes the list of dear tests where ``INFERPLAN_TESTS`` is ``measured`` and all passed."""
-    if os.environ.get("INFERPLAN_TESTS") != "measured" or exitstatus or hasattr(session.config, "workerinput"):
+    """Writes the list of dear tests where ``DEAR_TESTS`` is ``measured`` and all passed."""
+    if os.environ.get("DEAR_TESTS") != "measured" or exitstatus or hasattr(session.config, "workerinput"):
         return
     least = sum(_seconds.values()) / 1500
     dear = sorted(name for name, seconds in _seconds.items() if seconds > least)

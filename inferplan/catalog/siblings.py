@@ -80,7 +80,7 @@ def sibling(name: str, base: Callable[[str], ModelSpec | None]) -> ModelSpec | N
                 "source": f"{name}: the shape of {found.name} ({found.source})",
                 "made_from": found.made_from.model_copy(update={"named": said, "tensors": False}),
                 "notes": [*found.notes, *notes],
-                "native": Native.model_validate(native),
+                "native": Native.model_validate({"kv": found.native.kv} | native),
                 "published": None,
                 "instruct_checkpoint": None,
             }

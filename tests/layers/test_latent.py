@@ -155,12 +155,14 @@ def test_sparse_attention_is_faster_at_long_context_where_ranks_share_no_indexer
 
 @for_each("engine", ["none", "vllm", "sglang"])
 def test_a_compressed_cache_keeps_windows_and_entries(engine: str) -> None:
-    """DeepSeek-V4-Flash at 8,448 tokens: 128 keys of 1,024 B in 43 layers; an entry of 1,024 B and an index key of 132
-    for each 4 tokens in 21 of them, an entry for each 128 in 20; what waits for its entry in fp32."""
+    """DeepSeek-V4-Flash at 8,448 tokens: 128 keys of 448 elements in fp8 and 64 rotary ones in bf16 in 43 layers; such
+    an entry and an index key of 132 B for each 4 tokens in 21 of them, an entry for each 128 in 20; what waits for its
+    entry in fp32."""
     deployment = deploy("deepseek-v4-flash", engine=engine)
     stage = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0).stage
-    entries = 21 * (8448 // 4) * (1024 + 132) + 20 * (8448 // 128) * 1024
+    key = 448 + 2 * 64
+    entries = 21 * (8448 // 4) * (key + 132) + 20 * (8448 // 128) * key
     waiting = 4 * (21 * (6 * 4 - 4) * (512 + 128) + 20 * 2 * 127 * 512)
-    assert float(stage.held(8448.0)) == 43 * 128 * 1024 + entries + waiting
+    assert float(stage.held(8448.0)) == 43 * 128 * key + entries + waiting
     assert float(stage.held(8450.0)) == float(stage.held(8448.0))
-    assert float(stage.held(8452.0)) == float(stage.held(8448.0)) + 21 * (1024 + 132)
+    assert float(stage.held(8452.0)) == float(stage.held(8448.0)) + 21 * (key + 132)

@@ -70,7 +70,7 @@ def layer_of(row: Any) -> tuple[LayerSpec, int]:
     """The layer of a row on one rank, and the model's width."""
     heads = int(row.num_heads)
     if row.table == HYPER:
-        return parse_layer({"kind": "hyper_connection", "streams": 4, "sites": 2}), int(row.hidden_size)
+        return parse_layer({"kind": "hyper_connection", "streams": 4}), int(row.hidden_size)
     if row.table == DELTA:
         return parse_layer({"kind": "kimi_delta", "heads": heads, "head_dim": 128}), 7168
     if row.table in BLOCKS:
