@@ -111,6 +111,7 @@ PARTS = st.sampled_from(["layers.1", "layers.10", "mlp", "gate", "gate_proj", "s
 NAMES = st.lists(PARTS, min_size=1, max_size=3).map(".".join)
 
 
+@settings(deadline=None)  # the first one imports transformers
 @given(NAMES, st.lists(NAMES, min_size=1, max_size=3))
 def test_the_rule_of_transformers(name: str, patterns: list[str]) -> None:
     from transformers.quantizers.quantizers_utils import should_convert_module
@@ -120,6 +121,7 @@ def test_the_rule_of_transformers(name: str, patterns: list[str]) -> None:
         assert (found is None) == should_convert_module(f"model.{name}", roots)
 
 
+@settings(deadline=None)  # the first one imports transformers
 @given(NAMES, st.lists(NAMES, min_size=1, max_size=3))
 def test_the_rules_of_vllm(name: str, patterns: list[str]) -> None:
     """AWQ: an entry anywhere in the name. bitsandbytes: an entry is one part of it, or its beginning."""
