@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch")
@@ -121,7 +121,6 @@ def test_the_rule_of_transformers(name: str, patterns: list[str]) -> None:
         assert (found is None) == should_convert_module(f"model.{name}", roots)
 
 
-@settings(deadline=None)  # the first one imports transformers
 @given(NAMES, st.lists(NAMES, min_size=1, max_size=3))
 def test_the_rules_of_vllm(name: str, patterns: list[str]) -> None:
     """AWQ: an entry anywhere in the name. bitsandbytes: an entry is one part of it, or its beginning."""
