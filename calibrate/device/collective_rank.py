@@ -31,6 +31,8 @@ from inferplan.units import format_bytes
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Collective
 
+ENVIRONMENT = ("GLOO_", "NCCL_", "RCCL_", "TORCH_", "CUDA_", "HIP_", "ROCR_")
+"""Beginnings of the variables that choose devices and interfaces."""
 PATTERNS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 LAPS = 7
 LAP = 2e-3
@@ -78,6 +80,8 @@ def messages(kind: str, group: int) -> list[Collective]:
 
 def run_rank(rank: int, plan: Plan) -> None:
     """Meet the others, time every message with the usual library, then all-reduces with the others that are there."""
+    for name in [name for name in os.environ if name.startswith(ENVIRONMENT)]:
+        del os.environ[name]  # what the server of processes began with, for a group before this one
     os.environ.update(plan.environment)
     if Path("/sys/class/net/lo").exists():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from calibrate.device.collective_rank import Plan, run_rank
+from calibrate.device.collective_rank import ENVIRONMENT, Plan, run_rank
 from calibrate.device.device import Device
 from calibrate.samples import Sample, decode, key_of
 from inferplan.errors import MissingFactError
@@ -33,8 +33,6 @@ HANGING = 30.0
 """Seconds beyond three times the asked ones after which processes that have met are taken to hang."""
 IN_USE = 0.1
 """Share of a device's memory that others may hold before it counts as theirs."""
-ENVIRONMENT = ("GLOO_", "NCCL_", "RCCL_", "TORCH_", "CUDA_", "HIP_", "ROCR_")
-"""Beginnings of the variables that choose devices and interfaces."""
 Worker = Callable[[int, Plan], None]
 
 

@@ -8,6 +8,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -75,6 +76,19 @@ def test_an_interface_that_is_not_there_costs_the_collectives_only(monkeypatch: 
     assert not found
     assert "over 2 processes" in said
     assert "nosuchif0" in said
+
+
+def test_a_group_has_the_interface_that_is_asked_and_not_that_of_the_first_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server of processes keeps the environment of the group that it began with."""
+    forkserver._forkserver._stop()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuchif0")
+    assert "nosuchif0" in gathered(0.1)[1]
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    found, said = gathered(0.1)
+    assert not said
+    assert 2 in of_groups(found)
 
 
 def dying(rank: int, plan: Plan) -> None:
