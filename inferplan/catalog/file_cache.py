@@ -43,17 +43,14 @@ def read_cached(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[P
     key, place = (os.fspath(path), kind), _place(path, kind)
     if key in _held and _is_current(_held[key][0]):
         return _held[key][1]  # type: ignore[no-any-return]
-    with suppress(Exception):  # none, one cut short, or of classes that have changed: it is made again
-        code, states, found = pickle.loads(place.read_bytes()) if place else ((), [], None)
-        if code == _code() and states[0][0] == key[0] and _is_current(states):
-            _held[key] = states, found
-            return found  # type: ignore[no-any-return]
+    kept = _load(place, lambda states: states[0][0] == key[0] and _is_current(states))
+    if kept is not None:
+        _held[key] = kept
+        return kept[1]  # type: ignore[no-any-return]
     before = _state(path)  # not after: what is written while it is read is not what was read
     made, sources = read()
     _held[key] = [before, *(_state(one) for one in sources if one != path)], made
-    with suppress(InputFileError, OSError, pickle.PicklingError):  # a full disk is no reason not to answer
-        if place is not None:
-            save(place, pickle.dumps((_code(), *_held[key]), pickle.HIGHEST_PROTOCOL))
+    _save(place, *_held[key])
     return made
 
 
@@ -66,17 +63,28 @@ def made_once(kind: str, of: str, make: Callable[[], Kept]) -> Kept:
         return _made[kind, of]  # type: ignore[no-any-return]
     folder = _folder()
     place = folder / f"{kind}-{sha256(of.encode()).hexdigest()[:32]}.pickle" if folder else None
-    with suppress(Exception):  # none, one cut short, or of classes that have changed: it is made again
-        if place is not None:
-            code, text, found = pickle.loads(place.read_bytes())
-            if (code, text) == (_code(), of):
-                _made[kind, of] = found
-                return found  # type: ignore[no-any-return]
+    kept = _load(place, lambda text: text == of)
+    if kept is not None:
+        _made[kind, of] = kept[1]
+        return kept[1]  # type: ignore[no-any-return]
     made = _made[kind, of] = make()
-    with suppress(InputFileError, OSError, pickle.PicklingError):
+    _save(place, of, made)
+    return made
+
+
+def _load(place: Path | None, is_of: Callable[[Any], bool]) -> tuple[Any, Any] | None:
+    """What this code has kept there, behind what it was made from, where that is still so."""
+    with suppress(Exception):  # none, one cut short, or of classes that have changed: it is made again
+        code, of, found = pickle.loads(place.read_bytes()) if place else ("", None, None)
+        if code == _code() and is_of(of):
+            return of, found
+    return None
+
+
+def _save(place: Path | None, of: Any, made: Any) -> None:
+    with suppress(InputFileError, OSError, pickle.PicklingError):  # a full disk is no reason not to answer
         if place is not None:
             save(place, pickle.dumps((_code(), of, made), pickle.HIGHEST_PROTOCOL))
-    return made
 
 
 _made: dict[tuple[str, str], Any] = {}

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
@@ -53,7 +54,7 @@ def read_either(
     if not all(map(find_spec, EXTRAS["models"])):
         hint = "have transformers read it by the class of its type: pip install 'inferplan[models]'"
         raise _like(refusal, hint=f"{hint}; or {refusal.hint}" if refusal.hint else hint)
-    rest, fields = _without_undescribed(config, name, source)
+    rest, fields = _without_undescribed(config, refusal, name, source)
     if not fields:
         quantised = config | ({"quantization_config": quantization} if quantization else {})
         return Imported(model=_by_transformers(keep, refusal, quantised, name, source, timed=True).model, ignored=[])
@@ -71,8 +72,7 @@ def read_either(
         raise _like(refusal, because=f"{_installed()} reads none of {', '.join(by_none)}: other code may")
     nowhere = f", whose class does not name {', '.join(by_none)}" if by_none else ""
     note = f"{ASSUMED}{said} changes no count: no table describes it, and {_installed()} counts the rest alike{nowhere}"
-    notes = [*own.model.notes, note]
-    return Imported(model=own.model.model_copy(update={"notes": notes}), ignored=sorted({*own.ignored, *fields}))
+    return replace(own.noting([note]), ignored=sorted({*own.ignored, *fields}))
 
 
 def _is_a_part(path: str, value: Any) -> bool:
@@ -84,17 +84,23 @@ def _like(refusal: UndescribedError, because: str = "", hint: str = "") -> Undes
     return type(refusal).of_fields(refusal.what, refusal.fields, because or refusal.because, hint or refusal.hint)
 
 
-def _without_undescribed(config: dict[str, Any], name: str, source: str) -> tuple[dict[str, Any], list[str]]:
-    """The config without the fields that the tables do not describe, and those; none where more is not described."""
+def _without_undescribed(
+    config: dict[str, Any], refusal: UndescribedError, name: str, source: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The config without the fields that the tables do not describe, and those; none where more is not described.
+
+    refusal: what the tables say of the whole config.
+    """
     rest = deepcopy(config)
     taken: list[str] = []
     for _ in range(_MOST_ROUNDS):
+        if not refusal.fields or not all(_take_out(rest, path) for path in refusal.fields):
+            return config, []
+        taken += refusal.fields
         try:
             import_config(rest, name, source)
         except UndescribedError as error:
-            if not error.fields or not all(_take_out(rest, path) for path in error.fields):
-                return config, []
-            taken += error.fields
+            refusal = error
         except SpecError:
             return config, []
         else:
@@ -146,11 +152,10 @@ def _installed(package: str = "transformers") -> str:
 def _differences(own: ModelSpec, other: ModelSpec) -> Iterator[str]:
     """Where two readings of a config count otherwise, in words."""
     ours, theirs = _counts(own), _counts(other)
-    for part in dict.fromkeys([*ours, *theirs]):
-        if part == "active" and not (
-            part in ours and part in theirs
-        ):  # a trace may not tell how many experts a token reads
-            continue
+    parts = dict.fromkeys([*ours, *theirs])
+    if "active" not in ours.keys() & theirs.keys():  # a trace may not tell how many experts a token reads
+        parts.pop("active", None)
+    for part in parts:
         if ours.get(part, 0) != theirs.get(part, 0):
             yield f"{part} {ours.get(part, 0):,} for {theirs.get(part, 0):,}"
 

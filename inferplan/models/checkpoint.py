@@ -79,7 +79,11 @@ def _of_header(path: Path, read: Callable[[BinaryIO, int], Header], kind: str) -
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=reason(error)) from None
     except DamagedError as error:
-        raise InputFileError(f"{path} is no {kind} file, or is cut short or damaged", because=str(error)) from None
+        raise _damaged(path, kind, error) from None
+
+
+def _damaged(where: object, kind: str, error: DamagedError) -> InputFileError:
+    return InputFileError(f"{where} is no {kind} file, or is cut short or damaged", because=str(error))
 
 
 def read_folder(folder: Path) -> Checkpoint | None:
@@ -282,8 +286,7 @@ def fetch_headers(hub_id: str, commit: str = "main") -> Checkpoint | None:
             with hub.open(f"{hub_id}@{commit}/{name}", "rb", block_size=2**20) as file:
                 return header(file, int(file.size))
         except DamagedError as error:
-            what = f"{hub_id}/{name} is no {kind} file, or is cut short or damaged"
-            raise InputFileError(what, because=str(error)) from None
+            raise _damaged(f"{hub_id}/{name}", kind, error) from None
 
     try:
         try:

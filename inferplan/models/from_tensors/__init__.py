@@ -192,9 +192,7 @@ def _layers_of(stack: dict[int, Named], config: Config, name: str) -> list[Named
     lacking = [index for index in range(len(stack)) if index not in stack]
     if lacking:
         raise SpecError(f"{name}: layer {lacking[0]} is not stored", because=f"layer {max(stack)} is")
-    if config.layers is not None and len(stack) != config.layers + (
-        config.modules if len(stack) > config.layers else 0
-    ):
+    if config.layers is not None and len(stack) not in (config.layers, config.layers + config.modules):
         raise SpecError(
             f"{name}: {len(stack)} layers are stored",
             because=f"its config says {config.layers}",

@@ -77,6 +77,10 @@ class Imported:
         made = self.model.made_from.model_copy(update=said)
         return replace(self, model=self.model.model_copy(update={"made_from": made}))
 
+    def noting(self, notes: list[str]) -> Self:
+        """The same, with notes behind those that the model has."""
+        return replace(self, model=self.model.model_copy(update={"notes": [*self.model.notes, *notes]}))
+
 
 ConfigReading = Callable[[dict[str, Any], str, str, dict[str, Any] | None, dict[str, Any] | None], Imported]
 """What :func:`import_config` is: a config, a name, a source and the two files beside it, to a model."""
@@ -111,10 +115,7 @@ def import_config(
             because=f"{type(error).__name__}: {error}{last}",
             hint="correct the field, or let transformers build it: inferplan import --trace",
         ) from error
-    said += _own_code(config, found.model.family)
-    if not said:
-        return found
-    return Imported(model=found.model.model_copy(update={"notes": [*found.model.notes, *said]}), ignored=found.ignored)
+    return found.noting([*said, *_own_code(config, found.model.family)])
 
 
 def _own_code(config: dict[str, Any], family: str) -> list[str]:
@@ -354,8 +355,7 @@ def import_path(path: Path, read: ConfigReading = import_config) -> Imported:
     if stored is None:
         return found
     said, equal = compare(found.model, stored)
-    found = found.read_from(tensors=equal)
-    return replace(found, model=found.model.model_copy(update={"notes": [*found.model.notes, *said]}))
+    return found.read_from(tensors=equal).noting(said)
 
 
 def _told(path: Path, stored: Checkpoint, fields: dict[str, Any], why: str) -> ModelSpec:

@@ -154,12 +154,7 @@ def neox(r: Reader, d: Dialect) -> dict[str, Any]:
 
 def dbrx(r: Reader, d: Dialect) -> dict[str, Any]:
     """DBRX: two nested tables."""
-    options, experts = r.table("attn_config"), r.table("ffn_config")
-    if options is None or experts is None:
-        r.need("attn_config")
-        r.need("ffn_config")
-    assert options is not None
-    assert experts is not None
+    options, experts = r.need_table("attn_config"), r.need_table("ffn_config")
     options.skip("clip_qkv", "rope_theta", "model_type", "attn_pdrop")
     experts.only("hidden_size", r.integer(*WIDTH))
     experts.skip("moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "ffn_act_fn", "model_type")

@@ -83,12 +83,7 @@ _LLAVA_OWN = re.compile(
 
 def _phi3_vision(r: Reader) -> Config:
     """Phi-3-vision and Phi-3.5-vision: a Phi-3 whose tower is named in ``img_processor``."""
-    images, joined = r.table("img_processor"), r.table("embd_layer")
-    if images is None or joined is None:
-        r.need("img_processor")
-        r.need("embd_layer")
-    assert images is not None
-    assert joined is not None
+    images, joined = r.need_table("img_processor"), r.need_table("embd_layer")
     vision = _tower(images, "model_name")
     images.only("name", "clip_vision_model")
     images.only("image_dim_out", vision["hidden_size"])
@@ -96,8 +91,7 @@ def _phi3_vision(r: Reader) -> Config:
     for name, known in _PHI3_JOIN.items():
         joined.only(name, known)
     for table in (images, joined):
-        if table.unread():
-            raise table.refuse(table.unread()[0], "this field of a known family is new")
+        table.require_read()
     text = {key: value for key, value in r.config.items() if key not in ("img_processor", "embd_layer", "auto_map")}
     return {
         "model_type": "phi3_v",
@@ -120,8 +114,7 @@ _PHI3_JOIN = {
 
 def _janus(r: Reader) -> Config:
     """Janus and Janus-Pro: tables of classes and their parameters."""
-    language = r.table("language_config")
-    text = language.config if language is not None else r.need("language_config")
+    text = r.need_table("language_config").config
     parts = {name: _parameters(r, f"{name}_config", cls) for name, cls in _JANUS.items()}
     vision = _tower(parts["vision"], "model_name")
     parts["vision"].only("image_size", vision["image_size"])
@@ -147,8 +140,7 @@ def _janus(r: Reader) -> Config:
         "num_hidden_layers": drawing.integer("depth"),
     }
     for part in parts.values():
-        if part.unread():
-            raise part.refuse(part.unread()[0], "this field of a known family is new")
+        part.require_read()
     return kept | {
         "text_config": text,
         "vision_config": vision,
@@ -168,16 +160,9 @@ _JANUS = {
 
 def _parameters(r: Reader, name: str, cls: str) -> Reader:
     """The parameters of the one class that a table may name."""
-    table = r.table(name)
-    if table is None:
-        r.need(name)
-    assert table is not None
+    table = r.need_table(name)
     table.only("cls", cls)
-    own = table.table("params")
-    if own is None:
-        table.need("params")
-    assert own is not None
-    return own
+    return table.need_table("params")
 
 
 def _step(r: Reader) -> Config | None:

@@ -202,6 +202,13 @@ class Reader:
             raise self.refuse(name, f"it is {value!r}, not a mapping")
         return Reader(value, self.name, f"{self.prefix}{name}.", self.trail)
 
+    def need_table(self, name: str) -> Reader:
+        """As :meth:`table`. Raises ``SpecError`` where there is none."""
+        self.need(name)
+        found = self.table(name)
+        assert found is not None
+        return found
+
     def only(self, name: str, *allowed: Any) -> None:
         """Refuse a field whose value is not one of ``allowed``; absent is allowed."""
         value = self.get(name)
