@@ -4,7 +4,8 @@ Nearly all steps of nearly all runs are of two kinds: prompts that are admitted 
 and decode steps of a batch that fits the cache. Both are written out here in one piece each, because a call of Python
 costs as much as the arithmetic of an event. Whatever else may happen (a shortage of cache or slots, requests sent
 back) is left to :mod:`inferplan.serving.replica` and :mod:`inferplan.serving.scheduler`, which share all state with
-this module and say what every line here stands for. ``tests/serving/test_plain_replica.py`` holds both to the same last bit.
+this module and say what every line here stands for. ``tests/serving/test_plain_replica.py`` holds both to the same last
+bit.
 """
 
 from __future__ import annotations
