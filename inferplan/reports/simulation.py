@@ -16,6 +16,7 @@ from inferplan.reports.classes import class_tables, limits_by_class
 from inferplan.reports.sessions import session_tables
 from inferplan.serving.records import FINISHED, Meter
 from inferplan.serving.result import SimulationResult, while_counting
+from inferplan.serving.run_length import WORTH
 from inferplan.serving.steady import SteadyState
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_time
@@ -416,8 +417,10 @@ def _warnings(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     """What a reader of the figures has to know about the run."""
     notes = []
     if record["run"]["converged"] is False and record["verdict"] != "overloaded":
+        sent, precision = record["run"]["sent"], result.precision
+        more = "" if precision is None or sent >= precision.most else f", and {WORTH * precision.most:,.0f} would not"
         notes.append(
-            f"not converged: {record['run']['sent']:,} requests, the most of a run, do not settle the figures; the "
+            f"not converged: {sent:,} requests do not settle the figures{more}, as happens near capacity; the "
             "percentages beside them are half their 95 % confidence intervals"
         )
     traffic = result.conditions.get("traffic") or {}

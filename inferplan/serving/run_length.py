@@ -30,6 +30,11 @@ _MARGIN = 1.2
 """More requests than the errors of a shorter run ask for: those errors are estimates too."""
 _MOST_GROWTH, _LEAST_GROWTH = 16.0, 1.5
 """By how much one run may be longer than the one before, at most and at least."""
+_LONG, _FAR, WORTH = 30_000, 2.0, 0.5
+"""A run of so many requests that by its own errors needs so many times as many, and more than this share of the most,
+is not repeated: near capacity, where that is so, errors are larger than they look, and the most would not settle it."""
+_LIFETIMES_IN_VAIN = 100.0
+"""Times of one request that such a run holds: that of a large fleet is short with many requests."""
 _COUNTED = 0.75
 """Share of the requests that come after the fill."""
 LIFETIMES = 10.0
@@ -112,10 +117,18 @@ def as_sure_as(result: SimulationResult, precision: RunPrecision) -> tuple[Simul
     the requests of the next one.
     """
     missing, count = _missing(result, precision), len(result.records.prompt)
-    if missing <= 1 or count >= precision.most:
+    in_vain = count >= _LONG and missing > _FAR and missing * count > WORTH * precision.most
+    if missing <= 1 or count >= precision.most or (in_vain and _settled(result)):
         return replace(result, converged=missing <= 1, precision=precision), count
     growth = min(max(missing * _MARGIN, _LEAST_GROWTH), _MOST_GROWTH)
     return None, min(ceil(count * growth), precision.most)
+
+
+def _settled(result: SimulationResult) -> bool:
+    """Whether a run says all of the load that a longer one would, but for the errors of its figures."""
+    flow = flow_of(result)
+    long = flow is not None and flow.lifetimes >= _LIFETIMES_IN_VAIN
+    return long and result.verdict not in ("overloaded", "too short to tell")
 
 
 def _missing(result: SimulationResult, precision: RunPrecision) -> float:
