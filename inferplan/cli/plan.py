@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +39,7 @@ from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
     USUAL,
+    WORDS,
     command_line,
     counting,
     known_engines,
@@ -366,13 +368,17 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return suffix_callback((".html", ".md"), "a report")(ctx, param, value)
 
 
+_JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores].")
+
+
 @click.command("plan")
 @question_options
 @click.option(
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
 )
+@_JOBS
 @report_options
-def plan_command(question: Question, html: str | None) -> Report:
+def plan_command(question: Question, html: str | None, jobs: int | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
@@ -388,10 +394,10 @@ def plan_command(question: Question, html: str | None) -> Report:
         require_together("plan", question.features | {"page"})
     if question.budgets:
         with counting("simulations") as progress:
-            report = budgets_report(question, plan_budgets(question, progress))
+            report = budgets_report(question, plan_budgets(question, progress, _processes(jobs)))
         return replace(report, record={**report.record, "command": command_line()})
     with counting("simulations") as progress:
-        found = plan(question, progress)
+        found = _planned(question, progress, _processes(jobs))
     if html:
         _write(found, html)
     report = plan_report(found)
@@ -401,15 +407,30 @@ def plan_command(question: Question, html: str | None) -> Report:
 @click.command("report")
 @question_options
 @click.option("-o", "report_file", required=True, metavar="FILE", callback=page_file, help="report.html or report.md")
-def report_command(question: Question, report_file: str) -> None:
+@_JOBS
+def report_command(question: Question, report_file: str, jobs: int | None) -> None:
     """The plan as one self-contained page to send on: question, plan, alternatives, plots, assumptions, formulas.
 
     Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
     """
     require_together("plan", question.features | {"page"})
     with counting("simulations") as progress:
-        found = plan(question, progress)
+        found = _planned(question, progress, _processes(jobs))
     _write(found, report_file)
+
+
+def _planned(question: Question, progress: Callable[[int], None] | None, jobs: int) -> Plan:
+    """The plan and what is shown beside it, in so many processes."""
+    found = plan(question, progress, jobs)
+    found.complete(jobs)
+    return found
+
+
+def _processes(jobs: int | None) -> int:
+    """So many processes as somebody says; else one on each core, or one where a program asks."""
+    if jobs is not None or click.get_current_context().meta.get(WORDS) is not None:
+        return jobs or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _write(found: Plan, path: str) -> None:

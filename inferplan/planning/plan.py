@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from inferplan.planning.finalists import (
 from inferplan.planning.four_bits import in_four_bits
 from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.option import PlanOption
+from inferplan.planning.processes import run_beside
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, Simulated, Simulations, capacity
@@ -60,6 +61,18 @@ class Plan(Shown):
     """What was simulated."""
     tiered: tuple[Tiered, ...] = ()
     """Where cache tiers were tried: the plan without any, and beside each chain."""
+
+    def complete(self, jobs: int) -> None:
+        """Work out what is shown beside the plan, in up to so many processes; it is found when it is asked for."""
+
+        def loads() -> None:
+            if not self.question.demand.offline:
+                _ = self.capacity, self.sensitivity
+
+        beside_it = ("cheaper_verified", "four_bits", "holds_at_the_slow_end")
+        kept = [*self.searched.deployments, self.question]
+        _, *found = run_beside([loads, *(partial(getattr, self, name) for name in beside_it)], jobs, kept)
+        vars(self).update(zip(beside_it, found))
 
     @property
     def option(self) -> PlanOption:
@@ -234,10 +247,11 @@ class _Known(Simulated):
             self._told(len(self))
 
 
-def plan(question: Question, progress: Callable[[int], None] | None = None) -> Plan:
+def plan(question: Question, progress: Callable[[int], None] | None = None, jobs: int = 1) -> Plan:
     """Search, then size the cheapest structures in simulation until none that may be cheaper is left.
 
-    progress: called with the number of simulations that are done.
+    progress: called with the number of simulations that are done in this process. jobs: processes; the answer is the
+    same for any number of them.
 
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
     """
@@ -248,9 +262,16 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
         unknown = None if confidence == MIDDLE else no_error_known(question, searched)
         raise unknown or infeasible(question, searched)
     known = _Known(progress)
-    finalists = {
-        chain: simulate_finalists(beside(bare, chain), question, known, others=True) for chain in ((), *question.chains)
-    }
+
+    def sized() -> dict[Chain, Finalists]:
+        chains = ((), *question.chains)
+        return {chain: simulate_finalists(beside(bare, chain), question, known, others=True) for chain in chains}
+
+    def elsewhere() -> Verified | None:
+        """Tells nobody: what is told may have locks that are held in a process that is forked."""
+        return None if question.chains else _at_the_other_confidence(searched, question, {}, ())
+
+    finalists, other = run_beside([sized, elsewhere], jobs, [*searched.deployments, question])
     sides = _tiered(finalists, question, known)
     side = cheapest(sides)
     if side is None or side.best is None:
@@ -265,7 +286,7 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
         best=best,
         alternatives=sorted(found.passed, key=by_cost),
         searched=searched,
-        other=_at_the_other_confidence(searched, question, known, side.chain),
+        other=_at_the_other_confidence(searched, question, known, side.chain) if question.chains else other,
         measured=measured,
         unseen=found.unseen,
         failure_free=_failure_free(options, question, progress),
@@ -322,7 +343,9 @@ class BudgetedPlan:
         return self.found.option.cost / (self.found.rate * hours * 3600)
 
 
-def plan_budgets(question: Question, progress: Callable[[int], None] | None = None) -> list[BudgetedPlan]:
+def plan_budgets(
+    question: Question, progress: Callable[[int], None] | None = None, jobs: int = 1
+) -> list[BudgetedPlan]:
     """The plan under each budget of the question, in their order.
 
     Raises ``InfeasibleError``, that of the last, where there is a plan under none of them.
@@ -332,7 +355,7 @@ def plan_budgets(question: Question, progress: Callable[[int], None] | None = No
         output = one.demand.output
         assert isinstance(output, ReasoningLengths)
         try:
-            plans.append(BudgetedPlan(output=output, found=plan(one, progress)))
+            plans.append(BudgetedPlan(output=output, found=plan(one, progress, jobs)))
         except InfeasibleError as error:
             plans.append(BudgetedPlan(output=output, found=error))
     last = plans[-1].found

@@ -49,6 +49,11 @@ class SearchResult(NamedTuple):
     structures: int
     too_large: PlanOption | None = None
 
+    @property
+    def deployments(self) -> list[Deployment]:
+        """Those that were priced: options are of them."""
+        return [priced.grid.deployment for priced in self.grids]
+
 
 _ALIKE = 1e-9
 """Figures that differ by no more than this share of them differ by rounding."""

@@ -1,0 +1,43 @@
+"""Parts of a plan in processes of their own: the same answer, objects that stay the same, errors that are raised."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from inferplan.planning.plan import plan
+from inferplan.planning.processes import run_beside
+from inferplan.reports.plan_record import plan_record
+from inferplan.table import plain
+from tests.planning.test_confidence import asked
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+def test_tasks_run_beside_each_other_and_give_what_they_would_here() -> None:
+    """Three tasks in two processes: the first and the third here, the second there, with the object it was given."""
+    shared = object()
+    first, second, third = run_beside([os.getpid, lambda: (os.getpid(), [shared]), os.getpid], 2, [shared])
+    assert first == third == os.getpid() != second[0]
+    assert second[1][0] is shared
+    assert run_beside([os.getpid, os.getpid], 1) == [os.getpid()] * 2
+
+
+def test_an_error_of_another_process_is_raised_here() -> None:
+    def fails() -> None:
+        raise ZeroDivisionError(os.getpid())
+
+    with pytest.raises(ZeroDivisionError, match=str(os.getpid())):
+        run_beside([int, fails], 2)
+    with pytest.raises(ZeroDivisionError):
+        run_beside([fails, int], 2)
+
+
+def test_a_plan_is_the_same_in_any_number_of_processes() -> None:
+    """With a plan at another confidence, whose search is done elsewhere, and all that is shown beside it."""
+    found = [plan(asked(), jobs=jobs) for jobs in (1, 2)]
+    assert found[0].other is not None
+    for one, jobs in zip(found, (1, 2)):
+        one.complete(jobs)
+    assert plain(plan_record(found[0])) == plain(plan_record(found[1]))
