@@ -461,10 +461,8 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
             factor = high / 1.3
         else:
             between = _between_loads(low, high, shares)
-            if between is not None and high / low <= _BRACKET * (1 + 1e-9):
-                near = max(abs(log(shares[low])), abs(log(shares[high]))) <= log(1 + _BESIDE)
-                if near:
-                    return Capacity(factor=between, broken=broken)
+            if between is not None and _told_between(low, between, high, shares):
+                return Capacity(factor=between, broken=broken)
             factor = _next_load(low, high, between if len(shares) < _MOST_FITTED else None)
     return Capacity(factor=low, broken=broken)
 
@@ -477,6 +475,14 @@ def _between_loads(low: float, high: float, shares: dict[float, float]) -> float
         return None
     law = power_law([(log(shares[load]), log(load)) for load in (low, high) if shares[load] > 0])
     return None if law is None else exp(law.at)
+
+
+def _told_between(low: float, between: float, high: float, shares: dict[float, float]) -> bool:
+    """Whether the load between two is known: next to one of them, or the two are near each other and the limit."""
+    if min(between / low, high / between) <= 1 + CAPACITY_TOLERANCE / 2:
+        return True
+    beside = max(abs(log(shares[low])), abs(log(shares[high]))) <= log(1 + _BESIDE)
+    return beside and high / low <= _BRACKET * (1 + 1e-9)
 
 
 def _next_load(low: float, high: float, between: float | None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
+from inferplan.planning import sizing
 from inferplan.planning.demand import Demand
 from inferplan.planning.finalists import SizedStructure, cheapest_so_far
 from inferplan.planning.option import Sizing
@@ -20,13 +22,14 @@ from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.sizing import Simulations, Sizer, capacity, least
 from inferplan.planning.space import Space
-from inferplan.planning.verify import QUOTED, Verified
+from inferplan.planning.verify import QUOTED, Verified, surely_kept
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Lengths, OpenLoop, Slo
+from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
+from tests.serving.conftest import deployment
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 220))
@@ -74,6 +77,72 @@ def test_capacities_are_bisected_within_three_percent(carries: float) -> None:
     assert found.broken == "ttft" and not found.open
     assert tried[0] == 1.25  # what it was sized for
     assert len(tried) < 20
+
+
+def test_a_structure_whose_runs_were_too_short_begins_with_longer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its size and load; another one does not."""
+    asked_for: list[float] = []
+
+    def told(option: Any, question: Any, factor: float, precision: Any, growth: float) -> Verified:
+        asked_for.append(growth)
+        return Verified(option=option, slots=8, achieved={"ttft": 0.5}, verdict="stable", growth=max(growth, 1.4))
+
+    def option(deployment: object, replicas: int) -> Any:
+        same = {"prompts": None, "prompt_budget": None, "speculation": SimpleNamespace(length=0), "slow": 1.0}
+        point = {"tiers": (), "pools": None, "batch": 1, "budget": 512, "concurrency": 1.0, "e2el": 1.0}
+        return SimpleNamespace(deployment=deployment, replicas=replicas, **same, **point)
+
+    monkeypatch.setattr(sizing, "verify", told)
+    question, simulations = replace(asked(Demand(**LENGTHS, rate=1.0))), Simulations(most=9)
+    one, other = object(), object()
+    simulations.of(option(one, 3), question, 1.25)
+    simulations.of(option(one, 4), question, 1.0)
+    simulations.long(option(one, 4), question, 1.5)
+    simulations.of(option(other, 3), question, 1.25)
+    assert asked_for == [1.0, 1.4, 1.4, 1.0]
+
+
+def test_a_short_run_is_sure_where_no_longer_one_would_miss() -> None:
+    """p95 of 300 requests: limits of twice that are surely kept, those just above it are not, nor is one below it."""
+    traffic = Traffic(arrivals=OpenLoop(rate=5.0), requests_count=300, **LENGTHS)  # type: ignore[arg-type]
+    run = simulate(deployment(), traffic, options=Options(trim=True))
+    found = {name: float(np.percentile(getattr(run, name), 95)) for name in ("ttft", "tpot")}
+    checked = Verified(option=None, slots=8, achieved=found, result=run, verdict="stable")  # type: ignore[arg-type]
+    for times, sure in ((2.0, True), (1.05, False), (0.9, False)):
+        limits = Slo(percentile=95.0, **{name: times * value for name, value in found.items()})
+        assert surely_kept(checked, limits) is sure, times
+
+
+LAWS: dict[str, Callable[[float], float]] = {
+    "a queue": lambda load: 0.2 / (1 - min(load, 0.999)),  # 1 at 0.8
+    "a steep queue": lambda load: 0.02 / (1 - min(load, 0.9999)),  # 1 at 0.98
+    "a step that grows": lambda load: 0.3 + 0.7 * load,  # 1 at 1
+    "flat, then steep": lambda load: 0.96 + 0.01 * load + 2 * max(load - 0.95, 0.0),  # 1 at 0.96517...
+}
+
+
+@for_each(
+    ("law", "at_limit", "carries"),
+    [
+        (name, at, carries)
+        for name, at in zip(LAWS, (0.8, 0.98, 1.0, (0.04 + 1.9) / 2.01))
+        for carries in (1.3, 1.37, 2.2)
+    ],
+)
+def test_a_capacity_takes_few_simulations(law: str, at_limit: float, carries: float) -> None:
+    """A latency that is at its limit at ``carries`` times the load, whichever way it grows: within 3 %, in five runs
+    where the second load is beyond it already.
+    """
+    tried: list[float] = []
+
+    def at(factor: float) -> Verified:
+        tried.append(factor)
+        share = LAWS[law](factor / carries * at_limit)
+        return Verified(option=None, slots=8, achieved={"ttft": share}, verdict="stable")  # type: ignore[arg-type]
+
+    question = replace(asked(Demand(**LENGTHS, rate=1.0)), slo=Slo(ttft=1.0, percentile=95.0))
+    assert capacity(at, question).factor == pytest.approx(carries, rel=0.03)
+    assert len(tried) <= (5 if carries < 1.5 else 7), tried
 
 
 @settings(deadline=None)
