@@ -60,7 +60,10 @@ __all__ = [
     "model_from_config",
 ]
 
-_NESTED = ("text_config", "llm_config", "language_config")
+LANGUAGE_TABLES = ("text_config", "llm_config", "language_config")
+"""Fields of a config with towers that describe its language model."""
+QUANTISED = ("quantization_config", "quantization")
+"""Fields that hold a quantisation; MLX writes its own as the second too."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPEECH = ("talker_config", "token2wav_config", "code2wav_config", "enable_audio_output", "enable_talker")
 
@@ -152,7 +155,7 @@ def _described(
     native = {"base": _dtype(outer, reader)} | own
     said = _quantised(outer, reader) or quantization
     _understood(outer, reader, family)
-    ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
+    ignored = sorted({*reader.ignored(), *outer.ignored()} - set(LANGUAGE_TABLES))
     try:
         model = ModelSpec.model_validate(
             {
@@ -210,7 +213,7 @@ def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
         config, prefix = _thinker(config, name), "thinker_config."
     outer = Reader(config, name, prefix)
     row = FAMILIES.get(str(config.get("model_type") or "").lower())
-    for key in _NESTED if row is None or not row.whole else ():
+    for key in LANGUAGE_TABLES if row is None or not row.whole else ():
         if isinstance(config.get(key), dict):
             outer.skip(key)
             return outer, Reader(config[key], name, f"{prefix}{key}.", outer.trail)
@@ -218,9 +221,9 @@ def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
 
 
 def _quantised(outer: Reader, reader: Reader) -> dict[str, Any] | None:
-    """The quantisation table; MLX writes its own as ``quantization`` too."""
+    """The quantisation table."""
     for candidate in (reader, outer):
-        table = candidate.get("quantization_config", "quantization")
+        table = candidate.get(*QUANTISED)
         if table is not None and not isinstance(table, dict):
             raise candidate.refuse("quantization_config", f"it is {table!r}, not a mapping")
         if table:

@@ -9,6 +9,7 @@ from typing import Any
 
 from inferplan.errors import InputFileError, SpecError, UsageError
 from inferplan.models.checkpoint import CONFIGS, read_json
+from inferplan.models.huggingface import LANGUAGE_TABLES, QUANTISED
 from inferplan.models.huggingface.reader import UNIMPORTANT
 
 _AUTO = (
@@ -31,16 +32,28 @@ def read_config(path: Path) -> tuple[dict[str, Any], Path]:
     return read_json(file), file
 
 
-def require_traceable(fields: dict[str, Any], source: str) -> None:
-    """Raise ``SpecError`` for fields that name no type, or a quantisation."""
+def require_type(fields: dict[str, Any], source: str) -> None:
+    """Raise ``SpecError`` for fields that name no type."""
     if not isinstance(fields.get("model_type"), str):
         raise SpecError(f"{source}: no model_type", because="transformers finds a model's class by it")
-    if fields.get("quantization_config"):
-        raise SpecError(
-            f"{source}: quantization_config is not traced",
-            because="transformers builds the model unquantised",
-            hint="take it out, and say the formats of the tensors with --weights or --quant where they are priced",
-        )
+
+
+def unquantised(fields: dict[str, Any], source: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The fields as transformers builds them, and their quantisation: that of the language model's own table, if any.
+
+    Raises ``SpecError`` for one that is no mapping.
+    """
+    rest, found = dict(fields), []
+    for key in LANGUAGE_TABLES:
+        inner = fields.get(key)
+        if isinstance(inner, dict):
+            rest[key] = dict(inner)
+            found += [rest[key].pop(name, None) for name in QUANTISED]
+    found += [rest.pop(name, None) for name in QUANTISED]
+    said = next(filter(None, found), None)
+    if said is not None and not isinstance(said, dict):
+        raise SpecError(f"{source}: quantization_config = {said!r} is not understood", because="it is no mapping")
+    return rest, said
 
 
 def read_class(fields: dict[str, Any], source: str) -> tuple[Any, Any]:
