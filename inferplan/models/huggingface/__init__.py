@@ -194,16 +194,8 @@ def _understood(outer: Reader, reader: Reader, family: str) -> None:
     """Raises ``UndescribedError`` that names the fields which nobody has read and which are not known to be inert."""
     for one in (outer, reader):
         one.skip(*inert(family), *inert(one.config.get("model_type")))
-    unknown = [f"{reader.prefix}{key}" for key in reader.unread()]
-    if outer is not reader:
-        unknown += [f"{outer.prefix}{key}" for key in outer.unread() if not MEDIA.fullmatch(key)]
-    if unknown:
-        raise UndescribedError.of_fields(
-            f"{reader.name}: the config has fields that are not understood: {', '.join(unknown)}",
-            unknown,
-            because=f"a {family} config is not known to have them, and they could change the counts",
-            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md)",
-        )
+    around = outer.unread() if outer is not reader else []
+    reader.require_read(f"{family} config", [f"{outer.prefix}{key}" for key in around if not MEDIA.fullmatch(key)])
 
 
 def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:

@@ -12,8 +12,8 @@ from inferplan.extras import require
 from inferplan.models.checkpoint import named_by
 
 if TYPE_CHECKING:
-    from inferplan.models.huggingface.quantisation import Scheme
     from inferplan.models.spec import ModelSpec
+    from inferplan.models.tracing.build import Asked
 
 __all__ = ["TracedConfig", "trace", "trace_config"]
 
@@ -26,16 +26,6 @@ class TracedConfig:
     model: ModelSpec
     unnamed: list[str]
     own_class: bool
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a trace is asked for: the name and the source of the model, its operators (``timed``), its formats."""
-
-    name: str
-    source: str
-    timed: bool = True
-    scheme: Scheme | None = None
 
 
 def trace(path: Path, name: str | None = None, trust_remote_code: bool = False) -> ModelSpec:
@@ -87,7 +77,7 @@ def _traced(
     """What a class makes of its config, with notes of what it does not name. own_code: the file of the config in a
     folder whose code is run."""
     from inferplan.models.huggingface.quantisation import read_scheme
-    from inferplan.models.tracing.build import read_class, read_own_class, unnamed, unquantised
+    from inferplan.models.tracing.build import Asked, read_class, read_own_class, unnamed, unquantised
 
     fields, table = unquantised(fields, source)
     scheme = None if table is None else read_scheme(table, name)

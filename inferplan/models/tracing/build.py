@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inferplan.errors import InputFileError, SpecError, UsageError
 from inferplan.models.checkpoint import CONFIGS, read_json
 from inferplan.models.huggingface import LANGUAGE_TABLES, QUANTISED
+from inferplan.models.huggingface.quantisation import Scheme
 from inferplan.models.huggingface.reader import UNIMPORTANT
 
 _AUTO = (
@@ -22,6 +24,16 @@ _AUTO = (
     "MODEL_MAPPING",
 )
 """The Auto classes, in the order in which a config without ``architectures`` is tried."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a trace is asked for: the name and the source of the model, its operators (``timed``), its formats."""
+
+    name: str
+    source: str
+    timed: bool = True
+    scheme: Scheme | None = None
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Path]:

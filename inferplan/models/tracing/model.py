@@ -15,9 +15,8 @@ from inferplan.models.huggingface.reader import DTYPES
 from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor, layer_groups
 from inferplan.models.spec import ModelSpec
-from inferplan.models.tracing import Asked
 from inferplan.models.tracing import assemble as parts
-from inferplan.models.tracing.build import first_line
+from inferplan.models.tracing.build import Asked, first_line
 from inferplan.models.tracing.experts import ExpertShare, shares
 from inferplan.models.tracing.fit import FEW, MORE, NO_PAST
 from inferplan.models.tracing.growth import growth
