@@ -104,14 +104,19 @@ def _assembled(found: tuple[Any, Any], asked: Asked, remote: bool) -> ModelSpec:
     """
     from inferplan.models.tracing.build import build
     from inferplan.models.tracing.model import assemble
+    from inferplan.models.tracing.quantised import quantised
 
-    config, model_class = found
+    def run(wide: bool) -> ModelSpec:
+        built = build(*found, asked.source, wide=wide, meta_only=remote)
+        model, traced = assemble(built, found[0], asked)
+        return model if asked.scheme is None else quantised(model, asked.scheme, traced)
+
     try:
-        return assemble(build(config, model_class, asked.source, meta_only=remote), config, asked)
+        return run(wide=False)
     except SpecError as error:
         if "scalar type" not in error.because:
             raise
-        wide = assemble(build(config, model_class, asked.source, wide=True, meta_only=remote), config, asked)
+        wide = run(wide=True)
         if wide.state_elements_per_sequence:
             raise
         return wide

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,28 @@ _AUTO = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What a trace is asked for: the name and the source of the model, its operators (``timed``), its formats."""
+    """What a trace is asked for: the name and the source of the model, its operators (``timed``), and the formats that
+    its config says."""
 
     name: str
     source: str
-    timed: bool = True
-    scheme: Scheme | None = None
+    timed: bool
+    scheme: Scheme | None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model that was built and what was traced of it.
+
+    prefixes: what the names of each layer's parameters begin with. mixers: of a layer, by its number, the module that a
+    described mixer stands for. embedding, head: names of their modules, where it has them.
+    """
+
+    built: Any
+    prefixes: list[str]
+    mixers: Mapping[int, str]
+    embedding: str
+    head: str
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Path]:

@@ -16,14 +16,13 @@ from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor, layer_groups
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
-from inferplan.models.tracing.build import Asked, first_line
+from inferplan.models.tracing.build import Asked, Traced, first_line
 from inferplan.models.tracing.experts import ExpertShare, shares
 from inferplan.models.tracing.fit import FEW, MORE, NO_PAST
 from inferplan.models.tracing.growth import growth
 from inferplan.models.tracing.kernels import TracedKernel, kernels
 from inferplan.models.tracing.mixers import MixerFacts, described_mixer, without
 from inferplan.models.tracing.passes import Subject, TracedPass, TracedPoint, cache_layers, tensors_of
-from inferplan.models.tracing.quantised import Traced, quantised
 from inferplan.models.tracing.record import Place, Recorder
 
 EXPANDS = (
@@ -53,8 +52,8 @@ class TracedPasses:
     """Why the operators that it has are not those of real numbers."""
 
 
-def assemble(model: Any, config: Any, asked: Asked) -> ModelSpec:
-    """The traced model.
+def assemble(model: Any, config: Any, asked: Asked) -> tuple[ModelSpec, Traced]:
+    """The traced model in its base format, and which of its tensors is which module.
 
     Raises ``SpecError`` where the class runs no tokens, or keeps what is not understood."""
     import transformers
@@ -95,7 +94,7 @@ def assemble(model: Any, config: Any, asked: Asked) -> ModelSpec:
     counted, held = found.parameters["total"] + found.tower_parameters, sum(map(prod, subject.parameters.values()))
     if counted != held:  # layers that run more than once, say
         raise SpecError(f"{source}: a trace counts {counted:,} parameters of {held:,}")
-    return found if asked.scheme is None else quantised(found, asked.scheme, assembly.traced())
+    return found, assembly.traced()
 
 
 def _format(dtype: Any, source: str) -> str:

@@ -24,7 +24,7 @@ from inferplan.models.layers.base import Mixer, Weight
 from inferplan.models.layers.traced import TracedLayer, layer_groups
 from inferplan.models.spec import ModelSpec, Native
 from inferplan.models.tracing.assemble import unjoined
-from inferplan.models.tracing.build import first_line
+from inferplan.models.tracing.build import Traced, first_line
 from inferplan.work.formats import FORMATS, Format
 
 _LIKE = ("deepseek_v3", "mamba2", "nemotron_h", "qwen3_next", "qwen3_5_text", "olmo_hybrid", "kimi_linear")
@@ -33,21 +33,6 @@ _EXPERT = re.compile(r"(?<=\.)\d+(?=\.[^.]+$)")
 _HINT = "take quantization_config out, and say the formats with --weights or --quant; or describe the model as a YAML"
 
 Placed = tuple[Place, list[Module]]
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A model that was built and what was traced of it.
-
-    prefixes: what the names of each layer's parameters begin with. mixers: of a layer, by its number, the module that a
-    described mixer stands for. embedding, head: names of their modules, where it has them.
-    """
-
-    built: Any
-    prefixes: list[str]
-    mixers: Mapping[int, str]
-    embedding: str
-    head: str
 
 
 @dataclass(frozen=True)
