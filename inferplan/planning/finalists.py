@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -16,7 +15,7 @@ from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import PlanOption, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, option_order
-from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulations, Sizer, next_size
+from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulated, Simulations, Sizer, next_size
 from inferplan.planning.space import Rejections
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, verify
 from inferplan.units import Array
@@ -104,7 +103,7 @@ def is_measured(option: PlanOption, question: Question) -> bool:
 
 
 def simulate_finalists(
-    options: list[PlanOption], question: Question, known: dict[Hashable, Verified], others: bool = False
+    options: list[PlanOption], question: Question, known: Simulated, others: bool = False
 ) -> Finalists:
     """The cheapest option in simulation; options: in the order of :func:`option_order`. Each way of decoding, with
     drafts and without, has finalists of its own, so that the two can be compared.
@@ -118,9 +117,7 @@ def simulate_finalists(
     return found
 
 
-def _decoding_alike(
-    options: list[PlanOption], question: Question, known: dict[Hashable, Verified], others: bool
-) -> Finalists:
+def _decoding_alike(options: list[PlanOption], question: Question, known: Simulated, others: bool) -> Finalists:
     """The finalists of one way of decoding."""
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
@@ -141,12 +138,13 @@ def _decoding_alike(
     return found
 
 
-def cheapest_kept(options: list[PlanOption], question: Question, known: dict[Hashable, Verified]) -> Verified | None:
-    """The cheapest of some options that can be quoted: found by simulation, kept in the long run; ``None`` without one.
+def cheapest_kept(options: list[PlanOption], question: Question, known: Simulated) -> Verified | None:
+    """The cheapest of some options, as sure as what is shown beside a plan (:data:`inferplan.planning.verify.SHOWN`);
+    ``None`` without one.
 
     A plan asks it of each variant that stands beside it: another confidence, what was measured, nothing lost.
     """
-    return kept_in_the_long_run(simulate_finalists(options, question, known), question, known)
+    return simulate_finalists(options, question, known).cheapest
 
 
 @dataclass(kw_only=True, eq=False)
@@ -278,7 +276,7 @@ def size_one(option: PlanOption, question: Question, below: float, so_far: tuple
     return True
 
 
-def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hashable, Verified]) -> Verified | None:
+def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated) -> Verified | None:
     """The cheapest that also keeps the limits in a run that is long enough to quote from; ``found`` is left with the
     others. One that does not is a size larger, and then has to be the cheapest still.
     """
@@ -296,9 +294,7 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hasha
     return None
 
 
-def _add_other_gpus(
-    structures: list[PlanOption], question: Question, found: Finalists, known: dict[Hashable, Verified]
-) -> None:
+def _add_other_gpus(structures: list[PlanOption], question: Question, found: Finalists, known: Simulated) -> None:
     """An option that keeps the limits on each of the next cheapest GPUs: the first of two structures, in one pool."""
     best = found.cheapest
     assert best is not None

@@ -9,7 +9,6 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.planning.finalists import (
     Finalists,
     carried_over,
-    kept_in_the_long_run,
     options_at,
     size_one,
     too_long_alone,
@@ -60,7 +59,7 @@ def in_four_bits(question: Question, cost: float | None) -> Verified | None:
     found, simulations = Finalists(), Simulations(most=_SIMULATIONS)
     for option in _promising(options, asked, below)[:_STRUCTURES]:
         if size_one(option, asked, below, (found, simulations)):
-            return kept_in_the_long_run(found, asked, simulations.known)
+            return found.cheapest
     return None
 
 

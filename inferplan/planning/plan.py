@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from inferplan.errors import InfeasibleError
@@ -25,9 +26,9 @@ from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
-from inferplan.planning.sizing import Capacity, Simulations, capacity
+from inferplan.planning.sizing import Capacity, Simulated, Simulations, capacity
 from inferplan.planning.tiering import Tiered, beside, cheapest
-from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
+from inferplan.planning.verify import IN_PASSING, SHOWN, TOO_SHORT, Verified, verify
 from inferplan.shown import PRINTERS, Shown
 from inferplan.table import frame
 from inferplan.terms import ceil
@@ -55,7 +56,7 @@ class Plan(Shown):
     unseen: int = 0
     failure_free: Verified | None = None
     """What would do were nothing ever lost, where a plan shall survive that."""
-    known: dict[Hashable, Verified] = field(default_factory=dict, repr=False)
+    known: Simulated = field(default_factory=dict, repr=False)
     """What was simulated."""
     tiered: tuple[Tiered, ...] = ()
     """Where cache tiers were tried: the plan without any, and beside each chain."""
@@ -133,6 +134,8 @@ class Plan(Shown):
         slow = slowness(option.deployment, question.demand.prompt.average, question.slo, SAFE, option.forms)
         if slow is None:
             return None
+        if self.other is not None and _runs_as(self.other.option, replace(option, slow=slow)):
+            return True  # what keeps the limits with headroom there
         checked = verify(replace(option, slow=slow), question, precision=SHOWN)
         return None if checked.verdict == TOO_SHORT else checked.meets(question.slo)
 
@@ -167,7 +170,7 @@ class Plan(Shown):
     def cheaper_verified(self) -> Verified | None:
         """That option with what the simulator says of it: the closed form may call a miss narrow that is not."""
         factor = 1 / self.question.sizing.utilisation
-        return None if self.cheaper is None else verify(self.cheaper, self.question, factor, SHOWN)
+        return None if self.cheaper is None else verify(self.cheaper, self.question, factor, IN_PASSING)
 
     def cheapest(self, drafted: bool) -> Verified | None:
         """The cheapest finalist that meets the limits with speculation, or without it."""
@@ -211,14 +214,21 @@ class Plan(Shown):
         return frame(PRINTERS.rows(self))
 
 
-class _Known(dict[Hashable, Verified]):
+def _runs_as(one: PlanOption, other: PlanOption) -> bool:
+    """Whether two options are the same devices with the same settings, equally slow."""
+    same = one.deployment is other.deployment and one.prompts is other.prompts
+    settings = attrgetter("slow", "tiers", "speculation", "replicas", "pools", "budget", "prompt_budget")
+    return same and settings(one) == settings(other)
+
+
+class _Known(Simulated):
     """What was simulated; ``told`` hears how many there are whenever one is added."""
 
     def __init__(self, told: Callable[[int], None] | None) -> None:
         super().__init__()
         self._told = told
 
-    def __setitem__(self, key: Hashable, value: Verified) -> None:
+    def __setitem__(self, key: tuple[Hashable, ...], value: Verified) -> None:
         super().__setitem__(key, value)
         if self._told is not None:
             self._told(len(self))
@@ -274,7 +284,7 @@ def _failure_free(
     return cheapest_kept(options, lucky, known)
 
 
-def _tiered(finalists: dict[Chain, Finalists], question: Question, known: dict[Hashable, Verified]) -> list[Tiered]:
+def _tiered(finalists: dict[Chain, Finalists], question: Question, known: Simulated) -> list[Tiered]:
     """The plan beside each chain of tiers, of which the cheapest is confirmed until it can be quoted."""
     sides = {chain: Tiered(chain=chain, best=found.cheapest) for chain, found in finalists.items()}
     quoted = set[Chain]()
@@ -286,7 +296,7 @@ def _tiered(finalists: dict[Chain, Finalists], question: Question, known: dict[H
 
 
 def _at_the_other_confidence(
-    searched: SearchResult, question: Question, known: dict[Hashable, Verified], chain: Chain
+    searched: SearchResult, question: Question, known: Simulated, chain: Chain
 ) -> Verified | None:
     """The safe plan beside one for the middle, or the middle beside a safe one; with the same cache tiers."""
     if question.demand.offline or not question.slo.limits or question.space.base.ideal:
