@@ -449,7 +449,7 @@ class UsualFor(Spec):
 
 
 class LoadedFormat(Spec):
-    """A format of checkpoints that an engine loads. vendors: makers of the devices on which it is seen to; none: any."""
+    """A format of checkpoints that an engine loads. vendors: makers of devices on which it is seen to; none: any."""
 
     vendors: list[str] = []
     source: str

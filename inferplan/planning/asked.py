@@ -59,7 +59,7 @@ class SpaceAsked:
     quants: tuple[str | None, ...] | None = ask(
         "--quant",
         Text(lambda text: tuple(None if one == NATIVE else one for one in parse_values(text)) or None),
-        "Formats; native is the checkpoint's own [native, fp8, int8, w4a16, nvfp4, mxfp4: those that device and engine run].",
+        "Formats; native is the checkpoint's own [of native, fp8, int8, w4a16, nvfp4, mxfp4 what the device runs].",
         None,
         metavar="LIST",
     )
@@ -198,8 +198,8 @@ class SizingAsked:
     confidence: float | None = ask(
         "--confidence",
         Real(),
-        "Chance that the limits are kept: 0.5 is the prediction, 0.9 the slow end of its error. A plan that cannot keep "
-        f"it is refused [{USUAL:g} where an error is known and something keeps it, else {MIDDLE:g}].",
+        "Chance that each limit is kept: 0.5 is the prediction, 0.9 the slow end of its error. Without such a plan it "
+        f"is refused [{USUAL:g} where something with a known error keeps it, else {MIDDLE:g}].",
         None,
     )
     miss_cost: float | None = ask(
@@ -209,7 +209,12 @@ class SizingAsked:
         "keep it].",
         None,
     )
-    spare: int = ask("--spare", Whole(0, MOST_DEGREE), "Replicas beyond those needed, unchecked (N+1) [0].", 0)
+    spare: int = ask(
+        "--spare",
+        Whole(0, MOST_DEGREE),
+        "Replicas beyond those needed (N+1); spares are not checked against the limits [0].",
+        0,
+    )
     survive: str | None = ask(
         "--survive",
         Text(),

@@ -213,7 +213,7 @@ class SizedStructure:
 
 
 def cheapest_so_far(entries: list[SizedStructure]) -> SizedStructure | None:
-    """The entry whose size costs least; of equals the first, one pool before two, and the checkpoint's own format before
+    """The entry whose size costs least; of equals the first, one pool before two, the checkpoint's own format before
     narrower ones. One that is sized here is put to a long run at once, so that others are not held to a price that
     nobody can offer.
     """
@@ -294,8 +294,8 @@ def size_one(option: PlanOption, question: Question, below: float, so_far: tuple
 
 
 def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hashable, Verified]) -> Verified | None:
-    """The one that is expected to cost least (:mod:`inferplan.planning.miss`) and also keeps the limits in a run that is
-    long enough to quote from; ``found`` is left with the others. One that does not is a size larger, and then has to be
+    """The one that is expected to cost least (:mod:`inferplan.planning.miss`) and keeps the limits in a run long
+    enough to quote from; ``found`` is left with the others. One that does not is a size larger, and then has to be
     the cheapest still.
     """
     simulations = Simulations(most=0, known=known)

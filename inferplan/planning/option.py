@@ -32,8 +32,8 @@ class Sizing:
     confidence: the chance that the limits are kept, as far as the error of the prediction is known
     (:mod:`inferplan.planning.confidence`). insists: a plan that cannot keep them at that confidence is refused; else it
     is for the prediction itself, and says so. miss_cost: of an hour in which a limit is missed, in the currency of the
-    prices; ``None``: what :mod:`inferplan.planning.miss` derives. power: the most watts of all devices. survive: what may be lost at a time,
-    with the limits kept through it (:mod:`inferplan.planning.survival`).
+    prices; ``None``: as :mod:`inferplan.planning.miss` derives it. power: the most watts of all devices. survive: what
+    may be lost at a time, with the limits kept through it (:mod:`inferplan.planning.survival`).
     """
 
     utilisation: float = 0.8

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.beside import Bounds, Curve, Step, cheapest_within
+from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Bounds, Curve, Step, cheapest_within
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL
 from inferplan.planning.finalists import (
     Finalists,
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-WORTH = 0.02
-"""A plan that costs less by a smaller share is not named beside one that is better known."""
+WORTH = 0.05
+"""A plan that costs less by a smaller share is not named beside one whose error is known."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -129,7 +129,7 @@ class Plan(Shown):
         return not question.demand.offline and bool(question.slo.limits) and not question.space.base.ideal
 
     def _options(self, confidence: float, known: bool = True) -> list[PlanOption]:
-        """The options at a confidence beside the plan's own cache tiers; of those whose error is known, or of others."""
+        """The options at a confidence beside the plan's own cache tiers: those whose error is known, or the others."""
         found = beside(options_at(self.searched, self.question, confidence), self.option.tiers)
         return [option for option in found if is_measured(option, self.question) == known]
 
@@ -174,7 +174,8 @@ class Plan(Shown):
         if not self.has_confidences or not self.supported or self.confidence == MIDDLE:
             return None
         below = (self.option.cost or 0.0) * (1 - WORTH)
-        return self._beside(self._options(MIDDLE, known=False), MIDDLE, Bounds(below=below))
+        options = self._options(MIDDLE, known=False)
+        return cheapest_within(options, self.question.at(MIDDLE), Bounds(below=below), self.known, MOST_UNKNOWN)
 
     @cached_property
     def native(self) -> Verified | None:
@@ -198,6 +199,11 @@ class Plan(Shown):
         if own.option is None and other.option is None:
             return []
         return Curve(self.searched, self.question, self.known).steps([own, other])
+
+    @property
+    def expected_cost(self) -> float:
+        """The bill of an hour, and what misses cost on average, as far as it is known."""
+        return (self.option.cost or 0.0) + (0.0 if self.miss is None else self.miss.expected)
 
     @cached_property
     def miss(self) -> Miss | None:
@@ -315,11 +321,28 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     """
     searched, known = without_unmeasured(search(question.space, question.stream, question.prices)), _Known(progress)
     try:
-        return _planned(question, searched, known)
+        return _with_fewer_misses(_planned(question, searched, known), searched, known)
     except InfeasibleError as error:
         if question.sizing.insists or question.sizing.confidence == MIDDLE:
             raise
         return replace(_planned(question.at(MIDDLE), searched, known), unkept=error)
+
+
+def _with_fewer_misses(found: Plan, searched: SearchResult, known: _Known) -> Plan:
+    """The plan, or where the cost of a miss is stated one at a higher confidence that is expected to cost less.
+
+    Where it is derived none is: what repairs a miss costs no less than what avoids it, and is not always needed.
+    """
+    question = found.question
+    if question.sizing.miss_cost is None or question.sizing.confidence == MIDDLE:
+        return found
+    for confidence in (one for one in STEPS if one > question.sizing.confidence):
+        try:
+            safer = _planned(question.at(confidence), searched, known)
+        except InfeasibleError:
+            break
+        found = min(found, safer, key=lambda one: one.expected_cost)
+    return found
 
 
 def _planned(question: Question, searched: SearchResult, known: _Known) -> Plan:

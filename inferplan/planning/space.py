@@ -36,7 +36,6 @@ from inferplan.planning.adapters import with_slots
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.work.parallel import Parallelism
 
-
 PACKED = "w4a16"
 """4-bit weights that kernels widen to 16 bits: AWQ and GPTQ. They need no 4-bit arithmetic."""
 

@@ -195,7 +195,7 @@ class Verified:
         return not self.violations(slo) and not self.verdict.startswith(("overloaded", "refused", TOO_SHORT))
 
     def sound(self, slo: Slo) -> bool:
-        """Whether it may be bought: every limit is kept, admission is not what takes longest, and no request is refused."""
+        """Whether it may be bought: every limit is kept, no queue takes longest, and no request is refused."""
         return self.meets(slo) and self.verdict not in ("saturated", "rejecting")
 
 

@@ -33,11 +33,12 @@ function questions(names) {
       label: "Size it for",
       kind: "select",
       options: [
-        ["", "the prediction itself"],
+        ["", "a chance of 80 % that each limit is kept"],
+        ["0.5", "the prediction itself"],
         ["0.9", "the slow end of its error (9 in 10)"],
       ],
     },
-    { key: "quant", label: "Number formats to try", kind: "text", placeholder: "native, fp8, nvfp4" },
+    { key: "quant", label: "Number formats to try", kind: "text", placeholder: "native, fp8, w4a16" },
     { key: "most", label: "Most accelerators in a replica", kind: "number", placeholder: "8" },
   ];
 }
@@ -291,7 +292,7 @@ function cost(about) {
     ]),
     paid.per_month != null && `${decimal(paid.per_month, 0)} ${paid.currency} a month of 730 hours`,
     paid.per_million_output_tokens_whole_bill != null &&
-      `${money(paid.per_million_output_tokens_whole_bill, paid.currency)} a million output tokens, whole bill on them`,
+      `${money(paid.per_million_output_tokens_whole_bill, paid.currency)} per million output tokens, counting input as free`,
   );
 }
 
@@ -357,12 +358,15 @@ function toTake(plan, job) {
 const right = (text) => ({ text, right: true });
 
 /** The rows beside the plan: a name, the row of the JSON, its bills. */
-function beside({ plan, at_the_other_confidence: other, measured_alternative: measured, four_bits: narrow, alternatives }, bills) {
+function beside(result, bills) {
+  const { plan, at_the_other_confidence: other, measured_alternative: measured, alternatives } = result;
+  const { native_alternative: native, unknown_alternative: unknown } = result;
   return [
     ["the plan", plan, bills.plan],
     ...(other ? [[`for a confidence of ${other.confidence}`, other, bills.at_the_other_confidence]] : []),
     ...(measured ? [["the cheapest of a measured kind", measured, bills.measured_alternative]] : []),
-    ...(narrow ? [["in 4-bit weights, not tried for the plan", narrow, bills.four_bits]] : []),
+    ...(native ? [["in the checkpoint's own format", native, bills.native_alternative]] : []),
+    ...(unknown ? [["cheaper, its error is not known", unknown, bills.unknown_alternative]] : []),
     ...alternatives.map((row, index) => [`alternative ${index + 1}`, row, bills.alternatives[index]]),
   ];
 }
@@ -397,7 +401,7 @@ function options(about) {
   return h(
     "section",
     { class: "card" },
-    h("h2", {}, "Beside it"),
+    h("h2", {}, "Alternatives"),
     table(
       "Each of them meets the limits, by simulation",
       [
