@@ -66,7 +66,7 @@ def test_weights_that_are_stored_narrow_are_not_narrowed_to_as_much() -> None:
 
 
 def test_four_bits_halve_the_plan_and_the_native_one_stands_beside_it(planned: Plan) -> None:
-    """qwen3-4b in fp8 reads twice the bytes of each step: at 20 ms per token 4-bit weights take half the L4 or fewer."""
+    """qwen3-4b in fp8 reads twice the bytes of each step: at 20 ms per token w4a16 takes half the L4 or fewer."""
     assert planned.option.deployment.precision.weights.name == "int4"
     assert planned.option.cost == pytest.approx(planned.option.devices * L4)
     eight = plan(asked(quants=("fp8",)))

@@ -40,6 +40,12 @@ def asked(**sizing: object) -> Question:
     )
 
 
+def full(**sizing: object) -> Question:
+    """Six times the load, on replicas that are loaded to the brim."""
+    question = asked(utilisation=1.0, **sizing)
+    return replace(question, demand=replace(question.demand, rate=600.0))
+
+
 @pytest.fixture(scope="module")
 def planned() -> Plan:
     return plan(asked())
@@ -57,11 +63,11 @@ def test_a_miss_costs_the_replicas_that_would_keep_the_limit(planned: Plan) -> N
 
 def test_the_cost_of_a_miss_may_be_stated() -> None:
     """A dear miss buys a higher confidence: what it costs more is less than the chance that it takes away is worth."""
-    dear = plan(asked(miss_cost=4000.0, utilisation=0.99))
+    dear = plan(full(miss_cost=4000.0))
     assert dear.miss is not None and dear.miss.cost == 4000.0 and dear.confidence == 0.95
     said = miss_record(dear)
     assert said is not None and said["expected_per_h"] == pytest.approx(4000.0 * said["chance_at_most"])
-    assert plan(asked(miss_cost=0.0, utilisation=0.99)).confidence == 0.8
+    assert plan(full(miss_cost=0.0)).confidence == 0.8
 
 
 def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,10 +88,9 @@ def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypat
 
 def test_a_larger_chance_of_a_miss_where_the_devices_have_less_to_spare(planned: Plan) -> None:
     """Of a plan loaded to 99 % of its capacity devices that are slower than planned for miss; of one at 80 % few do."""
-    full = plan(asked(utilisation=0.99))
-    assert full.miss is not None and planned.miss is not None
-    assert full.option.replicas < planned.option.replicas
-    assert full.miss.chance > planned.miss.chance
+    brim = plan(full())
+    assert brim.miss is not None and planned.miss is not None
+    assert brim.miss.chance > planned.miss.chance
 
 
 def test_the_curve_is_what_plans_at_each_confidence_cost(planned: Plan) -> None:
