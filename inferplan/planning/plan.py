@@ -193,9 +193,9 @@ class Plan(Shown):
         """The least cost at each confidence, of what has a known error; empty where nothing has."""
         if not self.has_confidences or self.unkept is not None:
             return []
-        own, other = Step(self.confidence, self.option), Step(self.other_confidence, self.other and self.other.option)
-        if not self.supported:
-            own = Step(self.confidence, self.measured and self.measured.option)
+        best = self.best if self.supported else self.measured
+        own = Step(self.confidence, None if best is None else best.option)
+        other = Step(self.other_confidence, None if self.other is None else self.other.option)
         if own.option is None and other.option is None:
             return []
         return Curve(self.searched, self.question, self.known).steps([own, other])
@@ -262,9 +262,26 @@ class Plan(Shown):
         return None if self.cheaper is None else verify(self.cheaper, self.question, factor, SHOWN)
 
     def cheapest(self, drafted: bool) -> Verified | None:
-        """The cheapest finalist that meets the limits with speculation, or without it."""
+        """The cheapest that meets the limits with speculation, or without it: of the finalists, or beside a plan at a
+        confidence by the prediction itself, because the error of drafts is not known."""
+        if self.confidence > MIDDLE:
+            return self._by_drafts[drafted]
         finalists = [self.best, *self.alternatives]
         return next((v for v in finalists if bool(v.option.speculation.length) == drafted), None)
+
+    @cached_property
+    def _by_drafts(self) -> dict[bool, Verified | None]:
+        options = beside(options_at(self.searched, self.question, MIDDLE), self.option.tiers)
+        sides: dict[bool, list[PlanOption]] = {False: [], True: []}
+        for option in options:
+            sides[option.speculation.length > 0].append(option)
+        return {drafted: self._beside(side, MIDDLE, Bounds()) for drafted, side in sides.items()}
+
+    @property
+    def drafts_help(self) -> bool:
+        """Whether what decodes with drafts is the better one of :meth:`cheapest`."""
+        drafted, plain = self.cheapest(True), self.cheapest(False)
+        return drafted is not None and (plain is None or by_cost(drafted) < by_cost(plain))
 
     @cached_property
     def bands(self) -> dict[str, tuple[float, float]]:

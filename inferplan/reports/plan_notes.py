@@ -190,7 +190,7 @@ def speculation_line(plan: Plan) -> str:
     if drafting is None:
         return ""
     drafted, plain = plan.cheapest(True), plan.cheapest(False)
-    helps = bool(plan.option.speculation.length)
+    helps = plan.drafts_help
     percentile, verdict = percentile_of(plan.question.slo), "helps" if helps else "does not help"
     texts = [
         f"{money(found.option)} and TPOT {percentile} {format_time(found.achieved['tpot'], 3)} {side}"
@@ -198,7 +198,8 @@ def speculation_line(plan: Plan) -> str:
         else f"nothing meets the limits {side}"
         for found, side in ((drafted, "with them"), (plain, "without"))
     ]
-    line = f"speculation ({drafting.describe()}) {verdict} at this load: {'; '.join(texts)}{_tried(plan)}"
+    where = " by the prediction itself (the error with drafts is not known)" if plan.confidence > MIDDLE else ""
+    line = f"speculation ({drafting.describe()}) {verdict} at this load{where}: {'; '.join(texts)}{_tried(plan)}"
     batch = break_even_batch(plan, drafted)
     if batch is None or drafted is None:
         return line

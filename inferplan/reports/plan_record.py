@@ -284,7 +284,7 @@ def speculation_record(plan: Plan) -> dict[str, Any] | None:
         **asdict(drafting),
         "tokens_per_step": drafting.beside(None).tokens,
         "tried": [{"draft_tokens": length, "screened_cost": cost} for length, cost in screened_costs(plan).items()],
-        "helps": bool(plan.option.speculation.length),
+        "helps": plan.drafts_help,
         **{f"cost_{side}": found.option.cost if found else None for side, found in sides.items()},
         **{f"tpot_{side}_s": found.achieved["tpot"] if found else None for side, found in sides.items()},
         "break_even_batch": break_even_batch(plan, sides["with"] or sides["without"]),
