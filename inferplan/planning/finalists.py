@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -12,7 +12,7 @@ import numpy as np
 from inferplan.estimate.bands import mostly_transferred
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS
-from inferplan.planning.confidence import MIDDLE, SAFE, slow_grid, slowness
+from inferplan.planning.confidence import MIDDLE, SAFE, Slowness, slow_grid, slowness
 from inferplan.planning.grid import prompt_alone
 from inferplan.planning.miss import least_expected
 from inferplan.planning.option import PlanOption, PricedGrid
@@ -338,6 +338,17 @@ def _add_other_gpus(
             shown.add(gpu)
 
 
+def slowed_grids(
+    searched: SearchResult, question: Question, confidence: float
+) -> Iterator[tuple[PricedGrid, Slowness]]:
+    """The grids with a price whose error is known, for devices as slow as measurements allow at ``confidence``."""
+    for request, grid, tariff in searched.grids:
+        forms = (DRAFTS,) if grid.speculation.length else ()
+        slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence, forms)
+        if tariff is not None and slow is not None:
+            yield PricedGrid(request, slow_grid(grid, slow), tariff), slow
+
+
 def options_at(searched: SearchResult, question: Question, confidence: float) -> list[PlanOption]:
     """The options of a search for devices as slow as measurements allow at ``confidence``, in order.
 
@@ -348,14 +359,9 @@ def options_at(searched: SearchResult, question: Question, confidence: float) ->
     options = []
     # what is too slow in one pool as predicted is too slow here
     able = {id(option.deployment) for option in searched.options if option.pools is None}
-    for request, grid, tariff in searched.grids:
-        if tariff is None or id(grid.deployment) not in able:
+    for priced, slow in slowed_grids(searched, question, confidence):
+        if id(priced.grid.deployment) not in able:
             continue
-        forms = (DRAFTS,) if grid.speculation.length else ()
-        slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence, forms)
-        if slow is None:
-            continue
-        priced = PricedGrid(request, slow_grid(grid, slow), tariff)
         option = cheapest_point(priced, question.stream)
         if option is not None and option.bound < inf and not carried_over(option):
             options.append(replace(option, slow=slow))

@@ -21,6 +21,7 @@ from inferplan.planning.finalists import (
     on_transferred,
     options_at,
     simulate_finalists,
+    slowed_grids,
     without_unmeasured,
 )
 from inferplan.planning.infeasible import infeasible, no_error_known
@@ -249,11 +250,14 @@ class Plan(Shown):
 
     @cached_property
     def cheaper(self) -> PlanOption | None:
-        """The option that costs less and misses the limits by least, by the prediction itself."""
-        question = self.question
-        if question.sizing.confidence != MIDDLE:
-            return None
-        return nearest_miss(self.searched, question.stream, self.option.cost)
+        """The option that costs less and misses the limits by least in closed form, at the confidence of the plan."""
+        question, searched = self.question, self.searched
+        if self.confidence == MIDDLE:
+            return nearest_miss(searched, question.stream, self.option.cost)
+        slowed = list(slowed_grids(searched, question, self.confidence))
+        found = nearest_miss(searched._replace(grids=[grid for grid, _ in slowed]), question.stream, self.option.cost)
+        slow = next((slow for grid, slow in slowed if found and grid.grid.deployment is found.deployment), AS_PREDICTED)
+        return None if found is None else replace(found, slow=slow)
 
     @cached_property
     def cheaper_verified(self) -> Verified | None:

@@ -220,10 +220,9 @@ def _tried(plan: Plan) -> str:
 def cheaper_line(plan: Plan) -> str:
     """What would have to change for the next-cheaper plan."""
     checked = plan.cheaper_verified
-    if plan.question.sizing.confidence != MIDDLE:
-        return ""
     if checked is None:
-        return "this is the cheapest candidate, with or without the limits"
+        known = " with a known error" if plan.confidence > MIDDLE else ""
+        return f"this is the cheapest candidate{known}, with or without the limits"
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     bare = " without cache tiers" if plan.option.tiers else ""
