@@ -182,7 +182,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     prices.check(load_hardware(gpu).name for gpu in gpus)
     asked.require_formats(model, gpus)
     start, power = cold_start_of(values, None, "--restart"), question_if_asked(PowerBudget, values)
-    sizing = question_of(SizingAsked, values).sizing(demand.offline, power, start, gpus)
+    sizing = question_of(SizingAsked, values).sizing(power, start, gpus, demand.offline, values["ideal"])
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
@@ -376,9 +376,10 @@ def plan_command(question: Question, html: str | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
-    evaluated in closed form; the cheapest are sized by simulation until none that may cost less is left. Two plans are
-    shown: one for the prediction itself and one for the slow end of its error (--confidence says which is the
-    headline). Without a plan: exit code 3, the nearest miss and the smallest relaxation.
+    evaluated in closed form; the cheapest are sized by simulation until none that may cost less is left. The plan
+    keeps each limit with a chance of 80 % (--confidence), as far as the error of the prediction is known; where it is
+    not, the plan is for the prediction itself and says so first. Without a plan: exit code 3, the nearest miss and the
+    smallest relaxation.
 
     --workload names lengths and limits, --slo limits alone; --ttft and the others replace single ones.
 
