@@ -346,6 +346,7 @@ def _traced(values: dict[str, Any]) -> Demand:
     if option := first_given(values, own):
         hint = f"--slo {values['workload']} for its limits alone" if option == "--workload" else "leave one out"
         raise UsageError(f"--trace says everything that {option} would", hint=hint)
+    pace = first_given(values, ("rate", "arrivals", "burstiness", "cached_prefix"))
     trace = traces.read_trace(Path(values["trace"]))
     if trace.sessions is not None:
         if values["rate"] is not None:
@@ -353,8 +354,10 @@ def _traced(values: dict[str, Any]) -> Demand:
         refuse_beside(values)
         return demand_of_agents(sessions_of_trace(trace, values, None))
     require_sessions(values)
-    demand = demand_of_trace(trace)
-    return demand if values["rate"] is None else replace(demand, rate=values["rate"])
+    if pace:
+        because = "it is replayed at its own times, and what a cache finds of it is simulated"
+        raise UsageError(f"--trace says everything that {pace} would", because=because, hint="leave one out")
+    return demand_of_trace(trace)
 
 
 def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
