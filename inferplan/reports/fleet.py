@@ -196,6 +196,8 @@ def _notes(plan: FleetPlan) -> list[str]:
         "one router sends each replica its turns of the requests, in proportion to what it carries; the percentiles "
         f"are of {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
+    if plan.run.converged is False:
+        lines.append("! so many requests do not settle the percentiles: they are less sure than 3 %")
     if plan.bought.gap > 0:
         lines.append(f"! the solver was stopped: a mix that costs up to {plan.bought.gap:.1%} less may exist")
     if not all(plan.keeps(run) for run in (plan.run, *(part.run for part in plan.parts))):
