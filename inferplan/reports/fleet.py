@@ -197,7 +197,7 @@ def _notes(plan: FleetPlan) -> list[str]:
         f"are of {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
     if plan.run.converged is False:
-        lines.append("! so many requests do not settle the percentiles: they are less sure than 3 %")
+        lines.append("so many requests do not settle the percentiles: they are less sure than 3 %")
     if plan.bought.gap > 0:
         lines.append(f"! the solver was stopped: a mix that costs up to {plan.bought.gap:.1%} less may exist")
     if not all(plan.keeps(run) for run in (plan.run, *(part.run for part in plan.parts))):

@@ -480,6 +480,15 @@ def test_a_trace_is_a_demand(tmp_path: Path) -> None:
         assert option in error.what
 
 
+@for_each("load", [("--users", "20"), ("--requests", "1k", "--deadline", "1h")])
+def test_nothing_arrives_by_itself_where_users_wait_or_a_job_is_there(load: tuple[str, ...]) -> None:
+    for option, value in (("--arrivals", "constant"), ("--burstiness", "2")):
+        words = ("--prompt", "1k", "--output", "100", "--e2e", "9s", *SMALL)
+        error = refused("plan", "llama-3.1-8b", *load, option, value, *words)
+        assert (type(error), error.exit_code) == (UsageError, 2)
+        assert option in error.what
+
+
 def test_a_plan_for_sessions_names_no_load_that_it_refuses() -> None:
     assert "--concurrency" not in refused("plan", "llama-3.1-8b", "--sessions", "coding-agent", "--ttft", "1s").hint
 
