@@ -70,7 +70,7 @@ from inferplan.serving.flags import Flags
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
-from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
+from inferplan.traffic.requests import ArrivalKind, Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets, refuse_thoughts_of_trace
 from inferplan.work.adapters import LoraAsked
 
@@ -272,7 +272,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         )
     if named is not None:
         cached = cached or round(named.cached_share * whole.average)
-    kind, burstiness = asked_arrivals(values, named)
+    kind, burstiness = _arrivals(values, named)
     return Demand(
         prompt=whole,
         output=generated,
@@ -287,6 +287,17 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         deadline=quantity(values["deadline"], "seconds", "--deadline"),
         chat=named is not None and named.chat,
     )
+
+
+def _arrivals(values: dict[str, Any], named: WorkloadSpec | None) -> tuple[ArrivalKind, float]:
+    """Gaps between requests. Raises ``UsageError`` where they are asked for and nothing arrives by itself."""
+    option = first_given(values, ("arrivals", "burstiness"))
+    if option and values["users"] is not None:
+        because = "users send when they have their answers, and think in between as --think-time says"
+        raise UsageError(f"{option} and --users exclude each other", because=because, hint="--rate, or leave it out")
+    if option and values["deadline"]:
+        raise UsageError(f"{option} and --deadline exclude each other", because="a job is there from the beginning")
+    return asked_arrivals(values, named)
 
 
 def _thinking(answer: Lengths, values: dict[str, Any]) -> Lengths:
@@ -308,7 +319,7 @@ def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
     own, output = lengths_of_classes(mix.classes)
     prefix, samples, generated = shared_text(values, None), values["samples"] or 1, _thinking(output, values)
     prompt, cached = sharing(own, generated, prefix, samples)
-    kind, burstiness = asked_arrivals(values)
+    kind, burstiness = _arrivals(values, None)
     rate = values["rate"] if mix.rate is None else mix.rate
     return Demand(
         prompt=prompt,
@@ -346,6 +357,7 @@ def _traced(values: dict[str, Any]) -> Demand:
     if option := first_given(values, own):
         hint = f"--slo {values['workload']} for its limits alone" if option == "--workload" else "leave one out"
         raise UsageError(f"--trace says everything that {option} would", hint=hint)
+    pace = first_given(values, ("rate", "arrivals", "burstiness", "cached_prefix"))
     trace = traces.read_trace(Path(values["trace"]))
     if trace.sessions is not None:
         if values["rate"] is not None:
@@ -353,8 +365,10 @@ def _traced(values: dict[str, Any]) -> Demand:
         refuse_beside(values)
         return demand_of_agents(sessions_of_trace(trace, values, None))
     require_sessions(values)
-    demand = demand_of_trace(trace)
-    return demand if values["rate"] is None else replace(demand, rate=values["rate"])
+    if pace:
+        because = "it is replayed at its own times, and what a cache finds of it is simulated"
+        raise UsageError(f"--trace says everything that {pace} would", because=because, hint="leave one out")
+    return demand_of_trace(trace)
 
 
 def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

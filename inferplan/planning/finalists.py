@@ -234,7 +234,9 @@ def _simplicity(option: PlanOption) -> tuple[bool, tuple[bool, float]]:
 
 
 def _nearest_trial(sizer: Sizer) -> Verified | None:
-    """Of the sizes that miss a limit the one that misses least."""
+    """A size that keeps the limits on latency alone; of those that miss one of these that which misses least."""
+    if sizer.unkept is not None:
+        return sizer.unkept
     slo = sizer.question.slo
     missed = [trial for trial in sizer.trials.values() if not trial.meets(slo)]
     return min(missed, key=lambda trial: max(trial.violations(slo).values(), default=inf), default=None)

@@ -34,6 +34,7 @@ from inferplan.reports.plan_figures import (
     shape,
 )
 from inferplan.reports.plan_tiers import tier_lines
+from inferplan.serving.session_results import SessionFigures
 from inferplan.units import HOURS_PER_MONTH, format_time
 
 
@@ -158,7 +159,21 @@ def session_line(plan: Plan) -> str:
     return (
         f"sessions: route all calls of one to the same replica; {found.cached_share:.1%} of prompt tokens are found in "
         f"its prefix cache; {found.in_system * plan.option.replicas:,.0f} sessions under way at a time{lasts}"
+        f"{_how_sure(plan, found)}"
     )
+
+
+def _how_sure(plan: Plan, found: SessionFigures) -> str:
+    """How well the time of a session is known where it has a limit: by far fewer sessions than there are calls."""
+    slo = plan.question.slo
+    if slo.session is None:
+        return ""
+    between, slower = found.between(slo.percentile), plan.option.slow.step
+    what = f"; the time of a session {percentile_of(slo)} is of {int(found.whole.sum()):,} sessions"
+    if between is None:
+        return f"{what}, too few to say how sure it is"
+    low, high = (format_time(value * slower, 3) for value in between)
+    return f"{what} and lies between {low} and {high} (95 % confidence)"
 
 
 def start_line(plan: Plan) -> str:
