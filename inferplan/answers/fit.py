@@ -210,7 +210,9 @@ class FitAsked:
     named GPU as in ``Request``; without one the most that all GPUs of a replica may have together, by their labels.
     """
 
-    quant: str | None = ask("--quant", Text(), "Formats [native; without --gpu also fp8 and int4].", None)
+    quant: str | None = ask(
+        "--quant", Text(), "Formats [native; without --gpu, or of GPUs with a number, also fp8 and int4].", None
+    )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)
     users: int = ask(
@@ -220,6 +222,13 @@ class FitAsked:
         1,
         also=("--concurrency",),
         shown=True,
+    )
+    have: str | None = ask(
+        "--have",
+        Text(),
+        "GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file that is sold with that memory.",
+        None,
+        metavar="GPUS",
     )
     think_time: float | None = ask(
         "--think-time",
@@ -294,6 +303,11 @@ class Fits(Shown):
         return [option for option in self.options if option.fitting is not None]
 
 
+def quants_tried(asked: FitAsked) -> list[str | None]:
+    """The format that was asked for, else the checkpoint's own, fp8 and int4."""
+    return [asked.quant] if asked.quant else [None, "fp8", "int4"]
+
+
 def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     """Which accelerators on file hold a model; native formats, fp8 and int4 where none was named.
 
@@ -304,7 +318,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     prices.check(names("hardware"))
     spec = load_model(model)
     tokens = asked_context(spec, asked.context)
-    quants = [asked.quant] if asked.quant else [None, "fp8", "int4"]
+    quants = quants_tried(asked)
     if asked.memory:
         parse_memory(asked.memory)
     degrees = asked.tp or 1, asked.tp or asked.most

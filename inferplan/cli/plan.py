@@ -13,6 +13,7 @@ import click
 from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
+from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
@@ -33,7 +34,8 @@ from inferplan.catalog.workloads import (
     load_workload,
     shared_text,
 )
-from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
+from inferplan.cli.declared import Declared, asks, gets, options_of, quantity, with_options
+from inferplan.cli.ends import EndsAsked, end_with, exits_by_verdict
 from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
@@ -67,6 +69,7 @@ from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.flags import Flags
+from inferplan.serving.verdict import Ending
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
@@ -178,11 +181,12 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
-    gpus = asked.gpus or default_gpus(prices)
+    counted = asked.gpus or tuple(Counted(None, gpu) for gpu in default_gpus(prices))
+    gpus = tuple(dict.fromkeys(one.gpu for one in counted))
     prices.check(load_hardware(gpu).name for gpu in gpus)
     asked.require_formats(model, gpus)
     start, power = cold_start_of(values, None, "--restart"), question_if_asked(PowerBudget, values)
-    sizing = question_of(SizingAsked, values).sizing(demand.offline, power, start, gpus)
+    sizing = question_of(SizingAsked, values).sizing(demand.offline, power, start, counted)
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
@@ -371,8 +375,10 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option(
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
 )
+@asks(EndsAsked)
+@exits_by_verdict
 @report_options
-def plan_command(question: Question, html: str | None) -> Report:
+def plan_command(question: Question, html: str | None, fail_on: tuple[Ending, ...] | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
@@ -394,6 +400,8 @@ def plan_command(question: Question, html: str | None) -> Report:
         found = plan(question, progress)
     if html:
         _write(found, html)
+    if found.best.result is not None:
+        end_with(found.best.result, fail_on or (), "exit code 3 with --fail-on")
     report = plan_report(found)
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 

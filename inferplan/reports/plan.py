@@ -24,8 +24,10 @@ from inferplan.reports.plan_figures import (
     load_of_users,
     money,
     power,
+    price_age,
     quants,
     shape,
+    terms_of,
 )
 from inferplan.reports.plan_notes import answer, notes
 from inferplan.reports.plan_record import plan_record
@@ -59,7 +61,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [tiers_table(plan)] if plan.tiered else []
     tables += [confidence_table(plan)] if plan.other is not None else []
     cost, energy = cost_of(plan), energy_of(plan)
-    tables += [cost_table(cost)] if cost else []
+    tables += [cost_table(cost), *terms_tables(plan)] if cost else []
     tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
     if plan.sensitivity:
@@ -85,7 +87,7 @@ def summary_table(plan: Plan) -> Table:
             f"{option.deployment.engine.describe()}, {_budgets(option)} tokens a step, {plan.best.slots} sequences",
         ],
         *([["cache tiers of a device", chain_text(option.tiers)]] if option.tiers else []),
-        ["cost", money(option)],
+        ["cost", money(option) + (f" (prices {age})" if (age := price_age(option)) else "")],
     ]
     if option.hours is not None:
         rows.append(["time, GPU-hours", f"{option.hours:,.2f} h, {option.hours * option.devices:,.1f}"])
@@ -98,6 +100,12 @@ def summary_table(plan: Plan) -> Table:
     asked = limits_in_words(question.slo, question.demand.classes)
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
+
+
+def terms_tables(plan: Plan) -> list[Table]:
+    """What is bought on each of the terms that it is sold on; nothing where those of the plan are the only ones."""
+    sold = terms_of(plan)
+    return [side_by_side("the same replicas on other terms", sold)] if len(sold) > 1 else []
 
 
 def _adapters(plan: Plan) -> list[list[str]]:

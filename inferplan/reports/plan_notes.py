@@ -6,6 +6,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
+from inferplan.catalog.bills import STATED, Bill
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE
@@ -50,9 +51,24 @@ def answer(plan: Plan) -> str:
     bought = f"{devices(option)} at {money(option)}"
     text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
     text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
+    refused = refused_line(plan)
+    text += f" {refused}." if refused else ""
     line = confidence_line(plan)
     text += f" {line[0].upper()}{line[1:]}." if line else ""
     return text
+
+
+def refused_line(plan: Plan) -> str:
+    """How many requests the plan can never answer; empty where it answers all."""
+    result = plan.best.result
+    if result is None or not (refused := result.counts["rejected"]):
+        return ""
+    share = refused / result.counts["arrived"]
+    reasons, each_day = "; ".join(result.records.refused), share * 86400 * plan.rate
+    return (
+        f"! {refused:,} of {result.counts['arrived']:,} requests can never run ({reasons}): {each_day:,.0f} a day are "
+        "refused at this load"
+    )
 
 
 def notes(plan: Plan) -> list[str]:
@@ -60,6 +76,7 @@ def notes(plan: Plan) -> list[str]:
     option = plan.option
     lines = [
         *tier_lines(plan),
+        refused_line(plan),
         confidence_line(plan),
         measured_line(plan),
         speculation_line(plan),
@@ -300,6 +317,13 @@ def four_bits_line(plan: Plan) -> str:
     )
 
 
+_ASK_FOR_LINKS = "GPUs are rented one by one here: ask what joins the hosts of the two pools before buying"
+
+
+def _one_by_one(bill: Bill) -> bool:
+    return bill.offer.gpus is None and bill.offer.source != STATED
+
+
 def price_line(plan: Plan) -> str:
     """Where the price comes from."""
     bills = plan.option.purchases
@@ -313,7 +337,9 @@ def price_line(plan: Plan) -> str:
     remarks = dict.fromkeys(
         [*(line for bill in bills for line in bill.remarks), *plan.question.prices.remarks(looked_at)]
     )
-    return "; ".join([f"to buy: {' and '.join(bill.describe() for bill in bills)}{rest}", *remarks])
+    if plan.option.pools and any(_one_by_one(bill) for bill in bills):
+        remarks[_ASK_FOR_LINKS] = None
+    return "; ".join([f"to buy: {' and '.join(bill.line for bill in bills)}{rest}", *remarks])
 
 
 def assumptions(plan: Plan) -> list[str]:
