@@ -9,7 +9,8 @@ from inferplan.catalog.files import device_name, load_hardware, names
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.units import parse_quantity, parse_whole
 
-_COUNTED = re.compile(r"(\d+)\s*[x×]\s*-?\s*(?=\S)([^,]+)", re.IGNORECASE)
+_COUNTED = re.compile(r"(\d{1,3}|\d+(?=\s*[x×][\s-]))\s*[x×]\s*-?\s*(?=\S)([^,]+)", re.IGNORECASE)
+"""A larger number needs a gap behind the x: 7900xtx and 9070xt are names."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(GB|GiB|TB)", re.IGNORECASE)
 _MOST = 1_000_000
 """GPUs of one kind."""

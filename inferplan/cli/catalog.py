@@ -231,8 +231,17 @@ def prices_command(gpu: str | None, update: str | None) -> Report:
         f"prices move within weeks (* marks those older than {PRICE_AGE.days} days); state your own: --price gpu=2.49, "
         "or --price gpu=19.92/8 for an instance of 8",
     ]
+    sold = {offer.gpu for listing in every_list() for offer in listing.offers()}
+    if lacking := [one for one in ([wanted] if wanted else _for_data_centres()) if one not in sold]:
+        notes.append(f"no list on file sells {', '.join(lacking)}: --price {lacking[0]}=2.49 states your own")
     title = f"{len(offers)} prices of an hour" + (f": {wanted}" if wanted else "")
     return _listed("prices", title, [_price_row(*pair, count) for pair in offers], notes)
+
+
+def _for_data_centres() -> list[str]:
+    """The accelerators of data centres that can be had."""
+    specs = map(catalog.load_hardware, catalog.names("hardware"))
+    return [spec.name for spec in specs if spec.segment == "datacenter" and not spec.preliminary]
 
 
 def _price_row(offer: Offer, listing: PriceList, count: int | None) -> list[Figure]:

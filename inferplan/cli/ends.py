@@ -30,7 +30,7 @@ def _named(text: str) -> tuple[Ending, ...]:
     wrong = [one for one in found if one not in get_args(Ending)]
     if wrong or not found:
         raise UsageError(
-            f"--fail-on {wrong[0] if wrong else text!r} is no ending", hint=f"some of {','.join(get_args(Ending))}"
+            f"--fail-on {(wrong[0] if wrong else text)!r} is no ending", hint=f"some of {','.join(get_args(Ending))}"
         )
     return found  # type: ignore[return-value]
 

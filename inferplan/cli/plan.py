@@ -34,7 +34,7 @@ from inferplan.catalog.workloads import (
     load_workload,
     shared_text,
 )
-from inferplan.cli.declared import Declared, asks, gets, options_of, quantity, with_options
+from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
 from inferplan.cli.ends import EndsAsked, end_with, exits_by_verdict
 from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
@@ -69,7 +69,6 @@ from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.flags import Flags
-from inferplan.serving.verdict import Ending
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
@@ -375,10 +374,10 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option(
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
 )
-@asks(EndsAsked)
+@gets(ends=EndsAsked)
 @exits_by_verdict
 @report_options
-def plan_command(question: Question, html: str | None, fail_on: tuple[Ending, ...] | None) -> Report:
+def plan_command(question: Question, html: str | None, ends: EndsAsked) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
@@ -401,7 +400,7 @@ def plan_command(question: Question, html: str | None, fail_on: tuple[Ending, ..
     if html:
         _write(found, html)
     if found.best.result is not None:
-        end_with(found.best.result, fail_on or (), "exit code 3 with --fail-on")
+        end_with(found.best.result, ends.fail_on or (), "exit code 3 with --fail-on")
     report = plan_report(found)
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 

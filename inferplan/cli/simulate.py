@@ -249,7 +249,9 @@ def simulate_command(
     _write_timeline(result, timeline, plot_file)
     limited = bool(options.slo.all_limits or any(one.slo.limits for one in result.records.classes))
     usual: tuple[Ending, ...] = ("overloaded", "rejecting", *(("saturated",) if limited else ()))
-    end_with(result, values["fail_on"] or usual, "exit code 3 with --ttft, --tpot, --slo or --fail-on")
+    end_with(
+        result, question_of(EndsAsked, values).fail_on or usual, "exit code 3 with --ttft, --tpot, --slo or --fail-on"
+    )
     return _report(result, (deployment, flags, options), traffic, values, energy)
 
 
