@@ -409,7 +409,7 @@ def fit(model: str, gpu: str | None = None, **values: Unpack[FitOptions]) -> Fit
     given = check_arguments(values, FitOptions, "fit has no")
     prices, model = _prices(given), read_argument("model", model, str)
     gpu = read_argument("gpu", gpu, str | None)
-    have = given.get("have") or (gpu if gpu is not None and counted(gpu).count is not None else None)
+    have = given.get("have") or (gpu if gpu is not None and counted(gpu).number is not None else None)
     if have is not None:
         given.setdefault("engine", usual_engine(model, have))
         return fit_owned(model, have, FitAsked(**given), prices)

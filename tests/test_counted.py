@@ -36,7 +36,7 @@ def test_a_number_before_a_name(text: str, count: int | None, gpu: str) -> None:
 
 def test_no_device_on_file_is_taken_for_a_number() -> None:
     aliases = [alias for name in names("hardware") for alias in (name, *load_hardware(name).aliases)]
-    assert [name for name in aliases if counted(name).count is not None] == []
+    assert [name for name in aliases if counted(name).number is not None] == []
 
 
 @for_each("text", ["0x-h100", "0 x h100", "1000001x-h100"])
@@ -56,7 +56,7 @@ def test_a_deployment_runs_on_all_of_them() -> None:
 
 def test_a_size_means_every_gpu_that_is_sold_with_it() -> None:
     meant = devices_meant("2x24GB")
-    assert {one.count for one in meant} == {2}
+    assert {one.number for one in meant} == {2}
     assert {"rtx-3090", "rtx-4090", "rtx-a5000", "l4", "a10g"} <= {one.gpu for one in meant}
     assert all("24 G" in load_hardware(one.gpu).memory.label for one in meant)
     assert devices_meant("2x-a6000") == [Counted(2, "rtx-a6000")]

@@ -121,11 +121,13 @@ def _most_within(memory: str, gpu: str, least: int) -> int:
 
 def first_choices(options: Sequence[FitOption]) -> dict[str, FitOption]:
     """The options to look at first, by what they are first in: of each format the cheapest and the one with the most
-    requests for the money; without any price the one on the fewest GPUs that holds the most requests."""
+    requests for the money, of those that a provider sells where there are any; without any price the one on the fewest
+    GPUs that holds the most requests."""
     found: dict[str, FitOption] = {}
     for quant in dict.fromkeys(option.quant for option in options):
         fitting = [option for option in options if option.quant == quant and option.fitting is not None]
         priced = [(option, option.bill.per_hour) for option in fitting if option.bill is not None]
+        priced = [pair for pair in priced if pair[0].bill is not None and not pair[0].bill.offer.kind] or priced
         if priced:
             found[f"cheapest, {quant}"] = min(priced, key=lambda pair: (pair[1], -pair[0].bought_requests))[0]
             found[f"most requests for the money, {quant}"] = max(

@@ -59,14 +59,14 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
             because="; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
             hint="a shorter --context, fewer --users, a narrower --quant, or inferplan fit without --gpu",
         )
-    return OwnedFits(model=spec, asked=asked, have=have, count=meant[0].count or 1, context=tokens, options=options)
+    return OwnedFits(model=spec, asked=asked, have=have, count=meant[0].number or 1, context=tokens, options=options)
 
 
 def _best(have: Counted, request: Request, quant: str | None, load: tuple[int, FitAsked, PriceBook]) -> FitOption:
     """The division over all of them that holds most requests; of equals the one with fewest stages."""
     tokens, asked, prices = load
     named, found, reasons = quant or "native", list[Fitting](), list[str]()
-    for parallel in _divisions(have.count or 1, asked.tp):
+    for parallel in _divisions(have.number or 1, asked.tp):
         try:
             deployment = assemble(replace(request, quant=quant, parallel=parallel))
             footprint = footprint_at(deployment, tokens)

@@ -17,15 +17,15 @@ _MOST = 1_000_000
 
 
 class Counted(NamedTuple):
-    """GPUs of one kind. count: ``None`` where nobody says how many. gpu: a name or a path, as it was typed."""
+    """GPUs of one kind. number: ``None`` where nobody says how many. gpu: a name or a path, as it was typed."""
 
-    count: int | None
+    number: int | None
     gpu: str
 
     @property
     def label(self) -> str:
         """``"2 x rtx-a6000"``."""
-        return self.gpu if self.count is None else f"{self.count} x {self.gpu}"
+        return self.gpu if self.number is None else f"{self.number} x {self.gpu}"
 
 
 def counted(text: str) -> Counted:

@@ -42,7 +42,7 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
     """
     engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
     asked, model, prices = replace(question_of(FitAsked, values), engine=engine), values["model"], values["prices"].book
-    have = asked.have or (gpu if gpu and counted(gpu).count is not None else None)
+    have = asked.have or (gpu if gpu and counted(gpu).number is not None else None)
     if gpu and asked.have:
         raise UsageError("--gpu and --have both say which GPUs", hint=f"--have {asked.have}")
     if have is not None:

@@ -226,7 +226,7 @@ class SizingAsked:
         self, offline: bool, power: PowerBudget | None, start: ColdStart | None, gpus: Sequence[Counted]
     ) -> Sizing:
         """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived`."""
-        owned = {one.gpu: one.count for one in gpus if one.count is not None}
+        owned = {one.gpu: one.number for one in gpus if one.number is not None}
         return Sizing(
             owned=OwnedGpus(owned) if owned else None,
             utilisation=self.utilisation if self.utilisation is not None else 0.95 if offline else 0.8,

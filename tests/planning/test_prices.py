@@ -68,7 +68,7 @@ def test_a_bill_keeps_groups_in_one_instance() -> None:
 
 QUOTED = {
     "azure-east-us": {"a100-80gb-pcie": 3.673, "h100-nvl": 6.98, "h100-sxm": 12.29, "mi300x": 6.00},
-    "gcp": {"t4": 0.35, "l4": 0.707, "a100-80gb-sxm": 5.069, "h100-sxm": 11.061, "h200-sxm": 10.601, "tpu-v6e": 2.70},
+    "gcp": {"l4": 0.707, "a100-80gb-sxm": 5.069, "h100-sxm": 11.061, "h200-sxm": 10.601, "tpu-v6e": 2.70},
     "coreweave": {"a100-80gb-sxm": 2.70, "l40s": 2.25, "h100-sxm": 6.155, "h200-sxm": 6.305, "b200-hgx": 8.60,
                   "gb200": 10.50, "gh200-96gb": 6.50},
     "lambda": {"a100-80gb-sxm": 2.79, "h100-pcie": 3.29, "h100-sxm": 3.99, "b200-hgx": 6.69, "gh200-96gb": 2.29},
