@@ -127,10 +127,8 @@ class Offer:
 
     @property
     def remarks(self) -> list[str]:
-        """What a buyer has to know beside the figure: its age, its terms, an instance size that is not known."""
+        """What a buyer has to know beside the line: the kind of list, its terms, an instance size that is not known."""
         lines = []
-        if self.stale:
-            lines.append(f"the price of {self.gpu} is {self.age} ({self.date}): ask for today's before buying")
         if self.kind in _KINDS:
             lines.append(f"{self.source}: {_KINDS[self.kind]}")
         if not self.sized:
@@ -234,9 +232,10 @@ class Tariff:
         """The offers that compete, the largest instance first.
 
         Those that hold a whole replica: one spread over hosts is slower than the links it is priced with. Where none
-        does, those that spread it over the fewest.
+        does, those that spread it over the fewest, instances before GPUs one by one, whose hosts nobody joins.
         """
-        spread = [offer.hosts(self.devices, self.together) for offer in self.offers]
+        hosts = [offer.hosts(self.devices, self.together) for offer in self.offers]
+        spread = [(count, count > 1 and offer.host is not None) for count, offer in zip(hosts, self.offers)]
         kept = [offer for offer, hosts in zip(self.offers, spread) if hosts == min(spread)]
         return cheapest_of_each_size(kept)
 
@@ -264,6 +263,13 @@ class Tariff:
         if not self.listed or self.listed[0].source == found.offer.source:
             return found
         return replace(found, listed=replace(self, offers=self.listed, listed=()).bill(replicas))
+
+    @property
+    def joined(self) -> Tariff | None:
+        """The same without GPUs that come one by one on hosts of their own: what joins those, nobody says. ``None``
+        where that leaves nothing."""
+        kept = tuple(offer for offer in self.offers if offer.host is None)
+        return replace(self, offers=kept) if kept else None
 
     @property
     def sellers(self) -> frozenset[str]:

@@ -6,7 +6,6 @@ from math import isfinite
 from typing import NamedTuple
 
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
-from inferplan.catalog.bills import STATED, Bill
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE
@@ -317,13 +316,6 @@ def four_bits_line(plan: Plan) -> str:
     )
 
 
-_ASK_FOR_LINKS = "GPUs are rented one by one here: ask what joins the hosts of the two pools before buying"
-
-
-def _one_by_one(bill: Bill) -> bool:
-    return bill.offer.gpus is None and bill.offer.source != STATED
-
-
 def price_line(plan: Plan) -> str:
     """Where the price comes from."""
     bills = plan.option.purchases
@@ -337,8 +329,6 @@ def price_line(plan: Plan) -> str:
     remarks = dict.fromkeys(
         [*(line for bill in bills for line in bill.remarks), *plan.question.prices.remarks(looked_at)]
     )
-    if plan.option.pools and any(_one_by_one(bill) for bill in bills):
-        remarks[_ASK_FOR_LINKS] = None
     return "; ".join([f"to buy: {' and '.join(bill.line for bill in bills)}{rest}", *remarks])
 
 

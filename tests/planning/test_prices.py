@@ -315,6 +315,14 @@ def test_gpus_that_are_sold_one_by_one_stand_on_hosts_of_eight() -> None:
     """The lists say so: 16 GPUs of a tensor-parallel group are two hosts there, as two boxes are."""
     bill = price_book(["runpod-secure"]).bill("h100-sxm", 16, 1, 16)
     assert bill.across and not price_book(["runpod-secure"]).bill("h100-sxm", 8, 1, 8).across
+    both = price_book(["runpod-secure", "coreweave"])  # 16 x 3.49 is less than 2 x 49.24, of hosts that nobody joins
+    assert (both.bill("h100-sxm", 16, 1, 8).offer.source, both.bill("h100-sxm", 8, 1, 8).offer.source) == (
+        "coreweave", "runpod-secure"
+    )  # fmt: skip
+    joined = both.require("h100-sxm", 1).joined
+    assert joined is not None and joined.sellers == {"coreweave"}
+    assert price_book(["runpod-secure"]).require("h100-sxm", 1).joined is None
+    assert price_book(stated=["h100=2"]).require("h100-sxm", 1).joined is not None
     assert price_book(["runpod-secure"]).offers("h100-sxm")[0].hosts(16) == 2
 
 
@@ -363,7 +371,7 @@ def test_an_old_price_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     for days, old in ((45, False), (46, True)):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int((day + datetime.timedelta(days=days)).timestamp())))
         assert offer.stale is old
-        assert any("days old" in line for line in offer.remarks) is old
+        assert ("days old" in offer.describe()) is old
 
 
 def test_terms_say_what_they_mean() -> None:
