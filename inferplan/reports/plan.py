@@ -18,13 +18,13 @@ from inferplan.reports.cost import cost_energy_table, cost_table
 from inferplan.reports.plan_figures import (
     candidates,
     cost_of,
+    dated_money,
     devices,
     energy_of,
     formats,
     load_of_users,
     money,
     power,
-    price_age,
     quants,
     shape,
     terms_of,
@@ -87,7 +87,7 @@ def summary_table(plan: Plan) -> Table:
             f"{option.deployment.engine.describe()}, {_budgets(option)} tokens a step, {plan.best.slots} sequences",
         ],
         *([["cache tiers of a device", chain_text(option.tiers)]] if option.tiers else []),
-        ["cost", money(option) + (f" (prices {age})" if (age := price_age(option)) else "")],
+        ["cost", dated_money(option)],
     ]
     if option.hours is not None:
         rows.append(["time, GPU-hours", f"{option.hours:,.2f} h, {option.hours * option.devices:,.1f}"])

@@ -145,10 +145,12 @@ def money(option: PlanOption) -> str:
     return f"{option.cost:,.2f} {option.tariff.currency}" + ("" if option.hours is not None else "/h")
 
 
-def price_age(option: PlanOption) -> str:
-    """``"80 days old"`` of the oldest price that is paid; empty where none is :attr:`~Offer.stale`."""
+def dated_money(option: PlanOption) -> str:
+    """:func:`money` with the age of the oldest price that is paid, where that is worth a word:
+    ``"15.82 USD/h (prices 80 days old)"``.
+    """
     dated = [(bill.offer.date, bill.offer.age) for bill in option.purchases if bill.offer.date and bill.offer.age]
-    return min(dated)[1] if dated else ""
+    return money(option) + (f" (prices {min(dated)[1]})" if dated else "")
 
 
 def terms_of(plan: Plan) -> list[list[Figure]]:

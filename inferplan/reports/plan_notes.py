@@ -21,6 +21,7 @@ from inferplan.reports.known_error import constants_of
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
+    dated_money,
     devices,
     gpus,
     launch_line,
@@ -47,7 +48,7 @@ def answer(plan: Plan) -> str:
         for name, limit in one.slo.all_limits.items()
     )
     load = load_of_users(plan)
-    bought = f"{devices(option)} at {money(option)}"
+    bought = f"{devices(option)} at {dated_money(option)}"
     text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
     text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
     refused = refused_line(plan)
