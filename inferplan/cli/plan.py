@@ -13,6 +13,7 @@ import click
 from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
+from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
@@ -34,6 +35,7 @@ from inferplan.catalog.workloads import (
     shared_text,
 )
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
+from inferplan.cli.ends import EndsAsked, end_with, exits_by_verdict
 from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
@@ -178,11 +180,12 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
-    gpus = asked.gpus or default_gpus(prices)
+    counted = asked.gpus or tuple(Counted(None, gpu) for gpu in default_gpus(prices))
+    gpus = tuple(dict.fromkeys(one.gpu for one in counted))
     prices.check(load_hardware(gpu).name for gpu in gpus)
     asked.require_formats(model, gpus)
     start, power = cold_start_of(values, None, "--restart"), question_if_asked(PowerBudget, values)
-    sizing = question_of(SizingAsked, values).sizing(power, start, gpus, demand.offline, values["ideal"])
+    sizing = question_of(SizingAsked, values).sizing(power, start, counted, demand.offline, values["ideal"])
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
@@ -385,8 +388,10 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option(
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
 )
+@gets(ends=EndsAsked)
+@exits_by_verdict
 @report_options
-def plan_command(question: Question, html: str | None) -> Report:
+def plan_command(question: Question, html: str | None, ends: EndsAsked) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
@@ -409,6 +414,8 @@ def plan_command(question: Question, html: str | None) -> Report:
         found = plan(question, progress)
     if html:
         _write(found, html)
+    if found.best.result is not None:
+        end_with(found.best.result, ends.fail_on or (), "exit code 3 with --fail-on")
     report = plan_report(found)
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 

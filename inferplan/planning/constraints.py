@@ -14,7 +14,7 @@ import numpy as np
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.grid import LoadGrid
-from inferplan.planning.option import PlanOption, Sizing
+from inferplan.planning.option import OwnedGpus, PlanOption, Sizing
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.planning.survival import smallest_survivor
@@ -163,6 +163,32 @@ def _caps(question: Question) -> str:
     return f"{caps}, or looser limits"
 
 
+class WithinOwned(Constraint):
+    """No more GPUs of a kind than there are."""
+
+    reason, counted = "owned", "more GPUs than there are"
+    looser = "more GPUs"
+
+    def __init__(self, owned: OwnedGpus) -> None:
+        self.owned = owned
+
+    def allows(self, option: PlanOption) -> bool:
+        return self.owned.allows(option.kinds)
+
+    def taken(self, option: PlanOption) -> float:
+        return self.owned.over(option.kinds)
+
+    def describe(self) -> str:
+        return f"on at most {self.owned.describe()}"
+
+    def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
+        because = (
+            f"the fewest that keep the limits are {nearest.devices} x {nearest.deployment.hardware.name}: "
+            f"{nearest.replicas} x {nearest.deployment.describe()}"
+        )
+        return because, f"--gpu {nearest.devices}x-{nearest.deployment.hardware.name}, a lower --rate, or looser limits"
+
+
 class Survives(Constraint):
     """The limits are kept while replicas are lost, by simulation; sizes are tried until one does."""
 
@@ -179,9 +205,12 @@ def constraints_of(slo: Slo, sizing: Sizing) -> list[Constraint]:
     found: list[Constraint] = [FitsCache(), WithinSlots(), RoomForPrompts()]
     found += [WithinLatency(name, limit) for name, limit in slo.limits.items()]
     found += [] if sizing.power is None else [WithinPower(sizing.power)]
+    found += [] if sizing.owned is None else [WithinOwned(sizing.owned)]
     found += [] if sizing.survive is None else [Survives()]
     return found
 
 
-COUNTED = {one.reason: one.counted for one in (FitsCache, WithinSlots, RoomForPrompts, WithinPower)} | OVER_LIMIT
+COUNTED = {
+    one.reason: one.counted for one in (FitsCache, WithinSlots, RoomForPrompts, WithinPower, WithinOwned)
+} | OVER_LIMIT
 """What is counted of points and sizes, in words."""

@@ -13,7 +13,7 @@ from math import ceil, floor, inf
 
 import numpy as np
 
-from inferplan.catalog.bills import Bill, Tariff
+from inferplan.catalog.bills import Bill, Offer, Tariff
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.features import require_together
 from inferplan.fields import Whole, ask
@@ -70,10 +70,12 @@ class Way:
     design: Design
     machine: Machine
     rate: float
+    listed: tuple[Offer, ...] = ()
+    """The offers of the list that the bill is compared with."""
 
     def bill(self, replicas: int) -> Bill:
-        size = self.design.size
-        return Tariff(offers=(self.machine.offer,), devices=size.devices, together=size.together).bill(replicas)
+        size, offers = self.design.size, (self.machine.offer,)
+        return Tariff(offers=offers, devices=size.devices, together=size.together, listed=self.listed).bill(replicas)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,7 +179,13 @@ def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], 
         if not found:
             unusable[gpu] = "no replica of up to --most GPUs keeps the limits"
     ways = [
-        Way(kind=kind, design=one, machine=machine, rate=question.sizing.utilisation * one.rate)
+        Way(
+            kind=kind,
+            design=one,
+            machine=machine,
+            rate=question.sizing.utilisation * one.rate,
+            listed=() if kind.owned else question.prices.listed(kind.name),
+        )
         for place, kind in enumerate(asked.kinds)
         for one in designs
         if one.gpu == kind.gpu

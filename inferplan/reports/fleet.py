@@ -216,7 +216,7 @@ def _notes(plan: FleetPlan) -> list[str]:
             lines.append(f"{design.gpu}: nobody has measured it, nor one of its maker; it may carry less")
     lines += error_notes(_served(plan), "unlike replicas behind one router" if len(_served(plan)) > 1 else "")
     bought = [part.bill for part in plan.parts if not part.way.kind.owned]
-    lines += [bill.describe() for bill in bought]
+    lines += [bill.line for bill in bought]
     remarks = [remark for bill in bought for remark in bill.remarks]
     rented = [kind.name for kind in asked.kinds if not kind.owned]
     return [*lines, *dict.fromkeys(remarks), *question.prices.remarks(rented)]

@@ -21,6 +21,7 @@ from inferplan.reports.known_error import constants_of
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
+    dated_money,
     devices,
     gpus,
     launch_line,
@@ -49,10 +50,12 @@ def answer(plan: Plan) -> str:
     )
     chosen = quants(option)
     bought = devices(option) + ("" if chosen == "native" else f" in {chosen}")
-    text = f"{bought} at {money(option)}"
+    text = f"{bought} at {dated_money(option)}"
     text += f" for {held}{_at_confidence(plan)}." if held else f", done in {option.hours or 0:,.1f} hours."
     load = load_of_users(plan)
     text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
+    refused = refused_line(plan)
+    text += f" {refused}." if refused else ""
     lines = (native_line(plan), confidence_line(plan), unknown_line(plan))
     return " ".join([*_sentences([error_unknown(plan)]), text, *_sentences(lines)])
 
@@ -98,6 +101,19 @@ def error_unknown(plan: Plan) -> str:
     return f"the error of this plan is not known: {why}{other}"
 
 
+def refused_line(plan: Plan) -> str:
+    """How many requests the plan can never answer; empty where it answers all."""
+    result = plan.best.result
+    if result is None or not (refused := result.counts["rejected"]):
+        return ""
+    share = refused / result.counts["arrived"]
+    reasons, each_day = "; ".join(result.records.refused), share * 86400 * plan.rate
+    return (
+        f"! {refused:,} of {result.counts['arrived']:,} requests can never run ({reasons}): {each_day:,.0f} a day are "
+        "refused at this load"
+    )
+
+
 def notes(plan: Plan) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it."""
     option = plan.option
@@ -105,6 +121,7 @@ def notes(plan: Plan) -> list[str]:
         *tier_lines(plan),
         native_line(plan),
         format_line(plan),
+        refused_line(plan),
         confidence_line(plan),
         unknown_line(plan),
         measured_line(plan),
@@ -407,7 +424,7 @@ def price_line(plan: Plan) -> str:
     remarks = dict.fromkeys(
         [*(line for bill in bills for line in bill.remarks), *plan.question.prices.remarks(looked_at)]
     )
-    return "; ".join([f"to buy: {' and '.join(bill.describe() for bill in bills)}{rest}", *remarks])
+    return "; ".join([f"to buy: {' and '.join(bill.line for bill in bills)}{rest}", *remarks])
 
 
 def assumptions(plan: Plan) -> list[str]:

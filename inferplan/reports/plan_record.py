@@ -27,6 +27,7 @@ from inferplan.reports.plan_figures import (
     prompts_launch_of,
     relaxation,
     screened_costs,
+    terms_of,
 )
 from inferplan.reports.plan_load import load_record
 from inferplan.reports.plan_notes import error_unknown
@@ -67,6 +68,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "simulation_time_scale": plan.option.slow.step,
         },
         "cost": cost_record(cost) if cost else None,
+        "terms": [record(row) for row in terms_of(plan)],
         "energy": cost_energy_record(energy) if energy else None,
         "power": None if watts is None else record(watts),
         "cache_tiers": tiers_record(plan),

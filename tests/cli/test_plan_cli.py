@@ -96,8 +96,12 @@ def test_a_plan_says_what_to_buy_and_what_it_rests_on(planned: Path) -> None:
     assert record["schema_version"] == 2
     assert record["plan"]["ttft_s"] <= 0.8
     assert record["plan"]["tpot_s"] <= 0.05
-    assert record["cost"]["price_source"] == "aws-us-east-1"
+    assert record["cost"]["price_source"] == "runpod-secure"
+    assert record["cost"]["list_price_source"] == "aws-us-east-1"
     assert record["cost"]["price_date"].startswith("2026-")
+    terms = {one["term"]: one["per_hour"] for one in record["terms"]}
+    assert terms["on-demand"] == pytest.approx(record["cost"]["per_hour"])
+    assert any(term.startswith("reserved, ") for term in terms)
     assert record["rejected"]
     text = run("plan", "llama-3.1-8b", *QUESTION, *SMALL)
     for word in ("bottleneck", "candidates", "basis:", "to buy: ", "start each replica: vllm serve"):
