@@ -136,6 +136,8 @@ class Sizer:
     trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
     budgets: dict[int, float] = field(default_factory=dict)
     """By how much the worst latency under a token budget was seen to exceed that under the first one."""
+    unkept: Verified | None = None
+    """A size that keeps the limits on latency and not the others that runs are held to."""
 
     def trial(self, replicas: int, pools: tuple[int, int] | None = None) -> Verified:
         """So many replicas under ``1/utilisation`` times the load."""
@@ -215,7 +217,10 @@ class Sizer:
             if seen.meets(question.slo):
                 seen = self.simulations.long(sized, question, precision=precision)
                 if seen.meets(question.slo):
-                    return seen if all(one.kept(seen) for one in self.constraints) else None  # a larger size takes more
+                    if all(one.kept(seen) for one in self.constraints):
+                        return seen
+                    self.unkept = seen  # a larger size takes more
+                    return None
             self.trials[sized.replicas, sized.pools] = seen
             sized = next_size(sized)
         return None

@@ -148,11 +148,12 @@ class Verified:
 
     @property
     def refused(self) -> str:
-        """Why requests could never run, with their share; empty when all could."""
+        """Why requests could never run, with their number; empty when all could."""
         if self.result is None or not self.result.counts["rejected"]:
             return ""
-        share = self.result.counts["rejected"] / self.result.counts["arrived"]
-        return f"{share:.1%} of the requests are refused: {'; '.join(self.result.records.refused)}"
+        counts = self.result.counts
+        refused = f"{counts['rejected']:,} of {counts['arrived']:,} requests are refused"
+        return f"{refused}: {'; '.join(self.result.records.refused)}"
 
     @property
     def watts(self) -> float | None:
@@ -196,6 +197,10 @@ class Verified:
         refused is late.
         """
         return not self.violations(slo) and not self.verdict.startswith(("overloaded", "refused", TOO_SHORT))
+
+    def sound(self, slo: Slo) -> bool:
+        """Whether it may be bought: every limit is kept, no queue takes longest, and no request is refused."""
+        return self.meets(slo) and self.verdict not in ("saturated", "rejecting")
 
 
 def slots_for(option: PlanOption, demand: Demand, utilisation: float) -> int:
