@@ -107,9 +107,10 @@ def energy_of(plan: Plan) -> Energy | None:
 
 def cheapest_drafting(plan: Plan) -> Drafting | None:
     """The drafting of the cheapest plan with drafts, the first that was tried where there is none of these."""
-    tried, found = plan.question.space.drafting, plan.cheapest(True)
+    tried = plan.question.space.drafting
     if not tried:
-        return None
+        return None  # before anything is simulated for it
+    found = plan.cheapest(True)
     return (plan.question.space.drafting_of(found.option.speculation) if found else None) or tried[0]
 
 
