@@ -63,7 +63,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.asked import SizingAsked, SpaceAsked
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
-from inferplan.planning.plan import Plan, plan, plan_budgets
+from inferplan.planning.plan import Plan, complete, plan, plan_budgets
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question, TiersTried, chains_of_sizes
 from inferplan.planning.space import Space, default_gpus
@@ -444,7 +444,7 @@ def report_command(question: Question, report_file: str, jobs: int | None) -> No
 def _planned(question: Question, progress: Callable[[int], None] | None, jobs: int) -> Plan:
     """The plan, and what is shown beside it in so many processes."""
     found = plan(question, progress)
-    found.complete(jobs)
+    complete(found, jobs)
     return found
 
 

@@ -76,19 +76,6 @@ class Plan(Shown):
     tiered: tuple[Tiered, ...] = ()
     """Where cache tiers were tried: the plan without any, and beside each chain."""
 
-    def complete(self, jobs: int) -> None:
-        """Work out what is shown beside the plan, in up to so many processes; it is found when it is asked for. Each
-        part knows the simulations of the plan and its own, so that the answer is the same for any number of them.
-        """
-
-        def worked_out(names: tuple[str, ...]) -> dict[str, Any]:
-            part = replace(self, known=dict(self.known))
-            return {name: getattr(part, name) for name in names}
-
-        kept = [*self.searched.deployments, self.question]
-        for found in run_beside([partial(worked_out, names) for names in _BESIDE], jobs, kept):
-            vars(self).update(found)
-
     @property
     def option(self) -> PlanOption:
         """The chosen point with its replicas."""
@@ -342,6 +329,20 @@ class Plan(Shown):
     def to_frame(self) -> pd.DataFrame:
         """The plan and its alternatives, one row each."""
         return frame(PRINTERS.rows(self))
+
+
+def complete(found: Plan, jobs: int) -> None:
+    """Work out what is shown beside a plan, in up to so many processes; it is found when it is asked for. Each part
+    knows the simulations of the plan and its own, so that the answer is the same for any number of them.
+    """
+
+    def worked_out(names: tuple[str, ...]) -> dict[str, Any]:
+        part = replace(found, known=dict(found.known))
+        return {name: getattr(part, name) for name in names}
+
+    kept = [*found.searched.deployments, found.question]
+    for values in run_beside([partial(worked_out, names) for names in _BESIDE], jobs, kept):
+        vars(found).update(values)
 
 
 class _Known(Simulated):

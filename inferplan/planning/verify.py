@@ -45,6 +45,9 @@ that has too few for its percentile with twice as many."""
 TOO_SHORT = "too short to tell"
 _CLEARLY_KEPT, _CLEARLY_MISSED = 0.85, 1.25
 """A run is clear where the worst latency is less, or more, than so many times its limit, ..."""
+_FAR_OVER = 2.0
+"""A run that sizes and is too short to tell is not repeated where a latency is so many times its limit: in a longer
+one, of which the start from an empty system is less, it is no shorter."""
 _PARTS, _LEAST_ERROR = 5, 0.02
 """... or off it by more than its error: by the spread of so many parts of the run, and this share of it at least."""
 _FEWEST_LIVES = 6
@@ -355,6 +358,8 @@ def _told(
     first = 0 if checked.result is None else len(checked.result.records.prompt)
     for _ in range(_REPEATS):
         if checked.verdict != TOO_SHORT or checked.result is None or (trace and (whole or option.pools)):
+            break
+        if precision is None and max(checked.shares(question.slo).values(), default=0.0) > _FAR_OVER:
             break
         flow = flow_of(checked.result)
         spans = FEWEST_LIFETIMES / flow.lifetimes if flow is not None and flow.lifetimes > 0 else inf

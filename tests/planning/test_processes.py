@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from inferplan.planning.plan import plan
+from inferplan.planning.plan import complete, plan
 from inferplan.planning.processes import run_beside
 from inferplan.reports.plan_record import plan_record
 from inferplan.table import plain
@@ -38,6 +38,6 @@ def test_a_plan_is_the_same_in_any_number_of_processes() -> None:
     """With the plan at the other confidence, what costs less and the other loads, which are worked out elsewhere."""
     found = [plan(asked()) for _ in (1, 2)]
     for one, jobs in zip(found, (1, 2)):
-        one.complete(jobs)
+        complete(one, jobs)
         assert one.other is not None and one.capacity is not None
     assert plain(plan_record(found[0])) == plain(plan_record(found[1]))
