@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -293,13 +293,20 @@ def size_one(option: PlanOption, question: Question, below: float, so_far: tuple
     return True
 
 
+def run_under_load(question: Question, known: dict[Hashable, Verified]) -> Callable[[PlanOption], Verified]:
+    """Simulates options under the load itself, without headroom, in short runs; or what is known of them."""
+    return lambda option: Simulations(most=1, known=known).of(option, question, 1.0)
+
+
 def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hashable, Verified]) -> Verified | None:
     """The one that is expected to cost least (:mod:`inferplan.planning.miss`) and keeps the limits in a run long
     enough to quote from; ``found`` is left with the others. One that does not is a size larger, and then has to be
     the cheapest still.
     """
     simulations = Simulations(most=0, known=known)
-    while (best := least_expected(sorted(found.passed, key=by_cost), question, known)) is not None:
+    while (
+        best := least_expected(sorted(found.passed, key=by_cost), question, run_under_load(question, known))
+    ) is not None:
         found.passed.remove(best)
         checked = simulations.long(best.option, question, precision=QUOTED)
         if checked.sound(question.slo):
