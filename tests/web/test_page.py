@@ -387,7 +387,7 @@ def opens_what_stands_behind_the_plan(page: Page, said: str) -> None:
     assert bought is not None
     for text in (f"{bought[1]} × {bought[2]}", f"{bought[3]} USD", f"{bought[5]}, {bought[6]}"):
         expect(dialog).to_contain_text(text)
-    expect(dialog).to_contain_text(row(said, "a million output tokens, whole bill on them")[1])
+    expect(dialog).to_contain_text(row(said, "per million output tokens, counting input as free")[1])
     page.keyboard.press("Escape")
     page.get_by_role("button", name=re.compile("^Time per output token: ")).click()
     for text in (WORDS["TPOT"], WORDS["p95"], "share of rounds with prompts * round with prompts"):
