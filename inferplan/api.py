@@ -14,6 +14,7 @@ from inferplan.answers.compare import Comparison, compare
 from inferplan.answers.cost import BatchCost, CostAsked, cost_of_batch, parse_api_price
 from inferplan.answers.explain import Explainer, Explanation
 from inferplan.answers.fit import FitAsked, Fits, Fitting, fit_everywhere, fit_on
+from inferplan.answers.fit_owned import OwnedFits, fit_owned
 from inferplan.answers.recipe import Recipe, UsersAtATime, recipe
 from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
 from inferplan.arguments import (
@@ -36,6 +37,7 @@ from inferplan.arguments import (
 )
 from inferplan.catalog import files
 from inferplan.catalog.assemble import Request, assemble_with_request, request_of, usual_engine, usual_engines
+from inferplan.catalog.counted import counted
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
 from inferplan.devices.engine import EngineFlags
@@ -172,6 +174,7 @@ class FitOptions(PriceOptions, total=False):
     tp: Count | None
     context: Count | None
     users: Count
+    have: str | None
     think_time: Seconds | None
     answer_time: Seconds | None
     most: Count
@@ -400,15 +403,20 @@ def compare_deployments(
 @overload
 def fit(model: str, gpu: None = None, **options: Unpack[FitOptions]) -> Fits: ...
 @overload
-def fit(model: str, gpu: str, **options: Unpack[FitOptions]) -> Fitting: ...
-def fit(model: str, gpu: str | None = None, **values: Unpack[FitOptions]) -> Fits | Fitting:
-    """Which GPUs hold a model, how many, in which format, with how many requests; of one GPU, what holds it there.
+def fit(model: str, gpu: str, **options: Unpack[FitOptions]) -> Fitting | OwnedFits: ...
+def fit(model: str, gpu: str | None = None, **values: Unpack[FitOptions]) -> Fits | Fitting | OwnedFits:
+    """Which GPUs hold a model, how many, in which format, with how many requests; of one GPU, what holds it there; of
+    GPUs with a number (``gpu="2x-a6000"``, ``have="2x24GB"``) what all of them hold.
 
     Memory alone. Raises ``InfeasibleError`` when nothing does.
     """
     given = check_arguments(values, FitOptions, "fit has no")
     prices, model = _prices(given), read_argument("model", model, str)
     gpu = read_argument("gpu", gpu, str | None)
+    have = given.get("have") or (gpu if gpu is not None and counted(gpu).number is not None else None)
+    if have is not None:
+        given.setdefault("engine", usual_engine(model, have))
+        return fit_owned(model, have, FitAsked(**given), prices)
     if gpu is None:
         return fit_everywhere(model, FitAsked(**given), prices)
     given.setdefault("engine", usual_engine(model, gpu))
@@ -604,14 +612,16 @@ def make_plan(
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
     prices = _prices(given)
-    looked_at = read_argument("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
+    named = read_argument("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
+    numbered = [counted(gpu) for gpu in named]
+    looked_at = tuple(dict.fromkeys(one.gpu for one in numbered))
     prices.check(files.load_hardware(gpu).name for gpu in looked_at)
     model, restart, ideal = read_argument("model", model, str), take("restart", None), take("ideal", False)
     counted_by = {name: take(name) for name in _COUNTED_BY if name in given}
     sizing = SizingAsked(survive=str(take("survive")) if "survive" in given else None, **counted_by).sizing(
         PowerBudget(watts=take("power_budget")) if "power_budget" in given else None,
         None if restart is None else ColdStart(rest=restart),
-        looked_at,
+        [one._replace(gpu=files.load_hardware(one.gpu).name) for one in numbered],
         demand.offline,
         ideal,
     )

@@ -8,12 +8,13 @@ from math import prod
 from typing import get_args
 
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
-from inferplan.catalog.files import device_name, load_hardware, load_model
+from inferplan.catalog.counted import Counted, counted_device
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.errors import UsageError
 from inferplan.fields import Quantity, Real, Switch, Text, Whole, Words, ask
 from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.planning.confidence import MIDDLE, USUAL
-from inferplan.planning.option import Sizing
+from inferplan.planning.option import OwnedGpus, Sizing
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
 from inferplan.serving.cold_start import ColdStart, restart_missing
@@ -49,10 +50,10 @@ class SpaceAsked:
     Raises ``UsageError`` for degrees that need more devices than ``most``.
     """
 
-    gpus: tuple[str, ...] = ask(
+    gpus: tuple[Counted, ...] = ask(
         "--gpu",
-        Text(lambda text: tuple(map(device_name, parse_values(text)))),
-        "Accelerators [data-centre GPUs of the first price list].",
+        Text(lambda text: tuple(map(counted_device, parse_values(text)))),
+        "Accelerators; 8x-h100: no more than eight [data-centre GPUs that providers' price lists sell].",
         (),
         metavar="LIST",
     )
@@ -234,18 +235,20 @@ class SizingAsked:
     )
 
     def sizing(
-        self, power: PowerBudget | None, start: ColdStart | None, gpus: Iterable[str], offline: bool, ideal: bool
+        self, power: PowerBudget | None, start: ColdStart | None, gpus: Sequence[Counted], offline: bool, ideal: bool
     ) -> Sizing:
         """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived`."""
         usual = MIDDLE if offline or ideal else USUAL
+        owned = {one.gpu: one.number for one in gpus if one.number is not None}
         return Sizing(
+            owned=OwnedGpus(owned) if owned else None,
             utilisation=self.utilisation if self.utilisation is not None else 0.95 if offline else 0.8,
             spare=self.spare,
             confidence=usual if self.confidence is None else self.confidence,
             insists=self.confidence is not None,
             miss_cost=self.miss_cost,
             power=power,
-            survive=self._survived(start, gpus),
+            survive=self._survived(start, [one.gpu for one in gpus]),
         )
 
     def _survived(self, start: ColdStart | None, gpus: Iterable[str]) -> Survive | None:

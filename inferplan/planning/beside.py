@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from inferplan.planning.miss import slow_at
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure
-from inferplan.planning.sizing import OutOfSimulations, Simulations, Sizer
+from inferplan.planning.sizing import OutOfSimulations, Simulated, Simulations, Sizer
 from inferplan.planning.tiering import beside
 from inferplan.planning.verify import Verified
 
@@ -40,7 +40,7 @@ def cheapest_within(
     options: Iterable[PlanOption],
     question: Question,
     bounds: Bounds,
-    known: dict[Hashable, Verified],
+    known: Simulated,
     most: int = MOST_BESIDE,
 ) -> Verified | None:
     """The cheapest of some options that keeps the limits in runs of the length that is shown; ``None`` without one that
@@ -85,7 +85,7 @@ class Curve:
     between its neighbours, and between two that cost the same nothing is simulated.
     """
 
-    def __init__(self, searched: SearchResult, question: Question, known: dict[Hashable, Verified]) -> None:
+    def __init__(self, searched: SearchResult, question: Question, known: Simulated) -> None:
         self._searched, self._question, self._known = searched, question, known
 
     def steps(self, plans: Iterable[Step]) -> list[Step]:

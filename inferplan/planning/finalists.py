@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -18,7 +18,7 @@ from inferplan.planning.miss import least_expected
 from inferplan.planning.option import PlanOption, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, option_order
-from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulations, Sizer, next_size
+from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulated, Simulations, Sizer, next_size
 from inferplan.planning.space import Rejections
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, verify
 from inferplan.units import Array
@@ -113,7 +113,7 @@ def on_transferred(option: PlanOption, question: Question) -> bool:
 
 
 def simulate_finalists(
-    options: list[PlanOption], question: Question, known: dict[Hashable, Verified], others: bool = False
+    options: list[PlanOption], question: Question, known: Simulated, others: bool = False
 ) -> Finalists:
     """The cheapest option in simulation; options: in the order of :func:`option_order`. Each way of decoding, with
     drafts and without, has finalists of its own, so that the two can be compared.
@@ -127,9 +127,7 @@ def simulate_finalists(
     return found
 
 
-def _decoding_alike(
-    options: list[PlanOption], question: Question, known: dict[Hashable, Verified], others: bool
-) -> Finalists:
+def _decoding_alike(options: list[PlanOption], question: Question, known: Simulated, others: bool) -> Finalists:
     """The finalists of one way of decoding."""
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
@@ -150,12 +148,13 @@ def _decoding_alike(
     return found
 
 
-def cheapest_kept(options: list[PlanOption], question: Question, known: dict[Hashable, Verified]) -> Verified | None:
-    """The cheapest of some options that can be quoted: found by simulation, kept in the long run; ``None`` without one.
+def cheapest_kept(options: list[PlanOption], question: Question, known: Simulated) -> Verified | None:
+    """The cheapest of some options, as sure as what is shown beside a plan (:data:`inferplan.planning.verify.SHOWN`);
+    ``None`` without one.
 
     A plan asks it of each variant that stands beside it: another confidence, what was measured, nothing lost.
     """
-    return kept_in_the_long_run(simulate_finalists(options, question, known), question, known)
+    return simulate_finalists(options, question, known).cheapest
 
 
 @dataclass(kw_only=True, eq=False)
@@ -235,7 +234,9 @@ def _simplicity(option: PlanOption) -> tuple[bool, tuple[bool, float, bool]]:
 
 
 def _nearest_trial(sizer: Sizer) -> Verified | None:
-    """Of the sizes that miss a limit the one that misses least."""
+    """A size that keeps the limits on latency alone; of those that miss one of these that which misses least."""
+    if sizer.unkept is not None:
+        return sizer.unkept
     slo = sizer.question.slo
     missed = [trial for trial in sizer.trials.values() if not trial.meets(slo)]
     return min(missed, key=lambda trial: max(trial.violations(slo).values(), default=inf), default=None)
@@ -293,12 +294,12 @@ def size_one(option: PlanOption, question: Question, below: float, so_far: tuple
     return True
 
 
-def run_under_load(question: Question, known: dict[Hashable, Verified]) -> Callable[[PlanOption], Verified]:
+def run_under_load(question: Question, known: Simulated) -> Callable[[PlanOption], Verified]:
     """Simulates options under the load itself, without headroom, in short runs; or what is known of them."""
     return lambda option: Simulations(most=1, known=known).of(option, question, 1.0)
 
 
-def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hashable, Verified]) -> Verified | None:
+def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated) -> Verified | None:
     """The one that is expected to cost least (:mod:`inferplan.planning.miss`) and keeps the limits in a run long
     enough to quote from; ``found`` is left with the others. One that does not is a size larger, and then has to be
     the cheapest still.
@@ -321,26 +322,25 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hasha
     return None
 
 
-def _add_other_gpus(
-    structures: list[PlanOption], question: Question, found: Finalists, known: dict[Hashable, Verified]
-) -> None:
-    """An option that keeps the limits on each of the next cheapest GPUs: the cheaper of two structures, in one pool."""
+def _add_other_gpus(structures: list[PlanOption], question: Question, found: Finalists, known: Simulated) -> None:
+    """An option that keeps the limits on each of the next cheapest GPUs: the cheaper of two formats, in one pool."""
     best = found.cheapest
     assert best is not None
     most = MAX_COST_RATIO * (best.option.cost or inf)
-    tried: dict[str, int] = {}
+    tried: dict[str, set[str | None]] = {}
     own: dict[str, Verified] = {}
     shown = {v.option.deployment.hardware.name for v in found.passed}
     for option in structures:
         gpu = option.deployment.hardware.name
-        if gpu in shown or tried.get(gpu, 0) >= 2 or option.pools is not None:
+        seen = tried.setdefault(gpu, set())
+        if gpu in shown or len(seen) >= 2 or option.request.quant in seen or option.pools is not None:
             continue
         if len(shown | own.keys()) > MAX_ALTERNATIVES and gpu not in own:
             break
         below = (own[gpu].option.cost or inf) * (1 - 1e-9) if gpu in own else most
         if option.bound > below or too_long_alone(option, question):
             continue
-        tried[gpu] = tried.get(gpu, 0) + 1
+        seen.add(option.request.quant)
         simulations = Simulations(most=MAX_SIMULATIONS_OF_ONE, budgets=False, known=known)
         if size_one(option, question, below, (found, simulations)):
             if gpu in own:

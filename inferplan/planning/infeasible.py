@@ -37,6 +37,11 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     )
     constraints = constraints_of(slo, question.sizing)
     what = " ".join([what, *(words for one in constraints if (words := one.describe()))])
+    beside = [(one, run) for run in failed or () if run.meets(slo) for one in constraints if not one.kept(run)]
+    if beside:
+        missed, run = min(beside, key=lambda pair: pair[1].option.cost or np.inf)
+        because, hint = missed.missed(run, question)
+        return InfeasibleError(what, because=because, hint=hint)
     if failed:
         return _missed_in_simulation(what, question, failed)
     nearest = searched.too_large

@@ -30,9 +30,9 @@ from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
-from inferplan.planning.sizing import Capacity, Simulations, capacity
+from inferplan.planning.sizing import Capacity, Simulated, Simulations, capacity
 from inferplan.planning.tiering import Tiered, beside, cheapest
-from inferplan.planning.verify import SHOWN, Verified, verify
+from inferplan.planning.verify import IN_PASSING, Verified, verify
 from inferplan.shown import PRINTERS, Shown
 from inferplan.table import frame
 from inferplan.terms import ceil
@@ -58,7 +58,7 @@ class Chosen(Shown):
     unseen: int = 0
     failure_free: Verified | None = None
     """What would do were nothing ever lost, where a plan shall survive that."""
-    known: dict[Hashable, Verified] = field(default_factory=dict, repr=False)
+    known: Simulated = field(default_factory=dict, repr=False)
     """What was simulated."""
     tiered: tuple[Tiered, ...] = ()
     """Where cache tiers were tried: the plan without any, and beside each chain."""
@@ -293,7 +293,7 @@ class Plan(Chosen):
     def cheaper_verified(self) -> Verified | None:
         """That option with what the simulator says of it: the closed form may call a miss narrow that is not."""
         factor = 1 / self.question.sizing.utilisation
-        return None if self.cheaper is None else verify(self.cheaper, self.question, factor, SHOWN)
+        return None if self.cheaper is None else verify(self.cheaper, self.question, factor, IN_PASSING)
 
     @cached_property
     def bands(self) -> dict[str, tuple[float, float]]:
@@ -327,14 +327,14 @@ class Plan(Chosen):
         return frame(PRINTERS.rows(self))
 
 
-class _Known(dict[Hashable, Verified]):
+class _Known(Simulated):
     """What was simulated; ``told`` hears how many there are whenever one is added."""
 
     def __init__(self, told: Callable[[int], None] | None) -> None:
         super().__init__()
         self.told = told
 
-    def __setitem__(self, key: Hashable, value: Verified) -> None:
+    def __setitem__(self, key: tuple[Hashable, ...], value: Verified) -> None:
         super().__setitem__(key, value)
         if self.told is not None:
             self.told(len(self))
@@ -411,7 +411,7 @@ def _failure_free(
     return cheapest_kept(options, lucky, known)
 
 
-def _tiered(finalists: dict[Chain, Finalists], question: Question, known: dict[Hashable, Verified]) -> list[Tiered]:
+def _tiered(finalists: dict[Chain, Finalists], question: Question, known: Simulated) -> list[Tiered]:
     """The plan beside each chain of tiers, of which the cheapest is confirmed until it can be quoted."""
     sides = {chain: Tiered(chain=chain, best=found.cheapest) for chain, found in finalists.items()}
     quoted = set[Chain]()

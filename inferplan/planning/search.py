@@ -229,7 +229,8 @@ class _Search:
 
     def add_pools(self, priced: PricedGrid, prompts: bool, decodes: bool) -> None:
         """The same structure with prompts and decodes on pools of their own, and as one of two pools: of those that it
-        is a candidate for."""
+        is a candidate for. A cache moves between them: on GPUs that are sold with the links between their hosts."""
+        priced = priced._replace(tariff=None if priced.tariff is None else priced.tariff.joined)
         self.halves.add(priced, prompts, decodes)
         if not (prompts and decodes):
             return

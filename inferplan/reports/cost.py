@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
@@ -106,7 +107,7 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
         return f"{amount:,.4f} {unit}"
 
     figures = [
-        *(text(bill.describe(), hour(bill.per_hour)) for bill in bills),
+        *(line for bill in bills for line in _paid(bill, hour)),
         Figure("cache_tiers_per_hour", cost.tiers, "cache tiers", hour, seen=bool(cost.tiers)),
         Figure("per_hour", cost.per_hour, "together", hour, seen=len(bills) > 1 or bool(cost.tiers)),
         *(
@@ -148,6 +149,14 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
     return figures if api is None else [*figures, *_break_even(cost, api)]
 
 
+def _paid(bill: Bill, hour: Callable[[float], str]) -> list[Figure]:
+    """What is bought, and what the same is at the list that bills are compared with."""
+    found = [text(bill.describe(), hour(bill.per_hour))]
+    if (listed := bill.listed) is not None:
+        found.append(text(f"  at the list price: {listed.describe()}", hour(listed.per_hour)))
+    return found
+
+
 def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
     """The requests of a month from which on the bill is less than that of an API."""
     volume = cost.break_even(api)
@@ -176,6 +185,7 @@ def price_record(offer: Offer) -> dict[str, Any]:
         "term": offer.term,
         "length": offer.length or None,
         "list": offer.source,
+        "list_kind": offer.kind or "provider",
         "date": str(offer.date) if offer.date else None,
         "old": offer.stale,
         "note": offer.note,
@@ -194,6 +204,9 @@ def bill_record(bill: Bill) -> dict[str, Any]:
         "price_date": price["date"],
         "price_is_old": price["old"],
         "price_source": price["list"],
+        "price_kind": price["list_kind"],
+        "list_price_per_hour": None if bill.listed is None else bill.listed.per_hour,
+        "list_price_source": None if bill.listed is None else bill.listed.offer.source,
         "instance": price["instance"],
         "instance_gpus": price["instance_gpus"],
         "instances": bill.units,

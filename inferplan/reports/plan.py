@@ -19,6 +19,7 @@ from inferplan.reports.cost import cost_energy_table, cost_table
 from inferplan.reports.plan_figures import (
     candidates,
     cost_of,
+    dated_money,
     devices,
     energy_of,
     formats,
@@ -27,6 +28,7 @@ from inferplan.reports.plan_figures import (
     power,
     quants,
     shape,
+    terms_of,
 )
 from inferplan.reports.plan_notes import answer, error_unknown, notes
 from inferplan.reports.plan_record import plan_record
@@ -60,7 +62,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [tiers_table(plan)] if plan.tiered else []
     tables += [confidence_table(plan)] if plan.curve else []
     cost, energy = cost_of(plan), energy_of(plan)
-    tables += [cost_table(cost)] if cost else []
+    tables += [cost_table(cost), *terms_tables(plan)] if cost else []
     tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
     if plan.sensitivity:
@@ -87,7 +89,7 @@ def summary_table(plan: Plan) -> Table:
             f"{option.deployment.engine.describe()}, {_budgets(option)} tokens a step, {plan.best.slots} sequences",
         ],
         *([["cache tiers of a device", chain_text(option.tiers)]] if option.tiers else []),
-        ["cost", money(option)],
+        ["cost", dated_money(option)],
     ]
     if option.hours is not None:
         rows.append(["time, GPU-hours", f"{option.hours:,.2f} h, {option.hours * option.devices:,.1f}"])
@@ -107,6 +109,12 @@ def _confidence(plan: Plan) -> str:
     """``"0.8 for each limit; chance of a miss under this load at most 1%"``."""
     risk = "" if plan.miss is None else f"; chance of a miss under this load at most {plan.miss.chance:.0%}"
     return f"{plan.confidence:g} for each limit{risk}"
+
+
+def terms_tables(plan: Plan) -> list[Table]:
+    """What is bought on each of the terms that it is sold on; nothing where those of the plan are the only ones."""
+    sold = terms_of(plan)
+    return [side_by_side("the same replicas on other terms", sold)] if len(sold) > 1 else []
 
 
 def _adapters(plan: Plan) -> list[list[str]]:

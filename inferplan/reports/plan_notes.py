@@ -21,6 +21,7 @@ from inferplan.reports.known_error import constants_of
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
+    dated_money,
     devices,
     gpus,
     launch_line,
@@ -34,6 +35,7 @@ from inferplan.reports.plan_figures import (
     shape,
 )
 from inferplan.reports.plan_tiers import tier_lines
+from inferplan.serving.session_results import SessionFigures
 from inferplan.units import HOURS_PER_MONTH, format_time
 
 
@@ -48,10 +50,12 @@ def answer(plan: Plan) -> str:
     )
     chosen = quants(option)
     bought = devices(option) + ("" if chosen == "native" else f" in {chosen}")
-    text = f"{bought} at {money(option)}"
+    text = f"{bought} at {dated_money(option)}"
     text += f" for {held}{_at_confidence(plan)}." if held else f", done in {option.hours or 0:,.1f} hours."
     load = load_of_users(plan)
     text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
+    refused = refused_line(plan)
+    text += f" {refused}." if refused else ""
     lines = (native_line(plan), confidence_line(plan), unknown_line(plan))
     return " ".join([*_sentences([error_unknown(plan)]), text, *_sentences(lines)])
 
@@ -97,6 +101,19 @@ def error_unknown(plan: Plan) -> str:
     return f"the error of this plan is not known: {why}{other}"
 
 
+def refused_line(plan: Plan) -> str:
+    """How many requests the plan can never answer; empty where it answers all."""
+    result = plan.best.result
+    if result is None or not (refused := result.counts["rejected"]):
+        return ""
+    share = refused / result.counts["arrived"]
+    reasons, each_day = "; ".join(result.records.refused), share * 86400 * plan.rate
+    return (
+        f"! {refused:,} of {result.counts['arrived']:,} requests can never run ({reasons}): {each_day:,.0f} a day are "
+        "refused at this load"
+    )
+
+
 def notes(plan: Plan) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it."""
     option = plan.option
@@ -104,6 +121,7 @@ def notes(plan: Plan) -> list[str]:
         *tier_lines(plan),
         native_line(plan),
         format_line(plan),
+        refused_line(plan),
         confidence_line(plan),
         unknown_line(plan),
         measured_line(plan),
@@ -158,7 +176,21 @@ def session_line(plan: Plan) -> str:
     return (
         f"sessions: route all calls of one to the same replica; {found.cached_share:.1%} of prompt tokens are found in "
         f"its prefix cache; {found.in_system * plan.option.replicas:,.0f} sessions under way at a time{lasts}"
+        f"{_how_sure(plan, found)}"
     )
+
+
+def _how_sure(plan: Plan, found: SessionFigures) -> str:
+    """How well the time of a session is known where it has a limit: by far fewer sessions than there are calls."""
+    slo = plan.question.slo
+    if slo.session is None:
+        return ""
+    between, slower = found.between(slo.percentile), plan.option.slow.step
+    what = f"; the time of a session {percentile_of(slo)} is of {int(found.whole.sum()):,} sessions"
+    if between is None:
+        return f"{what}, too few to say how sure it is"
+    low, high = (format_time(value * slower, 3) for value in between)
+    return f"{what} and lies between {low} and {high} (95 % confidence)"
 
 
 def start_line(plan: Plan) -> str:
@@ -392,7 +424,7 @@ def price_line(plan: Plan) -> str:
     remarks = dict.fromkeys(
         [*(line for bill in bills for line in bill.remarks), *plan.question.prices.remarks(looked_at)]
     )
-    return "; ".join([f"to buy: {' and '.join(bill.describe() for bill in bills)}{rest}", *remarks])
+    return "; ".join([f"to buy: {' and '.join(bill.line for bill in bills)}{rest}", *remarks])
 
 
 def assumptions(plan: Plan) -> list[str]:

@@ -27,7 +27,9 @@ from inferplan.reports.plan_figures import (
     prompts_launch_of,
     relaxation,
     screened_costs,
+    terms_of,
 )
+from inferplan.reports.plan_load import load_record
 from inferplan.reports.plan_notes import error_unknown
 from inferplan.reports.plan_survival import survival_record
 from inferplan.reports.plan_tiers import tiers_record
@@ -66,6 +68,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "simulation_time_scale": plan.option.slow.step,
         },
         "cost": cost_record(cost) if cost else None,
+        "terms": [record(row) for row in terms_of(plan)],
         "energy": cost_energy_record(energy) if energy else None,
         "power": None if watts is None else record(watts),
         "cache_tiers": tiers_record(plan),
@@ -85,7 +88,21 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "next_cheaper": _cheaper_record(plan),
         "sensitivity": [] if plan.question.demand.offline else plan.sensitivity,
         "bands": plan.bands,
+        "band_s": band_seconds(plan),
     }
+
+
+def band_seconds(plan: Plan) -> dict[str, list[float]]:
+    """By limited latency, in seconds at the percentile, between which 80 % of measurements lie of a plan like this:
+    the known factors on what is predicted, of which a plan at a confidence quotes the slow side.
+    """
+    slow, quoted = plan.option.slow, plan.best.achieved
+    found = {}
+    for name, (low, high) in plan.bands.items():
+        late = 0.0 if name == "tpot" else quoted["ttft"] * (1.0 - 1.0 / slow.first)  # see Slowness.of
+        predicted = (quoted[name] - late) / slow.step
+        found[f"{name}_s"] = [predicted * low, max(predicted * high, quoted[name])]
+    return found
 
 
 def step_record(step: Step) -> dict[str, Any]:
@@ -154,6 +171,7 @@ def question_record(plan: Plan) -> dict[str, Any]:
         "model_counts": plan.option.deployment.model.made_from.to_dict(),
         "model_notes": plan.option.deployment.warnings,
         "demand": question.demand.describe(),
+        "load": load_record(question.demand),
         "prompt_tokens": question.demand.prompt.average,
         "output_tokens": question.demand.output.average,
         "requests_per_s": question.demand.requests_per_second,

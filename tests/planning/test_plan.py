@@ -407,7 +407,11 @@ def test_default_space() -> None:
     from inferplan.catalog.files import load_model
 
     aws = ("t4", "l4", "l40s", "rtx-pro-6000-server", "a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200-hgx", "b300-hgx")
-    assert default_gpus(price_book()) == aws
+    named = default_gpus(price_book(["aws-us-east-1"]))
+    assert named == ("t4", "a10g", "inferentia2", *aws[1:])
+    every = default_gpus(price_book())  # of all providers: Azure, RunPod, CoreWeave, Lambda and Google sell others
+    assert {*named, "a100-80gb-pcie", "h100-nvl", "mi300x", "gb200", "gh200-96gb", "h100-pcie", "tpu-v6e"} <= {*every}
+    assert not {"mi325x", "a10", "rtx-4090"} & {*every}  # a survey's, a serverless one, no GPU of a data centre
     priced = price_book(["runpod-secure"])
     assert set(priced.gpus) - set(default_gpus(priced)) == {"rtx-3090", "rtx-4090", "rtx-5090", "rtx-6000-ada"}
     dense = divisions(load_model("llama-3.1-8b"), Space(base=Request(model="", gpu=""), gpus=()))
