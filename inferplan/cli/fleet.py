@@ -37,7 +37,7 @@ _NOT_HERE = (
     *(one.name for kind in _QUESTIONS_ELSEWHERE for one in options_of(kind)),
     *("samples", "cache_tier", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
     *("redundant_experts", "two_batch_overlap", "prefill_redundant_experts", "prefill_two_batch_overlap"),
-    *("session_time", "answer_ttft", "power_cap", "aggregated", "confidence", "spare", "anchor"),
+    *("session_time", "answer_ttft", "power_cap", "aggregated", "confidence", "miss_cost", "spare", "anchor"),
     *("survive", "restart", "mtbf"),
 )
 """Options of a plan that a fleet has not: it is of a rate, on GPUs that are named, and its replicas are plain."""

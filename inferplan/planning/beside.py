@@ -111,6 +111,8 @@ class Curve:
         options = beside(options_at(self._searched, question, confidence), chain)
         if confidence == MIDDLE:
             options = [option for option in options if is_measured(option, question)]
+        known = max(lower, key=lambda step: step.confidence, default=above).option
+        options.sort(key=lambda option: known is None or option.deployment is not known.deployment)  # may do here too
         return self._sized(options, question, Bounds(least, above.cost), above)
 
     def _sized(self, options: list[PlanOption], question: Question, bounds: Bounds, above: Step) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -61,7 +61,7 @@ class Finalists:
         self.unseen += other.unseen
 
 
-def by_cost(verified: Verified) -> tuple[float, bool, int, tuple[bool, float], int, float]:
+def by_cost(verified: Verified) -> tuple[float, bool, int, tuple[bool, float, bool], int, float]:
     """Order of finalists: cost, then what is simpler to run (no pools, no stages), then the checkpoint's own format
     before narrower ones, then devices, then speed."""
     option = verified.option
@@ -228,7 +228,7 @@ def cheapest_so_far(entries: list[SizedStructure]) -> SizedStructure | None:
     return best
 
 
-def _simplicity(option: PlanOption) -> tuple[bool, tuple[bool, float]]:
+def _simplicity(option: PlanOption) -> tuple[bool, tuple[bool, float, bool]]:
     """What of two options that cost the same is preferred, the smaller first."""
     return option.pools is not None, option.narrowness
 
@@ -294,13 +294,20 @@ def size_one(option: PlanOption, question: Question, below: float, so_far: tuple
     return True
 
 
+def run_under_load(question: Question, known: Simulated) -> Callable[[PlanOption], Verified]:
+    """Simulates options under the load itself, without headroom, in short runs; or what is known of them."""
+    return lambda option: Simulations(most=1, known=known).of(option, question, 1.0)
+
+
 def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated) -> Verified | None:
     """The one that is expected to cost least (:mod:`inferplan.planning.miss`) and keeps the limits in a run long
     enough to quote from; ``found`` is left with the others. One that does not is a size larger, and then has to be
     the cheapest still.
     """
     simulations = Simulations(most=0, known=known)
-    while (best := least_expected(sorted(found.passed, key=by_cost), question, known)) is not None:
+    while (
+        best := least_expected(sorted(found.passed, key=by_cost), question, run_under_load(question, known))
+    ) is not None:
         found.passed.remove(best)
         checked = simulations.long(best.option, question, precision=QUOTED)
         if checked.sound(question.slo):
@@ -316,25 +323,29 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated)
 
 
 def _add_other_gpus(structures: list[PlanOption], question: Question, found: Finalists, known: Simulated) -> None:
-    """An option that keeps the limits on each of the next cheapest GPUs: the first of two structures, in one pool."""
+    """An option that keeps the limits on each of the next cheapest GPUs: the cheaper of two formats, in one pool."""
     best = found.cheapest
     assert best is not None
     most = MAX_COST_RATIO * (best.option.cost or inf)
-    tried: dict[str, int] = {}
+    tried: dict[str, set[str | None]] = {}
+    own: dict[str, Verified] = {}
     shown = {v.option.deployment.hardware.name for v in found.passed}
     for option in structures:
         gpu = option.deployment.hardware.name
-        if gpu in shown or tried.get(gpu, 0) >= 2 or option.pools is not None:
+        seen = tried.setdefault(gpu, set())
+        if gpu in shown or len(seen) >= 2 or option.request.quant in seen or option.pools is not None:
             continue
-        if len(shown) > MAX_ALTERNATIVES:
+        if len(shown | own.keys()) > MAX_ALTERNATIVES and gpu not in own:
             break
-        if option.bound > most or too_long_alone(option, question):
+        below = (own[gpu].option.cost or inf) * (1 - 1e-9) if gpu in own else most
+        if option.bound > below or too_long_alone(option, question):
             continue
-        tried[gpu] = tried.get(gpu, 0) + 1
-        if size_one(
-            option, question, most, (found, Simulations(most=MAX_SIMULATIONS_OF_ONE, budgets=False, known=known))
-        ):
-            shown.add(gpu)
+        seen.add(option.request.quant)
+        simulations = Simulations(most=MAX_SIMULATIONS_OF_ONE, budgets=False, known=known)
+        if size_one(option, question, below, (found, simulations)):
+            if gpu in own:
+                found.passed.remove(own[gpu])
+            own[gpu] = found.passed[-1]
 
 
 def slowed_grids(

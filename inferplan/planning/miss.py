@@ -10,16 +10,16 @@ replicas that carry the load on devices as slow as nineteen in twenty measuremen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from inferplan.planning.confidence import MIDDLE, Slowness, slowness
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
-from inferplan.planning.sizing import Simulated, Simulations
 from inferplan.planning.verify import TOO_SHORT, Verified
 
+Run = Callable[[PlanOption], Verified]
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 """At which it is tried whether a plan still keeps its limits, without headroom."""
 REPAIRED = 0.95
@@ -46,19 +46,19 @@ class Miss:
         return self.chance * self.cost
 
 
-def miss_of(option: PlanOption, question: Question, known: Simulated) -> Miss | None:
-    """The risk of an option that keeps its limits at the confidence of a question.
+def miss_of(option: PlanOption, question: Question, run: Run) -> Miss | None:
+    """The risk of an option that keeps its limits at the confidence of a question. run: simulates it under the load.
 
     ``None`` where no error is known, for a job, which nobody waits for, and where no run is long enough to tell.
     """
     if question.demand.offline or option.cost is None or slow_at(option, question, REPAIRED) is None:
         return None
-    held, simulations = question.sizing.confidence, Simulations(most=len(CONFIDENCES), known=known)
+    held = question.sizing.confidence
     for confidence in CONFIDENCES:
         slow = slow_at(option, question, confidence)
         if confidence <= held or slow is None:
             continue
-        seen = simulations.of(replace(option, slow=slow), question, 1.0)
+        seen = run(replace(option, slow=slow))
         if seen.verdict == TOO_SHORT:
             return None
         if not seen.meets(question.slo):
@@ -84,7 +84,7 @@ def _repair(option: PlanOption, question: Question) -> float:
     return max((larger.cost or 0.0) - (option.cost or 0.0), 0.0)
 
 
-def least_expected(finalists: Sequence[Verified], question: Question, known: Simulated) -> Verified | None:
+def least_expected(finalists: Sequence[Verified], question: Question, run: Run) -> Verified | None:
     """The finalist that is expected to cost least, misses included; of equals the first. finalists: by rising cost.
 
     At the prediction itself, and where no error is known, the cheapest: nothing is known of its misses.
@@ -94,7 +94,7 @@ def least_expected(finalists: Sequence[Verified], question: Question, known: Sim
         cost = one.option.cost or 0.0
         if cost >= least:
             break  # misses cost no less than nothing
-        risk = None if question.sizing.confidence == MIDDLE else miss_of(one.option, question, known)
+        risk = None if question.sizing.confidence == MIDDLE else miss_of(one.option, question, run)
         expected = cost + (0.0 if risk is None else risk.expected)
         if expected < least:
             best, least = one, expected

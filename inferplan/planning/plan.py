@@ -20,6 +20,7 @@ from inferplan.planning.finalists import (
     kept_in_the_long_run,
     on_transferred,
     options_at,
+    run_under_load,
     simulate_finalists,
     slowed_grids,
     without_unmeasured,
@@ -55,13 +56,8 @@ _BESIDE = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Plan(Shown):
-    """The answer. ``alternatives``: other finalists that meet the limits, cheapest first, the plan left out.
-
-    question: as it was answered: its confidence is that of the plan. unkept: why there is no plan at the confidence
-    that is usual, where this one is for the prediction itself instead. unseen: options that might be cheaper and were
-    not simulated.
-    """
+class Chosen(Shown):
+    """What was chosen, and what stands beside it: at other confidences, in other formats, of what is not known."""
 
     question: Question
     best: Verified
@@ -82,45 +78,9 @@ class Plan(Shown):
         return self.best.option
 
     @property
-    def deployment(self) -> Deployment:
-        """The chosen deployment with all its replicas, spare ones too; what decodes, where prompts are computed by
-        another."""
-        option = self.option
-        own = option.replicas if option.prompts is None or option.pools is None else option.pools[1]
-        parallel = replace(option.deployment.parallel, replicas=own + option.spare)
-        return replace(option.deployment, parallel=parallel)
-
-    @property
-    def rate(self) -> float:
-        """Requests a second that are served."""
-        demand = self.question.demand
-        if demand.requests is not None and self.option.hours is not None:
-            return demand.requests / (self.option.hours * 3600)
-        if demand.requests_per_second is not None:
-            return demand.requests_per_second
-        return self.served(self.best)
-
-    def served(self, verified: Verified) -> float:
-        """Requests a second that a finalist serves: the load itself, or of users ``N/(R + Z)``, with the mean think
-        time that is asked for: a run draws too few of a long-tailed one for their mean."""
-        demand = self.question.demand
-        if demand.users is None:
-            return self.rate
-        return demand.users / ((verified.response or verified.option.e2el) + demand.think)
-
-    @property
-    def waiting(self) -> float | None:
-        """Users who wait for an answer at a time, on average; ``None`` for another load."""
-        demand = self.question.demand
-        if demand.users is None:
-            return None
-        return demand.users * demand.waiting_share(self.best.response or self.option.e2el)
-
-    @property
-    def load(self) -> float:
-        """What the fleet is given: requests a second, or users."""
-        demand = self.question.demand
-        return float(demand.users if demand.users is not None else self.rate)
+    def supported(self) -> bool:
+        """Whether measurements of its kind stand behind the limited latencies."""
+        return is_measured(self.option, self.question)
 
     @property
     def confidence(self) -> float:
@@ -218,7 +178,82 @@ class Plan(Shown):
     @cached_property
     def miss(self) -> Miss | None:
         """The chance that a limit is missed and what that costs; ``None`` where no error is known."""
-        return miss_of(self.option, self.question, self.known) if self.supported and self.has_confidences else None
+        if not self.supported or not self.has_confidences:
+            return None
+        return miss_of(self.option, self.question, run_under_load(self.question, self.known))
+
+    def cheapest(self, drafted: bool) -> Verified | None:
+        """The cheapest that meets the limits with speculation, or without it: of the finalists, or beside a plan at a
+        confidence by the prediction itself, because the error of drafts is not known."""
+        if self.confidence > MIDDLE:
+            return self._by_drafts[drafted]
+        finalists = [self.best, *self.alternatives]
+        return next((v for v in finalists if bool(v.option.speculation.length) == drafted), None)
+
+    @cached_property
+    def _by_drafts(self) -> dict[bool, Verified | None]:
+        options = beside(options_at(self.searched, self.question, MIDDLE), self.option.tiers)
+        sides: dict[bool, list[PlanOption]] = {False: [], True: []}
+        for option in options:
+            sides[option.speculation.length > 0].append(option)
+        return {drafted: self._beside(side, MIDDLE, Bounds()) for drafted, side in sides.items()}
+
+    @property
+    def drafts_help(self) -> bool:
+        """Whether what decodes with drafts is the better one of :meth:`cheapest`."""
+        drafted, plain = self.cheapest(True), self.cheapest(False)
+        return drafted is not None and (plain is None or by_cost(drafted) < by_cost(plain))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Plan(Chosen):
+    """The answer. ``alternatives``: other finalists that meet the limits, cheapest first, the plan left out.
+
+    question: as it was answered: its confidence is that of the plan. unkept: why there is no plan at the confidence
+    that is usual, where this one is for the prediction itself instead. unseen: options that might be cheaper and were
+    not simulated.
+    """
+
+    @property
+    def deployment(self) -> Deployment:
+        """The chosen deployment with all its replicas, spare ones too; what decodes, where prompts are computed by
+        another."""
+        option = self.option
+        own = option.replicas if option.prompts is None or option.pools is None else option.pools[1]
+        parallel = replace(option.deployment.parallel, replicas=own + option.spare)
+        return replace(option.deployment, parallel=parallel)
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that are served."""
+        demand = self.question.demand
+        if demand.requests is not None and self.option.hours is not None:
+            return demand.requests / (self.option.hours * 3600)
+        if demand.requests_per_second is not None:
+            return demand.requests_per_second
+        return self.served(self.best)
+
+    def served(self, verified: Verified) -> float:
+        """Requests a second that a finalist serves: the load itself, or of users ``N/(R + Z)``, with the mean think
+        time that is asked for: a run draws too few of a long-tailed one for their mean."""
+        demand = self.question.demand
+        if demand.users is None:
+            return self.rate
+        return demand.users / ((verified.response or verified.option.e2el) + demand.think)
+
+    @property
+    def waiting(self) -> float | None:
+        """Users who wait for an answer at a time, on average; ``None`` for another load."""
+        demand = self.question.demand
+        if demand.users is None:
+            return None
+        return demand.users * demand.waiting_share(self.best.response or self.option.e2el)
+
+    @property
+    def load(self) -> float:
+        """What the fleet is given: requests a second, or users."""
+        demand = self.question.demand
+        return float(demand.users if demand.users is not None else self.rate)
 
     @cached_property
     def capacity(self) -> Capacity | None:
@@ -242,11 +277,6 @@ class Plan(Shown):
     def binding(self) -> str:
         """What stops the replicas from taking more: the first limit to break in simulation as the load grows."""
         return "slots" if self.capacity is None else self.capacity.broken or "nothing"
-
-    @property
-    def supported(self) -> bool:
-        """Whether measurements of its kind stand behind the limited latencies."""
-        return is_measured(self.option, self.question)
 
     def replicas_for(self, factor: float) -> int | None:
         """Replicas, without the spare ones, for so many times the load; both pools together where they are apart."""
@@ -273,28 +303,6 @@ class Plan(Shown):
         """That option with what the simulator says of it: the closed form may call a miss narrow that is not."""
         factor = 1 / self.question.sizing.utilisation
         return None if self.cheaper is None else verify(self.cheaper, self.question, factor, IN_PASSING)
-
-    def cheapest(self, drafted: bool) -> Verified | None:
-        """The cheapest that meets the limits with speculation, or without it: of the finalists, or beside a plan at a
-        confidence by the prediction itself, because the error of drafts is not known."""
-        if self.confidence > MIDDLE:
-            return self._by_drafts[drafted]
-        finalists = [self.best, *self.alternatives]
-        return next((v for v in finalists if bool(v.option.speculation.length) == drafted), None)
-
-    @cached_property
-    def _by_drafts(self) -> dict[bool, Verified | None]:
-        options = beside(options_at(self.searched, self.question, MIDDLE), self.option.tiers)
-        sides: dict[bool, list[PlanOption]] = {False: [], True: []}
-        for option in options:
-            sides[option.speculation.length > 0].append(option)
-        return {drafted: self._beside(side, MIDDLE, Bounds()) for drafted, side in sides.items()}
-
-    @property
-    def drafts_help(self) -> bool:
-        """Whether what decodes with drafts is the better one of :meth:`cheapest`."""
-        drafted, plain = self.cheapest(True), self.cheapest(False)
-        return drafted is not None and (plain is None or by_cost(drafted) < by_cost(plain))
 
     @cached_property
     def bands(self) -> dict[str, tuple[float, float]]:

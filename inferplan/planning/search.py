@@ -341,7 +341,7 @@ def cheapest_point(priced: PricedGrid, stream: Stream) -> PlanOption | None:
     return replace(option, bound=bound, screened=bool(kept.any()))
 
 
-def option_order(option: PlanOption) -> tuple[bool, float, bool, int, tuple[bool, float], int, float]:
+def option_order(option: PlanOption) -> tuple[bool, float, bool, int, tuple[bool, float, bool], int, float]:
     """Order of options: those that meet the limits in closed form; cost; what is simpler to run (no pools, no stages);
     the checkpoint's own format before narrower ones; devices; speed.
     """

@@ -82,7 +82,7 @@ def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypat
             return Miss(held=0.8 if option.cost == 10.0 else 0.99, cost=cost)  # type: ignore[attr-defined]
 
         monkeypatch.setattr(miss, "miss_of", risk)
-        assert least_expected(plans, planned.question, {}) is plans[best]
+        assert least_expected(plans, planned.question, lambda option: planned.best) is plans[best]
         assert looked_at == [10.0, 12.0][: best + 1]
 
 

@@ -288,7 +288,7 @@ def test_the_cheapest_that_long_runs_confirm_is_found(structures: list[tuple[int
 
     def entry(price: int, short: int, more: int) -> SizedStructure:
         def sized(size: int) -> Any:
-            same = {"pools": None, "bound": 0.0, "narrowness": (False, 0.0), "filled": int, "sized": sized}
+            same = {"pools": None, "bound": 0.0, "narrowness": (False, -16.0, False), "filled": int, "sized": sized}
             return SimpleNamespace(replicas=size, cost=price * size, **same)
 
         def confirmed(option: Any, below: float) -> Any:
