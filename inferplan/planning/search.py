@@ -16,7 +16,7 @@ import numpy.typing as npt
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.errors import InferplanError, NotFiniteError, UsageError
+from inferplan.errors import InferplanError, MissingFactError, NotFiniteError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import goes_together, require_together
 from inferplan.models.spec import ModelSpec, require_readable, require_tokens
@@ -109,7 +109,8 @@ def search(space: Space, stream: Stream, prices: PriceBook) -> SearchResult:
                 except NotFiniteError:
                     raise
                 except InferplanError as error:
-                    state.rejections.add("impossible", axes.batch.size * axes.budget.size, error.what)
+                    said = f"{error.what}: {error.hint}" if isinstance(error, MissingFactError) else error.what
+                    state.rejections.add("impossible", axes.batch.size * axes.budget.size, said)
                     continue
                 priced = PricedGrid(request, grid, tariff)
                 decodes, prompts = space.tries(deployment), space.tries(deployment, prompts=True)

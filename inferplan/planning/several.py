@@ -20,7 +20,7 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.design import mean_request
 from inferplan.planning.machines import Bought, Kind, Need, Size, Stock, machines, size_of
-from inferplan.planning.sizing import least, running_total, search_smallest
+from inferplan.planning.sizing import NEARLY_ALONE, least, running_total, search_smallest
 from inferplan.serving.batch_means import fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cold_start import weights_of
@@ -45,8 +45,6 @@ FEWEST, MOST = 4000, 60_000
 """Requests of a stream in one run."""
 _MARGIN, _LIVES, _COUNTED = 1.5, 24.0, 0.75
 """Values that a percentile takes, times; times of one request, alone, that a run holds; share of a run that counts."""
-_NEARLY_ALONE = 0.1
-"""With as many replicas as keep each busy for so small a share of the time, more of them help no request."""
 _MOST_FLEETS = 400
 """Fleets that are tried for the limits of whole answers before the search is given up."""
 
@@ -379,7 +377,7 @@ def _most(runs: _Runs, place: int) -> int:
     """Replicas beyond which more help no request."""
     member = runs.members[place]
     busy = sum(rate_of_stage(runs.stages, one) * runs.members[one].alone for one in runs.asked.together(place))
-    return min(ceil(busy / _NEARLY_ALONE) + 1, MOST_ENGINES // member.deployment.parallel.dp)
+    return min(ceil(busy / NEARLY_ALONE) + 1, MOST_ENGINES // member.deployment.parallel.dp)
 
 
 def _fewest(runs: _Runs, place: int, counts: Sequence[int]) -> int:

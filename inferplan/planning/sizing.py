@@ -19,7 +19,7 @@ from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.option import PlanOption, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import SHOWN, Verified, surely_kept, verify
+from inferplan.planning.verify import SHOWN, Verified, surely_kept, together, verify
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.traffic.requests import Slo
 
@@ -47,6 +47,8 @@ _HOPELESS = 1.1
 closed form sees it."""
 _HARDLY = 0.01
 """Where requests wait for those that decode for less than this share of TTFT, more decodes would hardly change it."""
+NEARLY_ALONE = 0.1
+"""With as many replicas as keep each busy for so small a share of the time, more of them help no request."""
 MOST_GROWTH = 8
 """Sizes tried beyond one that kept the limits at its inflated load and misses them in the long run."""
 
@@ -190,7 +192,7 @@ class Sizer:
         if self.option.pools is not None:
             return self._fewest_in_pools(below)
         option, simulations = self.option, self.simulations
-        most = self._affordable(option.sized, option.replicas, below)
+        most = self._affordable(max(4 * option.replicas + 2, self._nearly_alone), below)
         guess = min(option.replicas, most)
         if most < 1:
             return None
@@ -204,6 +206,18 @@ class Sizer:
             if guess < most and self._holds(most):
                 size = search_smallest(self._holds, guess, most, self._between)
         return None if size is None else self._filled(size).option
+
+    @property
+    def _nearly_alone(self) -> int:
+        """For classes as many replicas as hold requests for so little of the time that more help nobody; else 0.
+
+        What the closed form guesses for classes says little: it sees their mix under the loosest of the limits, and one
+        class may wait for the prompts of another.
+        """
+        if not self.question.demand.classes or together(self.option, self.question):
+            return 0
+        load = (self.question.demand.requests_per_second or 0.0) / self.question.sizing.utilisation
+        return ceil(load * self.option.e2el / NEARLY_ALONE)
 
     def confirmed(self, sized: PlanOption, below: float = inf, precision: RunPrecision = SHOWN) -> Verified | None:
         """A size under the load, where it also keeps the limits at ``1/utilisation`` times it in a run that is long
@@ -338,9 +352,9 @@ class Sizer:
         prefill = not waits and (seen.verdict == "overloaded" or "ttft" in over)
         return prefill, waits or not prefill or (seen.verdict != "overloaded" and "tpot" in over)
 
-    def _affordable(self, sized: Callable[[int], PlanOption], guess: int, below: float) -> int:
-        """The largest size that costs less than ``below``, up to four times the guess, and that there is power for."""
-        most = 4 * guess + 2
+    def _affordable(self, most: int, below: float) -> int:
+        """The largest size up to ``most`` that costs less than ``below``, and that there is power for."""
+        sized = self.option.sized
         if (sized(most).cost or 0.0) < below:
             return most
         return search_smallest(lambda size: (sized(size).cost or 0.0) >= below, 0, most) - 1

@@ -129,6 +129,7 @@ def run_of(words: list[str], deployment: dict[str, Any], factor: float, requests
     if "--session-rate" in names:
         count = ["--session-count", str(REQUESTS // 10), "--seed", str(SEED), "--routing", "sticky"]
     count = [] if "--trace" in names else count
+    count += ["--routing", "sticky"] if "--turns" in names else []
     code, run, said = ask(["simulate", *replica_of(deployment), *load_of(words, factor), *count])
     return run, f"exit {code} {said.strip()[:200]}"
 
@@ -146,6 +147,7 @@ def lost(words: list[str], deployment: dict[str, Any], plan: dict[str, Any], run
     found, gone = [], plan["survival"]["replicas_lost"]
     for seed in range(SEED, SEED + runs):
         fail = ["--fail", f"{when}s:{gone}", "--restart", given["--restart"], "--seed", str(seed)]
+        fail += ["--routing", "sticky"] if "--turns" in given else []
         _, run, said = ask(["simulate", *replica_of(deployment), *load_of(words, 1), *fail])
         if not run:
             return said.strip()[:200]
@@ -167,7 +169,7 @@ def examine(question: str) -> Iterator[str]:
     yield f"{plan['cost']} {plan['replicas']} x {shape}"
     quoted = figures_of(words, plan["simulation"], percentile)
     for factor in (1, 1 / UTILISATION):
-        run, why = run_of(words, deployment, factor, REQUESTS if factor == 1 else REQUESTS // 2)
+        run, why = run_of(words, deployment, factor, REQUESTS)
         long = figures_of(words, run, percentile).items() if run and factor == 1 else ()
         off = ", ".join(f"{name} {value / quoted[name][0] - 1:+.1%}" for name, (value, _) in long)
         yield f"; x{factor:g} {off} {breaks(words, run, percentile) or 'keeps' if run else why}"
