@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from inferplan.validation.files import Validation
 
 _DEGREES = tuple(field.name for field in fields(Parallelism))
+_COUNTED_BY = ("utilisation", "spare", "confidence", "miss_cost", "mtbf")
+"""What says how replicas are counted."""
 
 Tokens = float | str | Lengths
 """Tokens of a request: a number, a distribution as text (``"lognormal:1024:0.6"``), or ``Lengths``."""
@@ -275,7 +277,8 @@ class PlanQuestion(PriceOptions, total=False):
     next request, also ``"exponential:30s"``; cached: prompt tokens that are always in the prefix cache; chat: requests
     are messages, so that a checkpoint tuned on instructions is started, as for users who think. Limits: ttft, tpot,
     e2el, answer_ttft, and the percentile of the requests that must meet them. Sizing: utilisation (the share of its
-    capacity to load a replica with), spare (replicas beyond those needed), confidence. survive: keep the limits
+    capacity to load a replica with), spare (replicas beyond those needed), confidence, miss_cost (of an hour in which a
+    limit is missed). survive: keep the limits
     while so many replicas are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures
     of one GPU. power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`.
     Space: quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP),
@@ -297,6 +300,7 @@ class PlanQuestion(PriceOptions, total=False):
     utilisation: float
     spare: Few
     confidence: float
+    miss_cost: float
     survive: int | str
     restart: Seconds
     mtbf: Seconds
@@ -590,8 +594,8 @@ def make_plan(
 
     Load: ``rate``, ``users`` (with ``think_time``), or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``,
     ``e2el`` and, behind a thought (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing:
-    ``utilisation``, ``spare``, ``confidence``, ``survive`` with ``restart`` and ``mtbf``, ``power_budget`` [W].
-    Prices: ``prices`` (lists), ``price`` (device to price an hour).
+    ``utilisation``, ``spare``, ``confidence``, ``miss_cost``, ``survive`` with ``restart`` and ``mtbf``,
+    ``power_budget`` [W]. Prices: ``prices`` (lists), ``price`` (device to price an hour).
     Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``. Raises ``InfeasibleError`` when nothing
     meets the limits.
     """
@@ -612,16 +616,17 @@ def make_plan(
     numbered = [counted(gpu) for gpu in named]
     looked_at = tuple(dict.fromkeys(one.gpu for one in numbered))
     prices.check(files.load_hardware(gpu).name for gpu in looked_at)
-    model, restart = read_argument("model", model, str), take("restart", None)
-    counted_by = {name: take(name) for name in ("utilisation", "spare", "confidence", "mtbf") if name in given}
+    model, restart, ideal = read_argument("model", model, str), take("restart", None), take("ideal", False)
+    counted_by = {name: take(name) for name in _COUNTED_BY if name in given}
     sizing = SizingAsked(survive=str(take("survive")) if "survive" in given else None, **counted_by).sizing(
-        demand.offline,
         PowerBudget(watts=take("power_budget")) if "power_budget" in given else None,
         None if restart is None else ColdStart(rest=restart),
         [one._replace(gpu=files.load_hardware(one.gpu).name) for one in numbered],
+        demand.offline,
+        ideal,
     )
     space = Space(
-        base=Request(model=model, gpu="", ideal=take("ideal", False)),
+        base=Request(model=model, gpu="", ideal=ideal),
         gpus=looked_at,
         quants=take("quants", None),
         engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),

@@ -80,6 +80,11 @@ def side_by_side(title: str, rows: Sequence[Iterable[Figure]], spare: Sequence[s
     )
 
 
+def bar(share: float, width: int = 20) -> str:
+    """A bar of text as long as a share of ``width`` letters, one at least: a terminal of any alphabet shows it."""
+    return "#" * max(round(share * width), 1)
+
+
 def short_time(value: float) -> str:
     """Seconds in three digits."""
     return format_time(value, 3)

@@ -99,7 +99,7 @@ class Request:
     expert_skew: float | None = ask(
         "--expert-skew",
         Real(0, 3),
-        "Deviation of the logarithm of the experts' popularity; 0 is uniform [measured, or configs/routing.yaml].",
+        "Expert imbalance: sigma of a log-normal, 0 is even [measured, or configs/routing.yaml].",
         None,
         metavar="SKEW",
     )

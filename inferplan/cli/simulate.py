@@ -404,6 +404,8 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         if trace.sessions is not None:
             return sessions_of_trace(trace, values, closed)
         require_sessions(values)
+        if option := first_given(values, ("arrivals", "burstiness")):
+            raise UsageError(f"{option} and --trace exclude each other", hint="a trace brings its own times")
         trace = trace.head(values["requests"]) if values["requests"] else trace
         return trace if closed is None else trace.in_loop(closed)
     prompt, output = asked_lengths(values, named)

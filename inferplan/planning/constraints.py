@@ -22,6 +22,9 @@ from inferplan.planning.verify import Verified
 from inferplan.traffic.requests import Slo
 from inferplan.units import BoolArray
 
+_ANOTHER_RUN = 1.02
+"""By so much the mean draw of one run of a load may be above that of another."""
+
 
 class Constraint:
     """One thing that a plan keeps; as it stands it rules nothing out.
@@ -65,6 +68,10 @@ class Constraint:
 
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         """Why nothing keeps it, of which ``nearest`` takes least, and a hint."""
+        raise NotImplementedError
+
+    def missed(self, run: Verified, question: Question) -> tuple[str, str]:
+        """Why a run that keeps the limits on latency does not keep it, and a hint."""
         raise NotImplementedError
 
 
@@ -130,13 +137,30 @@ class WithinPower(Constraint):
         return f"within {self.budget.describe()}"
 
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
-        watts = self.taken(nearest)
-        caps = ", or lower caps to try: --power-cap 500W,400W" if not question.space.caps else ", or lower --power-cap"
-        because = (
-            f"the least that keeps the limits, {nearest.replicas} x {nearest.deployment.describe()}, takes "
-            f"{watts / 1e3:,.3g} kW"
-        )
-        return because, f"--power-budget {np.ceil(watts / 10) / 100:g}kW{caps}, or looser limits"
+        watts, most = self.taken(nearest), replace(self.budget, provision="tdp").least(nearest.kinds)
+        takes = "takes" if self.budget.provision == "tdp" else "draws for being on alone"
+        because = f"the least that keeps the limits, {_counted(nearest)}, {takes} {watts / 1e3:,.3g} kW"
+        return because, f"{_watts_in_words(most)}{_caps(question)}"
+
+    def missed(self, run: Verified, question: Question) -> tuple[str, str]:
+        watts = run.watts or 0.0
+        because = f"{_counted(run.option)}, which keep the limits, draw {watts / 1e3:,.3g} kW at the load"
+        return because, f"{_watts_in_words(_ANOTHER_RUN * watts)}{_caps(question)}"
+
+
+def _counted(option: PlanOption) -> str:
+    return f"{option.replicas} x {option.deployment.describe()}"
+
+
+def _watts_in_words(watts: float) -> str:
+    """The option that asks for so many."""
+    return f"--power-budget {np.ceil(watts / 10) / 100:g}kW"
+
+
+def _caps(question: Question) -> str:
+    """What else takes fewer watts."""
+    caps = ", or lower caps to try: --power-cap 500W,400W" if not question.space.caps else ", or lower --power-cap"
+    return f"{caps}, or looser limits"
 
 
 class WithinOwned(Constraint):

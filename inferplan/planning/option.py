@@ -32,13 +32,18 @@ class Sizing:
     """How replicas are counted. utilisation: the share of its capacity that a replica is given. spare: more of them.
 
     confidence: the chance that the limits are kept, as far as the error of the prediction is known
-    (:mod:`inferplan.planning.confidence`). power: the most watts of all devices. owned: the most GPUs. survive: what
-    may be lost at a time, with the limits kept through it (:mod:`inferplan.planning.survival`).
+    (:mod:`inferplan.planning.confidence`). insists: a plan that cannot keep them at that confidence is refused; else it
+    is for the prediction itself, and says so. miss_cost: of an hour in which a limit is missed, in the currency of the
+    prices; ``None``: as :mod:`inferplan.planning.miss` derives it. power: the most watts of all devices.
+    owned: the most GPUs. survive: what may be lost at a time, with the limits kept through it
+    (:mod:`inferplan.planning.survival`).
     """
 
     utilisation: float = 0.8
     spare: int = 0
     confidence: float = MIDDLE
+    insists: bool = True
+    miss_cost: float | None = None
     power: PowerBudget | None = None
     owned: OwnedGpus | None = None
     survive: Survive | None = None
@@ -173,6 +178,13 @@ class PlanOption:
     """What bounds its size; one that breaks any costs infinitely much."""
     tiers: tuple[CacheTier, ...] = ()
     """Cache tiers beside the devices, the nearest first; those without a price cost nothing here."""
+
+    @property
+    def narrowness(self) -> tuple[bool, float]:
+        """Grows with how far its formats are from the checkpoint's: of what costs the same the least of it is taken."""
+        requests = [self.request] if self.prompts is None else [self.prompts.request, self.request]
+        bits = min(min(one.precision.weights.bits, one.precision.experts.bits) for one, _, _ in self.sold)
+        return any(request.quant is not None for request in requests), -bits
 
     @property
     def forms(self) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
         Figure("per_hour", cost.per_hour, "together", hour, seen=len(bills) > 1 or bool(cost.tiers)),
         *(
             text(
-                f"{'GPUs' if len(bills) == 1 else bill.offer.gpu} that are paid for and run nothing",
+                f"idle {'GPUs' if len(bills) == 1 else bill.offer.gpu} you pay for",
                 f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)",
             )
             for bill in bills
@@ -135,7 +135,7 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
         Figure(
             "per_million_output_tokens_whole_bill",
             cost.per_million_output_alone if generates else None,
-            "a million output tokens, whole bill on them",
+            "per million output tokens, counting input as free",
             exact,
             seen=generates,
         ),

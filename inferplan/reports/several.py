@@ -254,13 +254,21 @@ def _notes(plan: SeveralPlan) -> list[str]:
     if plan.too_short:
         lines.append("! a run is too short to tell whether a queue grows: a lower rate, with fewer replicas")
     for one in plan.alone:
-        if one.break_even is not None:
+        name, alone = one.member.stage.name, f"{one.cost:,.2f}"
+        if one.break_even is not None and one.cascade > one.cost:
+            more = f"{one.cascade - one.cost:,.2f} {asked.prices.currency}/h more"
+            lines.append(f"! {name} alone keeps the limits and is cheaper: the cascade costs {more}")
+        if one.break_even == 0:
             lines.append(
-                f"break-even: 1 - {one.before:,.2f}/{one.cost:,.2f} = {one.break_even:.3g} of the requests may reach "
-                f"{one.member.stage.name} before it alone is cheaper, if its machines go with its share of the requests"
+                f"no share pays: the models before {name} cost {one.before:,.2f} by themselves, {name} alone {alone}"
+            )
+        elif one.break_even is not None:
+            lines.append(
+                f"break-even: 1 - {one.before:,.2f}/{alone} = {one.break_even:.3g} of the requests may reach "
+                f"{name} before it alone is cheaper, if its machines go with its share of the requests"
             )
         if one.missing:
-            lines.append(f"{one.member.stage.name} alone keeps its limits with no number of replicas: {one.missing}")
+            lines.append(f"{name} alone keeps its limits with no number of replicas: {one.missing}")
     if plan.bought.gap > 0:
         lines.append("! the solver was stopped: cheaper machines may exist")
     lines += error_notes(_served(plan), "models behind each other, or on the same GPUs" if _entangled(plan) else "")

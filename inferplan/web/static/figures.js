@@ -91,7 +91,7 @@ function rates(found) {
       value: found.output_tokens_per_s,
     },
     user: decodes && {
-      name: "Output tokens a second and user",
+      name: "Output tokens/s per user",
       text: decimal(1 / found.tpot_s, 1),
       term: "tpot",
       title: "Time per output token, whose inverse this is",
@@ -163,7 +163,7 @@ export function bill(cost, when) {
     ],
     ["A million output tokens", cost.per_million_output_tokens && tokens(cost.per_million_output_tokens)],
     [
-      "A million output tokens, whole bill on them",
+      "Per million output tokens, counting input as free",
       cost.per_million_output_tokens_whole_bill && tokens(cost.per_million_output_tokens_whole_bill),
     ],
     [
