@@ -174,7 +174,6 @@ class FitOptions(PriceOptions, total=False):
     tp: Count | None
     context: Count | None
     users: Count
-    have: str | None
     think_time: Seconds | None
     answer_time: Seconds | None
     most: Count
@@ -403,17 +402,22 @@ def compare_deployments(
 @overload
 def fit(model: str, gpu: None = None, **options: Unpack[FitOptions]) -> Fits: ...
 @overload
-def fit(model: str, gpu: str, **options: Unpack[FitOptions]) -> Fitting | OwnedFits: ...
-def fit(model: str, gpu: str | None = None, **values: Unpack[FitOptions]) -> Fits | Fitting | OwnedFits:
+def fit(model: str, gpu: str, **options: Unpack[FitOptions]) -> Fitting: ...
+@overload
+def fit(model: str, *, have: str, **options: Unpack[FitOptions]) -> OwnedFits: ...
+def fit(
+    model: str, gpu: str | None = None, *, have: str | None = None, **values: Unpack[FitOptions]
+) -> Fits | Fitting | OwnedFits:
     """Which GPUs hold a model, how many, in which format, with how many requests; of one GPU, what holds it there; of
-    GPUs with a number (``gpu="2x-a6000"``, ``have="2x24GB"``) what all of them hold.
+    GPUs that you ``have`` (``"2x-a6000"``, ``"2x24GB"``) what all of them hold.
 
     Memory alone. Raises ``InfeasibleError`` when nothing does.
     """
     given = check_arguments(values, FitOptions, "fit has no")
     prices, model = _prices(given), read_argument("model", model, str)
-    gpu = read_argument("gpu", gpu, str | None)
-    have = given.get("have") or (gpu if gpu is not None and counted(gpu).number is not None else None)
+    gpu, have = read_argument("gpu", gpu, str | None), read_argument("have", have, str | None)
+    if gpu is not None and (have is not None or counted(gpu).number is not None):
+        raise UsageError("one GPU, or those that you have", hint=f"have={(have or gpu)!r}, and no gpu")
     if have is not None:
         given.setdefault("engine", usual_engine(model, have))
         return fit_owned(model, have, FitAsked(**given), prices)

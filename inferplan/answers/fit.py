@@ -225,13 +225,6 @@ class FitAsked:
         also=("--concurrency",),
         shown=True,
     )
-    have: str | None = ask(
-        "--have",
-        Text(),
-        "GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file that is sold with that memory.",
-        None,
-        metavar="GPUS",
-    )
     think_time: float | None = ask(
         "--think-time",
         Text(lambda text: parse_think_time(text).mean),

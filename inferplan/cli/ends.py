@@ -37,13 +37,13 @@ def _named(text: str) -> tuple[Ending, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class EndsAsked:
-    """Which endings of a run exit 3; ``None``: those that the command takes by itself."""
+    """Which endings of a run exit 3; ``None``: the usual ones."""
 
     fail_on: tuple[Ending, ...] | None = ask(
         "--fail-on",
         Text(_named),
-        "What exits 3: saturated, overloaded, rejecting, limits (too few requests keep them). Of simulate "
-        "[overloaded,rejecting, and saturated where there are limits]; of plan [none].",
+        "What exits 3: saturated, overloaded, rejecting, limits (too few requests keep them) [overloaded, rejecting, "
+        "and saturated where there are limits].",
         None,
         metavar="LIST",
     )

@@ -26,11 +26,16 @@ from inferplan.table import Report
     "--gpu",
     help="One accelerator: its whole memory picture; 2x-a6000: what two hold. Without it, every accelerator on file.",
 )
+@click.option(
+    "--have",
+    metavar="GPUS",
+    help="GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file that is sold with that memory.",
+)
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.")
 @asks(FitAsked)
 @gets(prices=PricesAsked)
 @report_options
-def fit_command(gpu: str | None, **values: Any) -> Report:
+def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     """Which GPUs hold MODEL, how many, in which format, with what context and how many requests.
 
     Memory only, so no GPU is needed. The cheapest of each format and the one with the most requests for the money come
@@ -42,9 +47,9 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
     """
     engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
     asked, model, prices = replace(question_of(FitAsked, values), engine=engine), values["model"], values["prices"].book
-    have = asked.have or (gpu if gpu and counted(gpu).number is not None else None)
-    if gpu and asked.have:
-        raise UsageError("--gpu and --have both say which GPUs", hint=f"--have {asked.have}")
+    if gpu and have:
+        raise UsageError("--gpu and --have both say which GPUs", hint=f"--have {have}")
+    have = have or (gpu if gpu and counted(gpu).number is not None else None)
     if have is not None:
         return owned_report(fit_owned(model, have, asked, prices))
     if not gpu:

@@ -36,7 +36,6 @@ from inferplan.catalog.workloads import (
     shared_text,
 )
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
-from inferplan.cli.ends import EndsAsked, end_with, exits_by_verdict
 from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
@@ -394,10 +393,8 @@ _JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the 
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
 )
 @_JOBS
-@gets(ends=EndsAsked)
-@exits_by_verdict
 @report_options
-def plan_command(question: Question, html: str | None, jobs: int | None, ends: EndsAsked) -> Report:
+def plan_command(question: Question, html: str | None, jobs: int | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
@@ -420,8 +417,6 @@ def plan_command(question: Question, html: str | None, jobs: int | None, ends: E
         found = _planned(question, progress, _processes(jobs))
     if html:
         _write(found, html)
-    if found.best.result is not None:
-        end_with(found.best.result, ends.fail_on or (), "exit code 3 with --fail-on")
     report = plan_report(found)
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 

@@ -247,7 +247,7 @@ def simulate_command(
     with counting("requests", total) as progress:
         result = run(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
-    limited = bool(options.slo.all_limits or any(one.slo.limits for one in result.records.classes))
+    limited = bool(options.slo.all_limits)
     usual: tuple[Ending, ...] = ("overloaded", "rejecting", *(("saturated",) if limited else ()))
     end_with(
         result, question_of(EndsAsked, values).fail_on or usual, "exit code 3 with --ttft, --tpot, --slo or --fail-on"

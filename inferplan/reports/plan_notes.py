@@ -54,8 +54,6 @@ def answer(plan: Plan) -> str:
     text += f" for {held}{_at_confidence(plan)}." if held else f", done in {option.hours or 0:,.1f} hours."
     load = load_of_users(plan)
     text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
-    refused = refused_line(plan)
-    text += f" {refused}." if refused else ""
     lines = (native_line(plan), confidence_line(plan), unknown_line(plan))
     return " ".join([*_sentences([error_unknown(plan)]), text, *_sentences(lines)])
 
@@ -101,19 +99,6 @@ def error_unknown(plan: Plan) -> str:
     return f"the error of this plan is not known: {why}{other}"
 
 
-def refused_line(plan: Plan) -> str:
-    """How many requests the plan can never answer; empty where it answers all."""
-    result = plan.best.result
-    if result is None or not (refused := result.counts["rejected"]):
-        return ""
-    share = refused / result.counts["arrived"]
-    reasons, each_day = "; ".join(result.records.refused), share * 86400 * plan.rate
-    return (
-        f"! {refused:,} of {result.counts['arrived']:,} requests can never run ({reasons}): {each_day:,.0f} a day are "
-        "refused at this load"
-    )
-
-
 def notes(plan: Plan) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it."""
     option = plan.option
@@ -121,7 +106,6 @@ def notes(plan: Plan) -> list[str]:
         *tier_lines(plan),
         native_line(plan),
         format_line(plan),
-        refused_line(plan),
         confidence_line(plan),
         unknown_line(plan),
         measured_line(plan),
