@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
+from inferplan.answers.fit import FitAsked, FitLoad, fit_asked, fit_everywhere, fit_on
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.options import engine_option, report_options, usual_engine
-from inferplan.fields import question_of
 from inferplan.reports.fit import memory_report, options_report
 from inferplan.table import Report
 
@@ -20,7 +19,7 @@ from inferplan.table import Report
 @click.argument("model")
 @click.option("--gpu", help="One accelerator: its whole memory picture. Without it, every accelerator on file.")
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.")
-@asks(FitAsked)
+@asks(FitLoad, FitAsked)
 @gets(prices=PricesAsked)
 @report_options
 def fit_command(gpu: str | None, **values: Any) -> Report:
@@ -30,10 +29,10 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
     first, then a line for each GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that
     vLLM would log. Where a price is on file, it is that of the instances that hold one replica.
 
-    Example: inferplan fit llama-3.1-70b --context 32k --users 8
+    Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """
     engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
-    asked, model, prices = replace(question_of(FitAsked, values), engine=engine), values["model"], values["prices"].book
+    asked, model, prices = replace(fit_asked(values), engine=engine), values["model"], values["prices"].book
     if not gpu:
         return options_report(fit_everywhere(model, asked, prices))
     return memory_report(fit_on(model, gpu, asked, prices))

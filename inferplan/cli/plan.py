@@ -15,10 +15,12 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
+from inferplan.catalog.people import PeopleAsked, people_load
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
 from inferplan.catalog.sessions import (
     NOT_PLANNED,
     SessionsAsked,
+    people_of,
     asked_sessions,
     refuse_beside,
     require_sessions,
@@ -68,6 +70,7 @@ from inferplan.reports.plan import plan_report
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.flags import Flags
 from inferplan.table import Report
+from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
@@ -127,11 +130,12 @@ _OPTIONS = [
     Declared("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
     *options_of(MediaAsked),
     *options_of(SharedPrefix),
+    *options_of(PeopleAsked),
     Declared("--rate", type=Finite(), help="Requests a second."),
     Declared(
-        *("--users", "--concurrency", "users"),
+        *(*IN_FLIGHT, "users"),
         type=Count(),
-        help="Users with one request each at a time, who send the next one --think-time after its answer.",
+        help=IN_FLIGHT_HELP,
     ),
     Declared("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
     *options_of(SessionsAsked, "sessions", "rate"),
@@ -170,11 +174,14 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
+    people = people_of(values, named)
+    values = people_load(values, people, "users")
     budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
-    demand = replace(_naming_adapters(demand, values), structured=question_if_asked(Structured, values))
+    structured = question_if_asked(Structured, values)
+    demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
     limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
@@ -375,7 +382,7 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 def plan_command(question: Question, html: str | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
-    The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
+    The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. Every candidate is
     evaluated in closed form; the cheapest are sized by simulation until none that may cost less is left. Two plans are
     shown: one for the prediction itself and one for the slow end of its error (--confidence says which is the
     headline). Without a plan: exit code 3, the nearest miss and the smallest relaxation.

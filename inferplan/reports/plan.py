@@ -23,6 +23,7 @@ from inferplan.reports.plan_figures import (
     formats,
     load_of_users,
     money,
+    opening,
     power,
     quants,
     shape,
@@ -66,7 +67,14 @@ def plan_report(plan: Plan) -> Report:
         tables.append(sensitivity_table(plan))
     tables.append(rejections_table(plan))
     rows = [record(row) for row in candidates(plan)]
-    return Report(record=plan_record(plan), tables=tables, notes=notes(plan), rows=rows, headline=answer(plan))
+    return Report(
+        record=plan_record(plan),
+        opening=opening(plan),
+        tables=tables,
+        notes=notes(plan),
+        rows=rows,
+        headline=answer(plan),
+    )
 
 
 def summary_table(plan: Plan) -> Table:
@@ -140,7 +148,8 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
     least = "at least " if found.open else ""
     carried = plan.load * found.factor
     answers = "requests/s" if plan.question.demand.samples == 1 else "answers/s"
-    unit = answers if plan.question.demand.users is None else "users"
+    demand = plan.question.demand
+    unit = answers if demand.users is None else "people" if demand.people else "users" if demand.think else "in flight"
     each = "" if option.pools else f", {least}{carried / option.replicas:,.2f} a replica"
     return [
         [

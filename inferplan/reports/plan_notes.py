@@ -27,6 +27,7 @@ from inferplan.reports.plan_figures import (
     launch_of,
     load_of_users,
     money,
+    opening,
     other_format,
     quants,
     relaxation,
@@ -46,10 +47,11 @@ def answer(plan: Plan) -> str:
         for one in plan.best.kept(plan.question.slo)
         for name, limit in one.slo.all_limits.items()
     )
-    load = load_of_users(plan)
+    load, first = load_of_users(plan), opening(plan)[:1]
     bought = f"{devices(option)} at {money(option)}"
     text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
-    text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
+    text += f" The load: {first[0] if first else plan.question.demand.loaded()}" * bool(first or load)
+    text += f": {load}." if load else "." * bool(first)
     line = confidence_line(plan)
     text += f" {line[0].upper()}{line[1:]}." if line else ""
     return text
@@ -74,6 +76,7 @@ def notes(plan: Plan) -> list[str]:
         search_line(plan),
         four_bits_line(plan),
         price_line(plan),
+        *people_notes(plan),
         start_line(plan),
         base_note(launch_of(plan)),
         cap_line(plan),
@@ -87,6 +90,12 @@ def notes(plan: Plan) -> list[str]:
     if unpriced:
         lines.append(f"without a price, on the frontier only: {', '.join(unpriced)} (--price {unpriced[0]}=...)")
     return [text for text in lines if text]
+
+
+def people_notes(plan: Plan) -> list[str]:
+    """Where the figures about people come from."""
+    people = plan.question.demand.people
+    return [] if people is None else people.notes()
 
 
 def host_lines(plan: Plan) -> list[str]:
