@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
@@ -22,7 +22,7 @@ from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import sides_error
-from inferplan.fields import Quantity, Text, Whole, ask, option_values, part
+from inferplan.fields import Quantity, Text, Whole, ask, part
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
@@ -236,7 +236,10 @@ class FitAsked:
         metavar="TIME",
     )
     answer_time: float | None = ask(
-        "--answer-time", Quantity("seconds"), "How long an answer takes; needed with --think-time and --people [of a --workload at its limits].", None
+        "--answer-time",
+        Quantity("seconds"),
+        "How long an answer takes; needed with --think-time and --people [of a --workload at its limits].",
+        None,
     )
     most: int = ask("--most", Whole(), "Largest number of GPUs to try.", 8, shown=True)
     engine: str = "vllm"
@@ -305,34 +308,33 @@ class FitLoad(PeopleAsked):
     )
 
 
-def fit_asked(values: Mapping[str, Any]) -> FitAsked:
-    """The question that options ask, with the context and the answer time of the load where they are not given.
+def fit_asked(load: FitLoad, **own: Any) -> FitAsked:
+    """The question, of which ``own`` are the fields that are given, with the context and the answer time of the load.
 
     Raises ``UsageError`` for people and requests in flight both, and for a workload beside sessions.
     """
-    named, path = (values.get(name) for name in ("workload", "sessions"))
-    own = option_values(FitAsked, values)
-    if named and path:
+    if load.workload and load.sessions:
         raise UsageError("--workload and --sessions say the lengths of requests both", hint="leave one out")
-    if path and not values.get("people"):
+    if load.sessions and not load.people:
         raise UsageError("--sessions need the people who begin them", hint="--people 200")
-    if values.get("people") and own.get("users", 1) != 1:
+    if load.people and own.get("users", 1) != 1:
         raise UsageError("--people and --in-flight each say how much load there is", hint="leave one of them out")
-    workload = load_workload(named) if named else None
-    people = people_of(values, workload)
+    workload = load_workload(load.workload) if load.workload else None
+    people = people_of({**vars(load), "think_time": own.get("think_time")}, workload)
     if workload is not None and workload.prompt and workload.output:
         lengths = parse_lengths(workload.prompt).average, parse_lengths(workload.output).average
         own.setdefault("context", ceil(sum(lengths)))
-    if path:
-        calls = sample_of(load_sessions(path).kinds)
+    if load.sessions:
+        calls = sample_of(load_sessions(load.sessions).kinds)
         own.setdefault("context", ceil(float(np.mean(calls.prompt + calls.output))))
     if people is None:
         return FitAsked(**own)
     own.pop("think_time", None)
-    if "answer_time" not in own and workload is not None and (time := workload.answer_time()) is not None:
+    if own.get("answer_time") is None and workload is not None and (time := workload.answer_time()) is not None:
         own["answer_time"] = time
-        figure = PeopleFigure("answer time", f"{time:.3g} s", f"workload {named} at its limits", "TTFT + (output - 1) TPOT")
-        people = replace(people, figures=(*people.figures, figure))
+        limits = f"workload {workload.name} at its limits"
+        answer = PeopleFigure("answer time", f"{time:.3g} s", limits, "TTFT + (output - 1) TPOT")
+        people = replace(people, figures=(*people.figures, answer))
     return FitAsked(people=people, **own)
 
 

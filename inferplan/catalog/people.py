@@ -1,4 +1,4 @@
-"""How many people there are and what they do between answers, as options ask and as workloads say (docs/planning.md)."""
+"""How many people there are and what they do between answers, as options ask and files say (docs/planning.md)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PeopleAsked:
     people: int | None = ask(
         "--people",
         Whole(most=10**9),
-        "People at work in the busy hour, who read and type between answers: think time of the workload, or --think-time.",
+        "People at work in the busy hour, who read and type between answers, for --think-time [of the workload].",
         None,
     )
     sessions_a_day: float | None = ask(
@@ -67,9 +67,7 @@ class PeopleAsked:
     )
 
 
-def asked_people(
-    values: Mapping[str, Any], spec: PeopleSpec | None, of: str, agents: bool = False
-) -> People | None:
+def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, agents: bool = False) -> People | None:
     """The people that options ask for; ``None`` without ``--people``.
 
     spec, of: what is known of them, and whose it is (``"workload chat"``). agents: they begin sessions of agents.
@@ -138,8 +136,9 @@ def _turns(
 def _figure(name: str, usual: FigureSpec | None, of: str, given: Any) -> PeopleFigure:
     """A figure as it was given, by an option, else as a file has it."""
     if given is not None:
-        text = f"{given:g} s" if name == "think time" and not isinstance(given, str) else given
-        return PeopleFigure(name, f"{text:g}" if isinstance(text, float) else str(text), f"as asked, --{name.replace(' ', '-')}")
+        unit = " s" if name == "think time" and not isinstance(given, str) else ""
+        text = given if isinstance(given, str) else f"{given:g}{unit}"
+        return PeopleFigure(name, text, f"--{name.replace(' ', '-')}")
     assert usual is not None
     value = usual.value if isinstance(usual.value, str) else f"{usual.value:g}"
     return PeopleFigure(name, value, of, usual.source, usual.assumed)
@@ -152,19 +151,21 @@ def _number(figure: FigureSpec) -> float:
         raise UsageError(f"{figure.value!r:.40} is no number", hint="value: 2.5") from None
 
 
-def people_load(values: dict[str, Any], people: People | None, closed: str) -> dict[str, Any]:
+_LOADS = ("users", "concurrency", "rate", "trace", "deadline", "classes", "session_rate", "peak")
+
+
+def people_load(values: dict[str, Any], people: People | None, closed: str | None) -> dict[str, Any]:
     """The options of the load that people make: ``closed`` (the key of requests in flight) with a think time, or a
-    rate. Raises ``UsageError`` for another load beside them."""
+    rate, which without ``closed`` is the most that people send. Raises ``UsageError`` for another load beside them."""
     if people is None:
         return values
-    if option := first_given(values, (closed, "rate", "trace", "requests", "deadline", "classes", "session_rate", "peak")):
-        raise UsageError(
-            f"--people and {option} each say how much load there is",
-            hint="leave one of them out",
-        )
+    if option := first_given(values, _LOADS):
+        raise UsageError(f"--people and {option} each say how much load there is", hint="leave one of them out")
     if values.get("sessions"):
         return {**values, "session_rate": people.session_rate}
+    if closed is None:
+        return {**values, "rate": people.rate(0.0), "think_time": None}
     if people.session_rate is None:
         return {**values, closed: people.count, "think_time": people.think}
-    turns = values.get("turns")
-    return {**values, "rate": people.session_rate * people.turns, "think_time": people.think if (turns or 1) > 1 else None}
+    think = people.think if (values.get("turns") or 1) > 1 else None
+    return {**values, "rate": people.session_rate * people.turns, "think_time": think}

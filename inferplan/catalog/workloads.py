@@ -143,7 +143,7 @@ def carried_media(asked: MediaAsked, named: WorkloadSpec | None, text: float | N
     if text is None:
         raise UsageError(
             "a trace says what its prompts are: no images are added to them",
-            hint="--prompt and --output with --rate or --concurrency, or leave the media out",
+            hint="--prompt and --output with --rate or --in-flight, or leave the media out",
         )
     return replace(asked, text=text), sets
 

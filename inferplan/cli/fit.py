@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ from inferplan.answers.fit import FitAsked, FitLoad, fit_asked, fit_everywhere, 
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.options import engine_option, report_options, usual_engine
+from inferplan.fields import option_values, question_of
 from inferplan.reports.fit import memory_report, options_report
 from inferplan.table import Report
 
@@ -32,7 +32,8 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
     Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """
     engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
-    asked, model, prices = replace(fit_asked(values), engine=engine), values["model"], values["prices"].book
+    asked = fit_asked(question_of(FitLoad, values), **option_values(FitAsked, values), engine=engine)
+    model, prices = values["model"], values["prices"].book
     if not gpu:
         return options_report(fit_everywhere(model, asked, prices))
     return memory_report(fit_on(model, gpu, asked, prices))

@@ -20,8 +20,8 @@ from inferplan.catalog.price_lists import PriceBook, PricesAsked
 from inferplan.catalog.sessions import (
     NOT_PLANNED,
     SessionsAsked,
-    people_of,
     asked_sessions,
+    people_of,
     refuse_beside,
     require_sessions,
     sessions_of_trace,
@@ -101,7 +101,8 @@ def question_options_without(
             chosen = {option.name: values.pop(option.name) for option in shown} | absent
             if gpus is not None:
                 chosen["gpu"] = ",".join(dict.fromkeys(gpus(chosen | values)))
-            return command(question=build_question(values.pop("model"), prices.book, chosen), **values)
+            closed = None if "users" in left_out else "users"
+            return command(question=build_question(values.pop("model"), prices.book, chosen, closed), **values)
 
         return click.argument("model")(with_options(shown)(gets(prices=PricesAsked)(wrapper)))
 
@@ -168,14 +169,14 @@ _OPTIONS = [
 ]
 
 
-def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
-    """The question that the options ask."""
+def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed: str | None = "users") -> Question:
+    """The question that the options ask. closed: the key of requests in flight; ``None`` where a load is a rate."""
     named = load_workload(values["workload"]) if values["workload"] else None
     classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
     people = people_of(values, named)
-    values = people_load(values, people, "users")
+    values = people_load(values, people, closed)
     budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)

@@ -257,8 +257,8 @@ def simulate_command(
     """What users experience on a deployment under load: latency percentiles, rates, queue, cache.
 
     The load is --people, --trace, --rate (open loop) or --in-flight (closed loop), or sessions of agents: --sessions
-    with --people, --session-rate or --in-flight. Flags that are not given are the defaults of the engine's version. An overloaded
-    open loop exits 3, after its report, and so does a load of which the engine rejects a part.
+    with --people, --session-rate or --in-flight. Flags that are not given are the defaults of the engine's version. An
+    overloaded open loop exits 3, after its report, and so does a load of which the engine rejects a part.
 
     With --prefill-replicas prompts are computed apart from decoding: the --prefill-... options say what is different
     there, all others describe the replicas that decode.
@@ -296,9 +296,7 @@ def simulate_command(
     return _with_load(report, people, result, values)
 
 
-def _with_load(
-    report: Report, people: People | None, result: SimulationResult, values: dict[str, Any]
-) -> Report:
+def _with_load(report: Report, people: People | None, result: SimulationResult, values: dict[str, Any]) -> Report:
     """The report behind what the load is, where people make it or may have been meant to."""
     named = _named(values)
     if people is None:

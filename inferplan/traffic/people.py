@@ -80,14 +80,16 @@ class People:
         assert self.think is not None
         return self.count / (response + self.think.mean)
 
-    def lines(self, rate: float, in_flight: float, session: float | None = None) -> list[str]:
-        """What an answer begins with: the load, and what it rests on. session: mean seconds of one, where it is known."""
+    def lines(self, rate: float, in_flight: float, session: float | None = None, most: bool = False) -> list[str]:
+        """What an answer begins with: the load, and what it rests on. session: mean seconds of one, where it is known.
+        most: the rate is a bound, of answers as fast as they can be."""
         unit = "answer" if round(in_flight) == 1 else "answers"
+        begin = self.session_rate
+        bound = "at most " if most and begin is None else ""
         lines = [
-            f"{self._who} = {_short(rate)} requests/s = {_short(in_flight)} {unit} in flight at the busy hour",
+            f"{self._who} = {bound}{_short(rate)} requests/s = {_short(in_flight)} {unit} in flight at the busy hour",
             "; ".join(figure.said() for figure in self.figures),
         ]
-        begin = self.session_rate
         if begin is None:
             usual = "" if self.usual is None else f"; for a head count: --sessions-a-day {self.usual:g}"
             return [*lines, f"all of them are in a conversation all through the hour{usual}"]
@@ -98,7 +100,7 @@ class People:
         if session is not None:
             at_once = begin * session
             text += f"; one takes {format_time(session, 3)}, so {_short(at_once)} are under way at a time"
-            text += f" ({at_once / self.count:.2g} a person)"
+            text += f" ({at_once / self.count:.2g} per person)"
         return [*lines, text]
 
     @property

@@ -104,7 +104,7 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     assert 0.0 < (alone.waiting or 0.0) < 0.1
     assert "fewer than 1 user waiting for an answer at a time" in load_of_users(alone)
     demand = Demand(users=400, **LENGTHS)
-    assert demand.loaded() == "400 users who each send the next request at once (no think time)"
+    assert demand.loaded() == "400 requests in flight at every moment"
     assert demand.waiting_share(5.0) == 1.0
     spread = replace(demand, prefix=SharedPrefix(think=ThinkTime(kind="exponential", mean=30.0)))
     assert spread.loaded() == "400 users who think 30 s on average between an answer and the next request"
