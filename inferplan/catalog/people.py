@@ -12,7 +12,7 @@ from inferplan.errors import UsageError
 from inferplan.fields import Real, Topic, Whole, ask, first_given, question_if_asked
 from inferplan.spec import Spec
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
-from inferplan.traffic.people import People, PeopleFigure
+from inferplan.traffic.people import IN_FLIGHT, People, PeopleFigure
 
 _HINT = "--workload chat (or another with people: in its file), or --think-time 60s"
 
@@ -160,6 +160,7 @@ def people_load(values: dict[str, Any], people: People | None, closed: str | Non
     if people is None:
         return values
     if option := first_given(values, _LOADS):
+        option = IN_FLIGHT[0] if option in IN_FLIGHT else option
         raise UsageError(f"--people and {option} each say how much load there is", hint="leave one of them out")
     if values.get("sessions"):
         return {**values, "session_rate": people.session_rate}

@@ -150,11 +150,12 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
     answers = "requests/s" if plan.question.demand.samples == 1 else "answers/s"
     demand = plan.question.demand
     unit = answers if demand.users is None else "people" if demand.people else "users" if demand.think else "in flight"
-    each = "" if option.pools else f", {least}{carried / option.replicas:,.2f} a replica"
+    whole = demand.users is not None
+    each = "" if option.pools else f", {least}{carried / option.replicas:,.{0 if whole else 2}f} a replica"
     return [
         [
             f"capacity under the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)",
-            f"{least}{carried:,.1f} {unit}{each}",
+            f"{least}{carried:,.{0 if whole else 1}f} {unit}{each}",
         ],
         ["given to it", f"{1 / found.factor:.0%} of that, at most {plan.question.sizing.utilisation:.0%}"],
         [f"{served} at this load", f"{plan.rate * option.output / option.devices:,.0f}"],

@@ -83,7 +83,7 @@ class People:
     def lines(self, rate: float, in_flight: float, session: float | None = None, most: bool = False) -> list[str]:
         """What an answer begins with: the load, and what it rests on. session: mean seconds of one, where it is known.
         most: the rate is a bound, of answers as fast as they can be."""
-        unit = "answer" if round(in_flight) == 1 else "answers"
+        unit = "answer" if _short(in_flight) == "1" else "answers"
         begin = self.session_rate
         bound = "at most " if most and begin is None else ""
         lines = [
