@@ -76,7 +76,8 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
     asked = question_if_asked(PeopleAsked, values)
     if asked is None or asked.people is None:
         return None
-    figures, think, turns = [], None, 1.0
+    figures: list[PeopleFigure] = []
+    think, turns = None, 1.0
     daily, usual = asked.sessions_a_day, None if spec is None else _number(spec.sessions_a_day)
     if agents:
         daily = usual if daily is None else daily
@@ -90,7 +91,9 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
         think = _thinking(values, spec, of, figures)
         turns = _turns(values, spec, of, figures, counted=daily is not None)
     if daily is not None:
-        figures.append(_figure("sessions a day", spec and spec.sessions_a_day, of, asked.sessions_a_day))
+        figures.append(
+            _figure("sessions a day", None if spec is None else spec.sessions_a_day, of, asked.sessions_a_day)
+        )
         figures.append(_figure("busy-hour share", people_file().busy_hour, "configs/people.yaml", None))
     return People(
         count=asked.people,

@@ -155,7 +155,8 @@ def people_of(values: Mapping[str, Any], named: WorkloadSpec | None) -> People |
         found = load_sessions(values["sessions"])
         people = asked_people(values, found.people, f"sessions {found.name}", agents=True)
         return people and replace(people, turns=len(sample_of(found.kinds)) / SAMPLE_SESSIONS)
-    return asked_people(values, named and named.people, f"workload {named.name}" if named else "")
+    spec, of = (None, "") if named is None else (named.people, f"workload {named.name}")
+    return asked_people(values, spec, of)
 
 
 _NOT_OF_SESSIONS = ("requests", "warmup", "client_timeout", "prefix_hit_rate")

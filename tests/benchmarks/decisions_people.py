@@ -2,8 +2,8 @@
 
 ``python -m tests.benchmarks.bench_decisions people`` prints the table of docs/planning.md: for each named workload that
 says what people do ``inferplan plan --people 2000``, ``inferplan simulate --people 2000`` on the planned replicas with
-another seed, and one replica's share of the people served by ``tests/serving/vllm_replay.py`` at the same step prices. The
-replay knows no front end: its latencies stand against those of a simulation without one.
+another seed, and one replica's share of the people, served by ``tests/serving/vllm_replay.py`` at the same prices of
+steps. The replay knows no front end: its latencies stand against those of a simulation without one.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _spread(requests: Requests, people: int) -> Requests:
 
 def _names(request: int, prompt: int, output: int, hit_rate: float) -> list[Hashable]:
     """Blocks of which a share of the prompt's is the same in all."""
-    common = round(hit_rate * prompt) // BLOCK
+    common = round(hit_rate * prompt / BLOCK)
     return [*range(common), *((request, at) for at in range(common, (prompt + output - 1) // BLOCK))]
 
 

@@ -31,12 +31,12 @@ def test_a_plan_is_asked_for_a_closed_loop_a_rate_or_sessions(run: Run, question
     assert run(*PLAN.split(), "--workload", "chat", "--people", "2000").code == 3
     demand = questions[-1].demand
     assert (demand.users, demand.think, demand.prefix.think.kind) == (2000, 60.0, "exponential")
-    assert run(*PLAN.split(), *"--workload chat --people 2000 --think-time 30s".split()).code == 3
+    assert run(*f"{PLAN} --workload chat --people 2000 --think-time 30s".split()).code == 3
     assert questions[-1].demand.think == 30.0
-    assert run(*PLAN.split(), *"--workload chat --people 2000 --sessions-a-day 3".split()).code == 3
+    assert run(*f"{PLAN} --workload chat --people 2000 --sessions-a-day 3".split()).code == 3
     demand = questions[-1].demand
     assert demand.users is None and demand.rate == pytest.approx(0.635)
-    assert run(*PLAN.split(), *"--workload chat --people 2000 --turns 3".split()).code == 3
+    assert run(*f"{PLAN} --workload chat --people 2000 --turns 3".split()).code == 3
     demand = questions[-1].demand
     assert (demand.users, demand.prefix.turns) == (2000, 3)
     words = "--sessions coding-agent --people 200 --sessions-a-day 12 --ttft 1s"
@@ -79,7 +79,8 @@ def test_the_load_is_said_first_and_in_json(run: Run) -> None:
     assert people["figures"] == [
         {"name": "think time", "value": "20s", "of": "--think-time", "source": "", "assumed": False}
     ]
-    flight = run(*"simulate llama-3.1-8b --gpu l40s --workload chat --users 2 --requests 8".split()).out
+    benchmark = "simulate llama-3.1-8b --gpu l40s --workload chat --users 2 --requests 8"
+    flight = run(*benchmark.split()).out
     first = "2 requests in flight at every moment; for 2 people who read and type: --people 2"
     assert flight.splitlines()[0] == first
 

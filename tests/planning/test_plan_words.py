@@ -62,7 +62,7 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
 @for_each(
     ("words", "said"),
     [
-        (["--users", "40", "--workload", "chat", *SMALL], "With 40 users who each send the next request at once"),
+        (["--users", "40", "--workload", "chat", *SMALL], "With 40 requests in flight at every moment"),
         (["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *SMALL], "The job is done in"),
         ([*LOAD, *SMALL, "--confidence", "0.9"], "Without that safety, if the prediction is right"),
         ([*LOAD, "--gpu", "h100-sxm", "--most", "1", "--ideal", "--price", "h100-sxm=2"], "Nothing was measured"),
