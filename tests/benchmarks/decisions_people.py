@@ -32,7 +32,7 @@ from tests.serving import vllm_replay
 from tests.serving.replay_cases import BLOCK, Users, prices
 
 PEOPLE, MODEL = 2000, "llama-3.1-8b"
-WHERE: dict[str, Any] = {"gpu": "h100-sxm", "quant": "fp8", "most": 1, "aggregated": True}
+WHERE: dict[str, Any] = {"gpu": "h100-sxm", "quant": "fp8", "most": 1, "aggregated": True, "confidence": 0.5}
 OWN_LIMITS = {"reasoning": {"ttft": "2s", "tpot": "40ms"}, "long-chat": {"ttft": "2s"}}
 """Of a workload that states none, and of one whose own a single GPU of this kind does not keep."""
 COLUMNS = ("requests/s", "TTFT p95", "TPOT p95")
