@@ -100,22 +100,12 @@ class Plan(Shown):
         return demand.users / ((verified.response or verified.option.e2el) + demand.think)
 
     @property
-    def response(self) -> float:
-        """Mean seconds of a request from end to end, by simulation where there is one."""
-        return self.best.response or self.option.e2el
-
-    @property
-    def in_flight(self) -> float:
-        """Requests that wait for their answers or get them, at a time: ``X R`` (Little's law)."""
-        return self.rate * self.response
-
-    @property
     def waiting(self) -> float | None:
         """Users who wait for an answer at a time, on average; ``None`` for another load."""
         demand = self.question.demand
         if demand.users is None:
             return None
-        return demand.users * demand.waiting_share(self.response)
+        return demand.users * demand.waiting_share(self.best.response or self.option.e2el)
 
     @property
     def load(self) -> float:

@@ -37,6 +37,8 @@ OWN_LIMITS = {"reasoning": {"ttft": "2s", "tpot": "40ms"}, "long-chat": {"ttft":
 """Of a workload that states none, and of one whose own a single GPU of this kind does not keep."""
 COLUMNS = ("requests/s", "TTFT p95", "TPOT p95")
 _TIMES = ("arrival", "first", "finish", "output")
+_FEWEST = 10_000
+"""Requests of a replay: of a given hit rate it finds whole blocks, and from the first of them on goes its own way."""
 _REQUESTS = 40
 """Requests of each person in the simulation: with the usual 10 its p95 of TTFT may be 6 % off by chance."""
 _LIVES = 6
@@ -69,9 +71,9 @@ def _question(question: Question) -> Question:
     return question
 
 
-def compared(workload: str, people: int = PEOPLE, model: str = MODEL, **more: Any) -> Compared:
+def compared(workload: str, people: int = PEOPLE, fewest: int = _FEWEST, **more: Any) -> Compared:
     """A plan for so many people with a workload, held against both."""
-    asked = {"model": model, **WHERE, "workload": workload, "people": people, **OWN_LIMITS.get(workload, {}), **more}
+    asked = {"model": MODEL, **WHERE, "workload": workload, "people": people, **OWN_LIMITS.get(workload, {}), **more}
     found = plan(_question.main(words_of(_question, asked), standalone_mode=False))
     option, served = found.option, found.best.achieved
     run = run_command(
@@ -87,7 +89,7 @@ def compared(workload: str, people: int = PEOPLE, model: str = MODEL, **more: An
     )
     assert run.report is not None, run.error
     record = run.report.record
-    replayed, alike = _replayed(found, people)
+    replayed, alike = _replayed(found, people, fewest)
     return Compared(
         workload=workload,
         gpus=option.devices,
@@ -98,7 +100,7 @@ def compared(workload: str, people: int = PEOPLE, model: str = MODEL, **more: An
     )
 
 
-def _replayed(found: Plan, people: int) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def _replayed(found: Plan, people: int, fewest: int) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """One replica's share of the people: replayed, and simulated without a front end."""
     option, demand = found.option, found.question.demand
     share = round(people / option.replicas)
@@ -106,7 +108,7 @@ def _replayed(found: Plan, people: int) -> tuple[tuple[float, float, float], tup
     deployment = replace(option.deployment, engine=plain, parallel=Parallelism())
     flags = Flags(max_num_seqs=found.best.slots, max_num_batched_tokens=option.budget)
     loop = ClosedLoop(concurrency=share, burst=True)
-    drawn = demand.traffic(share, _LIVES * share, seed=3).requests(BLOCK)
+    drawn = demand.traffic(share, max(_LIVES * share, fewest), seed=3).requests(BLOCK)
     requests = _spread(drawn, share)
     typical = float(np.mean(requests.prompt)), float(np.mean(requests.prompt + requests.output))
     times = times_for(deployment, rules_of(deployment, flags, *typical), requests)

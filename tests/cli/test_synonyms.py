@@ -55,7 +55,7 @@ fit --request-rate = simulate, plan, report, fleet and others have --rate
 cost --concurrency = estimate, fit, simulate, plan and others have --in-flight
 recipe --draft = --with speculative:draft=NAME
 fit --isl = --context counts prompt and output together
-plan --num-prompts = simulate, validate have --requests
+plan --num-prompts = simulate, measure, validate have --requests
 """
 
 

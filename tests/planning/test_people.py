@@ -101,8 +101,7 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     report = plan_report(people)
     first = report.tables[0]
     assert "400 users who think 30 s between an answer and the next request" in first.title
-    name, load = next(iter(first.rows))
-    assert name == "load"
+    load = dict(map(tuple, first.rows))["load"]
     assert f"{people.rate:.4g} requests/s, {people.waiting:.0f} users waiting" in load
     assert report.headline is not None and "400 users who think 30 s" in report.headline
     record = report.record
@@ -248,7 +247,7 @@ def test_who_meant_people_is_told_so_first(people: Plan) -> None:
 def test_a_plan_for_people_agrees_with_a_simulation_and_a_replay() -> None:
     """All at 95 %: the plan against ``simulate --people`` with another seed, and a replica's share of the people in a
     replay of vLLM's scheduler against a simulation of the same without the front end, which the replay has not."""
-    found = compared("code", people=300)
+    found = compared("code", people=300, fewest=2000)
     assert found.off["simulate"] == pytest.approx((0.0, 0.0, 0.0), abs=0.05)
     assert found.off["replay"] == pytest.approx((0.0, 0.0, 0.0), abs=0.01)
     assert found.plan[0] < 300 / 20.0  # no more than those who only think would send
