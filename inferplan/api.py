@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
 from inferplan.answers.compare import Comparison, compare
 from inferplan.answers.cost import BatchCost, CostAsked, cost_of_batch, parse_api_price
 from inferplan.answers.explain import Explainer, Explanation
-from inferplan.answers.fit import FitAsked, Fits, Fitting, fit_everywhere, fit_on
+from inferplan.answers.fit import FitLoad, Fits, Fitting, fit_asked, fit_everywhere, fit_on
 from inferplan.answers.fit_owned import OwnedFits, fit_owned
 from inferplan.answers.recipe import Recipe, UsersAtATime, recipe
 from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
@@ -39,7 +39,10 @@ from inferplan.catalog import files
 from inferplan.catalog.assemble import Request, assemble_with_request, request_of, usual_engine, usual_engines
 from inferplan.catalog.counted import counted
 from inferplan.catalog.offload import OffloadAsked
+from inferplan.catalog.people import people_load
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
+from inferplan.catalog.sessions import people_of
+from inferplan.catalog.workloads import load_workload
 from inferplan.devices.engine import EngineFlags
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UsageError
@@ -64,6 +67,7 @@ from inferplan.serving.step_times import StepTimes
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import flatten, frame, plain
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
+from inferplan.traffic.people import People
 from inferplan.traffic.requests import Lengths, Requests, SharedPrefix, Slo, Traffic, parse_lengths
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
@@ -164,16 +168,20 @@ class PriceOptions(TypedDict, total=False):
 
 
 class FitOptions(PriceOptions, total=False):
-    """What :func:`fit` takes by keyword: the fields of ``FitAsked``, and prices. users: each has one request at a time;
-    with ``think_time`` they send the next one so much later than an answer, which takes ``answer_time``. engine: the
-    usual one of the GPU
-    unless it is given; without a GPU vLLM.
+    """What :func:`fit` takes by keyword: the fields of ``FitAsked`` and ``FitLoad``, and prices. users: requests in
+    flight; with ``think_time`` each user sends the next one so much later than an answer, which takes ``answer_time``.
+    people: those at work in the busy hour, with what ``workload`` says of them; with ``sessions`` those who begin them.
+    engine: the usual one of the GPU unless it is given; without a GPU vLLM.
     """
 
     quant: str | None
     tp: Count | None
     context: Count | None
     users: Count
+    people: Count
+    sessions_a_day: float
+    workload: str
+    sessions: str
     think_time: Seconds | None
     answer_time: Seconds | None
     most: Count
@@ -272,18 +280,21 @@ class SimulateOptions(TypedDict, total=False):
 class PlanQuestion(PriceOptions, total=False):
     """What :func:`make_plan` takes by keyword; times in seconds, or text such as ``"500ms"``.
 
-    The load: rate (requests a second), or users, or requests with a deadline; think_time: from an answer to the user's
-    next request, also ``"exponential:30s"``; cached: prompt tokens that are always in the prefix cache; chat: requests
-    are messages, so that a checkpoint tuned on instructions is started, as for users who think. Limits: ttft, tpot,
-    e2el, answer_ttft, and the percentile of the requests that must meet them. Sizing: utilisation (the share of its
-    capacity to load a replica with), spare (replicas beyond those needed), confidence, miss_cost (of an hour in which a
-    limit is missed). survive: keep the limits
-    while so many replicas are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures
-    of one GPU. power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`.
-    Space: quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP),
-    ideal.
+    The load: people (at work in the busy hour, with the think time of ``workload``, or ``think_time``, also
+    ``"exponential:30s"``; sessions_a_day: that each begins), or rate (requests a second), or users (requests in flight,
+    each ``think_time`` behind the answer before it), or requests with a deadline; cached: prompt tokens that are always
+    in the prefix cache; chat: requests are messages, so that a checkpoint tuned on instructions is started, as for
+    users who think. Limits: ttft, tpot, e2el, answer_ttft, and the percentile of the requests that must meet them.
+    Sizing: utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed),
+    confidence, miss_cost (of an hour in which a limit is missed). survive: keep the limits while so many replicas
+    are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures of one GPU.
+    power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space:
+    quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
     """
 
+    people: Count
+    sessions_a_day: float
+    workload: str
     rate: float
     users: Count
     think_time: float | str
@@ -415,16 +426,17 @@ def fit(
     """
     given = check_arguments(values, FitOptions, "fit has no")
     prices, model = _prices(given), read_argument("model", model, str)
+    load = FitLoad(**{field.name: given.pop(field.name) for field in fields(FitLoad) if field.name in given})
     gpu, have = read_argument("gpu", gpu, str | None), read_argument("have", have, str | None)
     if gpu is not None and (have is not None or counted(gpu).number is not None):
         raise UsageError("one GPU, or those that you have", hint=f"have={(have or gpu)!r}, and no gpu")
     if have is not None:
         given.setdefault("engine", usual_engine(model, have))
-        return fit_owned(model, have, FitAsked(**given), prices)
+        return fit_owned(model, have, fit_asked(load, **given), prices)
     if gpu is None:
-        return fit_everywhere(model, FitAsked(**given), prices)
+        return fit_everywhere(model, fit_asked(load, **given), prices)
     given.setdefault("engine", usual_engine(model, gpu))
-    return fit_on(model, gpu, FitAsked(**given), prices)
+    return fit_on(model, gpu, fit_asked(load, **given), prices)
 
 
 def _prices(given: dict[str, Any]) -> PriceBook:
@@ -596,8 +608,9 @@ def make_plan(
 ) -> Plan:
     """The cheapest deployment that meets the limits under a load.
 
-    Load: ``rate``, ``users`` (with ``think_time``), or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``,
-    ``e2el`` and, behind a thought (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing:
+    Load: ``people`` (with ``workload``, or ``think_time``, and ``sessions_a_day``), ``rate``, ``users`` (in flight), or
+    ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` and, behind a thought
+    (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing:
     ``utilisation``, ``spare``, ``confidence``, ``miss_cost``, ``survive`` with ``restart`` and ``mtbf``,
     ``power_budget`` [W]. Prices: ``prices`` (lists), ``price`` (device to price an hour).
     Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``. Raises ``InfeasibleError`` when nothing
@@ -607,11 +620,14 @@ def make_plan(
 
     given = check_arguments(question, PlanQuestion, "a plan has no")
     take = given.pop
+    people, load = _load_of_people(given)
     demand = Demand(
         prompt=_lengths("prompt", prompt),
         output=_lengths("output", output),
-        prefix=_thinking(take("think_time", 0.0)),
-        **{name: take(name) for name in ("rate", "users", "requests", "deadline", "cached", "chat") if name in given},
+        prefix=_thinking(load.get("think_time") or 0.0),
+        people=people,
+        **{name: load[name] for name in ("rate", "users", "requests", "deadline") if name in load},
+        **{name: take(name) for name in ("cached", "chat") if name in given},
     )
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
@@ -642,8 +658,23 @@ def make_plan(
         return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices), told)
 
 
-def _thinking(time: float | str) -> SharedPrefix:
+_LOAD = ("people", "sessions_a_day", "workload", "think_time", "rate", "users", "requests", "deadline")
+
+
+def _load_of_people(given: dict[str, Any]) -> tuple[People | None, dict[str, Any]]:
+    """The people of a plan, and its load with what they make of it. Takes what says it."""
+    values = {name: given.pop(name) for name in _LOAD if name in given}
+    named = load_workload(values["workload"]) if "workload" in values else None
+    if named is not None and "people" not in values:
+        raise UsageError("workload says what people do here, and there are none", hint="people=2000, or leave it out")
+    people = people_of(values, named)
+    return people, people_load(values, people, "users")
+
+
+def _thinking(time: float | str | ThinkTime) -> SharedPrefix:
     """What users do between an answer and the next request."""
+    if isinstance(time, ThinkTime):
+        return SharedPrefix(think=time)
     return SharedPrefix(think=parse_think_time(time) if isinstance(time, str) else ThinkTime(mean=time))
 
 

@@ -48,7 +48,7 @@ FEATURES: dict[str, Feature] = {
     "job": Feature("an offline job", "--deadline", "planning.md"),
     "recompute": Feature("steps without a KV cache", "--no-kv-cache", "concepts/no-kv-cache.md"),
     "all-logits": Feature("logits of prompt tokens", "--all-logits", "formulas/memory.md"),
-    "users": Feature("a closed loop", "--concurrency", "serving.md"),
+    "users": Feature("a closed loop", "--in-flight, --people", "serving.md"),
     # what a replica is
     "encoder": Feature("a model with an encoder", "", "encoder-decoders.md"),
     "encodes": Feature("a model that generates nothing", "", "encoders.md"),
@@ -229,7 +229,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("drafts", "host-layers streamed", "plan", "drafts beside weights on the host are not planned", _LEAVE),
     ("structured", "host-layers streamed", "plan", _MASKED_HOST, _LEAVE),
     # what a plan is held to
-    ("failures", "job trace", "plan", _STEADY, "--rate or --users"),
+    ("failures", "job trace", "plan", _STEADY, "--rate or --people"),
     ("failures", "pools", "plan", _STEADY, "--aggregated"),
     ("failures", "spare", "plan", _STEADY, "leave --spare out"),
     ("failures", "routing", "plan", "replicas that fail have a router of their own", "leave --routing out"),

@@ -57,10 +57,12 @@ class Report:
     """One result.
 
     ``record`` for JSON, in which a value may be :class:`Columns`; ``rows`` for CSV and JSON lines (by default the
-    record, flattened); ``tables`` and notes for people; ``headline`` is said where the rest goes into a file.
+    record, flattened); ``opening`` (lines before all), ``tables`` and notes for people; ``headline`` is said where the
+    rest goes into a file.
     """
 
     record: dict[str, Any]
+    opening: Sequence[str] = ()
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     rows: Sequence[dict[str, Any]] | Columns = field(default_factory=tuple)
@@ -213,6 +215,9 @@ def _csv_cell(value: Any) -> str:
 
 def _markdown(report: Report) -> Iterator[str]:
     between = ""
+    for line in report.opening:
+        yield between + markdown_text(line)
+        between = "\n\n"
     for table in report.tables:
         rule = ["---:" if column in table.right else "---" for column in table.columns]
         yield f"{between}### {markdown_text(table.title)}\n\n{_row(table.columns)}\n{_row(rule)}"
@@ -247,6 +252,8 @@ def _batches(rows: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
 
 def _text(report: Report) -> Iterator[str]:
     """What :func:`_rich` draws without colour on a wide enough page, without loading rich."""
+    if report.opening:
+        yield "\n".join(report.opening) + "\n\n"
     for table in report.tables:
         widths = [len(column) for column in table.columns]
         for rows in _batches(table.rows):
@@ -308,6 +315,10 @@ def _rich(report: Report, width: int | None, colour: bool) -> str:
         highlight=False,
         emoji=False,
     )
+    for line in report.opening:
+        console.print(Text(printable(line), style="bold"), soft_wrap=True)
+    if report.opening:
+        console.print()
     for table in report.tables:
         if table.title:
             console.print(Text(printable(table.title), style="bold"), soft_wrap=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,10 @@ from inferplan.catalog.assemble import Request, assemble, parse_memory
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import OffloadAsked
+from inferplan.catalog.people import PeopleAsked
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.sessions import load_sessions, people_of, sample_of
+from inferplan.catalog.workloads import load_workload
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -22,6 +26,8 @@ from inferplan.fields import Quantity, Text, Whole, ask, part
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
+from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, PeopleFigure
+from inferplan.traffic.requests import parse_lengths
 from inferplan.units import format_bytes
 from inferplan.work.adapters import LoraAsked
 from inferplan.work.parallel import Parallelism
@@ -206,8 +212,9 @@ def asked_context(model: ModelSpec, tokens: int | None) -> int:
 @dataclass(frozen=True, kw_only=True)
 class FitAsked:
     """What is to fit. context: tokens of a request, prompt and output; ``None`` as :func:`asked_context`. users: such
-    requests at once, or people who think for ``think_time`` seconds between an answer, which takes ``answer_time``, and
-    the next request: both are needed then, for memory says nothing of times. tp: GPUs of a replica, ``None`` for the
+    requests at once, or users who think for ``think_time`` seconds between an answer, which takes ``answer_time``, and
+    the next request: both are needed then, for memory says nothing of times. people: instead of users; they need an
+    answer time too. tp: GPUs of a replica, ``None`` for the
     fewest that hold it; most: the largest number to try. quant, engine, lora, offload: as in ``Request``. memory: of a
     named GPU as in ``Request``; without one the most that all GPUs of a replica may have together, by their labels.
     """
@@ -218,11 +225,11 @@ class FitAsked:
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)
     users: int = ask(
-        "--users",
+        IN_FLIGHT[0],
         Whole(),
-        "Users, each with one request at a time. Without --think-time all requests must fit at once.",
+        IN_FLIGHT_HELP,
         1,
-        also=("--concurrency",),
+        also=IN_FLIGHT[1:],
         shown=True,
     )
     think_time: float | None = ask(
@@ -233,10 +240,14 @@ class FitAsked:
         metavar="TIME",
     )
     answer_time: float | None = ask(
-        "--answer-time", Quantity("seconds"), "How long an answer takes; needed with --think-time.", None
+        "--answer-time",
+        Quantity("seconds"),
+        "How long an answer takes; needed with --think-time and --people [of a --workload at its limits].",
+        None,
     )
     most: int = ask("--most", Whole(), "Largest number of GPUs to try.", 8, shown=True)
     engine: str = "vllm"
+    people: People | None = None
     memory: str | None = ask(
         "--memory",
         Text(),
@@ -252,14 +263,21 @@ class FitAsked:
         if self.think_time and self.answer_time is None:
             raise UsageError(
                 "how many users wait at a time depends on how long an answer takes, and fit counts memory, not time",
-                hint="--answer-time 5s as well, or inferplan plan with --users and --think-time, which finds it",
+                hint="--answer-time 5s as well, or inferplan plan with --people, which finds it",
+            )
+        if self.people is not None and self.answer_time is None:
+            raise UsageError(
+                "how many answers people wait for depends on how long one takes, and fit counts memory, not time",
+                hint="--answer-time 5s, a --workload with limits, or inferplan plan --people, which finds it",
             )
         if self.answer_time is not None and not 0 < self.answer_time < float("inf"):
             raise UsageError(f"--answer-time is more than 0 s, not {self.answer_time:g} s", hint="--answer-time 5s")
 
     @property
     def held(self) -> int:
-        """Requests to hold at once: the users who wait, ``N R / (R + Z)`` of them, rounded up."""
+        """Requests to hold at once: the users who wait, ``N R / (R + Z)`` of them, rounded up; of people ``X R``."""
+        if self.people is not None:
+            return max(ceil((self.rate or 0.0) * (self.answer_time or 0.0) - 1e-9), 1)
         if not self.think_time or self.answer_time is None:
             return self.users
         return ceil(self.users * self.answer_time / (self.answer_time + self.think_time) - 1e-9)
@@ -267,6 +285,8 @@ class FitAsked:
     @property
     def rate(self) -> float | None:
         """Requests a second of all users, ``N / (R + Z)``; ``None`` where nobody says how long an answer takes."""
+        if self.people is not None and self.answer_time is not None:
+            return self.people.rate(self.answer_time)
         return None if self.answer_time is None else self.users / (self.answer_time + (self.think_time or 0.0))
 
     @property
@@ -278,6 +298,48 @@ class FitAsked:
         """The deployment to look at; memory needs no constants."""
         own = {name: getattr(self, name) for name in ("quant", "engine", "memory", "lora", "offload")}
         return Request(model=model, gpu=gpu, ideal=True, **own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitLoad(PeopleAsked):
+    """What the requests are of: lengths, and the people who send them."""
+
+    workload: str | None = ask(
+        "--workload", Text(), "Mean lengths, and what people do: chat, rag, code, agent, ...", None, metavar="NAME"
+    )
+    sessions: str | None = ask(
+        "--sessions", Text(), "Sessions of agents that --people begin, by name or path.", None, metavar="FILE"
+    )
+
+
+def fit_asked(load: FitLoad, **own: Any) -> FitAsked:
+    """The question, of which ``own`` are the fields that are given, with the context and the answer time of the load.
+
+    Raises ``UsageError`` for people and requests in flight both, and for a workload beside sessions.
+    """
+    if load.workload and load.sessions:
+        raise UsageError("--workload and --sessions say the lengths of requests both", hint="leave one out")
+    if load.sessions and not load.people:
+        raise UsageError("--sessions need the people who begin them", hint="--people 200")
+    if load.people and own.get("users", 1) != 1:
+        raise UsageError("--people and --in-flight each say how much load there is", hint="leave one of them out")
+    workload = load_workload(load.workload) if load.workload else None
+    people = people_of({**vars(load), "think_time": own.get("think_time")}, workload)
+    if workload is not None and workload.prompt and workload.output:
+        lengths = parse_lengths(workload.prompt).average, parse_lengths(workload.output).average
+        own.setdefault("context", ceil(sum(lengths)))
+    if load.sessions:
+        calls = sample_of(load_sessions(load.sessions).kinds)
+        own.setdefault("context", ceil(float(np.mean(calls.prompt + calls.output))))
+    if people is None:
+        return FitAsked(**own)
+    own.pop("think_time", None)
+    if own.get("answer_time") is None and workload is not None and (time := workload.answer_time()) is not None:
+        own["answer_time"] = time
+        limits = f"workload {workload.name} at its limits"
+        answer = PeopleFigure("answer time", f"{time:.3g} s", limits, "TTFT + (output - 1) TPOT")
+        people = replace(people, figures=(*people.figures, answer))
+    return FitAsked(people=people, **own)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -323,7 +385,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
         raise InfeasibleError(
             f"{spec.name} with {asked.held} x {tokens} tokens fits on no accelerator on file{asked.within}",
             because=f"{len(options)} combinations of GPU and format were tried, on {on}",
-            hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, fewer --users, "
+            hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, less --in-flight, "
             "a narrower --quant, or a shorter --context",
         )
     return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
@@ -354,7 +416,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
     )
     if fitting.requests < users:
         if footprint.host is not None:
-            raise sides_error(replace(footprint, batch=float(users)), footprint.host, "--users")
+            raise sides_error(replace(footprint, batch=float(users)), footprint.host, IN_FLIGHT[0])
         raise InfeasibleError(
             f"{deployment.describe()} does not hold {users} x {tokens:,} tokens",
             because=f"the cache pool is {format_bytes(footprint.kv_pool)}, room for {fitting.requests}",

@@ -57,7 +57,7 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
         raise InfeasibleError(
             f"{have} hold no {asked.held} x {tokens:,} tokens of {spec.name}",
             because="; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
-            hint="a shorter --context, fewer --users, a narrower --quant, or inferplan fit without --gpu",
+            hint="a shorter --context, less --in-flight, a narrower --quant, or inferplan fit without --gpu",
         )
     return OwnedFits(model=spec, asked=asked, have=have, count=meant[0].number or 1, context=tokens, options=options)
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from inferplan.catalog.files import find, spec_of
+from inferplan.catalog.people import PeopleSpec, asked_people
+from inferplan.catalog.workloads import WorkloadSpec
 from inferplan.catalog.yaml_text import line_of
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, Whole, ask, first_given, question_if_asked, question_of
 from inferplan.spec import Spec
 from inferplan.traffic.classes import SUM_TOLERANCE
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
+from inferplan.traffic.people import People
 from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, arrivals_of, parse_lengths
-from inferplan.traffic.sessions import Agent, NextCall, SessionKind, SessionTraffic, Subagents
+from inferplan.traffic.sessions import SAMPLE_SESSIONS, Agent, NextCall, SessionKind, SessionTraffic, Subagents
 from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.units import parse_number, parse_quantity
 
@@ -72,6 +75,7 @@ class SessionsSpec(Spec):
     name: str = ""
     source: str = ""
     notes: list[str] = []
+    people: PeopleSpec | None = None
     sessions: list[KindSpec] = Field(min_length=1, max_length=32)
 
 
@@ -105,14 +109,15 @@ class SessionsAsked:
         None,
         metavar="RATE",
     )
-    count: int | None = ask("--session-count", Whole(), "Sessions of a run [400; 10 for each of --concurrency].", None)
+    count: int | None = ask("--session-count", Whole(), "Sessions of a run [400; 10 for each of --in-flight].", None)
 
 
 class SessionKinds(NamedTuple):
-    """The kinds of a file, and its name."""
+    """The kinds of a file, its name, and what is known of those who begin them."""
 
     name: str
     kinds: tuple[SessionKind, ...]
+    people: PeopleSpec | None
 
 
 def load_sessions(name: str) -> SessionKinds:
@@ -135,7 +140,23 @@ def load_sessions(name: str) -> SessionKinds:
             because=" + ".join(f"{one.share:g}" for one in made),
             hint="share: of all sessions",
         )
-    return SessionKinds(spec.name or path.stem, tuple(made))
+    return SessionKinds(spec.name or path.stem, tuple(made), spec.people)
+
+
+def sample_of(kinds: tuple[SessionKind, ...]) -> Requests:
+    """Calls of enough sessions for their means."""
+    loop = OpenLoop(rate=1.0)
+    return SessionTraffic(kinds=kinds, arrivals=loop, sessions_count=SAMPLE_SESSIONS).requests()
+
+
+def people_of(values: Mapping[str, Any], named: WorkloadSpec | None) -> People | None:
+    """The people that options ask for, who work with a workload or begin sessions of agents; ``None`` without any."""
+    if values.get("sessions") and values.get("people"):
+        found = load_sessions(values["sessions"])
+        people = asked_people(values, found.people, f"sessions {found.name}", agents=True)
+        return people and replace(people, turns=len(sample_of(found.kinds)) / SAMPLE_SESSIONS)
+    spec, of = (None, "") if named is None else (named.people, f"workload {named.name}")
+    return asked_people(values, spec, of)
 
 
 _NOT_OF_SESSIONS = ("requests", "warmup", "client_timeout", "prefix_hit_rate")
@@ -150,8 +171,8 @@ NOT_PLANNED = ("requests", "deadline", "cached_prefix", "users", "answer_ttft")
 """Those that a plan does not know beside sessions."""
 _INSTEAD = {
     "--rate": "--session-rate 0.2/s",
-    "--users": "--session-rate 0.2/s; inferplan simulate --sessions NAME --users 200 keeps 200 sessions under way on "
-    "GPUs that you name",
+    "--users": "--people 200 for those who begin them, or --session-rate 0.2/s; inferplan simulate --sessions NAME "
+    "--in-flight 200 keeps 200 sessions under way on GPUs that you name",
 }
 _BROUGHT = "the file of the sessions says what is sent, or it is not modelled with them"
 _USERS = "a plan for sessions is for so many that begin a second; how long one takes follows from the plan"
@@ -209,7 +230,8 @@ def asked_sessions(
 
 def _begun(values: Mapping[str, Any], more: str = "") -> str:
     """What says when sessions begin: a plan has no number of them at a time (:data:`NOT_PLANNED`)."""
-    return "--session-rate 0.2/s" + (f", or --concurrency 20{more}" if "concurrency" in values else "")
+    begun = "--people 200, or --session-rate 0.2/s" if more else "--session-rate 0.2/s"
+    return begun + (f", or --in-flight 20{more}" if "concurrency" in values else "")
 
 
 def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: ClosedLoop | None) -> Requests:
@@ -231,7 +253,7 @@ def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: Closed
         trace = first_sessions(trace, asked.count)
     if asked.rate is not None:
         if closed is not None:
-            raise UsageError("sessions need one kind of load", hint="--session-rate or --concurrency alone")
+            raise UsageError("sessions need one kind of load", hint="--session-rate or --in-flight alone")
         return sessions_in_open_loop(trace, _loop(asked, values), values.get("seed", 0))
     if closed is not None:
         return trace.in_loop(closed)

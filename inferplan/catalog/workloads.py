@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from inferplan.catalog.files import load, names
+from inferplan.catalog.people import PeopleSpec
 from inferplan.errors import UsageError
 from inferplan.fields import option_values
 from inferplan.models.media import MediaAsked
@@ -73,6 +74,7 @@ class WorkloadSpec(Spec):
     prompt: str | None = None
     output: str | None = None
     prefix: PrefixSpec = PrefixSpec()
+    people: PeopleSpec | None = None
     samples: int = Field(default=1, ge=1)
     cached_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of the prompt tokens that a prefix cache finds which forgets nothing, where it is not known how prompts
@@ -88,6 +90,13 @@ class WorkloadSpec(Spec):
         prefix = self.prefix
         think = parse_think_time(prefix.think)
         return SharedPrefix(tokens=prefix.tokens, distinct=prefix.distinct, turns=prefix.turns, think=think)
+
+    def answer_time(self) -> float | None:
+        """Seconds of a mean answer at the limits on TTFT and TPOT; ``None`` where it has none, or no lengths."""
+        slo = self.slo
+        if slo is None or slo.ttft is None or slo.tpot is None or self.output is None:
+            return None
+        return slo.ttft + (parse_lengths(self.output).average - 1) * slo.tpot
 
     def limits(self) -> Slo:
         """Its SLO; one without limits where it states none."""
@@ -134,7 +143,7 @@ def carried_media(asked: MediaAsked, named: WorkloadSpec | None, text: float | N
     if text is None:
         raise UsageError(
             "a trace says what its prompts are: no images are added to them",
-            hint="--prompt and --output with --rate or --concurrency, or leave the media out",
+            hint="--prompt and --output with --rate or --in-flight, or leave the media out",
         )
     return replace(asked, text=text), sets
 

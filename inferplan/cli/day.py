@@ -12,8 +12,10 @@ import numpy as np
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.energy import EnergyOfDay
+from inferplan.catalog.people import PeopleAsked, people_load
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.profiles import load_profile
+from inferplan.catalog.sessions import people_of
 from inferplan.catalog.workloads import WorkloadSpec, asked_arrivals, asked_lengths, asked_limits, load_workload
 from inferplan.cli.declared import asks, gets, options_of, with_options
 from inferplan.cli.numbers import Positive, Within
@@ -25,10 +27,12 @@ from inferplan.features import require_together
 from inferplan.fields import option_values, question_if_asked
 from inferplan.planning.day import POLICIES, DayAsked, LossesAsked, Policy, simulate_day
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by
+from inferplan.planning.design import answer_alone
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import day_report, with_day_energy
+from inferplan.reports.people import with_people
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.flags import Flags
@@ -36,7 +40,7 @@ from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
 from inferplan.traffic.request_log import Log, fold_days, read_log, way_of
-from inferplan.traffic.requests import OpenLoop, Requests, Slo, parse_lengths
+from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Slo, parse_lengths
 
 _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("target", "interval", "tolerance", "stabilisation"), frozenset({"reactive"})),
@@ -61,7 +65,14 @@ load_options = option_group(
     click.option(
         "--fold", metavar="WAY", help="One day of the many in that file: mean, or a percentile of the days, p95."
     ),
-    click.option("--peak", type=Positive(), metavar="RATE", help="Scale the profile to this peak, in requests/s."),
+    click.option(
+        "--peak",
+        type=Positive(),
+        metavar="RATE",
+        help="Scale the profile to this peak, in requests/s [what --people send].",
+    ),
+    asks(PeopleAsked),
+    with_options(options_of(SharedPrefix, "think")),
     click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     click.option("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
@@ -107,13 +118,18 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
     trace = traces.read_trace(Path(values["profile_from"])) if values["profile_from"] and log is None else None
     if trace is not None:
         require_together("day", trace.features | {"elastic"})
-    profile, mix = _with_classes(_profile(values, trace, log), values)
     named = load_workload(values["workload"]) if values["workload"] else None
+    people = people_of(values, named)
+    people_load(values, people, None)  # refuses another load beside them
+    profile, mix = _with_classes(_profile(values, trace, log), values)
     if mix.classes:
         demand, slo = _of_classes(mix, values), screened_by(mix.classes)
     else:
         demand = _demand(_answering(values, named, deployment), named, trace)
         slo = asked_limits(values, named, Slo(percentile=95.0))
+    response = 0.0 if people is None else answer_alone(deployment, demand)
+    if people is not None:
+        profile = profile.scaled(people.rate(response))
     question = Question(
         space=Space(base=request, gpus=(request.gpu,)),
         demand=demand,
@@ -128,7 +144,7 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
         require_together("day", deployment.features | {"energy"})
     with counting("requests", round(profile.expected(asked.span)) * len(asked.policies)) as progress:
         day = simulate_day(request, deployment, question, asked, progress)
-    report = day_report(day)
+    report = with_people(day_report(day), people, profile.peak, response, most=True)
     if energy is None:
         return report
     return with_day_energy(report, day, energy)

@@ -30,6 +30,7 @@ from inferplan.fields import question_if_asked
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import Report
+from inferplan.traffic.people import IN_FLIGHT
 from inferplan.traffic.thoughts import ThoughtsAsked
 
 
@@ -57,11 +58,9 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 @asks(DraftsAsked)
 @with_options(options_of(Techniques, "hit_rate", "host"))
 @click.option(
-    "--concurrency",
-    "--users",
-    "concurrency",
+    *(*IN_FLIGHT, "concurrency"),
     type=Count(),
-    help="First the steady state of this many concurrent users.",
+    help="First the steady state of so many requests in flight. --users and --concurrency are other names of it.",
 )
 @with_options(options_of(Techniques, "chunk"))
 @asks_of_request("power_cap")
@@ -74,7 +73,7 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
     decoded together: the TTFT of the batch alone is the prefill, TPOT the mean of the decode steps, total latency
     TTFT + (output - 1) TPOT. The TTFT at the server is that of one request when nobody else is there, with what front
     end, launches and scheduling add. Drafts, a hit rate, chunks and KV offload change all figures; "without" stands
-    beside them. --concurrency is answered first; the batch alone stands below.
+    beside them. --in-flight is answered first; the batch alone stands below.
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """

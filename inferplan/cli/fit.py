@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
 
-from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
+from inferplan.answers.fit import FitAsked, FitLoad, fit_asked, fit_everywhere, fit_on
 from inferplan.answers.fit_owned import fit_owned
 from inferplan.catalog.counted import counted
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.options import engine_option, report_options, usual_engine
 from inferplan.errors import UsageError
-from inferplan.fields import question_of
+from inferplan.fields import option_values, question_of
 from inferplan.reports.fit import memory_report, options_report
 from inferplan.reports.fit_owned import owned_report
 from inferplan.table import Report
@@ -32,7 +31,7 @@ from inferplan.table import Report
     help="GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file that is sold with that memory.",
 )
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.")
-@asks(FitAsked)
+@asks(FitLoad, FitAsked)
 @gets(prices=PricesAsked)
 @report_options
 def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
@@ -43,10 +42,11 @@ def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     vLLM would log; with a number of GPUs (--gpu 2x-a6000, --have 2x24GB) it is what all of them hold in each format.
     Where a price is on file, it is that of the instances that hold one replica.
 
-    Example: inferplan fit llama-3.1-70b --context 32k --users 8
+    Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """
     engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
-    asked, model, prices = replace(question_of(FitAsked, values), engine=engine), values["model"], values["prices"].book
+    asked = fit_asked(question_of(FitLoad, values), **option_values(FitAsked, values), engine=engine)
+    model, prices = values["model"], values["prices"].book
     if gpu and have:
         raise UsageError("--gpu and --have both say which GPUs", hint=f"--have {have}")
     have = have or (gpu if gpu and counted(gpu).number is not None else None)

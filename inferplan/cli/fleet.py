@@ -34,20 +34,20 @@ _QUESTIONS_ELSEWHERE = (
     *(SessionsAsked, SharedPrefix, StartAsked, Structured, ThoughtsAsked),
 )
 _NOT_HERE = (
-    *(one.name for kind in _QUESTIONS_ELSEWHERE for one in options_of(kind)),
+    *(one.name for kind in _QUESTIONS_ELSEWHERE for one in options_of(kind) if one.name != "think_time"),
     *("samples", "cache_tier", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
     *("redundant_experts", "two_batch_overlap", "prefill_redundant_experts", "prefill_two_batch_overlap"),
     *("session_time", "answer_ttft", "power_cap", "aggregated", "confidence", "miss_cost", "spare", "anchor"),
     *("survive", "restart", "mtbf"),
 )
-"""Options of a plan that a fleet has not: it is of a rate, on GPUs that are named, and its replicas are plain."""
+"""Options of a plan that a fleet has not: it is of a rate or people, on GPUs that are named; replicas are plain."""
 
 
 def _gpus(values: dict[str, Any]) -> list[str]:
-    """Those that may be used. Raises ``UsageError`` without any, and without a rate."""
+    """Those that may be used. Raises ``UsageError`` without any, and without a load."""
     kinds = FleetAsked(kinds=question_of(Stocks, {"own": values["own"], "rent": values["rent"]}).kinds).kinds
-    if values["rate"] is None:
-        raise UsageError("a fleet needs a rate", hint="--rate 20, in requests/s")
+    if values["rate"] is None and values["people"] is None:
+        raise UsageError("a fleet needs a rate, or people", hint="--rate 20, in requests/s, or --people 2000")
     return [kind.gpu for kind in kinds]
 
 

@@ -17,11 +17,13 @@ from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
+from inferplan.catalog.people import PeopleAsked, people_load
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
 from inferplan.catalog.sessions import (
     NOT_PLANNED,
     SessionsAsked,
     asked_sessions,
+    people_of,
     refuse_beside,
     require_sessions,
     sessions_of_trace,
@@ -71,6 +73,7 @@ from inferplan.reports.plan import plan_report
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.flags import Flags
 from inferplan.table import Report
+from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import ArrivalKind, Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
@@ -101,7 +104,8 @@ def question_options_without(
             chosen = {option.name: values.pop(option.name) for option in shown} | absent
             if gpus is not None:
                 chosen["gpu"] = ",".join(dict.fromkeys(gpus(chosen | values)))
-            return command(question=build_question(values.pop("model"), prices.book, chosen), **values)
+            closed = None if "users" in left_out else "users"
+            return command(question=build_question(values.pop("model"), prices.book, chosen, closed), **values)
 
         return click.argument("model")(with_options(shown)(gets(prices=PricesAsked)(wrapper)))
 
@@ -130,11 +134,12 @@ _OPTIONS = [
     Declared("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
     *options_of(MediaAsked),
     *options_of(SharedPrefix),
+    *options_of(PeopleAsked),
     Declared("--rate", type=Finite(), help="Requests a second."),
     Declared(
-        *("--users", "--concurrency", "users"),
+        *(*IN_FLIGHT, "users"),
         type=Count(),
-        help="Users with one request each at a time, who send the next one --think-time after its answer.",
+        help=IN_FLIGHT_HELP,
     ),
     Declared("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
     *options_of(SessionsAsked, "sessions", "rate"),
@@ -167,17 +172,20 @@ _OPTIONS = [
 ]
 
 
-def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Question:
-    """The question that the options ask."""
+def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed: str | None = "users") -> Question:
+    """The question that the options ask. closed: the key of requests in flight; ``None`` where a load is a rate."""
     named = load_workload(values["workload"]) if values["workload"] else None
     classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
+    people = people_of(values, named)
+    values = people_load(values, people, closed)
     budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
-    demand = replace(_naming_adapters(demand, values), structured=question_if_asked(Structured, values))
+    structured = question_if_asked(Structured, values)
+    demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
     limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
@@ -298,7 +306,9 @@ def _arrivals(values: dict[str, Any], named: WorkloadSpec | None) -> tuple[Arriv
     option = first_given(values, ("arrivals", "burstiness"))
     if option and values["users"] is not None:
         because = "users send when they have their answers, and think in between as --think-time says"
-        raise UsageError(f"{option} and --users exclude each other", because=because, hint="--rate, or leave it out")
+        raise UsageError(
+            f"{option} and --in-flight exclude each other", because=because, hint="--rate, or leave it out"
+        )
     if option and values["deadline"]:
         raise UsageError(f"{option} and --deadline exclude each other", because="a job is there from the beginning")
     return asked_arrivals(values, named)
@@ -397,7 +407,7 @@ _JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the 
 def plan_command(question: Question, html: str | None, jobs: int | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
-    The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
+    The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. Every candidate is
     evaluated in closed form; the cheapest are sized by simulation until none that may cost less is left. The plan
     keeps each limit with a chance of 80 % (--confidence), as far as the error of the prediction is known; where it is
     not, the plan is for the prediction itself and says so first. Without a plan: exit code 3, the nearest miss and the

@@ -14,6 +14,7 @@ from inferplan.errors import UsageError
 from inferplan.lists import parse_values
 from inferplan.reports.recipe import recipe_report
 from inferplan.table import Report
+from inferplan.traffic.people import IN_FLIGHT
 from inferplan.traffic.requests import parse_lengths
 
 
@@ -22,11 +23,11 @@ from inferplan.traffic.requests import parse_lengths
 @click.option("--baseline", default="static,bf16", show_default=True, help="The baseline: batching and format.")
 @click.option("--with", "wanted", required=True, metavar="LIST", help="Ingredients, in order.")
 @click.option(
-    *("--users", "--concurrency", "users"),
+    *(*IN_FLIGHT, "users"),
     type=Count(),
     default=64,
     show_default=True,
-    help="Users with one request each at a time.",
+    help="Requests in flight at every moment. --users and --concurrency are other names of it.",
 )
 @click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens.")
 @click.option("--output", default="256", metavar="LENGTHS", help="Output: 256, lognormal:256:0.6 [256].")

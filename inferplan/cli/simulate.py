@@ -14,7 +14,8 @@ from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.classes import ClassesAsked, asked_classes
 from inferplan.catalog.energy import EnergyAsked
-from inferplan.catalog.sessions import SessionsAsked, asked_sessions, require_sessions, sessions_of_trace
+from inferplan.catalog.people import PeopleAsked, people_load
+from inferplan.catalog.sessions import SessionsAsked, asked_sessions, people_of, require_sessions, sessions_of_trace
 from inferplan.catalog.workloads import (
     WorkloadSpec,
     asked_arrivals,
@@ -54,6 +55,7 @@ from inferplan.features import those
 from inferplan.fields import declared_keys, first_given, option_values, question_if_asked, question_of
 from inferplan.files import save
 from inferplan.reports.estimate import idle_note
+from inferplan.reports.people import with_people
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import StartAsked
@@ -68,6 +70,7 @@ from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.tiers import curve_records
 from inferplan.serving.verdict import Ending
 from inferplan.table import Report
+from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, in_flight_line
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import (
@@ -98,13 +101,14 @@ traffic_options = option_group(
         "--trace",
         metavar="FILE",
         help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output; of agents Bailian JSONL, Weka "
-        "JSON or a folder of it. With --concurrency its requests, or sessions, come one after another.",
+        "JSON or a folder of it. With --in-flight its requests, or sessions, come one after another.",
     ),
+    asks(PeopleAsked),
     click.option("--rate", type=Finite(), help="Open loop: requests a second."),
     click.option(
-        *("--concurrency", "--users", "concurrency"),
+        *(*IN_FLIGHT, "concurrency"),
         type=Count(),
-        help="Closed loop: users with one request each at a time.",
+        help=f"Closed loop. {IN_FLIGHT_HELP}",
     ),
     with_options(options_of(OpenLoop, "kind", "burstiness")),
     click.option(
@@ -125,7 +129,7 @@ traffic_options = option_group(
     click.option(
         "--requests",
         type=Count(),
-        help="How many [10 x concurrency x turns; in an open loop as many as the figures need, 200,000 at most].",
+        help="How many [10 x in flight x turns; in an open loop as many as the figures need, 200,000 at most].",
     ),
     with_options(options_of(Options, "warmup")),
     click.option("--seed", type=WholeNumber(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
@@ -213,16 +217,18 @@ def simulate_command(
 ) -> Report:
     """What users experience on a deployment under load: latency percentiles, rates, queue, cache.
 
-    The load is --trace, --rate (open loop) or --concurrency (closed loop), or sessions of agents: --sessions with
-    --session-rate or --concurrency. Flags that are not given are the defaults of the engine's version. After its
-    report the command exits 3 for an overloaded open loop, for a load of which the engine rejects a part, and, where
-    there are limits, for a saturated one (--fail-on).
+    The load is --people, --trace, --rate (open loop) or --in-flight (closed loop), or sessions of agents: --sessions
+    with --people, --session-rate or --in-flight. Flags that are not given are the defaults of the engine's version.
+    After its report the command exits 3 for an overloaded open loop, for a load of which the engine rejects a part,
+    and, where there are limits, for a saturated one (--fail-on).
 
     With --prefill-replicas prompts are computed apart from decoding: the --prefill-... options say what is different
     there, all others describe the replicas that decode.
 
     Example: inferplan simulate llama-3.1-70b --gpu h200-sxm --tp 4 --rate 4 --prompt 1024 --output 256
     """
+    people = people_of(values, _named(values))
+    values = people_load(values, people, "concurrency")
     carried, sets = carried_media(request.media, _named(values), _text(values))
     request = replace(request, media=carried)
     deployment = assemble(request)
@@ -252,7 +258,25 @@ def simulate_command(
     end_with(
         result, question_of(EndsAsked, values).fail_on or usual, "exit code 3 with --ttft, --tpot, --slo or --fail-on"
     )
-    return _report(result, (deployment, flags, options), traffic, values, energy)
+    report = _report(result, (deployment, flags, options), traffic, values, energy)
+    return _with_load(report, people, result, values)
+
+
+def _with_load(report: Report, people: People | None, result: SimulationResult, values: dict[str, Any]) -> Report:
+    """The report behind what the load is, where people make it or may have been meant to."""
+    named = _named(values)
+    if people is None:
+        meant = named is not None and named.people is not None and values["concurrency"] is not None
+        if meant and not values["think_time"] and not named.shared_prefix().think.mean:  # type: ignore[union-attr]
+            return replace(report, opening=[in_flight_line(values["concurrency"], True), *report.opening])
+        return report
+    if not len(result.e2el):
+        return report
+    response = float(result.e2el.mean())
+    sessions = report.record.get("sessions")
+    if sessions is None:
+        return with_people(report, people, people.rate(response), response)
+    return with_people(report, people, result.request_rate, response, sessions["duration_s"]["mean"])
 
 
 def _report(
@@ -352,8 +376,8 @@ def _require_open(values: dict[str, Any]) -> None:
     for name in ("arrivals", "burstiness"):
         if values[name] is not None:
             raise UsageError(
-                f"--{name} is of an open loop: the users of --concurrency send when they have their answers",
-                hint="--rate instead of --concurrency, or leave it out; --think-time is between their requests",
+                f"--{name} is of an open loop: requests of --in-flight and --people are sent when answers are there",
+                hint="--rate instead of it, or leave it out; --think-time is between their requests",
             )
 
 
@@ -379,7 +403,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     if values["sessions"] is None and len(given) != 1 and given != ["trace", "concurrency"]:
         raise UsageError(
             "simulate needs one kind of load" + (f", not {' and '.join(f'--{n}' for n in given)}" if given else ""),
-            hint="one of them" if given else "--rate 4, or --concurrency 64, or --trace FILE",
+            hint="one of them" if given else "--people 2000, --rate 4, --in-flight 64, or --trace FILE",
         )
     named = _named(values)
     ramp = quantity(values["ramp"], "seconds", "--ramp")
@@ -389,7 +413,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     if values["concurrency"] is None and (given := [name for name, there in began if there]):
         raise UsageError(
             f"--{given[0]} says how users of a closed loop begin, and there are none",
-            hint="--concurrency 64, or leave it out",
+            hint="--in-flight 64, or leave it out",
         )
     _require_open(values)
     closed = None

@@ -22,9 +22,19 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("max-new-tokens", "output-tokens-mean", "n-gen", "n-predict"), ("output", "osl")),
     **dict.fromkeys(("request-rate", "rps", "qps", "requests-per-second"), ("rate",)),
     **dict.fromkeys(
-        ("concurrency", "max-concurrency", "users", "num-users", "concurrent-users", "concurrent-requests", "streams"),
-        ("concurrency", "users"),
+        (
+            "in-flight",
+            "concurrency",
+            "max-concurrency",
+            "users",
+            "num-users",
+            "concurrent-users",
+            "concurrent-requests",
+        ),
+        ("in-flight", "concurrency"),
     ),
+    "streams": ("in-flight", "concurrency"),
+    **dict.fromkeys(("headcount", "employees", "developers", "seats"), ("people",)),
     **dict.fromkeys(("num-prompts", "num-prompt", "num-requests", "request-count"), ("requests",)),
     "max-requests": ("requests",),
     "random-range-ratio": ("length-ratio-min",),
@@ -63,7 +73,11 @@ _ELSEWHERE = {
     ("fit", "output"): "--context counts prompt and output together",
 }
 """What a command has instead of an option."""
-_BESIDE = {"gpus": "; how many work together is --tp"}
+_PEOPLE = "; people who read and type between answers are --people"
+_BESIDE = {
+    "gpus": "; how many work together is --tp",
+    **dict.fromkeys(("users", "num-users", "concurrent-users"), _PEOPLE),
+}
 """What else a name may have meant."""
 _SHOWN = 4
 """Commands that are named."""

@@ -15,10 +15,8 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.planning.demand import Demand, drawn_lengths, found_again
 from inferplan.traffic.requests import OpenLoop, Requests
-from inferplan.traffic.sessions import SessionTraffic
+from inferplan.traffic.sessions import SAMPLE_SESSIONS, SessionTraffic
 
-_SAMPLE = 1000
-"""Sessions of which the closed form's lengths are."""
 _DURATIONS = 8.0
 """Times of a mean session in which sessions begin in a run: three quarters are counted, and a verdict takes five."""
 
@@ -29,7 +27,7 @@ def demand_of_sessions(traffic: SessionTraffic) -> Demand:
     """
     assert isinstance(traffic.arrivals, OpenLoop)
     sample = _sample(traffic)
-    rate = traffic.arrivals.rate * len(sample) / _SAMPLE
+    rate = traffic.arrivals.rate * len(sample) / SAMPLE_SESSIONS
     return Demand(**_lengths(sample), rate=rate, sessions=traffic, chat=True)
 
 
@@ -47,7 +45,7 @@ def demand_of_agents(trace: Requests) -> Demand:
 
 @lru_cache(maxsize=4)
 def _sample(traffic: SessionTraffic) -> Requests:
-    return replace(traffic, sessions_count=_SAMPLE).requests()
+    return replace(traffic, sessions_count=SAMPLE_SESSIONS).requests()
 
 
 def _lengths(requests: Requests) -> dict[str, Any]:
@@ -81,7 +79,7 @@ def session_seconds(traffic: SessionTraffic, request: float) -> float:
 def sessions_of(traffic: SessionTraffic, rate: float, fewest: int, request: float) -> Requests:
     """At least ``fewest`` calls of sessions that make ``rate`` calls a second, over many times of one session; a call
     takes about ``request`` seconds."""
-    calls = len(_sample(traffic)) / _SAMPLE
+    calls = len(_sample(traffic)) / SAMPLE_SESSIONS
     assert isinstance(traffic.arrivals, OpenLoop)
     begin = rate / calls
     count = ceil(max(fewest / calls, _DURATIONS * begin * session_seconds(traffic, float(f"{request:.2g}"))))

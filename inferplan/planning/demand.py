@@ -15,6 +15,7 @@ from inferplan.features import require_together, those
 from inferplan.serving.batch_means import RunPrecision, fewest_values
 from inferplan.serving.class_results import METRICS
 from inferplan.serving.waiting import QueueOrder
+from inferplan.traffic.people import People, in_flight_line
 from inferplan.traffic.popularity import Popularity
 from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import (
@@ -94,19 +95,21 @@ class Demand:
     """Requests that follow a grammar, and what their masks take."""
     chat: bool = False
     """Somebody says that requests are messages; :attr:`of_messages` is what a plan goes by."""
+    people: People | None = None
+    """Those who make the load, where it was asked for by them."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("rate", "users", "deadline") if getattr(self, name) is not None]
         if len(given) != 1:
             raise UsageError(
                 "a plan needs one kind of demand" + (f", not {' and '.join(given)}" if given else ""),
-                hint="--rate 50, or --users 200, or --trace FILE, or --requests 1M --deadline 24h",
+                hint="--people 2000, --rate 50, --in-flight 200, --trace FILE, or --requests 1M --deadline 24h",
             )
         if self.prefix.think.mean and self.prefix.turns == 1 and self.users is None:
             raise UsageError(
                 "a think time needs users, or turns that follow an answer",
                 because="nobody waits for the answers of this load",
-                hint="--users 200 instead of --rate, or --rate with --turns 4; in Python users=200",
+                hint="--people 200 instead of --rate, or --rate with --turns 4; in Python people=200",
             )
         for name in (*given, "burstiness"):
             if not 0 < getattr(self, name) < float("inf"):
@@ -271,9 +274,10 @@ class Demand:
 def users_in_words(demand: Demand) -> str:
     """``"2,000 users who think 60 s between an answer and the next request"``."""
     users, think = demand.users or 0, demand.prefix.think
-    who = "1 user who" if users == 1 else f"{users:,} users who"
     if not think.mean:
-        return f"{who} {'sends' if users == 1 else 'each send'} the next request at once (no think time)"
+        return in_flight_line(users, chat=False)
+    kind = "users" if demand.people is None else "people"
+    who = f"1 {'user' if kind == 'users' else 'person'} who" if users == 1 else f"{users:,} {kind} who"
     mean = "" if think.kind == "constant" else " on average"
     return f"{who} {'thinks' if users == 1 else 'think'} {think.mean:g} s{mean} between an answer and the next request"
 

@@ -17,7 +17,7 @@ from inferplan.catalog.bills import Bill, Offer, Tariff
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.features import require_together
 from inferplan.fields import Whole, ask
-from inferplan.planning.design import Design, carried_by
+from inferplan.planning.design import Design, answer_alone, carried_by
 from inferplan.planning.finalists import too_long_alone
 from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, machines
 from inferplan.planning.option import PlanOption
@@ -178,6 +178,7 @@ def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], 
         designs += found
         if not found:
             unusable[gpu] = "no replica of up to --most GPUs keeps the limits"
+    question = _at_the_rate_of_people(question, designs)
     ways = [
         Way(
             kind=kind,
@@ -204,6 +205,16 @@ def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], 
         unusable=unusable,
         run=run,
     )
+
+
+def _at_the_rate_of_people(question: Question, designs: Sequence[Design]) -> Question:
+    """The question at the most requests that people send: ``N/(R + Z)`` with the shortest ``R`` of the designs, that
+    of a request alone. Another load, and people who begin so many sessions a day, stay as they are."""
+    demand = question.demand
+    if demand.people is None or not designs:
+        return question
+    shortest = min(answer_alone(one.deployment, demand) for one in designs)
+    return replace(question, demand=replace(demand, rate=demand.people.rate(shortest)))
 
 
 def _require_sold(kind: Kind, question: Question) -> None:

@@ -432,6 +432,9 @@ def _run(
     slower = 1.0 if demand.users is not None else option.slow.step
     if demand.sessions is not None and precision is not None:
         fewest = min(max(fewest, precision.fewest // 2), _MOST // 2)  # such calls take longer to simulate
+    if demand.think and demand.prefix.think.kind != "constant" and precision is not None:
+        # a closed loop is not made longer while it runs; equal think times bring people into step in a long one
+        fewest = max(fewest, precision.most // demand.prefix.turns)
     traffic = traffic_of(demand, option, factor * slower, fewest, whole)
     flags = flags_of(option, question)
     options = replace(options_of(option, question, _fleet(option, flags, question)), trim=demand.trace is None)

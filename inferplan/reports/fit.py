@@ -15,6 +15,7 @@ from inferplan.estimate.run import most_layers
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import uncounted_notes
 from inferplan.reports.cost import bill_record
+from inferplan.reports.people import with_people
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_tokens
 
@@ -34,7 +35,7 @@ def options_report(found: Fits) -> Report:
     first, refused = first_choices(fitting), len(options) - len(fitting)
     quants = sorted({option.quant for option in options}, key=lambda quant: (quant != "native", quant))
     records = [_record(option) for option in options]
-    return Report(
+    report = Report(
         record={
             "model": spec.name,
             "model_counts": spec.made_from.to_dict(),
@@ -64,18 +65,26 @@ def options_report(found: Fits) -> Report:
         rows=records,
         of=found,
     )
+    return of_people(report, found.asked)
+
+
+def of_people(report: Report, asked: FitAsked) -> Report:
+    """The report behind the load that people make, where they are asked for."""
+    return with_people(report, asked.people, asked.rate or 0.0, asked.answer_time or 0.0)
 
 
 def load_tables(asked: FitAsked, context: int) -> list[Table]:
     """What a user is taken to be, and what that makes of several; nothing for one request without times."""
-    if asked.users == 1 and not asked.think_time and asked.answer_time is None:
+    if asked.people is None and asked.users == 1 and not asked.think_time and asked.answer_time is None:
         return []
-    who = "each sends the next request at once (no think time)"
-    if asked.think_time:
-        who = f"each thinks {asked.think_time:g} s between an answer and the next request"
+    who = ["requests in flight", f"{asked.users:,} at every moment"]
+    if asked.people is not None:
+        who = ["people", f"{asked.people.count:,}"]
+    elif asked.think_time:
+        who = ["users", f"{asked.users:,}; each thinks {asked.think_time:g} s between an answer and the next request"]
     rate = "not known from memory: --answer-time 5s, or inferplan plan"
     rows = [
-        ["users", f"{asked.users:,}; {who}"],
+        who,
         [
             "requests/s",
             rate if asked.rate is None else f"{asked.rate:,.4g}, where an answer takes {asked.answer_time:g} s",
@@ -87,7 +96,7 @@ def load_tables(asked: FitAsked, context: int) -> list[Table]:
 
 def load_record(asked: FitAsked) -> dict[str, Any]:
     return {
-        "users": asked.users,
+        "users": asked.users if asked.people is None else None,
         "think_time_s": asked.think_time or 0.0,
         "answer_time_s": asked.answer_time,
         "requests_per_s": asked.rate,
@@ -264,7 +273,8 @@ def memory_report(fitting: Fitting) -> Report:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.line}", *bill.remarks]
     notes += [] if prices is None else prices.remarks([deployment.hardware.name])
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
-    return Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
+    report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
+    return report if fitting.asked is None else of_people(report, fitting.asked)
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:

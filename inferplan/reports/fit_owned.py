@@ -8,7 +8,7 @@ from inferplan.answers.fit import FitOption
 from inferplan.answers.fit_owned import OwnedFits
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import uncounted_notes
-from inferplan.reports.fit import load_record, load_tables, option_figures
+from inferplan.reports.fit import load_record, load_tables, of_people, option_figures
 from inferplan.table import Report
 
 
@@ -18,7 +18,7 @@ def owned_report(found: OwnedFits) -> Report:
     fitting = sorted(found.fitting, key=lambda one: -(one.fitting.requests if one.fitting else 0))
     records = [_record(option) for option in found.options]
     title = f"{spec.name} on {found.have}: what all of them hold, for {asked.held} x {found.context:,} tokens"
-    return Report(
+    report = Report(
         record={
             "model": spec.name,
             "model_counts": spec.made_from.to_dict(),
@@ -43,6 +43,7 @@ def owned_report(found: OwnedFits) -> Report:
         rows=records,
         of=found,
     )
+    return of_people(report, asked)
 
 
 def _figures(option: FitOption) -> list[Figure]:

@@ -15,6 +15,7 @@ from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.reports.cost import bill_record
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.known_error import Served, error_notes, error_record
+from inferplan.reports.people import with_people
 from inferplan.reports.plan import BOTTLENECKS
 from inferplan.reports.plan_figures import quants
 from inferplan.serving.result import SimulationResult
@@ -62,7 +63,9 @@ def fleet_report(plan: FleetPlan) -> Report:
         side_by_side(carried, designs),
     ]
     flat = [record(figure for figure in part if figure.key not in ("replica", "bill")) for part in parts]
-    return Report(record=mix, tables=tables, notes=_notes(plan), rows=flat)
+    report = Report(record=mix, tables=tables, notes=_notes(plan), rows=flat)
+    rate, response = question.demand.rate or 0.0, float(plan.run.e2el.mean())
+    return with_people(report, question.demand.people, rate, response, most=True)
 
 
 def _title(plan: FleetPlan) -> str:

@@ -25,6 +25,7 @@ from inferplan.reports.plan_figures import (
     formats,
     load_of_users,
     money,
+    opening,
     power,
     quants,
     shape,
@@ -69,7 +70,14 @@ def plan_report(plan: Plan) -> Report:
         tables.append(sensitivity_table(plan))
     tables.append(rejections_table(plan))
     rows = [record(row) for row in candidates(plan)]
-    return Report(record=plan_record(plan), tables=tables, notes=notes(plan), rows=rows, headline=answer(plan))
+    return Report(
+        record=plan_record(plan),
+        opening=opening(plan),
+        tables=tables,
+        notes=notes(plan),
+        rows=rows,
+        headline=answer(plan),
+    )
 
 
 def summary_table(plan: Plan) -> Table:
@@ -157,12 +165,14 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
     least = "at least " if found.open else ""
     carried = plan.load * found.factor
     answers = "requests/s" if plan.question.demand.samples == 1 else "answers/s"
-    unit = answers if plan.question.demand.users is None else "users"
-    each = "" if option.pools else f", {least}{carried / option.replicas:,.2f} a replica"
+    demand = plan.question.demand
+    unit = answers if demand.users is None else "people" if demand.people else "users" if demand.think else "in flight"
+    whole = demand.users is not None
+    each = "" if option.pools else f", {least}{carried / option.replicas:,.{0 if whole else 2}f} a replica"
     return [
         [
             f"capacity under the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)",
-            f"{least}{carried:,.1f} {unit}{each}",
+            f"{least}{carried:,.{0 if whole else 1}f} {unit}{each}",
         ],
         ["load over capacity", f"{1 / found.factor:.0%} (limit {plan.question.sizing.utilisation:.0%})"],
         [f"{served} at this load", f"{plan.rate * option.output / option.devices:,.0f}"],

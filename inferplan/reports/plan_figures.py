@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from inferplan.answers.cost import Cost, Energy, Rates
 from inferplan.answers.drafting import Drafting
@@ -13,11 +14,13 @@ from inferplan.catalog.price_lists import TERMS
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
 from inferplan.figures import Figure, short_time, text
+from inferplan.planning.agents import session_seconds
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.verify import Verified
 from inferplan.serving.techniques.speculation import break_even
+from inferplan.traffic.people import in_flight_line
 from inferplan.units import HOURS_PER_MONTH, format_quantity
 
 
@@ -60,13 +63,38 @@ def launch_line(plan: Plan) -> str | None:
 
 def load_of_users(plan: Plan) -> str:
     """What users make of their load: ``"31 requests/s, 130 users waiting for an answer at a time"``; empty for another
-    load.
+    load, and for people, with whom an answer begins (:func:`opening`).
     """
-    if plan.waiting is None:
+    demand = plan.question.demand
+    if plan.waiting is None or demand.people is not None:
         return ""
-    unit = "requests" if plan.question.demand.samples == 1 else "answers"
-    hint = "" if plan.question.demand.think else "; people who read and type meanwhile: --think-time 60s"
-    return f"{plan.rate:,.4g} {unit}/s, {_users(plan.waiting)} waiting for an answer at a time{hint}"
+    unit = "requests" if demand.samples == 1 else "answers"
+    return f"{plan.rate:,.4g} {unit}/s, {_users(plan.waiting)} waiting for an answer at a time"
+
+
+def opening(plan: Plan) -> list[str]:
+    """The load in the lines that an answer begins with, where it was asked for by people or by requests in flight."""
+    demand = plan.question.demand
+    if demand.people is not None:
+        return demand.people.lines(plan.rate, plan.rate * _response(plan), session_time(plan))
+    return [] if demand.users is None or demand.think else [in_flight_line(demand.users, demand.chat)]
+
+
+def people_record(plan: Plan) -> dict[str, Any] | None:
+    """What people make of their load, with where its figures come from; ``None`` for another load."""
+    people = plan.question.demand.people
+    return None if people is None else people.record(plan.rate, plan.rate * _response(plan))
+
+
+def _response(plan: Plan) -> float:
+    """Mean seconds of a request from end to end, by simulation where there is one."""
+    return plan.best.response or plan.option.e2el
+
+
+def session_time(plan: Plan) -> float | None:
+    """Mean seconds of a session of agents, at the mean time of a call; ``None`` where there are none."""
+    sessions = plan.question.demand.sessions
+    return None if sessions is None else session_seconds(sessions, _response(plan))
 
 
 def _users(number: float) -> str:

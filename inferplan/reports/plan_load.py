@@ -60,7 +60,7 @@ class _Load(Spec):
             raise UsageError(
                 "the load of this plan is not one that measure sends",
                 because=f"it has {', '.join(self.not_sent) or 'lengths of no known kind'}",
-                hint="plain requests: --rate or --users, --prompt and --output or a --workload",
+                hint="plain requests: --rate or --in-flight, --prompt and --output or a --workload",
             )
         think = ThinkTime(kind=self.think_time.kind, mean=self.think_time.mean_s, spread=self.think_time.spread)
         prompt = self.prompt.lengths()

@@ -28,6 +28,7 @@ from inferplan.reports.plan_figures import (
     launch_of,
     load_of_users,
     money,
+    opening,
     other_format,
     quants,
     relaxation,
@@ -52,8 +53,9 @@ def answer(plan: Plan) -> str:
     bought = devices(option) + ("" if chosen == "native" else f" in {chosen}")
     text = f"{bought} at {dated_money(option)}"
     text += f" for {held}{_at_confidence(plan)}." if held else f", done in {option.hours or 0:,.1f} hours."
-    load = load_of_users(plan)
-    text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
+    load, first = load_of_users(plan), opening(plan)[:1]
+    text += f" The load: {first[0] if first else plan.question.demand.loaded()}" * bool(first or load)
+    text += f": {load}." if load else "." * bool(first)
     lines = (native_line(plan), confidence_line(plan), unknown_line(plan))
     return " ".join([*_sentences([error_unknown(plan)]), text, *_sentences(lines)])
 
@@ -121,6 +123,7 @@ def notes(plan: Plan) -> list[str]:
         mask_line(plan),
         search_line(plan),
         price_line(plan),
+        *people_notes(plan),
         start_line(plan),
         base_note(launch_of(plan)),
         cap_line(plan),
@@ -134,6 +137,12 @@ def notes(plan: Plan) -> list[str]:
     if unpriced:
         lines.append(f"without a price, on the frontier only: {', '.join(unpriced)} (--price {unpriced[0]}=...)")
     return [text for text in lines if text]
+
+
+def people_notes(plan: Plan) -> list[str]:
+    """Where the figures about people come from."""
+    people = plan.question.demand.people
+    return [] if people is None else people.notes()
 
 
 def host_lines(plan: Plan) -> list[str]:

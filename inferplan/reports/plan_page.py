@@ -16,7 +16,7 @@ from inferplan.planning.plan import Plan
 from inferplan.reports import plots
 from inferplan.reports.glossary import glossary
 from inferplan.reports.plan import plan_report
-from inferplan.reports.plan_figures import load_of_users
+from inferplan.reports.plan_figures import load_of_users, opening
 from inferplan.reports.plan_formulas import plan_formulas
 from inferplan.reports.plan_notes import (
     alternative,
@@ -90,9 +90,9 @@ def _question(plan: Plan) -> str:
         f"{METRIC_NAMES[n]} {percentile_of(question.slo)} under {format_time(v, 3)}"
         for n, v in question.slo.limits.items()
     )
-    load = load_of_users(plan)
+    load, first = load_of_users(plan), opening(plan)[:1]
     asked = f"The question: {question.demand.describe()}" + (f", with {limits}." if limits else ".")
-    return asked + (f" That is {load}." if load else "")
+    return " ".join([asked, *(f"{line}." for line in first), *([f"That is {load}."] if load else [])])
 
 
 def markdown_document(plan: Plan, command: str) -> str:

@@ -254,9 +254,7 @@ def _drawn(
     arrivals = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
     closed = arrivals if isinstance(arrivals, ClosedLoop) else None
     if closed is None and requests.arrival is None:
-        raise UsageError(
-            "requests without arrival times need a closed loop", hint="--concurrency, or times in the trace"
-        )
+        raise UsageError("requests without arrival times need a closed loop", hint="--in-flight, or times in the trace")
     if order != "fcfs" and requests.of is None:
         raise UsageError(f"--queue {order} needs classes of traffic", hint="--classes FILE, or leave it out")
     if options.fleet.routing == "sticky" and requests.follows is None:

@@ -217,7 +217,7 @@ class ClosedLoop:
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
-            raise UsageError(f"--concurrency must be 1 or more, not {self.concurrency}")
+            raise UsageError(f"--in-flight must be 1 or more, not {self.concurrency}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,8 +285,8 @@ class SharedPrefix:
     think: ThinkTime = ask(
         "--think-time",
         Text(parse_think_time),
-        "From an answer to the next turn (--turns), or to the user's next request (--users): 30s, exponential:30s, "
-        "lognormal:30s:0.8. [0 s]",
+        "From an answer to the next turn (--turns), or the next request of --people and --in-flight: 30s, "
+        "exponential:30s, lognormal:30s:0.8. [0 s]",
         ThinkTime(),
         metavar="TIME",
     )
@@ -576,7 +576,7 @@ class Traffic:
             return None
         if isinstance(self.arrivals, OpenLoop) and self.prefix.turns == 1:
             raise UsageError(
-                "a think time needs answers that users wait for", hint="--turns 4, or --concurrency instead of --rate"
+                "a think time needs answers that users wait for", hint="--turns 4, or --people instead of --rate"
             )
         return think.sample(rng, count)
 

@@ -21,6 +21,8 @@ from inferplan.traffic.reasoning import ReasoningLengths
 from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Requests
 from inferplan.traffic.session_columns import Bools, Sessions
 
+SAMPLE_SESSIONS = 1000
+"""Sessions of which the means of a kind are taken."""
 USUAL_SESSIONS, USUAL_OF_A_USER = 400, 10
 """Sessions of a run whose length nobody gave: of an open loop, and for each place of a closed one."""
 _MOST_SUBAGENTS = 64

@@ -119,7 +119,7 @@ class Desk:
         """The record of ``inferplan fit``, and the view behind each of its rows."""
         answered = self.commands.run("fit", body)
         report = _report(answered)
-        content = {"command": answered.command, **_record(report)}
+        content = {"command": answered.command, "opening": [*report.opening], **_record(report)}
         if isinstance(report.of, Fits):
             content["views"] = fit_views(str(body["model"]), report.of)
         return ProcessReply(content=content)
@@ -162,6 +162,7 @@ class Desk:
         found: dict[str, Any] = {"command": answered.command}
         if answered.report is not None:
             found["result"] = _record(answered.report)
+            found["opening"] = [*answered.report.opening]
             found["notes"] = [*answered.notes, *answered.report.notes]
             found["page"], found["page_why"] = _page(answered)
             if kind == "plan":

@@ -22,9 +22,9 @@ simulate --random-output-len = --output
 simulate --max-tokens = --output
 simulate --request-rate = --rate
 plan --qps = --rate
-simulate --max-concurrency = --concurrency
-plan --num-users = --users
-recipe --max-concurrency = --users
+simulate --max-concurrency = --in-flight
+plan --num-users = --in-flight
+recipe --max-concurrency = --in-flight
 simulate --num-prompts = --requests
 simulate --random-range-ratio = --length-ratio-min
 simulate --tensor-parallel-size = --tp
@@ -52,10 +52,10 @@ measure --input-len = --prompt
 ELSEWHERE = """
 plan --max-model-len = simulate, measure, validate have --max-model-len
 fit --request-rate = simulate, plan, report, fleet and others have --rate
-cost --concurrency = estimate, fit, simulate, plan and others have --concurrency
+cost --concurrency = estimate, fit, simulate, plan and others have --in-flight
 recipe --draft = --with speculative:draft=NAME
 fit --isl = --context counts prompt and output together
-plan --num-prompts = simulate, validate have --requests
+plan --num-prompts = simulate, measure, validate have --requests
 """
 
 
@@ -112,11 +112,12 @@ def test_arguments_and_typing_errors(run: Run) -> None:
         "recipe llama-3.1-8b --gpu h100-sxm --with continuous-batching {} 2",
     ],
 )
-def test_users_have_two_names(words: str, run: Run) -> None:
-    users, concurrency = (
-        run(*words.format(name).split(), "--format", "json").json for name in ("--users", "--concurrency")
+def test_requests_in_flight_have_three_names(words: str, run: Run) -> None:
+    flight, users, concurrency = (
+        run(*words.format(name).split(), "--format", "json").json
+        for name in ("--in-flight", "--users", "--concurrency")
     )
-    assert users == concurrency
+    assert flight == users == concurrency
     assert run(*words.format("--users").split(), "--concurrency", "3").code == 2  # one notion, given twice
 
 
@@ -133,9 +134,10 @@ def test_the_hints_about_users_work(run: Run, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("inferplan.cli.plan.plan", search)
     refused = run(*PLAN.split(), "--rate", "2", "--think-time", "3s")
-    assert "hint: --users 200 instead of --rate, or --rate with --turns 4" in refused.err
-    assert run(*PLAN.split(), "--users", "200", "--think-time", "30s").code == 3
+    assert "hint: --people 200 instead of --rate, or --rate with --turns 4" in refused.err
+    assert run(*PLAN.split(), "--people", "200", "--think-time", "30s").code == 3
     assert (asked[-1].demand.users, asked[-1].demand.think) == (200, 30.0)
+    assert asked[-1].demand.people is not None and asked[-1].demand.people.count == 200
     assert run(*PLAN.split(), "--concurrency", "200").code == 3
     assert (asked[-1].demand.users, asked[-1].demand.think) == (200, 0.0)
     assert run(*PLAN.split(), "--rate", "2", "--think-time", "3s", "--turns", "4").code == 3
@@ -149,6 +151,6 @@ def test_the_hints_about_users_work(run: Run, monkeypatch: pytest.MonkeyPatch) -
     )
 
     sessions = run("plan", "llama-3.1-8b", "--sessions", "coding-agent", "--users", "200", "--gpu", "h100-sxm")
-    assert "inferplan simulate --sessions NAME --users 200" in sessions.err
+    assert "--people 200" in sessions.err and "inferplan simulate --sessions NAME --in-flight 200" in sessions.err
     simulated = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--sessions", "coding-agent", "--users", "2")
     assert run(*simulated, "--session-count", "4").code == 0

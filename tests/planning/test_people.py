@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,15 @@ import pytest
 
 from inferplan.answers.emit.checkpoint import repository
 from inferplan.answers.fit import FitAsked
-from inferplan.api import fit, make_plan
+from inferplan.api import deploy, estimate_batch, fit, make_plan
 from inferplan.catalog.assemble import Request
+from inferplan.catalog.files import names
+from inferplan.catalog.people import asked_people
 from inferplan.catalog.price_lists import price_book
+from inferplan.catalog.workloads import load_workload
 from inferplan.errors import UsageError
 from inferplan.planning.demand import Demand
+from inferplan.planning.fleet import _at_the_rate_of_people
 from inferplan.planning.option import Sizing, Stream, bill
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -23,14 +29,17 @@ from inferplan.planning.sizing import Capacity
 from inferplan.planning.space import Space
 from inferplan.reports.fit import memory_report
 from inferplan.reports.plan import plan_report
-from inferplan.reports.plan_figures import launch_of, load_of_users
+from inferplan.reports.plan_figures import launch_of, load_of_users, opening
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.conversations import ThinkTime
+from inferplan.traffic.conversations import ThinkTime, parse_think_time
+from inferplan.traffic.people import People
 from inferplan.traffic.requests import ClosedLoop, Lengths, SharedPrefix, Slo
 from inferplan.work.parallel import Parallelism
+from tests.benchmarks.decisions_people import compared
 from tests.cases import for_each
+from tests.serving.replay_cases import SHARED
 
 THINK = SharedPrefix(think=ThinkTime(mean=30.0))
 LENGTHS: dict[str, Any] = {"prompt": Lengths(mean=1024), "output": Lengths(kind="lognormal", mean=64, spread=0.8)}
@@ -93,8 +102,7 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     report = plan_report(people)
     first = report.tables[0]
     assert "400 users who think 30 s between an answer and the next request" in first.title
-    name, load = next(row for row in first.rows if row[0] != "caution")
-    assert name == "load"
+    load = dict(map(tuple, first.rows))["load"]
     assert f"{people.rate:.4g} requests/s, {people.waiting:.0f} users waiting" in load
     assert report.headline is not None and "400 users who think 30 s" in report.headline
     record = report.record
@@ -105,15 +113,15 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     assert 0.0 < (alone.waiting or 0.0) < 0.1
     assert "fewer than 1 user waiting for an answer at a time" in load_of_users(alone)
     demand = Demand(users=400, **LENGTHS)
-    assert demand.loaded() == "400 users who each send the next request at once (no think time)"
+    assert demand.loaded() == "400 requests in flight at every moment"
     assert demand.waiting_share(5.0) == 1.0
     spread = replace(demand, prefix=SharedPrefix(think=ThinkTime(kind="exponential", mean=30.0)))
     assert spread.loaded() == "400 users who think 30 s on average between an answer and the next request"
 
 
 def test_the_load_of_users_keeps_the_response_time_law_whatever_a_run_draws() -> None:
-    """N = X (R + Z) with the mean Z that is asked for. The run draws think times of a shorter mean from such a
-    tail and serves more than N/Z = 3.33 requests/s, the most that there can be.
+    """N = X (R + Z) with the mean Z that is asked for, of which a run draws another mean from such a tail: never more
+    than N/Z = 3.33 requests/s.
     """
     spread = SharedPrefix(think=ThinkTime(kind="lognormal", mean=30.0, spread=3.0))
     found = plan(asked(Demand(users=100, prefix=spread, **LENGTHS)))
@@ -121,7 +129,7 @@ def test_the_load_of_users_keeps_the_response_time_law_whatever_a_run_draws() ->
     assert found.rate * (response + 30.0) == pytest.approx(100, rel=1e-12)
     assert found.waiting == pytest.approx(found.rate * response, rel=1e-12)
     assert found.best.result is not None
-    assert found.rate < 100 / 30.0 < found.best.result.request_rate
+    assert found.rate < 100 / 30.0
 
 
 def test_users_who_think_are_served_by_a_checkpoint_tuned_on_instructions(people: Plan) -> None:
@@ -166,3 +174,111 @@ def test_python_takes_think_times() -> None:
         make_plan("llama-3.1-8b", 1024, 64, gpus="l40s", rate=1, think_time="60s", ttft=1, progress=False)
     with pytest.raises(UsageError, match="a think time needs users"):
         Demand(prompt=Lengths(mean=1024), output=Lengths(mean=64), rate=1.0, prefix=THINK)
+
+
+def test_people_are_a_closed_loop_or_begin_sessions() -> None:
+    """2000/(60 + 4) = 31.25 requests/s, of which 4 s each are 125 in flight; 200 x 12 x 0.15/3600 = 0.1 sessions/s."""
+    people = People(count=2000, think=ThinkTime(mean=60.0))
+    assert people.rate(4.0) == 31.25
+    assert people.lines(31.25, 125.0)[0] == "2,000 people = 31 requests/s = 125 answers in flight at the busy hour"
+    assert people.lines(31.25, 125.0, most=True)[0].startswith("2,000 people = at most 31 requests/s")
+    agents = People(count=200, turns=10.0, sessions_a_day=12.0, busy_hour=0.15)
+    assert agents.session_rate == pytest.approx(0.1)
+    assert agents.rate(4.0) == pytest.approx(1.0)
+    said = agents.lines(1.0, 4.0, session=90.0)[-1]
+    assert "0.1 sessions begin per second" in said and "so 9 are under way at a time (0.045 per person)" in said
+    with pytest.raises(UsageError, match="a think time of 0 s leaves no time"):
+        People(count=3, think=ThinkTime())
+
+
+@for_each("name", [name for name in names("workloads") if load_workload(name).people])
+def test_figures_about_people_have_sources_and_assumptions_are_said(name: str) -> None:
+    spec = load_workload(name).people
+    assert spec is not None
+    found = asked_people({"people": 10, "sessions_a_day": None}, spec, f"workload {name}")
+    assert found is not None and found.think is not None and found.usual is not None
+    assert found.think.mean > 0 and found.turns >= 1 and found.usual > 0
+    for one in (spec.think_time, spec.turns, spec.sessions_a_day):
+        assert one is not None and one.source
+    assumed = spec.think_time is not None and spec.think_time.assumed
+    assert ("(assumed; " in found.lines(1.0, 1.0)[1]) == assumed
+    assert any("think time" in line for line in found.notes())
+
+
+def test_eight_workloads_say_what_people_do() -> None:
+    wanted = {"chat", "long-chat", "code", "rag", "agent", "support", "reasoning", "summarise"}
+    assert {name for name in names("workloads") if load_workload(name).people} == wanted
+
+
+def test_the_pace_of_long_chat_is_that_of_its_trace() -> None:
+    """A prompt whose first blocks are all those of an earlier, shorter prompt goes on from it."""
+    path = SHARED / "traces" / "mooncake_conversation.jsonl"
+    if not path.is_file():
+        pytest.skip("the trace is not here")
+    known: dict[tuple[int, ...], tuple[int, int]] = {}
+    gaps, begun = [], 0
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        at, tokens = row["timestamp"], row["input_length"]
+        full = row["hash_ids"][: tokens // 512]
+        heads = (known.get(tuple(full[:length])) for length in range(len(full), 1, -1))
+        before = next((one for one in heads if one is not None and one[0] < at), None)
+        if before is not None and before[1] < tokens:
+            gaps.append((at - before[0]) / 1000)
+        else:
+            begun += 1
+        if len(full) > 1:
+            known[tuple(full)] = at, tokens
+    spec = load_workload("long-chat").people
+    assert spec is not None and spec.think_time is not None and spec.turns is not None
+    think = parse_think_time(str(spec.think_time.value))
+    assert think.mean == pytest.approx(np.mean(gaps) - 1.0 - 342 * 0.04, rel=0.02)
+    assert think.spread == pytest.approx(np.std(gaps) / np.mean(gaps), rel=0.01)
+    assert spec.turns.value == pytest.approx((len(gaps) + begun) / begun, rel=0.01)
+
+
+def test_who_meant_people_is_told_so_first(people: Plan) -> None:
+    flight = Demand(users=400, chat=True, **LENGTHS)
+    meant = replace(people, question=replace(people.question, demand=flight))
+    said = "400 requests in flight at every moment; for 400 people who read and type: --people 400"
+    assert opening(meant) == [said]
+    assert opening(people) == []  # a think time was given
+
+
+def test_a_plan_for_people_agrees_with_a_simulation_and_a_replay() -> None:
+    """All at 95 %: the plan against ``simulate --people`` with another seed, and a replica's share of the people in a
+    replay of vLLM's scheduler against a simulation of the same without the front end, which the replay has not."""
+    found = compared("code", people=300, fewest=2000)
+    assert found.off["simulate"] == pytest.approx((0.0, 0.0, 0.0), abs=0.05)
+    assert found.off["replay"] == pytest.approx((0.0, 0.0, 0.0), abs=0.01)
+    assert found.plan[0] < 300 / 20.0  # no more than those who only think would send
+    assert found.plan[0] == pytest.approx(found.replayed[0], rel=0.05)
+
+
+def test_python_plans_and_fits_for_people() -> None:
+    """At its limits a chat takes 0.3 + 210 x 0.03 = 6.6 s: 2000/66.6 = 30.03 requests/s, of which 198.2 are held."""
+    found = fit("llama-3.1-8b", "h100-sxm", people=2000, workload="chat")
+    assert (found.users, found.context) == (199, 1155 + 211)
+    assert found.asked is not None and found.asked.rate == pytest.approx(2000 / 66.6)
+    agents = fit("llama-3.1-8b", "h100-sxm", people=200, sessions="coding-agent", answer_time="2s", sessions_a_day=12)
+    assert agents.asked is not None and agents.asked.people is not None
+    assert agents.asked.people.session_rate == pytest.approx(0.1)
+    options: dict[str, Any] = {"gpus": "l40s", "ttft": 1, "progress": False}
+    for more, match in (
+        ({"people": 3}, "how long people think"),
+        ({"people": 3, "rate": 1.0, "think_time": "3s"}, "each say how much load"),
+        ({"workload": "chat", "rate": 1.0}, "workload says what people do"),
+        ({"sessions_a_day": 3.0, "rate": 1.0}, "--sessions-a-day is of people"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            make_plan("llama-3.1-8b", 64, 4, **options, **more)
+
+
+def test_a_fleet_is_asked_for_the_most_that_people_send() -> None:
+    """An answer takes no shorter than alone: here a prefill and 63 steps of the mean context, of one sequence."""
+    demand = Demand(rate=1.0, people=People(count=400, think=ThinkTime(mean=30.0)), **LENGTHS)
+    deployment = deploy("llama-3.1-8b", "l40s", quant="fp8")
+    design: Any = SimpleNamespace(deployment=deployment)
+    alone = estimate_batch(deployment, batch=1, prompt=1024, output=64)
+    rate = _at_the_rate_of_people(asked(demand), [design]).demand.rate
+    assert rate == pytest.approx(400 / (30.0 + float(alone.ttft) + 63 * float(alone.tpot)))

@@ -62,7 +62,7 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
 @for_each(
     ("words", "said"),
     [
-        (["--users", "40", "--workload", "chat", *SMALL], "With 40 users who each send the next request at once"),
+        (["--users", "40", "--workload", "chat", *SMALL], "With 40 requests in flight at every moment"),
         (["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *SMALL], "The job is done in"),
         ([*LOAD, *SMALL, "--confidence", "0.9"], "If the prediction is right, this would do"),
         ([*LOAD, *MEASURED, "--confidence", "0.5"], "To keep each limit with a chance of 80%"),

@@ -23,7 +23,7 @@ Price = Callable[[list[int], list[tuple[int, int]]], float]
 """Seconds of a step: tokens behind each decoding request, and (new, past) of each piece of a prompt."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """Seconds, tokens; ``names`` of the blocks of prompt and output, as far as any can be found again."""
 

@@ -78,7 +78,7 @@ class App {
     this.tabs = {
       estimate: new EstimateTab({ change: hands.change, again }),
       compare: new CompareTab({ add: hands.add, again }),
-      fit: new FitTab({ change: tool("fit"), use: (row) => this.#use(row), again }),
+      fit: new FitTab({ change: tool("fit"), use: (row) => this.#use(row), again, catalog: this.catalog }),
       simulate: new SimulateTab({ change: tool("simulate"), apply: hands.change, lost, catalog: this.catalog }),
       plan: new PlanTab({ change: tool("plan"), lost, catalog: this.catalog, gpus: this.controls.gpus }),
     };
@@ -184,11 +184,12 @@ class App {
     const { tab, views, fit } = this.state;
     const channel = this.channels[tab];
     if (!channel) return;
-    const { context, users, most } = fit;
+    const { context, users, people, workload, most } = fit;
+    const load = { "in-flight": people ? undefined : users, people, workload };
     const asked = {
       estimate: () => ({ body: body(this.view), shown: { ...this.view } }),
       compare: () => ({ body: { views: views.map(body) }, shown: views.map((view) => ({ ...view })) }),
-      fit: () => ({ body: { model: this.view.model, engine: this.view.engine, context, users, most } }),
+      fit: () => ({ body: { model: this.view.model, engine: this.view.engine, context, ...load, most } }),
     }[tab]();
     const key = JSON.stringify(asked);
     if (this.asked?.[tab] === key && !this.isLost) return;

@@ -22,8 +22,9 @@ export function fields(specs, { prefix, read, change }) {
   };
 }
 
-/** How much comes: requests a second, or users, whose number the key `users` holds, and how long they think. */
-export function load(label, users) {
+/** How much comes: people, requests a second, or so many in flight, whose number the key `flight` holds. */
+export function load(label, flight) {
+  const paced = (values) => values.load === "people" || values.load === flight;
   return [
     {
       key: "load",
@@ -31,7 +32,8 @@ export function load(label, users) {
       kind: "choice",
       options: [
         ["rate", "requests a second"],
-        [users, "users"],
+        ["people", "people"],
+        [flight, "requests in flight"],
       ],
     },
     {
@@ -42,18 +44,32 @@ export function load(label, users) {
       when: (values) => values.load === "rate",
     },
     {
-      key: users,
-      label: "Users, each with one request at a time",
+      key: "people",
+      label: "People at work in the busy hour, who read and type between answers",
       kind: "number",
-      when: (values) => values.load === users,
+      when: (values) => values.load === "people",
+    },
+    {
+      key: flight,
+      label: "Requests in flight at every moment",
+      kind: "number",
+      when: (values) => values.load === flight,
     },
     {
       key: "think",
-      label: "Seconds from an answer to the user's next request",
+      label: "Seconds from an answer to the next request",
       kind: "number",
       whole: false,
-      placeholder: "0: at once",
-      when: (values) => values.load === users,
+      placeholder: "of the workload; in flight: 0",
+      when: paced,
+    },
+    {
+      key: "daily",
+      label: "Conversations that each person begins in a day",
+      kind: "number",
+      whole: false,
+      placeholder: "in one all through the hour",
+      when: (values) => values.load === "people",
     },
   ];
 }
@@ -61,8 +77,14 @@ export function load(label, users) {
 /** The load that was chosen as options, or what is missing in words. */
 export function loadOptions(asked) {
   const key = asked.load ?? "rate";
-  if (!asked[key]) return key === "rate" ? "How many requests a second?" : "How many users?";
-  return { [key]: asked[key], ...(key !== "rate" && asked.think && { "think-time": `${asked.think}s` }) };
+  if (!asked[key])
+    return { rate: "How many requests a second?", people: "How many people?" }[key] ?? "How many requests in flight?";
+  const name = key === "rate" || key === "people" ? key : "in-flight";
+  return {
+    [name]: asked[key],
+    ...(key !== "rate" && asked.think && { "think-time": `${asked.think}s` }),
+    ...(key === "people" && asked.daily && { "sessions-a-day": asked.daily }),
+  };
 }
 
 /** Limits on latencies, in milliseconds; `placeholder` says what holds without one. */

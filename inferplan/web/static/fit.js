@@ -21,14 +21,21 @@ const COLUMNS = [
   ["price", "An hour", (row) => row.cost?.per_hour ?? Infinity],
 ];
 export class FitTab {
-  constructor({ change, use, again }) {
+  constructor({ change, use, again, catalog }) {
     Object.assign(this, { use, again });
     this.sort = { key: "price", down: false };
     this.all = false;
     this.form = fields(
       [
         { key: "context", label: "Tokens of a request, prompt and output", kind: "number", placeholder: "8,192" },
-        { key: "users", label: "Requests at once", kind: "number", placeholder: "1" },
+        { key: "users", label: "Requests in flight", kind: "number", placeholder: "1", when: (values) => !values.people },
+        { key: "people", label: "Or people at work, with a workload", kind: "number", placeholder: "none" },
+        {
+          key: "workload",
+          label: "Workload: lengths, and what people do",
+          kind: "select",
+          options: [["", "none"], ...catalog.workloads.map((name) => [name, name])],
+        },
         { key: "most", label: "Largest number of accelerators", kind: "number", placeholder: "8" },
         { key: "gpu", label: "Accelerator holds the word", kind: "text", placeholder: "such as h100" },
         {
@@ -112,7 +119,7 @@ export class FitTab {
     const rows = this.#rows();
     const heads = COLUMNS.map(([key, text], index) => this.#head(key, text, index));
     const body = rows.map((row) => Object.assign(this.#row(row), { class: row.fits ? null : "off" }));
-    const users = this.state.fit.users ?? 1;
+    const held = this.reply.load.requests_at_once;
     fill(
       this.found,
       heading(
@@ -128,10 +135,11 @@ export class FitTab {
         ),
         saving("CSV", "Fit", () => save("fit.csv", this.#csv(rows), "text/csv")),
       ),
+      (this.reply.opening ?? []).map((line) => h("p", {}, line)),
       this.#first(),
       rows.length > 0 && this.#legend(),
       table(
-        `The fewest accelerators of each kind that hold ${count(users)} ${users === 1 ? "request" : "requests"} of ${count(this.reply.context_tokens)} tokens: ${rows.length} rows`,
+        `The fewest accelerators of each kind that hold ${count(held)} ${held === 1 ? "request" : "requests"} of ${count(this.reply.context_tokens)} tokens: ${rows.length} rows`,
         [...heads, "Take it"],
         body,
         { class: "scroll tall", "aria-describedby": "fit-legend" },

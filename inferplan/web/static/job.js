@@ -125,10 +125,12 @@ export class Job {
       return;
     }
     const shown = job.result ? this.draw(job.result, job) : [];
+    const opening = (job.opening ?? []).map((line) => h("p", {}, line));
     const notes = (job.notes ?? []).map((note) => h("li", {}, note));
     fill(
       this.found,
       job.error && refusalCard(new Refusal(job.error, 409), { apply: this.apply }),
+      opening.length > 0 && h("section", { class: "card", id: `${this.kind}-load` }, h("h2", {}, "The load"), opening),
       shown,
       notes.length > 0 && h("section", { class: "card" }, h("h2", {}, "Notes"), h("ul", { class: "notes" }, notes)),
       job.command &&

@@ -218,7 +218,7 @@ function priced(about, row, name, bills) {
 
 /** What users make of a load: requests a second, and how many wait; empty for another load. */
 const asPeople = (plan) =>
-  plan.users_waiting == null
+  plan.users_waiting == null || plan.people
     ? ""
     : `: ${Number(plan.requests_per_s.toPrecision(4))} requests a second, ${count(Math.round(plan.users_waiting))} users waiting at a time`;
 

@@ -36,10 +36,20 @@ export const VIEW = {
 };
 /** Keys of the tools beside the estimate; times are milliseconds, as their labels say. */
 export const TOOLS = {
-  fit: { context: whole(1), users: whole(1), most: whole(1, 4096), format: NAME, gpu: NAME },
+  fit: {
+    context: whole(1),
+    users: whole(1),
+    people: whole(1),
+    workload: NAME,
+    most: whole(1, 4096),
+    format: NAME,
+    gpu: NAME,
+  },
   simulate: {
-    load: oneOf("rate", "concurrency"),
+    load: oneOf("rate", "people", "concurrency"),
     rate: positive,
+    people: whole(1),
+    daily: positive,
     concurrency: whole(1),
     think: positive,
     workload: NAME,
@@ -50,8 +60,10 @@ export const TOOLS = {
     e2e: positive,
   },
   plan: {
-    load: oneOf("rate", "users"),
+    load: oneOf("rate", "people", "users"),
     rate: positive,
+    people: whole(1),
+    daily: positive,
     users: whole(1),
     think: positive,
     workload: NAME,
