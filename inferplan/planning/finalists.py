@@ -12,6 +12,7 @@ import numpy as np
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS
 from inferplan.planning.confidence import MIDDLE, SAFE, slow_grid, slowness
+from inferplan.planning.forms import outranked, settled
 from inferplan.planning.grid import prompt_alone
 from inferplan.planning.option import PlanOption, PricedGrid
 from inferplan.planning.question import Question
@@ -50,7 +51,8 @@ class Finalists:
 
     @property
     def cheapest(self) -> Verified | None:
-        return min(self.passed, key=by_cost, default=None)
+        lost = {one.place for one in outranked([verified.option for verified in self.passed])}
+        return min((one for place, one in enumerate(self.passed) if place not in lost), key=by_cost, default=None)
 
     def add(self, other: Finalists) -> None:
         """Those of other options, too."""
@@ -114,7 +116,11 @@ def simulate_finalists(
     found = Finalists()
     for drafted in (False, True):
         side = [option for option in options if bool(option.speculation.length) == drafted]
-        found.add(_decoding_alike(side, question, known, others))
+        simple = settled(side)
+        alike = _decoding_alike(simple, question, known, others)
+        if not alike.passed and len(simple) < len(side):  # the simpler ones keep no limits in runs
+            alike = _decoding_alike(side, question, known, others)
+        found.add(alike)
     return found
 
 

@@ -15,6 +15,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS, POOLS, lacking
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, Slowness
 from inferplan.planning.demand import Demand, ruling
+from inferplan.planning.forms import Forgone
 from inferplan.planning.grid import LoadGrid
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
@@ -140,6 +141,8 @@ class PlanOption:
     """Sequences that one replica is started with; ``None``: as its load takes."""
     limits: tuple[SizeLimit, ...] = ()
     """What bounds its size; one that breaks any costs infinitely much."""
+    forgone: Forgone | None = None
+    """What a less simple form might be worth, whose advantage over this one is within the error of their ratio."""
     tiers: tuple[CacheTier, ...] = ()
     """Cache tiers beside the devices, the nearest first; those without a price cost nothing here."""
 

@@ -20,6 +20,7 @@ from inferplan.planning.finalists import (
     simulate_finalists,
     without_unmeasured,
 )
+from inferplan.planning.forms import Forgone, outranked
 from inferplan.planning.four_bits import in_four_bits
 from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.option import PlanOption
@@ -173,6 +174,14 @@ class Plan(Shown):
         """The cheapest finalist that meets the limits with speculation, or without it."""
         finalists = [self.best, *self.alternatives]
         return next((v for v in finalists if bool(v.option.speculation.length) == drafted), None)
+
+    @property
+    def forgone(self) -> Forgone | None:
+        """What a less simple form might be worth, of which measured ratios do not tell whether it is."""
+        sized = [self.option, *(verified.option for verified in self.alternatives)]
+        found = [one.forgone for one in outranked(sized) if one.twin == 0 and one.forgone.advantage > 0]
+        found += [] if self.option.forgone is None else [self.option.forgone]
+        return max(found, key=lambda one: one.advantage, default=None)
 
     @cached_property
     def four_bits(self) -> Verified | None:

@@ -63,6 +63,7 @@ def notes(plan: Plan) -> list[str]:
         confidence_line(plan),
         measured_line(plan),
         speculation_line(plan),
+        plan.forgone.text if plan.forgone else "",
         queue_line(plan),
         session_line(plan),
         cheaper_line(plan),

@@ -70,6 +70,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "four_bits": None
         if plan.four_bits is None
         else {"quant": asked_with(plan.question), **candidate_record(plan, plan.four_bits)},
+        "forgone": None if plan.forgone is None else asdict(plan.forgone),
         "not_simulated": plan.unseen,
         "alternatives": [candidate_record(plan, verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),

@@ -1,0 +1,152 @@
+"""Which of two forms of serving wins where the ratio of their predictions may be wrong: the simpler one.
+
+Expert parallelism, attention data parallelism, drafts and pools apart each have a simpler twin: the same engine on the
+same devices in the same formats without it. ``configs/forms.yaml`` says by which factor the predicted ratio of such
+twins was off in 4 of 5 measured pairs. A form whose predicted advantage over a twin is within that error is not chosen,
+and the twin remembers by how much the other might be better. Of forms that nobody measured in pairs nothing is said.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import exp, hypot, log
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from inferplan.catalog.files import config_root, spec_of
+from inferplan.estimate.support import POOLS, forms_of
+from inferplan.spec import Spec
+
+if TYPE_CHECKING:
+    from inferplan.planning.option import PlanOption
+
+_CALLED = {"pools apart": "pools for prompts and for decodes"}
+"""Forms whose name does not say what they are, as a note calls them."""
+
+
+class FormError(Spec):
+    """How well predicted ratios of a form and its twin were in measured pairs.
+
+    error: the factor within which 4 of 5 were. models: of how many models the pairs are. right, apart: pairs ordered
+    rightly, of those whose figures differ by more than 5 %.
+    """
+
+    error: float
+    pairs: int
+    models: int
+    right: int
+    apart: int
+
+
+class FormErrors(Spec):
+    """``configs/forms.yaml``: the errors by form, those of enough pairs."""
+
+    source: str
+    provenance: dict[str, Any] = {}
+    forms: dict[str, FormError]
+
+
+def form_errors() -> dict[str, FormError]:
+    """The errors on file."""
+    return spec_of(config_root() / "forms.yaml", FormErrors).forms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgone:
+    """What a less simple form might be worth that was not chosen.
+
+    advantage: the share by which it is predicted to carry more for the same money. error: by how much that ratio may be
+    off, as a share. pairs: measured ones behind the error, the fewest where forms go together.
+    """
+
+    forms: tuple[str, ...]
+    advantage: float
+    error: float
+    pairs: int
+
+    @property
+    def text(self) -> str:
+        """In a sentence: what it might be worth, and why it was not chosen."""
+        what = " and ".join(_CALLED.get(form, form) for form in self.forms)
+        return (
+            f"{what} might carry {self.advantage:.0%} more for the same money, but is not chosen: "
+            f"in {self.pairs} measured pairs, 1 in 5 predicted ratios was off by more than {self.error:.0%}"
+        )
+
+
+class Outranked(NamedTuple):
+    """An option, by its place among others, that is not chosen; the place of the simpler twin, and what it forgoes."""
+
+    place: int
+    twin: int
+    forgone: Forgone
+
+
+def settled(options: Sequence[PlanOption]) -> list[PlanOption]:
+    """The options, in their order, without those whose advantage in what a device carries over a simpler twin of as
+    many devices is within the error of that ratio; such a twin says what it might forgo.
+    """
+    found = list(_outranked(options, _more_carried))
+    lost = {one.place for one in found}
+    kept = {place: option for place, option in enumerate(options) if place not in lost}
+    for one in sorted(found, key=lambda one: one.forgone.advantage):
+        if one.twin in kept and one.forgone.advantage > 0:
+            kept[one.twin] = replace(kept[one.twin], forgone=one.forgone)
+    return list(kept.values())
+
+
+def outranked(sized: Sequence[PlanOption]) -> list[Outranked]:
+    """Of options that were sized in runs those that cost less than a simpler one by less than the error of that
+    ratio."""
+    return list(_outranked(sized, _less_paid))
+
+
+def _outranked(
+    options: Sequence[PlanOption], ratio: Callable[[PlanOption, PlanOption], float | None]
+) -> Iterator[Outranked]:
+    """Each option that is not chosen beside each simpler twin; ``ratio``: how much better it is, where both compare."""
+    errors, forms = form_errors(), [forms_in(option) for option in options]
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, option in enumerate(options):
+        alike[_kind(option)].append(place)
+    for places in alike.values():
+        for place, twin in itertools.permutations(places, 2):
+            beyond = forms[place] - forms[twin]
+            if not beyond or not forms[twin] <= forms[place] or not beyond <= set(errors):
+                continue
+            better = ratio(options[place], options[twin])
+            error = hypot(*(log(errors[form].error) for form in beyond))
+            if better is not None and log(better) <= error:
+                fewest = min(errors[form].pairs for form in beyond)
+                gone = Forgone(
+                    forms=tuple(sorted(beyond)), advantage=better - 1.0, error=exp(error) - 1.0, pairs=fewest
+                )
+                yield Outranked(place, twin, gone)
+
+
+def forms_in(option: PlanOption) -> frozenset[str]:
+    """The forms of an option, of both its pools where they are apart."""
+    return frozenset(form for one, _ in option.kinds for form in forms_of(one)) | frozenset(option.forms)
+
+
+def _kind(option: PlanOption) -> tuple[object, ...]:
+    """What twins have in common: devices, engine, formats, and everything else that is no form of serving."""
+    request, deployment = option.request, option.deployment
+    names = tuple(sorted({one.hardware.name for one, _ in option.kinds}))
+    slots = None if deployment.lora is None else deployment.lora.slots
+    return names, deployment.engine.name, request.quant, request.power_cap, slots, option.tiers
+
+
+def _more_carried(option: PlanOption, twin: PlanOption) -> float | None:
+    """What a device carries over what one of the twin does, where replicas are of as many devices; of whole fleets
+    where one has pools, whose sizes are whole. The twin has to meet the limits in closed form."""
+    if not twin.screened or option.deployment.parallel.ranks != twin.deployment.parallel.ranks:
+        return None
+    return twin.devices / option.devices if POOLS in option.forms else option.per_device / twin.per_device
+
+
+def _less_paid(option: PlanOption, twin: PlanOption) -> float | None:
+    """What the twin costs over what the option does."""
+    return twin.cost / option.cost if option.cost and twin.cost else None
