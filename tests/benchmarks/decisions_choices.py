@@ -25,7 +25,7 @@ from inferplan.estimate.support import DRAFTS, POOLS, forms_of
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.forms import form_errors
 from inferplan.validation.deploy import deployment_of
-from tools.fitting.bands import METRICS, Spread, deviations, left_out, spreads_of
+from tools.fitting.bands import METRICS, Spread, deviation, deviations, left_out, spreads_of
 from tools.fitting.forms import Configuration, configurations
 from tools.fitting.priced import priced_rows
 
@@ -71,7 +71,7 @@ whether they are compared by the dollar."""
 
 def _choice(one: Configuration, spreads: dict[str, Spread]) -> Choice:
     deployment, slow = deployment_of(one.run)[0], {MIDDLE: (1.0, 1.0)}
-    bands = left_out(one.run, spreads)
+    bands = left_out(deviation(one.run, np.full(2, np.nan)), spreads)
     if len(bands) == len(METRICS):
         ttft, tpot = bands["ttft"], bands["tpot"]
         slow |= {confidence: (quantile(ttft, confidence), quantile(tpot, confidence)) for confidence in (0.8, 0.9)}

@@ -25,7 +25,7 @@ from inferplan.validation.rows import Run
 from inferplan.validation.score import Scored
 from tools.accuracy.anchors import anchors_section
 from tools.accuracy.scores import HEADS, Line, markdown, pairs_of, scored_lines
-from tools.fitting.bands import deviations, left_out, spreads_of
+from tools.fitting.bands import deviation, deviations, left_out, spreads_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +61,10 @@ def read_held_out(path: Path) -> list[Scored]:
     return found
 
 
+_UNKNOWN = np.full(2, np.nan)
+"""Deviations of a run of which only the kind matters."""
+
+
 def with_bands(scored: Sequence[Scored]) -> list[Scored]:
     """Held-out predictions with bands that did not see their system either.
 
@@ -73,7 +77,7 @@ def with_bands(scored: Sequence[Scored]) -> list[Scored]:
             return one
         bands = {
             metric: (low * predicted, high * predicted)
-            for metric, (low, high) in left_out(one.row.run, spreads).items()
+            for metric, (low, high) in left_out(deviation(one.row.run, _UNKNOWN), spreads).items()
             if (predicted := one.prediction.at(metric, "mean")) is not None
         }
         return replace(one, prediction=replace(one.prediction, bands=bands))

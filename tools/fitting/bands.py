@@ -16,6 +16,7 @@ no row of it: neither ``centre`` nor the quantiles.
 
 from __future__ import annotations
 
+import csv
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,12 +59,15 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """A run's logarithms of measured over predicted, by metric; the mean over the days on which it was measured."""
+    """A run's logarithms of measured over predicted, by metric; the mean over the days on which it was measured.
 
-    run: Run
+    least: what the slow ends of its bands are at the least, by metric; NaN where its kernels' error is not known.
+    """
+
     cell: Cell
     model: str
     logs: tuple[float, float]
+    least: tuple[float, float]
 
     @property
     def system(self) -> tuple[str, str, str]:
@@ -73,7 +77,7 @@ class Deviation:
 
 def deviations(scored: Iterable[Scored]) -> list[Deviation]:
     """Those of rows that are not doubted, of a client that is known, with both latencies."""
-    found: dict[tuple[Cell, Run], list[tuple[float, float]]] = defaultdict(list)
+    found: dict[Run, list[tuple[float, float]]] = defaultdict(list)
     for one in scored:
         run, prediction, measured = one.row.run, one.prediction, one.row.measured
         if run is None or prediction is None or not run.closed or one.suspect or client_of(run).start == "spread":
@@ -81,31 +85,55 @@ def deviations(scored: Iterable[Scored]) -> list[Deviation]:
         values = [(measured.at(name), prediction.at(name, measured.statistic)) for name in METRICS]
         logs = tuple(float(np.log(seen / said)) for seen, said in values if seen and said and np.isfinite(said))
         if len(logs) == len(METRICS):
-            found[cell_of_run(run), run].append((logs[0], logs[1]))
+            found[run].append((logs[0], logs[1]))
+    return [deviation(run, np.mean(logs, axis=0)) for run, logs in found.items()]
+
+
+def deviation(run: Run, logs: Array) -> Deviation:
+    """That of a run whose logarithms of measured over predicted are these, by metric."""
+    ttft, tpot = (float(value) for value in logs)
+    return Deviation(cell=cell_of(run), model=model_of(run.model).name, logs=(ttft, tpot), least=least_ends(run))
+
+
+DEVIATIONS = ("device", "engine", "forms", "model", "ttft", "tpot", "ttft_least", "tpot_least")
+"""The columns of a file of deviations; the forms of a cell are joined by ``+``."""
+
+
+def write_deviations(found: Iterable[Deviation], path: Path) -> None:
+    """A file of deviations, from which the bands can be made again without pricing a row."""
+    lines = [",".join(DEVIATIONS)]
+    for one in sorted(found, key=lambda one: (one.cell, one.model, one.logs)):
+        figures = [*(f"{value:.3f}" for value in one.logs), *(f"{value:g}" for value in one.least)]
+        lines.append(",".join([one.cell.device, one.cell.engine, "+".join(one.cell.forms), one.model, *figures]))
+    save(path, "\n".join(lines) + "\n")
+
+
+def read_deviations(path: Path) -> list[Deviation]:
+    """Those that :func:`write_deviations` wrote."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
     return [
         Deviation(
-            run=run,
-            cell=cell,
-            model=model_of(run.model).name,
-            logs=(float(np.mean([ttft for ttft, _ in logs])), float(np.mean([tpot for _, tpot in logs]))),
+            cell=Cell(row["device"], row["engine"], tuple(form for form in row["forms"].split("+") if form)),
+            model=row["model"],
+            logs=(float(row["ttft"]), float(row["tpot"])),
+            least=(float(row["ttft_least"]), float(row["tpot_least"])),
         )
-        for (cell, run), logs in found.items()
+        for row in rows
     ]
 
 
 @cache
-def least_ends(run: Run) -> dict[str, float]:
+def least_ends(run: Run) -> tuple[float, float]:
     """What the slow ends of a run's bands are at the least, by metric; NaN where its kernels' error is not known."""
     deployment = deployment_of(run)[0]
-    steps = {
-        "ttft": run_step(deployment, prefill(1.0, run.prompt)),
-        "tpot": run_step(deployment, decode(1.0, run.prompt)),
-    }
-    return {name: np.nan if one.band is None else float(slowest_end(deployment, one)) for name, one in steps.items()}
+    steps = (run_step(deployment, step) for step in (prefill(1.0, run.prompt), decode(1.0, run.prompt)))
+    first, rest = (np.nan if one.band is None else float(slowest_end(deployment, one)) for one in steps)
+    return first, rest
 
 
 @cache
-def cell_of_run(run: Run) -> Cell:
+def cell_of(run: Run) -> Cell:
     """The cell of a run."""
     deployment = deployment_of(run)[0]
     forms = [*forms_of(deployment), *([DRAFTS] if run.draft else []), *([POOLS] if run.prefill else [])]
@@ -170,14 +198,13 @@ def spreads_of(found: Iterable[Deviation]) -> dict[str, Spread]:
     return {metric: Spread.of(known, metric) for metric in METRICS}
 
 
-def left_out(run: Run, spreads: Mapping[str, Spread]) -> dict[str, tuple[float, float]]:
+def left_out(one: Deviation, spreads: Mapping[str, Spread]) -> dict[str, tuple[float, float]]:
     """By metric, the band of a run's latencies that its own system has no part in; a metric without one is left out."""
-    cell, model = cell_of_run(run), model_of(run.model).name
     found = {}
     for metric, spread in spreads.items():
-        least = least_ends(run)[metric]
-        if cell in spread.known and np.isfinite(least):
-            low, high = spread.band(cell, model if model in spread.logs[cell] else None)
+        least = one.least[METRICS.index(metric)]
+        if one.cell in spread.known and np.isfinite(least):
+            low, high = spread.band(one.cell, one.model if one.model in spread.logs[one.cell] else None)
             found[metric] = low, max(high, least)
     return found
 
@@ -202,7 +229,7 @@ def beyond_the_slow_end(found: Sequence[Deviation], metric: str, confidence: flo
     spread, at = Spread.of(found, metric), METRICS.index(metric)
     counted: dict[Cell, list[bool]] = defaultdict(list)
     for one in found:
-        band = left_out(one.run, {metric: spread}).get(metric)
+        band = left_out(one, {metric: spread}).get(metric)
         if band is not None:
             counted[one.cell].append(bool(one.logs[at] > np.log(quantile(band, confidence))))
     return {cell: Coverage(sum(late), len(late), len(spread.logs[cell])) for cell, late in counted.items()}
@@ -258,9 +285,12 @@ def bands_yaml(bands: MeasuredBands) -> str:
 @click.command("bands")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=config_root(), help="Folder of bands.yaml.")
-def command(folder: Path, out: Path) -> None:
+@click.option("--deviations", "kept", type=click.Path(path_type=Path), help="Also write how far each run was off.")
+def command(folder: Path, out: Path, kept: Path | None) -> None:
     """Fit the error bands of served latencies to the closed-loop rows of FOLDER (docs/validate.md)."""
     found = deviations(priced_rows(folder))
+    if kept is not None:
+        write_deviations(found, kept)
     bands = fitted(found, f"python -m tools.fitting bands FOLDER ({', '.join(FILES)})")
     save(out / "bands.yaml", bands_yaml(bands))
     for confidence in (0.8, 0.9):

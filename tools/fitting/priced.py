@@ -19,6 +19,8 @@ from inferplan.validation.score import Scored
 
 FILES = ("serving.csv", "serving_inferencex.csv")
 """The closed-loop files of a folder of measured rows."""
+MOST_USERS = 1024
+"""Rows of more users are left out: each takes minutes, and all of them are of one model on pools apart."""
 _KEPT = Path(__file__).parents[2] / "build" / "priced"
 _UNUSED_ROOMS = ("planning", "reports", "web", "cli")
 """Rooms that no prediction of a row asks."""
@@ -41,7 +43,8 @@ def _priced(path: Path) -> list[Scored]:
     kept = _KEPT / f"{path.stem}-{_digest(path)}.pickle"
     if not kept.is_file():
         os.nice(10)
-        scored = [_plain(one) for one in price_rows(read_file(path, {})[1], Pricing(processes=os.cpu_count()))]
+        rows = [row for row in read_file(path, {})[1] if row.run is None or (row.run.concurrency or 0) <= MOST_USERS]
+        scored = [_plain(one) for one in price_rows(rows, Pricing(processes=os.cpu_count()))]
         _KEPT.mkdir(parents=True, exist_ok=True)
         kept.write_bytes(pickle.dumps(scored))
     found: list[Scored] = pickle.loads(kept.read_bytes())
