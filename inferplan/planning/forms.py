@@ -1,9 +1,10 @@
 """Which of two forms of serving wins where the ratio of their predictions may be wrong: the simpler one.
 
-Expert parallelism, attention data parallelism, drafts and pools apart each have a simpler twin: the same engine on the
-same devices in the same formats without it. ``configs/forms.yaml`` says by which factor the predicted ratio of such
-twins was off in 4 of 5 measured pairs. A form whose predicted advantage over a twin is within that error is not chosen,
-and the twin remembers by how much the other might be better. Of forms that nobody measured in pairs nothing is said.
+Expert parallelism, attention data parallelism, drafts, pools apart and a release of the engine that is named each have
+a simpler twin: the same engine on the same devices in the same formats without it. ``configs/forms.yaml`` says by which
+factor the predicted ratio of such twins was off in 4 of 5 measured pairs. A form whose predicted advantage over a twin
+is within that error is not chosen, and the twin remembers by how much the other might be better. Of forms that nobody
+measured in pairs nothing is said.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from inferplan.spec import Spec
 if TYPE_CHECKING:
     from inferplan.planning.option import PlanOption
 
-_CALLED = {"pools apart": "pools for prompts and for decodes"}
+RELEASE = "engine release"
+"""A release that is named (``vllm@0.19``), beside the newest."""
+_CALLED = {POOLS: "pools for prompts and for decodes", RELEASE: "another engine release"}
 """Forms whose name does not say what they are, as a note calls them."""
 
 
@@ -128,7 +131,8 @@ def _outranked(
 
 def forms_in(option: PlanOption) -> frozenset[str]:
     """The forms of an option, of both its pools where they are apart."""
-    return frozenset(form for one, _ in option.kinds for form in forms_of(one)) | frozenset(option.forms)
+    forms = {form for one, _ in option.kinds for form in forms_of(one)} | set(option.forms)
+    return frozenset(forms | ({RELEASE} if "@" in option.request.engine else set()))
 
 
 def _kind(option: PlanOption) -> tuple[object, ...]:
@@ -136,7 +140,7 @@ def _kind(option: PlanOption) -> tuple[object, ...]:
     request, deployment = option.request, option.deployment
     names = tuple(sorted({one.hardware.name for one, _ in option.kinds}))
     slots = None if deployment.lora is None else deployment.lora.slots
-    return names, deployment.engine.name, request.quant, request.power_cap, slots, option.tiers
+    return names, request.engine.partition("@")[0], request.quant, request.power_cap, slots, option.tiers
 
 
 def _more_carried(option: PlanOption, twin: PlanOption) -> float | None:

@@ -20,7 +20,7 @@ DRAFTED = Speculation(length=2, acceptance=0.7)
 @pytest.fixture(autouse=True)
 def errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ratios of expert parallelism are off by 20 %, of attention data parallelism by 30 %, of drafts by 50 %."""
-    known = {EP: 1.2, ADP: 1.3, "drafts": 1.5}
+    known = {EP: 1.2, ADP: 1.3, "drafts": 1.5, "engine release": 1.1}
     found = {
         name: FormError(error=error, pairs=20 + place, models=2, right=9, apart=10)
         for place, (name, error) in enumerate(known.items())
@@ -28,10 +28,13 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "form_errors", lambda: found)
 
 
-def option(rate: float, cost: float = 10.0, quant: str | None = None, **fields: Any) -> PlanOption:
+def option(
+    rate: float, cost: float = 10.0, quant: str | None = None, engine: str = "vllm", **fields: Any
+) -> PlanOption:
     """Qwen3-30B-A3B on two H100 that carry so many requests a second."""
     degrees = {name: fields.pop(name) for name in ("tp", "dp", "ep", "pp") if name in fields}
-    request = Request(model="qwen3-30b-a3b", gpu="h100-sxm", quant=quant, parallel=Parallelism(**degrees))
+    parallel = Parallelism(**degrees)
+    request = Request(model="qwen3-30b-a3b", gpu="h100-sxm", quant=quant, engine=engine, parallel=parallel)
     return PlanOption(
         request=request,
         deployment=assemble(request),
@@ -94,6 +97,14 @@ def test_errors_of_two_forms_add_as_squares_of_logarithms() -> None:
 def test_only_a_simpler_twin_wins(other: dict[str, Any]) -> None:
     found = [option(10.5, tp=2, ep=2), option(10.0 * other.get("tp", 2) / 2, **other)]
     assert settled(found) == found
+
+
+def test_the_newest_release_is_the_simpler_one() -> None:
+    """9 % more with a release that is named is within 10 %, 11 % is not; another engine is no twin."""
+    newest = option(10.0, tp=2)
+    assert settled([option(10.9, tp=2, engine="vllm@0.19"), newest])[0].deployment.engine == newest.deployment.engine
+    for found in ([option(11.1, tp=2, engine="vllm@0.19"), newest], [option(10.1, tp=2, engine="sglang"), newest]):
+        assert settled(found) == found
 
 
 def test_a_form_of_which_no_pairs_were_measured_is_left_alone() -> None:

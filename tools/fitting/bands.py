@@ -10,7 +10,8 @@ its rows), and
 is how far a row lies from what the others say. A cell has few systems, so the quantiles of ``u`` are those over the
 systems of all cells together, each system weighted by the root of its number of rows. The ends of a cell's band are
 ``centre + u(10 %, 90 %) * sqrt(1 + 1/n)`` with all its ``n`` systems (the conformal band of a further one; Barber et
-al. 2021, "Predictive inference with the jackknife+"), and never inside 1. What a left-out system is judged by rests on
+al. 2021, "Predictive inference with the jackknife+"), never inside the 10 % and 90 % quantiles of the cell's own rows,
+and never inside 1. What a left-out system is judged by rests on
 no row of it: neither ``centre`` nor the quantiles.
 """
 
@@ -180,15 +181,16 @@ class Spread:
             for (cell, model), u in self.residuals.items()
             if without is None or (model, cell.device, cell.engine) != without
         ]
-        weights = np.concatenate([np.full(len(u), len(u) ** -0.5) for u in kept])
-        return weighted_quantiles(np.concatenate(kept), weights, ENDS)
+        return quantiles_of(kept)
 
     @lru_cache(maxsize=1024)  # noqa: B019 (a spread lives as long as the command that asks it)
     def band(self, cell: Cell, without: str | None = None) -> tuple[float, float]:
         """The band of a known cell, for a further system or for the one of the model ``without``, as if it were."""
         centre, wide = self.centre(cell, without)
         system = None if without is None else (without, cell.device, cell.engine)
+        own = quantiles_of([logs for model, logs in self.logs[cell].items() if model != without])
         low, high = centre + self.quantiles(system) * wide
+        low, high = min(low, own[0]), max(high, own[1])
         return float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0)))
 
 
@@ -207,6 +209,12 @@ def left_out(one: Deviation, spreads: Mapping[str, Spread]) -> dict[str, tuple[f
             low, high = spread.band(one.cell, one.model if one.model in spread.logs[one.cell] else None)
             found[metric] = low, max(high, least)
     return found
+
+
+def quantiles_of(systems: Sequence[Array]) -> Array:
+    """The quantiles at both ends over some systems, each of which counts by the root of its number of rows."""
+    weights = np.concatenate([np.full(len(rows), len(rows) ** -0.5) for rows in systems])
+    return weighted_quantiles(np.concatenate(systems), weights, ENDS)
 
 
 def weighted_quantiles(values: Array, weights: Array, at: Sequence[float]) -> Array:
