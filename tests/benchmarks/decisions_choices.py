@@ -101,6 +101,7 @@ def under_limits(
     """One line of the table."""
     known = [one for one in known if one.price is not None] if priced else known
     lost: list[float] = []
+    lost_known: list[float] = []
     broken, far, none, asked, otherwise = 0, 0, 0, 0, 0
     for group in grouped(known, key):
         for tpot, ttft in itertools.product(TPOT_LIMITS, TTFT_LIMITS):
@@ -119,11 +120,14 @@ def under_limits(
             if over <= 1:
                 value, most = (_worth(one, one.one.measured, priced) for one in (chosen, best))
                 lost.append(1 - value / most)
+                known_best = max(_worth(one, one.one.measured, priced) for one in keep if confidence in one.slow)
+                lost_known.append(1 - value / known_best)
                 otherwise += chosen.forms != best.forms
     made = asked - none
     return (
         f"{asked} questions, none found {none}, breaks a limit {broken / made:.1%} (by > 10 % {far / made:.1%}), "
-        f"loss mean {np.mean(lost):.1%} p90 {np.quantile(lost, 0.9):.1%}, other form {otherwise / len(lost):.1%}"
+        f"loss mean {np.mean(lost):.1%} p90 {np.quantile(lost, 0.9):.1%}, against the best whose error is known "
+        f"{np.mean(lost_known):.1%}, other form {otherwise / len(lost):.1%}"
     )
 
 

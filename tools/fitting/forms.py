@@ -9,7 +9,8 @@ same users. A ratio may be right where both latencies are off, and wrong where e
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
@@ -27,6 +28,7 @@ from inferplan.units import Array
 from inferplan.validation.names import model_of
 from inferplan.validation.rows import Run
 from inferplan.validation.score import Scored
+from tools.fitting.bands import weighted_quantiles
 from tools.fitting.priced import FILES, priced_rows
 
 SHARE = 0.8
@@ -97,34 +99,42 @@ class Difference(NamedTuple):
     beside: Callable[[Run], Any] = lambda run: None
 
 
+_SAID_TWICE = ("precision", "warmup", "kernels", "engine_version")
+"""Fields that differ between files of one campaign: the label of formats that are named one by one, and requests before
+the first that counts. Of the release its candidates (``1.2.0rc4``) are one."""
+_RELEASE = re.compile(r"\d+(\.\d+)*")
+
+
+def release(run: Run) -> tuple[str, str]:
+    """Whose kernels a run has, and of which release; candidates and later builds of it are one, a build that is named
+    otherwise is its own."""
+    name, _, of_day = run.library.partition("@")
+    stated = run.engine_version or of_day
+    number = _RELEASE.match(stated)
+    return name, number[0] if number else stated
+
+
 DIFFERENCES: Mapping[str, Difference] = {
     "expert parallelism": Difference(("ep", "spread"), lambda run: run.ep),
     "attention data parallelism": Difference(
-        ("tp", "dp", "waits"), lambda run: run.dp, lambda run: (run.tp * run.dp, run.waits._replace(balance=0))
+        ("tp", "dp", "ep", "waits", "slots", "token_budget"),
+        lambda run: run.dp,
+        lambda run: (run.tp * run.dp, run.ep > 1, run.waits._replace(balance=0)),
     ),
-    DRAFTS: Difference(("draft", "draft_tokens", "token_budget"), lambda run: run.draft_tokens or 0),
+    DRAFTS: Difference(("draft", "draft_tokens", "token_budget", "slots"), lambda run: run.draft_tokens or 0),
     POOLS: Difference(
         (
-            "prefill",
-            "workers",
-            "token_budget",
-            "slots",
-            "memory_fraction",
-            "waits",
-            "concurrency",
-            "requests",
-            "warmup",
+            *("prefill", "workers", "token_budget", "slots", "memory_fraction", "waits"),
+            *("tp", "dp", "ep", "spread", "concurrency", "requests"),
         ),
         lambda run: run.prefill is not None,
-        lambda run: round(np.log2(max((run.concurrency or 1) / run.devices, 2**-9))),
+        lambda run: round(np.log2((run.concurrency or 1) / run.devices)),
     ),
-    "engine release": Difference(("kernels", "engine_version"), lambda run: (run.engine_version or "", run.library)),
+    "engine release": Difference((), release),
     "tensor parallelism": Difference(("tp",), lambda run: run.tp),
-    "format": Difference(
-        ("weights", "experts", "kv", "precision", "activations"), lambda run: (run.label, run.kv or "")
-    ),
+    "format": Difference(("weights", "experts", "kv", "activations"), lambda run: (run.label, run.kv or "")),
     "GPU": Difference(("gpu", "memory_fraction"), lambda run: run.gpu),
-    "engine": Difference(("engine", "kernels", "engine_version", "waits", "memory_fraction"), lambda run: run.engine),
+    "engine": Difference(("engine", "waits", "memory_fraction"), lambda run: run.engine),
 }
 """By name. Those of :data:`FORMS` choose between forms of one deployment; the others are scored beside them."""
 FORMS = ("expert parallelism", "attention data parallelism", DRAFTS, POOLS, "engine release")
@@ -153,8 +163,10 @@ def pairs(found: Iterable[Configuration], difference: Difference) -> Iterator[Pa
     """Every pair that differs in one thing."""
     groups: dict[tuple[object, ...], list[Configuration]] = defaultdict(list)
     for one in found:
-        kept = [getattr(one.run, field.name) for field in fields(Run) if field.name not in difference.hidden]
-        groups[(*kept, difference.beside(one.run))].append(one)
+        hidden = (*difference.hidden, *_SAID_TWICE)
+        kept = [getattr(one.run, field.name) for field in fields(Run) if field.name not in hidden]
+        own = None if difference.level is release or "engine" in hidden else release(one.run)
+        groups[(*kept, own, difference.beside(one.run))].append(one)
     for group in groups.values():
         ordered = sorted(group, key=lambda one: difference.level(one.run))
         for simple, other in itertools.combinations(ordered, 2):
@@ -172,8 +184,8 @@ def pairs(found: Iterable[Configuration], difference: Difference) -> Iterator[Pa
 class Ratios(NamedTuple):
     """How well the ratios of some pairs are predicted. apart: pairs that differ; right: of those, ordered rightly.
 
-    median, error, p90: quantiles of the size of predicted less measured, in logarithms; ``error`` at :data:`SHARE`.
-    bias: the median of the difference itself.
+    median, error, p90: quantiles of the size of predicted less measured, in logarithms, a system counted by the root of
+    its number of pairs; ``error`` at :data:`SHARE`. bias: the median of the difference itself.
     """
 
     pairs: int
@@ -190,7 +202,9 @@ class Ratios(NamedTuple):
         """Those of one pair at the least."""
         errors: Array = np.array([one.error for one in found])
         told = [one.right for one in found if one.right is not None]
-        median, error, p90 = (float(size) for size in np.quantile(np.abs(errors), (0.5, SHARE, 0.9)))
+        sizes = Counter(one.system for one in found)
+        weights = np.array([sizes[one.system] ** -0.5 for one in found])
+        median, error, p90 = (float(e) for e in weighted_quantiles(np.abs(errors), weights, (0.5, SHARE, 0.9)))
         models = len({one.model for one in found})
         return cls(len(found), models, len(told), sum(told), median, error, p90, float(np.median(errors)))
 
