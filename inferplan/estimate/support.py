@@ -59,8 +59,7 @@ def measured_cell(deployment: Deployment, forms: Sequence[str]) -> MeasuredCell 
 
 def cell_name(device: str, engine: str, forms: Sequence[str]) -> str:
     """A kind of serving in words: ``"vllm on b200-hgx with expert parallelism"``."""
-    named = "no engine" if engine == "none" else engine
-    return f"{named} on {device}" + (f" with {' and '.join(forms)}" if forms else "")
+    return f"{engine} on {device}" + (f" with {' and '.join(forms)}" if forms else "")
 
 
 def too_few(missing: Mapping[str, int]) -> str:

@@ -12,21 +12,14 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, hypot, log
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from inferplan.catalog.files import config_root, spec_of
 from inferplan.estimate.support import POOLS, forms_of
+from inferplan.planning.option import RELEASE, Forgone, PlanOption
 from inferplan.spec import Spec
-
-if TYPE_CHECKING:
-    from inferplan.planning.option import PlanOption
-
-RELEASE = "engine release"
-"""A release that is named (``vllm@0.19``), beside the newest."""
-_CALLED = {POOLS: "pools for prompts and for decodes", RELEASE: "another engine release"}
-"""Forms whose name does not say what they are, as a note calls them."""
 
 
 class FormError(Spec):
@@ -54,29 +47,6 @@ class FormErrors(Spec):
 def form_errors() -> dict[str, FormError]:
     """The errors on file."""
     return spec_of(config_root() / "forms.yaml", FormErrors).forms
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forgone:
-    """What a less simple form might be worth that was not chosen.
-
-    advantage: the share by which it is predicted to carry more for the same money. error: by how much that ratio may be
-    off, as a share. pairs: measured ones behind the error, the fewest where forms go together.
-    """
-
-    forms: tuple[str, ...]
-    advantage: float
-    error: float
-    pairs: int
-
-    @property
-    def text(self) -> str:
-        """In a sentence: what it might be worth, and why it was not chosen."""
-        what = " and ".join(_CALLED.get(form, form) for form in self.forms)
-        return (
-            f"{what} might carry {self.advantage:.0%} more for the same money, but is not chosen: "
-            f"in {self.pairs} measured pairs, 1 in 5 predicted ratios was off by more than {self.error:.0%}"
-        )
 
 
 class Outranked(NamedTuple):

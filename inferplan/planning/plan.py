@@ -20,10 +20,10 @@ from inferplan.planning.finalists import (
     simulate_finalists,
     without_unmeasured,
 )
-from inferplan.planning.forms import Forgone, outranked
+from inferplan.planning.forms import outranked
 from inferplan.planning.four_bits import in_four_bits
 from inferplan.planning.infeasible import infeasible, no_error_known
-from inferplan.planning.option import PlanOption
+from inferplan.planning.option import Forgone, PlanOption
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, Simulations, capacity

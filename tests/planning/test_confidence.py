@@ -132,7 +132,7 @@ def test_no_error_no_confidence() -> None:
     for gpu in ("tpu-v7", "l40s"):
         with pytest.raises(InfeasibleError, match="no error band is known of any candidate") as refused:
             plan(asked(space=replace(asked().space, gpus=(gpu,)), sizing=Sizing(confidence=0.9)))
-        assert f"0 of {gpu}" in refused.value.because and "--confidence 0.5" in refused.value.hint
+        assert f"0 of vllm on {gpu}" in refused.value.because and "--confidence 0.5" in refused.value.hint
     found = plan(asked(space=replace(asked().space, gpus=("l40s",))))
     assert not found.supported and found.measured is None and found.other is None
     assert "3 measured systems of each; there are 0 of l40s" in render(plan_report(found), "table")

@@ -86,9 +86,9 @@ def test_how_well_ratios_are_predicted() -> None:
     """Off by 0, 10, 20 % and a factor 2; one pair is equal, one of the others in the wrong order."""
     found = Ratios.of([pair("a", 1.5, 1.5), pair("a", 1.0, 1.1), pair("b", 1.2, 1.44), pair("b", 1.4, 0.7)])
     assert (found.pairs, found.models, found.apart, found.right) == (4, 2, 3, 2)
+    # each of two models with two pairs: four of one weight, whose middles are at 1/8, 3/8, 5/8 and 7/8
     assert found.median == pytest.approx((np.log(1.1) + np.log(1.2)) / 2)
-    # of four the 80 % quantile lies 0.4 of the way from the third to the fourth
-    assert found.error == pytest.approx(0.6 * np.log(1.2) + 0.4 * np.log(2))
+    assert found.error == pytest.approx(0.3 * np.log(1.2) + 0.7 * np.log(2))
     assert found.bias == pytest.approx((0.0 + np.log(1.1)) / 2)
 
 

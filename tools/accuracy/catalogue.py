@@ -75,6 +75,7 @@ def constants_section() -> str:
     bands = [
         [one.device, one.engine, " and ".join(one.forms) or "none", str(one.systems), *map(_ends, (one.ttft, one.tpot))]
         for one in measured_bands().cells
+        if one.bands
     ]
     lines = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in spread.items()]
     return "\n".join(
@@ -85,7 +86,7 @@ def constants_section() -> str:
             "evidence of the constant.\n",
             markdown(("constant", "least", "most"), lines),
             "Between which factors of the prediction 80 % of the rows of a further system are expected, by what it is "
-            "served on; of fewer than three systems nothing is said ([how](validate.md#bands)):\n",
+            "served on; other kinds in `configs/bands.yaml` have fewer than three systems and no band ([how](validate.md#bands)):\n",
             markdown(("GPU", "engine", "forms", "systems", "TTFT", "TPOT"), bands),
         ]
     )
