@@ -86,7 +86,8 @@ def constants_section() -> str:
             "evidence of the constant.\n",
             markdown(("constant", "least", "most"), lines),
             "Between which factors of the prediction 80 % of the rows of a further system are expected, by what it is "
-            "served on; other kinds in `configs/bands.yaml` have fewer than three systems and no band ([how](validate.md#bands)):\n",
+            "served on; other kinds in `configs/bands.yaml` have fewer than three systems and no band "
+            "([how](validate.md#bands)):\n",
             markdown(("GPU", "engine", "forms", "systems", "TTFT", "TPOT"), bands),
         ]
     )
