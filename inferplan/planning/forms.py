@@ -71,9 +71,9 @@ def settled(options: Sequence[PlanOption]) -> list[PlanOption]:
 
 
 def outranked(sized: Sequence[PlanOption]) -> list[Outranked]:
-    """Of options that were sized in runs those that cost less than a simpler one by less than the error of that
-    ratio."""
-    return list(_outranked(sized, _less_paid))
+    """Of options that were sized in runs those whose advantage in what money buys over a simpler one is within the
+    error of that ratio."""
+    return list(_outranked(sized, _more_for_the_money))
 
 
 def _outranked(
@@ -121,6 +121,9 @@ def _more_carried(option: PlanOption, twin: PlanOption) -> float | None:
     return twin.devices / option.devices if POOLS in option.forms else option.per_device / twin.per_device
 
 
-def _less_paid(option: PlanOption, twin: PlanOption) -> float | None:
-    """What the twin costs over what the option does."""
-    return twin.cost / option.cost if option.cost and twin.cost else None
+def _more_for_the_money(option: PlanOption, twin: PlanOption) -> float | None:
+    """What a bill buys over what that of the twin does: the same load for less, or more at capacity for as much."""
+    if not option.cost or not twin.cost:
+        return None
+    carried = option.per_device * option.devices / (twin.per_device * twin.devices)
+    return twin.cost / option.cost * max(carried, 1.0)

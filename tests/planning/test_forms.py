@@ -123,6 +123,15 @@ def test_what_was_sized_is_held_to_its_cost() -> None:
     assert outranked([drafted, option(10.0, 15.1, tp=2)]) == []
 
 
+def test_what_carries_more_for_the_same_bill_is_better() -> None:
+    """Both cost 10 an hour: drafts that carry 51 % more win, those of 49 % do not, and less counts as no advantage."""
+    plain = option(10.0, 10.0, tp=2)
+    assert outranked([option(15.1, 10.0, tp=2, speculation=DRAFTED), plain]) == []
+    for rate, advantage in ((14.9, 0.49), (9.0, 0.0)):
+        (lost,) = outranked([option(rate, 10.0, tp=2, speculation=DRAFTED), plain])
+        assert lost.forgone.advantage == pytest.approx(advantage)
+
+
 def test_a_plan_says_the_most_that_it_forgoes() -> None:
     """Of expert parallelism at 19 % and drafts that would cost 14.9 over 10, 49 % less for the same: the latter."""
     (chosen,) = settled([option(11.9, tp=2, ep=2), option(10.0, 14.9, tp=2)])

@@ -259,7 +259,7 @@ def _coverage(clean: Sequence[Scored]) -> str:
         ]
         whole, count = coverage(known, metric)
         fits = f"{len(many) - len(out)} of {len(many)}"
-        lines.append([name, f"{whole:.0%}", str(count), fits, "; ".join(out) or "none"])
+        lines.append([name, f"{whole:.0%}" if count else "-", str(count), fits, "; ".join(out) or "none"])
     heads = ("", "inside", "rows with a band", f"groups of {MANY} rows with {GOAL[0]:.0%} to {GOAL[1]:.0%}", "others")
     return (
         "Held-out rows, neither suspect nor of a client that is not recorded; groups by GPU, engine, software, format "
