@@ -26,7 +26,8 @@ suffix that says so. Counts may be written `8k` (8000) or `8Ki` (8192); sizes ne
 | 0 | answered |
 | 1 | a bug |
 | 2 | usage, a bad spec, an unknown name, a missing extra or device |
-| 3 | infeasible: it does not fit, no plan meets the limits, the load never becomes stable, requests are rejected |
+| 3 | infeasible: it does not fit, no plan meets the limits, the load never becomes stable, requests are rejected, a \
+run with limits is saturated ([which ending exits how](serving.md#exit-codes-of-a-run)) |
 | 4 | an input file is missing or cannot be read, an output file or stdout cannot be written |
 | 5 | network or hub |
 | 6 | outside the tolerance asked for |

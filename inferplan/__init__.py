@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from inferplan.answers.explain import Explanation as Explanation
     from inferplan.answers.fit import Fits as Fits
     from inferplan.answers.fit import Fitting as Fitting
+    from inferplan.answers.fit_owned import OwnedFits as OwnedFits
     from inferplan.answers.recipe import Recipe as Recipe
     from inferplan.answers.sweep import Execution as Execution
     from inferplan.answers.sweep import Grid as Grid
@@ -98,6 +99,7 @@ PUBLIC: dict[str, str] = {
     "Demand": "planning.demand",
     "Fits": "answers.fit",
     "Fitting": "answers.fit",
+    "OwnedFits": "answers.fit_owned",
     "Explanation": "answers.explain",
     "Emitted": "reports.emit",
     "Validation": "validation.files",

@@ -14,6 +14,7 @@ from inferplan.answers.compare import Comparison, compare
 from inferplan.answers.cost import BatchCost, CostAsked, cost_of_batch, parse_api_price
 from inferplan.answers.explain import Explainer, Explanation
 from inferplan.answers.fit import FitAsked, Fits, Fitting, fit_everywhere, fit_on
+from inferplan.answers.fit_owned import OwnedFits, fit_owned
 from inferplan.answers.recipe import Recipe, UsersAtATime, recipe
 from inferplan.answers.sweep import Execution, Grid, Sweep, sweep
 from inferplan.arguments import (
@@ -36,6 +37,7 @@ from inferplan.arguments import (
 )
 from inferplan.catalog import files
 from inferplan.catalog.assemble import Request, assemble_with_request, request_of, usual_engine, usual_engines
+from inferplan.catalog.counted import counted
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
 from inferplan.devices.engine import EngineFlags
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
     from inferplan.validation.files import Validation
 
 _DEGREES = tuple(field.name for field in fields(Parallelism))
+_COUNTED_BY = ("utilisation", "spare", "confidence", "miss_cost", "mtbf")
+"""What says how replicas are counted."""
 
 Tokens = float | str | Lengths
 """Tokens of a request: a number, a distribution as text (``"lognormal:1024:0.6"``), or ``Lengths``."""
@@ -170,6 +174,7 @@ class FitOptions(PriceOptions, total=False):
     tp: Count | None
     context: Count | None
     users: Count
+    have: str | None
     think_time: Seconds | None
     answer_time: Seconds | None
     most: Count
@@ -272,7 +277,8 @@ class PlanQuestion(PriceOptions, total=False):
     next request, also ``"exponential:30s"``; cached: prompt tokens that are always in the prefix cache; chat: requests
     are messages, so that a checkpoint tuned on instructions is started, as for users who think. Limits: ttft, tpot,
     e2el, answer_ttft, and the percentile of the requests that must meet them. Sizing: utilisation (the share of its
-    capacity to load a replica with), spare (replicas beyond those needed), confidence. survive: keep the limits
+    capacity to load a replica with), spare (replicas beyond those needed), confidence, miss_cost (of an hour in which a
+    limit is missed). survive: keep the limits
     while so many replicas are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures
     of one GPU. power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`.
     Space: quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP),
@@ -294,6 +300,7 @@ class PlanQuestion(PriceOptions, total=False):
     utilisation: float
     spare: Few
     confidence: float
+    miss_cost: float
     survive: int | str
     restart: Seconds
     mtbf: Seconds
@@ -396,15 +403,20 @@ def compare_deployments(
 @overload
 def fit(model: str, gpu: None = None, **options: Unpack[FitOptions]) -> Fits: ...
 @overload
-def fit(model: str, gpu: str, **options: Unpack[FitOptions]) -> Fitting: ...
-def fit(model: str, gpu: str | None = None, **values: Unpack[FitOptions]) -> Fits | Fitting:
-    """Which GPUs hold a model, how many, in which format, with how many requests; of one GPU, what holds it there.
+def fit(model: str, gpu: str, **options: Unpack[FitOptions]) -> Fitting | OwnedFits: ...
+def fit(model: str, gpu: str | None = None, **values: Unpack[FitOptions]) -> Fits | Fitting | OwnedFits:
+    """Which GPUs hold a model, how many, in which format, with how many requests; of one GPU, what holds it there; of
+    GPUs with a number (``gpu="2x-a6000"``, ``have="2x24GB"``) what all of them hold.
 
     Memory alone. Raises ``InfeasibleError`` when nothing does.
     """
     given = check_arguments(values, FitOptions, "fit has no")
     prices, model = _prices(given), read_argument("model", model, str)
     gpu = read_argument("gpu", gpu, str | None)
+    have = given.get("have") or (gpu if gpu is not None and counted(gpu).number is not None else None)
+    if have is not None:
+        given.setdefault("engine", usual_engine(model, have))
+        return fit_owned(model, have, FitAsked(**given), prices)
     if gpu is None:
         return fit_everywhere(model, FitAsked(**given), prices)
     given.setdefault("engine", usual_engine(model, gpu))
@@ -582,8 +594,8 @@ def make_plan(
 
     Load: ``rate``, ``users`` (with ``think_time``), or ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``,
     ``e2el`` and, behind a thought (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing:
-    ``utilisation``, ``spare``, ``confidence``, ``survive`` with ``restart`` and ``mtbf``, ``power_budget`` [W].
-    Prices: ``prices`` (lists), ``price`` (device to price an hour).
+    ``utilisation``, ``spare``, ``confidence``, ``miss_cost``, ``survive`` with ``restart`` and ``mtbf``,
+    ``power_budget`` [W]. Prices: ``prices`` (lists), ``price`` (device to price an hour).
     Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``. Raises ``InfeasibleError`` when nothing
     meets the limits.
     """
@@ -600,18 +612,21 @@ def make_plan(
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
     prices = _prices(given)
-    looked_at = read_argument("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
+    named = read_argument("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
+    numbered = [counted(gpu) for gpu in named]
+    looked_at = tuple(dict.fromkeys(one.gpu for one in numbered))
     prices.check(files.load_hardware(gpu).name for gpu in looked_at)
-    model, restart = read_argument("model", model, str), take("restart", None)
-    counted_by = {name: take(name) for name in ("utilisation", "spare", "confidence", "mtbf") if name in given}
+    model, restart, ideal = read_argument("model", model, str), take("restart", None), take("ideal", False)
+    counted_by = {name: take(name) for name in _COUNTED_BY if name in given}
     sizing = SizingAsked(survive=str(take("survive")) if "survive" in given else None, **counted_by).sizing(
-        demand.offline,
         PowerBudget(watts=take("power_budget")) if "power_budget" in given else None,
         None if restart is None else ColdStart(rest=restart),
-        looked_at,
+        [one._replace(gpu=files.load_hardware(one.gpu).name) for one in numbered],
+        demand.offline,
+        ideal,
     )
     space = Space(
-        base=Request(model=model, gpu="", ideal=take("ideal", False)),
+        base=Request(model=model, gpu="", ideal=ideal),
         gpus=looked_at,
         quants=take("quants", None),
         engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),

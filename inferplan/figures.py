@@ -67,15 +67,22 @@ def lines(title: str, row: Iterable[Figure], heading: str = "") -> Table:
     return Table(title=title, columns=[heading, "value"], rows=labelled_texts(row), right=frozenset({"value"}))
 
 
-def side_by_side(title: str, rows: Sequence[Iterable[Figure]]) -> Table:
-    """Rows with the same labels as a table; without rows its title alone."""
+def side_by_side(title: str, rows: Sequence[Iterable[Figure]], spare: Sequence[str] = ()) -> Table:
+    """Rows with the same labels as a table; without rows its title alone. spare: as in :class:`Table`."""
     shown = [labelled_texts(row) for row in rows]
     if not shown:
         return Table(title=title, columns=[], rows=[])
     columns = [label for label, _ in shown[0]]
     assert all([label for label, _ in row] == columns for row in shown), columns
     right = frozenset(figure.label for figure in rows[0] if figure.label is not None and not figure.left)
-    return Table(title=title, columns=columns, rows=[[cell for _, cell in row] for row in shown], right=right)
+    return Table(
+        title=title, columns=columns, rows=[[cell for _, cell in row] for row in shown], right=right, spare=spare
+    )
+
+
+def bar(share: float, width: int = 20) -> str:
+    """A bar of text as long as a share of ``width`` letters, one at least: a terminal of any alphabet shows it."""
+    return "#" * max(round(share * width), 1)
 
 
 def short_time(value: float) -> str:

@@ -41,13 +41,15 @@ _SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".csv": "csv", ".md": "markdown
 class Table:
     """A titled table of text cells; ``right`` names the columns that hold numbers.
 
-    rows may be made anew each time they are gone through.
+    rows may be made anew each time they are gone through. spare: columns that a terminal too narrow for all of them
+    goes without, the first of them first.
     """
 
     title: str
     columns: Sequence[str]
     rows: Collection[Sequence[str]]
     right: frozenset[str] = frozenset()
+    spare: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +267,32 @@ def _aligned(row: Sequence[str], places: Sequence[tuple[int, bool]]) -> str:
     return "  ".join(cells).rstrip() + "\n"
 
 
+_SQUEEZED = 24
+"""Characters below which no column of a table is wrapped; a word is never cut."""
+
+
+def _left_out(table: Table, width: int) -> list[str]:
+    """The spare columns that a page of so many characters has no room for."""
+    needs = {}
+    for index, column in enumerate(table.columns):
+        cells = _column(table, index)
+        needs[column] = max(*map(_longest_word, cells), min(max(map(len, cells)), _SQUEEZED)) + 2
+    left_out: list[str] = []
+    for column in table.spare:
+        if sum(needs.values()) - 2 > width and column in needs:
+            left_out.append(column)
+            del needs[column]
+    return left_out
+
+
+def _column(table: Table, index: int) -> list[str]:
+    return [table.columns[index], *(row[index] for row in table.rows)]
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
 def _rich(report: Report, width: int | None, colour: bool) -> str:
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -283,12 +311,22 @@ def _rich(report: Report, width: int | None, colour: bool) -> str:
     for table in report.tables:
         if table.title:
             console.print(Text(printable(table.title), style="bold"), soft_wrap=True)
-        drawn = RichTable(box=None, pad_edge=False)
-        for column in table.columns:
-            drawn.add_column(Text(column, style="dim"), justify="right" if column in table.right else "left")
+        drawn, left_out = RichTable(box=None, pad_edge=False), _left_out(table, console.width)
+        kept = [index for index, column in enumerate(table.columns) if column not in left_out]
+        least = 0
+        for index in kept:
+            column = table.columns[index]
+            words = max(_longest_word(cell) for cell in _column(table, index))
+            least += words + 2
+            drawn.add_column(
+                Text(column, style="dim"), justify="right" if column in table.right else "left", min_width=words
+            )
         for row in table.rows:
-            drawn.add_row(*(Text(printable(cell)) for cell in row))
-        console.print(drawn)
+            drawn.add_row(*(Text(printable(row[index])) for index in kept))
+        console.print(drawn, width=max(console.width, least), crop=False)
+        if left_out:
+            said = f"left out for {console.width} columns: {', '.join(left_out)} (a wider terminal, or --format csv)"
+            console.print(Text(said, style="dim"), soft_wrap=True)
         console.print()
     for note in report.notes:
         console.print(Text(printable(note)), soft_wrap=True)

@@ -195,8 +195,6 @@ def test_a_folder_of_tensors_alone_and_one_that_is_not_whole(tmp_path: Path) -> 
     (path / "config.json").unlink()
     model = load_model(str(path))
     assert kept(path) == (64, 64) and any("no config says" in note for note in model.notes)
-    with pytest.raises(SpecError, match="1 layers are stored"):
-        load_model(str(folder(tmp_path / "two", num_hidden_layers=2)))
     lost = {name.replace("layers.0", "layers.3"): shape for name, shape in SHAPES.items()}
     with pytest.raises(SpecError, match="layer 0 is not stored"):
         load_model(str(folder(tmp_path / "lost", lost)))
@@ -207,6 +205,35 @@ def test_a_folder_of_tensors_alone_and_one_that_is_not_whole(tmp_path: Path) -> 
     alone.write_text(json.dumps(UNKNOWN), encoding="utf-8")
     with pytest.raises(UnknownFamilyError, match="never_heard_of"):
         load_model(str(alone))
+
+
+@for_each(
+    ("field", "said", "told"),
+    [
+        ("vocab_size", 500, 512),
+        ("hidden_size", 1000, 64),
+        ("num_hidden_layers", 2, 1),
+        ("num_key_value_heads", 4, 2),
+        ("num_attention_heads", 8, 4),
+    ],
+)
+def test_tensors_hold_against_their_config_with_a_line(tmp_path: Path, field: str, said: int, told: int) -> None:
+    """The embedding is 512 x 64; one layer; queries of 64, keys of 32 by heads of 16."""
+    path = folder(tmp_path / "m", **{field: said})
+    model = load_model(str(path))
+    line = f"{field} is {told}, not {said}"
+    assert [line in note for note in model.notes].count(True) == 1
+    assert any(line in text for text in invoke("show", str(path)).output.splitlines())
+    assert (model.vocab, model.d_model, len(model.sequence)) == (512, 64, 1)
+    assert kept(path) == (64, 64)
+
+
+def test_heads_are_those_of_a_norm_of_queries_and_not_of_the_config(tmp_path: Path) -> None:
+    """A norm of 32 of the 64 columns: two heads; the config says four of 16."""
+    normed = SHAPES | {f"{ATTENTION}q_norm.weight": [32], f"{ATTENTION}k_norm.weight": [32]}
+    model = load_model(str(folder(tmp_path / "m", normed)))
+    line = next(note for note in model.notes if "contradicts" in note)
+    assert all(said in line for said in ("num_attention_heads is 2, not 4", "head_dim is 32, not 16"))
 
 
 def test_a_gguf_file_of_an_unknown_architecture(tmp_path: Path) -> None:

@@ -121,11 +121,13 @@ def _most_within(memory: str, gpu: str, least: int) -> int:
 
 def first_choices(options: Sequence[FitOption]) -> dict[str, FitOption]:
     """The options to look at first, by what they are first in: of each format the cheapest and the one with the most
-    requests for the money; without any price the one on the fewest GPUs that holds the most requests."""
+    requests for the money, of those that a provider sells where there are any; without any price the one on the fewest
+    GPUs that holds the most requests."""
     found: dict[str, FitOption] = {}
     for quant in dict.fromkeys(option.quant for option in options):
         fitting = [option for option in options if option.quant == quant and option.fitting is not None]
         priced = [(option, option.bill.per_hour) for option in fitting if option.bill is not None]
+        priced = [pair for pair in priced if pair[0].bill is not None and not pair[0].bill.offer.kind] or priced
         if priced:
             found[f"cheapest, {quant}"] = min(priced, key=lambda pair: (pair[1], -pair[0].bought_requests))[0]
             found[f"most requests for the money, {quant}"] = max(
@@ -210,7 +212,9 @@ class FitAsked:
     named GPU as in ``Request``; without one the most that all GPUs of a replica may have together, by their labels.
     """
 
-    quant: str | None = ask("--quant", Text(), "Formats [native; without --gpu also fp8 and int4].", None)
+    quant: str | None = ask(
+        "--quant", Text(), "Formats [native; without --gpu, or of GPUs with a number, also fp8 and int4].", None
+    )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)
     users: int = ask(
@@ -220,6 +224,13 @@ class FitAsked:
         1,
         also=("--concurrency",),
         shown=True,
+    )
+    have: str | None = ask(
+        "--have",
+        Text(),
+        "GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file that is sold with that memory.",
+        None,
+        metavar="GPUS",
     )
     think_time: float | None = ask(
         "--think-time",
@@ -294,6 +305,11 @@ class Fits(Shown):
         return [option for option in self.options if option.fitting is not None]
 
 
+def quants_tried(asked: FitAsked) -> list[str | None]:
+    """The format that was asked for, else the checkpoint's own, fp8 and int4."""
+    return [asked.quant] if asked.quant else [None, "fp8", "int4"]
+
+
 def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     """Which accelerators on file hold a model; native formats, fp8 and int4 where none was named.
 
@@ -304,7 +320,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     prices.check(names("hardware"))
     spec = load_model(model)
     tokens = asked_context(spec, asked.context)
-    quants = [asked.quant] if asked.quant else [None, "fp8", "int4"]
+    quants = quants_tried(asked)
     if asked.memory:
         parse_memory(asked.memory)
     degrees = asked.tp or 1, asked.tp or asked.most

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.calibrations import load_calibration, release_dates
+from inferplan.catalog.counted import counted
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, spec_of, validate
 from inferplan.catalog.offload import OffloadAsked, with_offload
 from inferplan.devices.anchors import Anchor, ErrorProcess
@@ -29,7 +30,7 @@ from inferplan.spec import Spec
 from inferplan.units import parse_quantity
 from inferplan.work.adapters import Adapters, LoraAsked
 from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, parse_precision, uniform
-from inferplan.work.parallel import Parallelism
+from inferplan.work.parallel import MOST_DEGREE, Parallelism
 from inferplan.work.routing import Routing
 
 ROLES = ("weights", "activations", "kv", "experts", "embedding", "head")
@@ -98,7 +99,7 @@ class Request:
     expert_skew: float | None = ask(
         "--expert-skew",
         Real(0, 3),
-        "Deviation of the logarithm of the experts' popularity; 0 is uniform [measured, or configs/routing.yaml].",
+        "Expert imbalance: sigma of a log-normal, 0 is even [measured, or configs/routing.yaml].",
         None,
         metavar="SKEW",
     )
@@ -115,6 +116,28 @@ class Request:
     def __post_init__(self) -> None:
         if self.quant is not None and self.quant.lower().strip() == NATIVE:
             object.__setattr__(self, "quant", None)
+        count, gpu = counted(self.gpu) if self.gpu else (None, self.gpu)  # of a plan that is read back there is none
+        if count is not None:
+            object.__setattr__(self, "gpu", gpu)
+            object.__setattr__(self, "parallel", over_all(self.parallel, count, gpu))
+
+
+def over_all(parallel: Parallelism, count: int, gpu: str) -> Parallelism:
+    """A division over all of ``count`` GPUs: tensor parallelism where none is named.
+
+    Raises ``UsageError`` for one that needs another number of them.
+    """
+    if parallel.devices == 1 and count <= MOST_DEGREE:
+        return replace(parallel, tp=count)
+    if parallel.devices != count:
+        rest = count // parallel.devices if count % parallel.devices == 0 else 0
+        copies = f", or --replicas {parallel.replicas * rest} beside it" if rest else ""
+        raise UsageError(
+            f"{count} x {gpu} are named, and the division takes {parallel.devices} ({parallel.describe()})",
+            because="a number before --gpu is of all GPUs that run the model",
+            hint=f"--tp {count}{copies}, or {gpu} without a number",
+        )
+    return parallel
 
 
 def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
@@ -135,7 +158,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
 def usual_engine(model: str, gpu: str) -> str:
     """The engine where none is named: the one that is usual for a device's maker or a checkpoint's form, else vLLM."""
     try:
-        vendor = load_hardware(gpu).vendor
+        vendor = load_hardware(counted(gpu).gpu).vendor
     except InferplanError:
         return "vllm"  # whoever reads the name again says what is wrong with it
     specs = (load("engines", name, EngineSpec) for name in names("engines"))

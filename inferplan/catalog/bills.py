@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import datetime
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import numpy as np
 
 from inferplan.units import Num
 
-PRICE_AGE = datetime.timedelta(days=180)
-"""An older price is marked: in five months (October 2025 to March 2026) a reserved H100 went from 1.70 to 2.35 USD/h
-(SemiAnalysis index, reported 2026-04-02), so half a year is enough to be a third wrong."""
+PRICE_AGE = datetime.timedelta(days=45)
+"""The age of an older price is said wherever it is shown: in five months (October 2025 to March 2026) a reserved H100
+went from 1.70 to 2.35 USD/h (SemiAnalysis index, reported 2026-04-02), at an even pace a tenth in 45 days."""
+STATED = "--price"
+"""The source of what the user states."""
 _MEANING = {
     "spot": "the provider may take a spot instance away at any time; the figures hold while it runs",
     "reserved": "a reservation is paid for whether it is used or not",
     "owned": "an estimate of what ownership costs by the hour, not an offer",
+}
+_KINDS = {
+    "serverless": "containers by the second, not machines; ask what joins those of one replica or of two pools",
+    "marketplace": "GPUs of many owners under one roof; ask who runs these, where, and what happens when they leave",
+    "survey": "what others write that several sellers ask; not an offer of one of them",
 }
 
 
@@ -42,7 +50,9 @@ class Offer:
     """One thing that is sold by the hour: an instance of so many GPUs, or GPUs one by one.
 
     gpus: GPUs of an instance; ``None`` where GPUs are sold one by one. per_hour: the price of an instance, or of one
-    GPU. sized: the source says how many GPUs are sold together; where it does not, they are counted one by one.
+    GPU. host: the most GPUs of one host where they are sold one by one; ``None`` where nobody says. sized: the source
+    says how many GPUs are sold together; where it does not, they are counted one by one. kind: what kind of list it is
+    on (:data:`inferplan.catalog.price_lists.Kind`); empty for a provider's own and for what the user states.
     """
 
     gpu: str
@@ -54,7 +64,9 @@ class Offer:
     date: datetime.date | None = None
     instance: str = ""
     length: str = ""
+    host: int | None = None
     sized: bool = True
+    kind: str = ""
     note: str = ""
 
     @property
@@ -72,6 +84,17 @@ class Offer:
         """Whether the price is older than :data:`PRICE_AGE`; one that the user states has no age."""
         return self.date is not None and today() - self.date > PRICE_AGE
 
+    @property
+    def age(self) -> str:
+        """``"80 days old"``; empty where it is not :attr:`stale`."""
+        return f"{(today() - self.date).days} days old" if self.stale and self.date is not None else ""
+
+    def hosts(self, devices: int, together: int = 1) -> int:
+        """Hosts of one replica of ``devices`` GPUs: instances, or as many as its GPUs sold one by one take."""
+        if self.gpus is not None:
+            return int(self.units(1, devices, together))
+        return 1 if self.host is None else -(-devices // self.host)
+
     def units(self, replicas: Num, devices: int, together: int = 1) -> Num:
         """Units to buy for replicas of ``devices`` GPUs each: instances, or GPUs where they are sold one by one.
 
@@ -87,23 +110,27 @@ class Offer:
         return replicas * _instances_of_one(devices, self.gpus, together)
 
     @property
+    def seller(self) -> str:
+        """The list it is on, with its kind where that is not a provider's own: ``"marketplace runpod-community"``."""
+        return f"{self.kind} {self.source}" if self.kind else self.source
+
+    @property
     def what(self) -> str:
         """What is sold: ``"p6-b200.48xlarge (8 x b200-hgx)"``, or the GPU where GPUs are sold one by one."""
         return self.gpu if self.gpus is None else f"{self.instance or 'instance'} ({self.gpus} x {self.gpu})"
 
     def describe(self) -> str:
-        """``"p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
+        """``"p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10, 80 days old)"``."""
         term = f"{self.term}, {self.length}" if self.length else self.term
-        facts = ", ".join(str(part) for part in (term, self.source, self.date) if part)
+        facts = ", ".join(str(part) for part in (term, self.seller, self.date, self.age) if part)
         return f"{self.what} at {price_text(self.per_hour)} {self.currency}/h ({facts})"
 
     @property
     def remarks(self) -> list[str]:
-        """What a buyer has to know beside the figure: its age, its terms, an instance size that is not known."""
+        """What a buyer has to know beside the line: the kind of list, its terms, an instance size that is not known."""
         lines = []
-        if self.stale and self.date is not None:
-            days = (today() - self.date).days
-            lines.append(f"the price of {self.gpu} is {days} days old ({self.date}): ask for today's before buying")
+        if self.kind in _KINDS:
+            lines.append(f"{self.source}: {_KINDS[self.kind]}")
         if not self.sized:
             lines.append(
                 f"{self.source} does not say how many {self.gpu} come in one instance: counted one by one, and the "
@@ -116,18 +143,29 @@ class Offer:
         return lines
 
 
+def cheapest_of_each_size(offers: Iterable[Offer]) -> tuple[Offer, ...]:
+    """Of instances of the same size the cheapest, of equals the first; the largest instance first."""
+    found: dict[int | None, Offer] = {}
+    for offer in offers:
+        if offer.gpus not in found or offer.per_hour < found[offer.gpus].per_hour:
+            found[offer.gpus] = offer
+    return tuple(sorted(found.values(), key=lambda offer: -offer.size))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bill:
     """What is bought, and its price of an hour.
 
     units: instances, or GPUs where they are sold one by one. devices: the GPUs that replicas run on. together: those of
-    one tensor-parallel group.
+    one tensor-parallel group. listed: the same replicas at the list that prices are compared with, where that is
+    another list and sells them.
     """
 
     offer: Offer
     units: int
     devices: int
     together: int = 1
+    listed: Bill | None = None
 
     @property
     def per_hour(self) -> float:
@@ -147,7 +185,8 @@ class Bill:
     @property
     def across(self) -> bool:
         """Whether a tensor-parallel group is spread over instances: none holds as many GPUs."""
-        return self.offer.gpus is not None and self.offer.gpus < self.together
+        most = self.offer.gpus or self.offer.host
+        return most is not None and most < self.together
 
     @property
     def remarks(self) -> list[str]:
@@ -162,30 +201,43 @@ class Bill:
         """``"2 x p6-b200.48xlarge (8 x b200-hgx) at 113.93 USD/h (on-demand, aws-us-east-1, 2026-09-10)"``."""
         return f"{self.units:,} x {self.offer.describe()}"
 
+    @property
+    def list_price(self) -> str:
+        """``"list: 55.04 USD/h at aws-us-east-1"``; empty without one."""
+        if self.listed is None:
+            return ""
+        return f"list: {self.listed.per_hour:,.2f} {self.offer.currency}/h at {self.listed.offer.source}"
+
+    @property
+    def line(self) -> str:
+        """:meth:`describe` with :attr:`list_price` behind it."""
+        return "; ".join(part for part in (self.describe(), self.list_price) if part)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tariff:
     """How replicas of one size are sold: every offer of one GPU, of which the cheapest that holds a replica is taken.
 
-    offers: not empty, in one currency. devices: GPUs of a replica. together: GPUs of one tensor-parallel group.
+    offers: not empty, in one currency. devices: GPUs of a replica. together: GPUs of one tensor-parallel group. listed:
+    the offers of the list that the bill is compared with.
     """
 
     offers: tuple[Offer, ...]
     devices: int
     together: int = 1
+    listed: tuple[Offer, ...] = ()
 
     @cached_property
     def holding(self) -> tuple[Offer, ...]:
         """The offers that compete, the largest instance first.
 
         Those that hold a whole replica: one spread over hosts is slower than the links it is priced with. Where none
-        does, those that spread it over the fewest.
+        does, those that spread it over the fewest, instances before GPUs one by one, whose hosts nobody joins.
         """
-        spread = [
-            1 if offer.gpus is None else int(offer.units(1, self.devices, self.together)) for offer in self.offers
-        ]
+        hosts = [offer.hosts(self.devices, self.together) for offer in self.offers]
+        spread = [(count, count > 1 and offer.host is not None) for count, offer in zip(hosts, self.offers)]
         kept = [offer for offer, hosts in zip(self.offers, spread) if hosts == min(spread)]
-        return tuple(sorted(kept, key=lambda offer: -offer.size))
+        return cheapest_of_each_size(kept)
 
     @property
     def currency(self) -> str:
@@ -207,7 +259,35 @@ class Tariff:
             )
             for offer in self.holding
         ]
-        return min(bills, key=lambda bill: bill.per_hour)
+        found = min(bills, key=lambda bill: bill.per_hour)
+        if not self.listed or self.listed[0].source == found.offer.source:
+            return found
+        return replace(found, listed=replace(self, offers=self.listed, listed=()).bill(replicas))
+
+    @property
+    def joined(self) -> Tariff | None:
+        """The same without GPUs that come one by one on hosts of their own: what joins those, nobody says. ``None``
+        where that leaves nothing."""
+        kept = tuple(offer for offer in self.offers if offer.host is None)
+        return replace(self, offers=kept) if kept else None
+
+    @property
+    def sellers(self) -> frozenset[str]:
+        """The lists that its offers are on."""
+        return frozenset(offer.source for offer in self.offers)
+
+    @property
+    def lengths(self) -> list[str]:
+        """For how long its offers run, the empty text for those without an end."""
+        return list(dict.fromkeys(offer.length for offer in self.offers))
+
+    def lasting(self, length: str) -> Tariff:
+        """The same for so long alone."""
+        return replace(self, offers=tuple(offer for offer in self.offers if offer.length == length))
+
+    def of(self, seller: str) -> Tariff:
+        """The same by one list alone."""
+        return replace(self, offers=tuple(offer for offer in self.offers if offer.source == seller))
 
     def filled(self, replicas: int) -> int:
         """The replicas that the bill of so many holds: an instance is paid for whole."""

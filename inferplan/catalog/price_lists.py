@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from operator import itemgetter
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from inferplan.catalog.bills import Bill, Offer, Tariff
-from inferplan.catalog.files import PROFILE, aliases, load, load_hardware, names
+from inferplan.catalog.bills import STATED, Bill, Offer, Tariff
+from inferplan.catalog.files import PROFILE, aliases, find, load, load_hardware, names, spec_of
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.fields import Text, Words, ask
 from inferplan.spec import Spec
@@ -22,15 +25,24 @@ from inferplan.units import parse_number, parse_whole
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]
 CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
+TERMS: tuple[Contract, ...] = ("on-demand", "spot", "reserved")
+"""On which things are let."""
+Kind = Literal["provider", "serverless", "marketplace", "survey"]
+"""provider: what a provider asks for machines of its own. serverless: for containers by the second. marketplace: for
+machines of many owners under one roof. survey: what somebody writes that several sellers ask."""
+KINDS: tuple[Kind, ...] = ("provider", "serverless", "marketplace", "survey")
+"""In the order in which lists are asked that nobody has named: the next kind only for a GPU that the ones before it do
+not sell on the term."""
 DEFAULT_LISTS: dict[Contract, str] = {
     "on-demand": "aws-us-east-1",
-    "spot": "amd-clouds",
+    "spot": "gcp",
     "reserved": "aws-us-east-1",
     "owned": "owned-neocloud",
 }
-"""The list that is asked first on each term where the user names none.
+"""The list whose bill stands beside the cheapest one where the user names no list.
 
 The one provider whose price feed was read first-hand, where it has the term; else the list with most devices on it.
+What ownership costs depends on who owns: there it is the only one that is asked.
 """
 CHEAPEST, DEAREST = 1e-4, 1e6
 """The bounds of a price of one device for an hour, in any currency: nothing is let for less or more than that."""
@@ -86,6 +98,9 @@ class PriceList(Spec):
     date: datetime.date
     currency: str = Field(pattern="^[A-Z]{3}$")
     confidence: Literal["high", "medium", "low"]
+    kind: Kind = "provider"
+    host: Annotated[int, Field(ge=1, le=_LARGEST_INSTANCE)] | None = None
+    """The most GPUs of one host, where they are sold one by one; left out where the source does not say."""
     notes: list[str] = []
     instances: list[Instance]
 
@@ -102,6 +117,8 @@ class PriceList(Spec):
                 date=sold.date or self.date,
                 instance=sold.name,
                 length=sold.length,
+                host=self.host if sold.gpus == "any" else None,
+                kind="" if self.kind == "provider" else self.kind,
                 sized=sold.gpus != "unknown",
                 note=sold.note,
             )
@@ -112,31 +129,41 @@ class PriceList(Spec):
 
 @dataclass(frozen=True, kw_only=True)
 class PriceBook:
-    """The lists to look in, in order, for one term, after what the user stated.
+    """The lists to look in for one term, beside what the user stated: of what they sell the cheapest bill is taken.
 
-    lists: those that say which devices are looked at when nobody names one. stated: device name to its offers in
-    ``currency``. everywhere: a device that these lists do not sell is looked for in every list on file.
+    lists: in the order of equals. named: the user has chosen them; else they are asked by :data:`KINDS`. reference: the
+    list whose bill stands beside. stated: device name to its offers in ``currency``.
     """
 
     lists: tuple[PriceList, ...] = ()
+    named: bool = False
+    reference: PriceList | None = None
     term: Contract = "on-demand"
     stated: Mapping[str, tuple[Offer, ...]]
     currency: str = "USD"
-    everywhere: bool = False
 
     def offers(self, gpu: str) -> tuple[Offer, ...]:
-        """How a device is sold: as the user stated, else by the first list that sells it; empty when none does."""
+        """How a device is sold: as the user stated, else by every list that is asked; empty when none sells it."""
         if gpu in self.stated:
             return self.stated[gpu]
         if (whole := whole_of(gpu)) is not None:
             return tuple(instance_offer(offer, gpu) for offer in self.offers(whole))
-        found = (listing.offers(gpu, self.term) for listing in self._searched())
-        return tuple(next((offers for offers in found if offers), ()))
+        return tuple(next((offers for lists in self._asked if (offers := self._sold(lists, gpu))), ()))
 
-    def _searched(self) -> Iterator[PriceList]:
-        yield from self.lists
-        if self.everywhere:
-            yield from (listing for listing in every_list() if listing.currency == self.currency)
+    @property
+    def _asked(self) -> list[tuple[PriceList, ...]]:
+        """The lists in the groups in which they are asked, one after another."""
+        if self.named:
+            return [self.lists]
+        return [tuple(listing for listing in self.lists if listing.kind == kind) for kind in KINDS]
+
+    def _sold(self, lists: Iterable[PriceList], gpu: str | None = None) -> list[Offer]:
+        return [offer for listing in lists for offer in listing.offers(gpu, self.term)]
+
+    def on(self, term: Contract) -> PriceBook:
+        """The same lists on other terms, without what the user stated."""
+        reference = self.reference if self.named else _reference(term, self.currency)
+        return replace(self, term=term, reference=reference, stated={})
 
     def tariff(self, gpu: str, devices: int, together: int = 1) -> Tariff | None:
         """How replicas of ``devices`` GPUs are sold; ``None`` when nobody has given a price.
@@ -144,7 +171,15 @@ class PriceBook:
         together: GPUs of one tensor-parallel group, kept in one instance where that can be.
         """
         offers = self.offers(gpu)
-        return Tariff(offers=offers, devices=devices, together=together) if offers else None
+        if not offers:
+            return None
+        return Tariff(offers=offers, devices=devices, together=together, listed=self.listed(gpu))
+
+    def listed(self, gpu: str) -> tuple[Offer, ...]:
+        """How ``reference`` sells a device whose price the user has not stated."""
+        if self.reference is None or gpu in self.stated:
+            return ()
+        return replace(self, lists=(self.reference,), named=True, reference=None).offers(gpu)
 
     def require(self, gpu: str, devices: int, together: int = 1) -> Tariff:
         """How replicas are sold. Raises ``MissingFactError`` that says which lists sell the device on which terms."""
@@ -164,7 +199,7 @@ class PriceBook:
     @property
     def searched(self) -> str:
         """Where prices are looked for: ``"looked for on-demand prices in every list on file"``."""
-        where = "every list on file" if self.everywhere else ", ".join(listing.name for listing in self.lists)
+        where = ", ".join(listing.name for listing in self.lists) if self.named else "every list on file"
         return f"looked for {self.term} prices in {self.currency} in {where or 'no list'}"
 
     def hint(self, gpu: str) -> str:
@@ -190,23 +225,24 @@ class PriceBook:
     def remarks(self, gpus: Iterable[str]) -> list[str]:
         """What a buyer who compares these devices has to know of their prices.
 
-        That they are of several providers, and that a stated one is not used because its device is none of these.
+        That lists are compared, and that a stated one is not used because its device is none of these.
         """
-        sources: dict[str, list[str]] = {}
         looked_at = list(gpus)
         unused = [gpu for gpu in self.stated if gpu not in looked_at]
         lines = [f"--price {', '.join(unused)} is not used: it is of no GPU that is looked at"] if unused else []
-        for gpu in looked_at:
-            if gpu not in self.stated and (offers := self.offers(gpu)):
-                sources.setdefault(offers[0].source, []).append(gpu)
-        named = "; ".join(f"{source}: {', '.join(sold)}" for source, sold in sources.items())
-        return [*lines, f"prices of different lists are compared ({named})"] if len(sources) > 1 else lines
+        lists = {offer.source for gpu in looked_at if gpu not in self.stated for offer in self.offers(gpu)}
+        if len(lists) > 1:
+            where = f"the {len(lists)} lists" if self.named else f"{len(lists)} price lists on file"
+            lines.append(
+                f"the cheapest {self.term} bill of {where} ({', '.join(sorted(lists))}); --prices NAME for one"
+            )
+        return lines
 
     @property
     def gpus(self) -> list[str]:
-        """Every device that is stated or that ``lists`` sell."""
-        listed = [offer.gpu for listing in self.lists for offer in listing.offers(term=self.term)]
-        return list(dict.fromkeys([*self.stated, *listed]))
+        """Every device that is stated, or that the first lists to be asked sell: where none is named, providers."""
+        listed = next((offers for lists in self._asked if (offers := self._sold(lists))), [])
+        return list(dict.fromkeys([*self.stated, *(offer.gpu for offer in listed)]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +252,8 @@ class PricesAsked:
     lists: tuple[str, ...] = ask(
         "--prices",
         Text(),
-        "Price list: a name (inferplan prices) or a YAML; again for a second choice "
-        f"[{DEFAULT_LISTS['on-demand']}, then every other].",
+        "Price list: a name (inferplan prices) or a YAML; again for a second one. The cheapest bill is taken "
+        "[every provider's list on file].",
         (),
         metavar="LIST",
         several=True,
@@ -252,11 +288,46 @@ def _on_file() -> frozenset[str]:
     return frozenset(names("hardware"))
 
 
-@cache
+def own_folder() -> Path | None:
+    """Where price lists of the user's own lie: ``INFERPLAN_PRICE_FOLDER``, else ``inferplan/prices`` in
+    ``XDG_CONFIG_HOME`` or ``~/.config``. ``None`` where the first is empty, or nobody's home is known.
+    """
+    named, configs = os.environ.get("INFERPLAN_PRICE_FOLDER"), os.environ.get("XDG_CONFIG_HOME", "")
+    if named == "":
+        return None
+    with suppress(RuntimeError):  # nobody's home
+        return Path(named or Path(configs if os.path.isabs(configs) else Path.home() / ".config") / "inferplan/prices")
+    return None
+
+
+def _own_files() -> dict[str, Path]:
+    """The user's own lists by name."""
+    folder = own_folder()
+    try:
+        return {} if folder is None else {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    except OSError:
+        return {}
+
+
 def every_list() -> tuple[PriceList, ...]:
-    """Every list on file, the best documented first: by confidence, then the newest, then by name."""
-    loaded = [load("prices", name, PriceList) for name in names("prices")]
+    """Every list on file, the best documented first: by confidence, then the newest, then by name. One of the user's
+    own stands for the shipped one of its name.
+    """
+    own = [(str(path), path.stat().st_mtime_ns) for path in _own_files().values()]
+    return _lists(tuple(own))
+
+
+@cache
+def _lists(own: tuple[tuple[str, int], ...]) -> tuple[PriceList, ...]:
+    files = {name: find("prices", name) for name in names("prices")} | {Path(path).stem: Path(path) for path, _ in own}
+    loaded = [spec_of(path, PriceList) for path in files.values()]
     return tuple(sorted(loaded, key=lambda one: (_CONFIDENCE.index(one.confidence), -one.date.toordinal(), one.name)))
+
+
+def _list_of(name: str) -> PriceList:
+    """The list of a name, the user's own before a shipped one, or of a path."""
+    own = _own_files().get(name)
+    return load("prices", name, PriceList) if own is None else spec_of(own, PriceList)
 
 
 def price_book(
@@ -264,22 +335,32 @@ def price_book(
 ) -> PriceBook:
     """A price book from list names (or paths) and texts: ``gpu=2.49`` for a GPU, ``gpu=113.93/8`` for an instance of 8.
 
-    Where no list is named, the one of :data:`DEFAULT_LISTS` and then every list on file, as far as they are in
-    ``currency`` (USD unless it is given). Raises ``UsageError`` for a text that is no price, for a currency that is no
-    code of three letters (ISO 4217), and when currencies are mixed: none is converted.
+    Where no list is named, every list on file that is in ``currency`` (USD unless it is given). Raises ``UsageError``
+    for a text that is no price, for a currency that is no code of three letters (ISO 4217), and when currencies are
+    mixed: none is converted.
     """
     if currency is not None and not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
         raise UsageError(f"--currency {currency!r} is no currency", hint="a code of three letters, such as EUR")
-    named = tuple(load("prices", name, PriceList) for name in lists)
+    named = tuple(map(_list_of, lists))
     asked = (currency or "USD").upper()
     given = _by_gpu([parse_stated(text, asked, term) for text in stated])
     units = {listing.currency for listing in named} | ({asked} if given or currency or not named else set())
     if len(units) > 1:
         raise UsageError(f"prices in {' and '.join(sorted(units))} cannot be compared", hint="--currency, or one list")
     (unit,) = units
-    default = load("prices", DEFAULT_LISTS[term], PriceList)
-    loaded = named or ((default,) if default.currency == unit else ())
-    return PriceBook(lists=loaded, term=term, stated=given, currency=unit, everywhere=not named)
+    reference = named[0] if named else _reference(term, unit)
+    every = tuple(listing for listing in every_list() if listing.currency == unit)
+    if term == "owned":
+        every = () if reference is None else (reference,)
+    return PriceBook(
+        lists=named or every, named=bool(named), reference=reference, term=term, stated=given, currency=unit
+    )
+
+
+def _reference(term: Contract, currency: str) -> PriceList | None:
+    """The list of :data:`DEFAULT_LISTS`, where it is in the currency."""
+    found = _list_of(DEFAULT_LISTS[term])
+    return found if found.currency == currency else None
 
 
 def whole_of(gpu: str) -> str | None:
@@ -320,7 +401,7 @@ def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand")
         because = f"an hour of one GPU costs {CHEAPEST:g} to {DEAREST:,.0f} {currency}"
         raise UsageError(f"--price {text} is not a price", because=because, hint=hint)
     said = "stated" if term == "on-demand" else term
-    return Offer(gpu=_device(name), gpus=gpus, per_hour=per_hour, currency=currency, term=said, source="--price")
+    return Offer(gpu=_device(name), gpus=gpus, per_hour=per_hour, currency=currency, term=said, source=STATED)
 
 
 def _is_price(per_hour: float, gpus: int) -> bool:

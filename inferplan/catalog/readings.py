@@ -22,6 +22,7 @@ from inferplan.models.huggingface import Imported, import_config
 from inferplan.models.provenance import ASSUMED
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import TracedConfig, trace_config
+from inferplan.models.tracing.build import unquantised
 
 _PREDICTION = re.compile("nextn|mtp")
 _MOST_ROUNDS = 20
@@ -56,11 +57,10 @@ def read_either(
         raise _like(refusal, hint=f"{hint}; or {refusal.hint}" if refusal.hint else hint)
     rest, fields = _without_undescribed(config, refusal, name, source)
     if not fields:
-        quantised = config | ({"quantization_config": quantization} if quantization else {})
+        quantised = config | {"quantization_config": config.get("quantization_config") or quantization}
         return Imported(model=_by_transformers(keep, refusal, quantised, name, source, timed=True).model, ignored=[])
     own = import_config(rest, name, source, *beside)
-    plain = {key: value for key, value in config.items() if key != "quantization_config"}
-    other = _by_transformers(keep, refusal, plain, name, source, timed=False)
+    other = _by_transformers(keep, refusal, unquantised(config, source)[0], name, source, timed=False)
     differ = list(_differences(own.model, other.model))
     said = ", ".join(fields)
     if differ:

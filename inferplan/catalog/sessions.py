@@ -195,9 +195,7 @@ def asked_sessions(
         return None
     refuse_beside(values, (*beside, *_SIMULATED))
     if (asked.rate is None) == (closed is None):
-        raise UsageError(
-            "sessions need one kind of load", hint="--session-rate 0.2/s, or --concurrency 20 for so many at a time"
-        )
+        raise UsageError("sessions need one kind of load", hint=_begun(values, " for so many at a time"))
     found, thoughts = load_sessions(asked.sessions), question_if_asked(ThoughtsAsked, values)
     return SessionTraffic(
         kinds=found.kinds,
@@ -207,6 +205,11 @@ def asked_sessions(
         name=found.name,
         thoughts=None if thoughts is None else outputs_of(thoughts, Lengths()),
     )
+
+
+def _begun(values: Mapping[str, Any], more: str = "") -> str:
+    """What says when sessions begin: a plan has no number of them at a time (:data:`NOT_PLANNED`)."""
+    return "--session-rate 0.2/s" + (f", or --concurrency 20{more}" if "concurrency" in values else "")
 
 
 def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: ClosedLoop | None) -> Requests:
@@ -235,7 +238,7 @@ def sessions_of_trace(trace: Requests, values: Mapping[str, Any], closed: Closed
     if trace.arrival is None:
         raise UsageError(
             "the sessions of this trace have no times at which they begin",
-            hint="--session-rate 0.2/s, or --concurrency 20",
+            hint=_begun(values),
         )
     return trace
 

@@ -10,7 +10,9 @@ from typing import Any
 import click
 
 from inferplan.catalog import files as catalog
-from inferplan.catalog.bills import PRICE_AGE, Offer
+from inferplan.catalog.bills import PRICE_AGE, Bill, Offer, Tariff
+from inferplan.catalog.counted import counted
+from inferplan.catalog.price_files import update_prices
 from inferplan.catalog.price_lists import PriceList, every_list
 from inferplan.catalog.search import Number, Value, parse_filter, parse_size
 from inferplan.cli.options import report_options
@@ -19,6 +21,7 @@ from inferplan.errors import MissingFactError, UnknownNameError
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import ModelSpec
 from inferplan.reports.cost import price_record
+from inferplan.reports.price_update import updated_report
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_quantity, parse_quantity
 
@@ -57,9 +60,9 @@ def models_command(conditions: tuple[str, ...]) -> Report:
 
 
 def _listed(key: str, title: str, rows: list[list[Figure]], notes: Sequence[str] = ()) -> Report:
-    """Rows as a table and under a key of JSON."""
+    """Rows as a table and under a key of JSON; a narrow terminal goes without some of the columns."""
     records = [record(row) for row in rows]
-    return Report(record={key: records}, tables=[side_by_side(title, rows)], rows=records, notes=notes)
+    return Report(record={key: records}, tables=[side_by_side(title, rows, _SPARE)], rows=records, notes=notes)
 
 
 def _model_row(spec: ModelSpec) -> list[Figure]:
@@ -78,6 +81,18 @@ def _model_row(spec: ModelSpec) -> list[Figure]:
     ]
 
 
+_SPARE = (
+    "note",
+    "confidence",
+    "beyond windows",
+    "licence",
+    "currency",
+    "instance",
+    "date",
+    "KV/token",
+    "source",
+    "fp8",
+)
 _NUMBERS: dict[str, Number] = dict.fromkeys(("parameters", "active", "context"), parse_size)
 
 
@@ -192,10 +207,23 @@ def formats_command() -> Report:
 
 @click.command("prices")
 @click.argument("gpu", required=False)
+@click.option(
+    "--update",
+    metavar="FILE|URL",
+    help="Store a price list of your own: a YAML, or a CSV as --format csv writes it. One of its name is replaced.",
+)
 @report_options
-def prices_command(gpu: str | None) -> Report:
-    """The prices on file, with their dates and sources; of one GPU when it is named."""
-    wanted = catalog.load_hardware(gpu).name if gpu else None
+def prices_command(gpu: str | None, update: str | None) -> Report:
+    """The prices on file, with their dates and sources; of one GPU when it is named, of several with their bill.
+
+    Lists that are stored with --update are asked as those that are shipped are.
+
+    Example: inferplan prices 2x-h100
+    """
+    if update is not None:
+        return updated_report(update_prices(update))
+    count, named = counted(gpu) if gpu else (None, None)
+    wanted = catalog.load_hardware(named).name if named else None
     offers = [(offer, listing) for listing in every_list() for offer in listing.offers(wanted)]
     offers.sort(key=lambda pair: (pair[0].gpu, pair[0].per_device))
     notes = [
@@ -203,18 +231,29 @@ def prices_command(gpu: str | None) -> Report:
         f"prices move within weeks (* marks those older than {PRICE_AGE.days} days); state your own: --price gpu=2.49, "
         "or --price gpu=19.92/8 for an instance of 8",
     ]
+    sold = {offer.gpu for listing in every_list() for offer in listing.offers()}
+    if lacking := [one for one in ([wanted] if wanted else _for_data_centres()) if one not in sold]:
+        notes.append(f"no list on file sells {', '.join(lacking)}: --price {lacking[0]}=2.49 states your own")
     title = f"{len(offers)} prices of an hour" + (f": {wanted}" if wanted else "")
-    return _listed("prices", title, [_price_row(*pair) for pair in offers], notes)
+    return _listed("prices", title, [_price_row(*pair, count) for pair in offers], notes)
 
 
-def _price_row(offer: Offer, listing: PriceList) -> list[Figure]:
+def _for_data_centres() -> list[str]:
+    """The accelerators of data centres that can be had."""
+    specs = map(catalog.load_hardware, catalog.names("hardware"))
+    return [spec.name for spec in specs if spec.segment == "datacenter" and not spec.preliminary]
+
+
+def _price_row(offer: Offer, listing: PriceList, count: int | None) -> list[Figure]:
     row = {**price_record(offer), "confidence": listing.confidence, "source": listing.source}
+    row |= {"provider": listing.provider, "host_gpus": offer.host}
     shown = {
         "gpu": row["gpu"],
         "instance": row["instance"] or "",
         "GPUs": str(row["instance_gpus"]),
         "an hour": f"{offer.per_hour:,.3f}",
         "a GPU": f"{offer.per_device:,.3f}",
+        **({} if count is None else {f"{count} GPUs": f"{_bill(offer, count).per_hour:,.3f}"}),
         "currency": offer.currency,
         "term": f"{offer.term}, {offer.length}" if offer.length else offer.term,
         "list": offer.source,
@@ -222,9 +261,14 @@ def _price_row(offer: Offer, listing: PriceList) -> list[Figure]:
         "confidence": listing.confidence,
         "note": offer.note,
     }
-    numbers = {"GPUs", "an hour", "a GPU"}
+    numbers = {"GPUs", "an hour", "a GPU", f"{count} GPUs"}
     columns = [text(label, said, left=label not in numbers) for label, said in shown.items()]
     return [*(Figure(key, value) for key, value in row.items()), *columns]
+
+
+def _bill(offer: Offer, count: int) -> Bill:
+    """What so many GPUs cost as this is sold: instances are paid for whole."""
+    return Tariff(offers=(offer,), devices=count).bill(1)
 
 
 @click.command("show")

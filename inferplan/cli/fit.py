@@ -8,17 +8,24 @@ from typing import Any
 import click
 
 from inferplan.answers.fit import FitAsked, fit_everywhere, fit_on
+from inferplan.answers.fit_owned import fit_owned
+from inferplan.catalog.counted import counted
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.options import engine_option, report_options, usual_engine
+from inferplan.errors import UsageError
 from inferplan.fields import question_of
 from inferplan.reports.fit import memory_report, options_report
+from inferplan.reports.fit_owned import owned_report
 from inferplan.table import Report
 
 
 @click.command("fit")
 @click.argument("model")
-@click.option("--gpu", help="One accelerator: its whole memory picture. Without it, every accelerator on file.")
+@click.option(
+    "--gpu",
+    help="One accelerator: its whole memory picture; 2x-a6000: what two hold. Without it, every accelerator on file.",
+)
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, llama.cpp, none.")
 @asks(FitAsked)
 @gets(prices=PricesAsked)
@@ -28,12 +35,18 @@ def fit_command(gpu: str | None, **values: Any) -> Report:
 
     Memory only, so no GPU is needed. The cheapest of each format and the one with the most requests for the money come
     first, then a line for each GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that
-    vLLM would log. Where a price is on file, it is that of the instances that hold one replica.
+    vLLM would log; with a number of GPUs (--gpu 2x-a6000, --have 2x24GB) it is what all of them hold in each format.
+    Where a price is on file, it is that of the instances that hold one replica.
 
     Example: inferplan fit llama-3.1-70b --context 32k --users 8
     """
     engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
     asked, model, prices = replace(question_of(FitAsked, values), engine=engine), values["model"], values["prices"].book
+    have = asked.have or (gpu if gpu and counted(gpu).number is not None else None)
+    if gpu and asked.have:
+        raise UsageError("--gpu and --have both say which GPUs", hint=f"--have {asked.have}")
+    if have is not None:
+        return owned_report(fit_owned(model, have, asked, prices))
     if not gpu:
         return options_report(fit_everywhere(model, asked, prices))
     return memory_report(fit_on(model, gpu, asked, prices))

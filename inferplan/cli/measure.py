@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from inferplan.cli.declared import options_of, with_options
+from inferplan.cli.numbers import Count
 from inferplan.cli.options import report_options, writable
-from inferplan.cli.validate import deployment_facts, facts_of
+from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
 from inferplan.fields import option_values, question_of
 from inferplan.files import save
+from inferplan.measuring.loads import Bounds, LoadChoice
+from inferplan.measuring.planned import PlannedLoad
 from inferplan.measuring.session import MeasuringSettings
 from inferplan.table import Report
 from inferplan.validation.run import Pricing
@@ -39,7 +44,10 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
 
 
 @click.command("measure")
-@click.argument("url", metavar="URL")
+@click.argument("target", metavar="URL|PLAN.json")
+@click.option("--url", metavar="URL", help="Of a PLAN.json: the server, or what stands before its replicas.")
+@click.option("--requests", type=Count(), help="Of a PLAN.json: requests to send [as many as its percentile takes].")
+@click.option("--replicas", type=Count(), help="Of a PLAN.json: of its replicas those behind --url [all].")
 @click.option(
     "--out", "csv_file", metavar="FILE.csv", callback=_new_file, help="The rows, for validate and anchor fit."
 )
@@ -51,12 +59,15 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
 @deployment_facts
 @with_options(options_of(Pricing, "calibration", "ideal"))
 @report_options
-def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
+def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     """Send random prompts to the OpenAI-compatible server at URL and time its streamed replies.
 
     One user over prompt lengths, then more users at a time; every load is warmed up, and all stay within the bounds
     below. With the facts of the deployment (--model --gpu --tp --quant ...; what the server says of itself counts) one
     load is held out, and the model, corrected by the others, is compared with it.
+
+    With PLAN.json (inferplan plan ... -o) and --url the plan's own load is sent: its lengths, its rate or users, its
+    think times. The answer says whether the service does as planned; -o copy.json is the plan with the measurement.
 
     Example: inferplan measure http://localhost:8000 --gpu h100-sxm --tp 1 --quant bf16 --out own.csv
     """
@@ -65,7 +76,12 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
     from inferplan.measuring.figures import csv_text, figure_rows
     from inferplan.reports.measuring import measured_report
 
-    facts = facts_of(values, loaded=False)
+    of_plan = {name: values.pop(name) for name in ("url", "requests", "replicas")}
+    if target.lower().endswith(".json"):
+        return _of_plan(target, csv_file, of_plan, values)
+    if given := [f"--{name}" for name, value in of_plan.items() if value is not None]:
+        raise UsageError(f"{', '.join(given)} beside an address", hint="inferplan measure PLAN.json --url URL")
+    url, facts = target, facts_of(values, loaded=False)
     pricing = question_of(Pricing, values)
     _require_known(facts, pricing)
     session = sessions.start(_settings(url, values))
@@ -83,6 +99,74 @@ def measure_command(url: str, csv_file: str | None, **values: Any) -> Report:
             notes=[*report.notes, _where(csv_file, len(lines), "empty" in judged.why)],
         )  # fmt: skip
     return report
+
+
+def _of_plan(path: str, csv_file: str | None, asked: Mapping[str, Any], values: dict[str, Any]) -> Report:
+    """Send the load of a plan to its service; the plan with what was measured, and the verdict."""
+    from inferplan.measuring import session as sessions
+    from inferplan.measuring.figures import csv_text, figure_rows
+    from inferplan.reports import plan_measured
+
+    if given := _given_beside_plan():
+        raise UsageError(
+            f"{path} says what {', '.join(given)} would say",
+            because="the load and the deployment are those of the plan",
+            hint="leave them out, or measure the address alone",
+        )
+    if not asked["url"]:
+        raise UsageError(f"{path} is a plan, and no address of its service", hint="--url http://localhost:8000")
+    plan = plan_measured.PlanFile(path)
+    replicas = asked["replicas"] or plan.replicas
+    load = plan.load(replicas, asked["requests"])
+    settings = _settings(asked["url"], values)
+    session = sessions.start(replace(settings, planned=load, bounds=_bounds_of(load, settings.bounds)))
+    click.echo(f"{load.requests:,} requests, {load.tokens:,} tokens, about {load.seconds:,.0f} s", err=True)
+    _run(session)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    found = plan_measured.measurement(session, plan, now, replicas)
+    lines = figure_rows(session, plan.facts)
+    unwritten = _written(csv_file, csv_text(lines)) if csv_file is not None and lines else None
+    click.get_current_context().call_on_close(lambda: _leave(session, unwritten))
+    if found is None:
+        return plan_measured.nothing_measured(plan)
+    whole = plan.with_measurement(found)
+    click.get_current_context().call_on_close(lambda: plan_measured.require_as_planned(whole, whole.measurements[-1:]))
+    return plan_measured.verdict_report(whole, whole.measurements[-1:], whole.data)
+
+
+def _given_beside_plan() -> list[str]:
+    """Options that a plan's file decides which were given all the same."""
+    decided = {one.name for one in options_of(LoadChoice)} | {
+        one.name for one in options_of(Pricing, "calibration", "ideal")
+    }
+    decided |= {name.replace("-", "_") for name in FACTS_OF_DEPLOYMENT} | {"backend"}
+    ctx = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if parameter.name in decided
+        and ctx.get_parameter_source(parameter.name) is not click.core.ParameterSource.DEFAULT
+    ]
+
+
+_MORE = 64
+"""Requests and, times the longest request, tokens that it takes to learn how a server wants to be asked."""
+
+
+def _bounds_of(load: PlannedLoad, asked: Bounds) -> Bounds:
+    """The bounds of a run of a plan's load: what it takes, where they were not given."""
+    ctx = click.get_current_context()
+    usual = {
+        "requests": ("max_requests", load.requests + _MORE),
+        "tokens": ("max_tokens", load.tokens + _MORE * (load.request_tokens + 512)),
+        "seconds": ("max_minutes", 2 * load.seconds + 600.0),
+    }
+    left: dict[str, Any] = {
+        field: most
+        for field, (option, most) in usual.items()
+        if ctx.get_parameter_source(option) is click.core.ParameterSource.DEFAULT
+    }
+    return replace(asked, **left)
 
 
 def _written(path: str, text: str) -> InputFileError | None:

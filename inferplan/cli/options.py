@@ -197,7 +197,11 @@ _GENERATION = {"block": "block_tokens", "steps": "block_steps", "block_cache": "
 def _of_deployment() -> list[Declared]:
     """The options that describe a deployment."""
     return [
-        Declared("--gpu", required=True, help="Accelerator: a name (inferplan gpus) or a path to a YAML."),
+        Declared(
+            "--gpu",
+            required=True,
+            help="Accelerator: a name (inferplan gpus) or a path to a YAML; 2x-h100: two, with --tp 2.",
+        ),
         *options_of(Request, "quant"),
         *(
             Declared(f"--{role}", f"{role}_format", metavar="FORMAT", help=f"Format of the {text}.")

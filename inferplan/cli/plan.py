@@ -13,6 +13,7 @@ import click
 from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
+from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
@@ -34,6 +35,7 @@ from inferplan.catalog.workloads import (
     shared_text,
 )
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
+from inferplan.cli.ends import EndsAsked, end_with, exits_by_verdict
 from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
@@ -70,7 +72,7 @@ from inferplan.serving.flags import Flags
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
-from inferplan.traffic.requests import Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
+from inferplan.traffic.requests import ArrivalKind, Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets, refuse_thoughts_of_trace
 from inferplan.work.adapters import LoraAsked
 
@@ -178,11 +180,12 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any]) -> Que
     limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
-    gpus = asked.gpus or default_gpus(prices)
+    counted = asked.gpus or tuple(Counted(None, gpu) for gpu in default_gpus(prices))
+    gpus = tuple(dict.fromkeys(one.gpu for one in counted))
     prices.check(load_hardware(gpu).name for gpu in gpus)
     asked.require_formats(model, gpus)
     start, power = cold_start_of(values, None, "--restart"), question_if_asked(PowerBudget, values)
-    sizing = question_of(SizingAsked, values).sizing(demand.offline, power, start, gpus)
+    sizing = question_of(SizingAsked, values).sizing(power, start, counted, demand.offline, values["ideal"])
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
@@ -272,7 +275,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         )
     if named is not None:
         cached = cached or round(named.cached_share * whole.average)
-    kind, burstiness = asked_arrivals(values, named)
+    kind, burstiness = _arrivals(values, named)
     return Demand(
         prompt=whole,
         output=generated,
@@ -287,6 +290,17 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
         deadline=quantity(values["deadline"], "seconds", "--deadline"),
         chat=named is not None and named.chat,
     )
+
+
+def _arrivals(values: dict[str, Any], named: WorkloadSpec | None) -> tuple[ArrivalKind, float]:
+    """Gaps between requests. Raises ``UsageError`` where they are asked for and nothing arrives by itself."""
+    option = first_given(values, ("arrivals", "burstiness"))
+    if option and values["users"] is not None:
+        because = "users send when they have their answers, and think in between as --think-time says"
+        raise UsageError(f"{option} and --users exclude each other", because=because, hint="--rate, or leave it out")
+    if option and values["deadline"]:
+        raise UsageError(f"{option} and --deadline exclude each other", because="a job is there from the beginning")
+    return asked_arrivals(values, named)
 
 
 def _thinking(answer: Lengths, values: dict[str, Any]) -> Lengths:
@@ -308,7 +322,7 @@ def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
     own, output = lengths_of_classes(mix.classes)
     prefix, samples, generated = shared_text(values, None), values["samples"] or 1, _thinking(output, values)
     prompt, cached = sharing(own, generated, prefix, samples)
-    kind, burstiness = asked_arrivals(values)
+    kind, burstiness = _arrivals(values, None)
     rate = values["rate"] if mix.rate is None else mix.rate
     return Demand(
         prompt=prompt,
@@ -346,6 +360,7 @@ def _traced(values: dict[str, Any]) -> Demand:
     if option := first_given(values, own):
         hint = f"--slo {values['workload']} for its limits alone" if option == "--workload" else "leave one out"
         raise UsageError(f"--trace says everything that {option} would", hint=hint)
+    pace = first_given(values, ("rate", "arrivals", "burstiness", "cached_prefix"))
     trace = traces.read_trace(Path(values["trace"]))
     if trace.sessions is not None:
         if values["rate"] is not None:
@@ -353,8 +368,10 @@ def _traced(values: dict[str, Any]) -> Demand:
         refuse_beside(values)
         return demand_of_agents(sessions_of_trace(trace, values, None))
     require_sessions(values)
-    demand = demand_of_trace(trace)
-    return demand if values["rate"] is None else replace(demand, rate=values["rate"])
+    if pace:
+        because = "it is replayed at its own times, and what a cache finds of it is simulated"
+        raise UsageError(f"--trace says everything that {pace} would", because=because, hint="leave one out")
+    return demand_of_trace(trace)
 
 
 def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -371,14 +388,17 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 @click.option(
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
 )
+@gets(ends=EndsAsked)
+@exits_by_verdict
 @report_options
-def plan_command(question: Question, html: str | None) -> Report:
+def plan_command(question: Question, html: str | None, ends: EndsAsked) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --rate, --users (with --think-time), --trace, or --requests with --deadline. Every candidate is
-    evaluated in closed form; the cheapest are sized by simulation until none that may cost less is left. Two plans are
-    shown: one for the prediction itself and one for the slow end of its error (--confidence says which is the
-    headline). Without a plan: exit code 3, the nearest miss and the smallest relaxation.
+    evaluated in closed form; the cheapest are sized by simulation until none that may cost less is left. The plan
+    keeps each limit with a chance of 80 % (--confidence), as far as the error of the prediction is known; where it is
+    not, the plan is for the prediction itself and says so first. Without a plan: exit code 3, the nearest miss and the
+    smallest relaxation.
 
     --workload names lengths and limits, --slo limits alone; --ttft and the others replace single ones.
 
@@ -394,6 +414,8 @@ def plan_command(question: Question, html: str | None) -> Report:
         found = plan(question, progress)
     if html:
         _write(found, html)
+    if found.best.result is not None:
+        end_with(found.best.result, ends.fail_on or (), "exit code 3 with --fail-on")
     report = plan_report(found)
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 

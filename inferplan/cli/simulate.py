@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from inferplan.cli.declared import (
     speculation_of,
     with_options,
 )
+from inferplan.cli.ends import EndsAsked, end_with, exits_by_verdict
 from inferplan.cli.numbers import Count, Finite, WholeNumber, Within
 from inferplan.cli.options import (
     asks_of_request,
@@ -46,7 +46,7 @@ from inferplan.cli.options import (
 )
 from inferplan.cli.restarts import with_failures
 from inferplan.devices.engine import EngineFlags
-from inferplan.errors import InfeasibleError, InferplanError, UsageError
+from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.structured import Structured
@@ -58,15 +58,15 @@ from inferplan.reports.simulation import simulation_report, timeline_csv, timeli
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
-from inferplan.serving.flags import Flags, remedy, with_flags
+from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.options import Options
-from inferplan.serving.outages import recovery_error, simulate_failures
+from inferplan.serving.outages import simulate_failures
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.tiers import curve_records
-from inferplan.serving.verdict import flow_of, near_capacity
+from inferplan.serving.verdict import Ending
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
@@ -83,7 +83,6 @@ from inferplan.traffic.requests import (
 from inferplan.traffic.thoughts import ThoughtsAsked, refuse_thoughts_of_trace
 from inferplan.work.parallel import Parallelism
 
-_FAILED = "inferplan.failed"
 _PROMPT, _OUTPUT = "1024", "256"
 
 
@@ -186,45 +185,6 @@ output_options = option_group(
 )
 
 
-def _exit_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Exit 3 for an overloaded open loop, and where requests are rejected, after the report has been written."""
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> None:
-        command(**values)
-        failed = click.get_current_context().meta.get(_FAILED)
-        if failed is not None:
-            raise failed
-
-    return wrapper
-
-
-def _failure(result: SimulationResult) -> InfeasibleError | None:
-    """The error that says why a load cannot be served as it is; ``None`` when it can."""
-    if result.outages and result.verdict != "rejecting":
-        return recovery_error(result)
-    if result.verdict == "overloaded":
-        flow, near = flow_of(result), near_capacity(result)
-        because = "clients give up"
-        if flow is not None:
-            because = f"{flow.arriving:.4g} requests/s arrive, {flow.leaving:.4g} leave"
-        return InfeasibleError(
-            "overloaded"
-            + (", within the error of capacity" if near else "")
-            + ": requests arrive faster than they leave",
-            because=because,
-            hint="a lower --rate, more --replicas, or a faster deployment",
-        )
-    if result.verdict != "rejecting":
-        return None
-    reasons, longest = result.records.refused, max(result.records.prompt)
-    return InfeasibleError(
-        f"rejecting: {sum(reasons.values()):,} of {len(result.records.prompt):,} requests can never run",
-        because="; ".join(reasons),
-        hint=remedy(reasons, longest),
-    )
-
-
 @click.command("simulate")
 @deployment_options
 @asks_of_request("media")
@@ -243,7 +203,8 @@ def _failure(result: SimulationResult) -> InfeasibleError | None:
 @with_options(options_of(Techniques, "hit_rate", "host"))
 @with_options(options_of(Options, "tiers"))
 @output_options
-@_exit_by_verdict
+@asks(EndsAsked)
+@exits_by_verdict
 @asks_of_request("power_cap")
 @gets(energy=EnergyAsked)
 @report_options
@@ -253,8 +214,9 @@ def simulate_command(
     """What users experience on a deployment under load: latency percentiles, rates, queue, cache.
 
     The load is --trace, --rate (open loop) or --concurrency (closed loop), or sessions of agents: --sessions with
-    --session-rate or --concurrency. Flags that are not given are the defaults of the engine's version. An overloaded
-    open loop exits 3, after its report, and so does a load of which the engine rejects a part.
+    --session-rate or --concurrency. Flags that are not given are the defaults of the engine's version. After its
+    report the command exits 3 for an overloaded open loop, for a load of which the engine rejects a part, and, where
+    there are limits, for a saturated one (--fail-on).
 
     With --prefill-replicas prompts are computed apart from decoding: the --prefill-... options say what is different
     there, all others describe the replicas that decode.
@@ -285,7 +247,11 @@ def simulate_command(
     with counting("requests", total) as progress:
         result = run(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
-    click.get_current_context().meta[_FAILED] = _failure(result)
+    limited = bool(options.slo.all_limits or any(one.slo.limits for one in result.records.classes))
+    usual: tuple[Ending, ...] = ("overloaded", "rejecting", *(("saturated",) if limited else ()))
+    end_with(
+        result, question_of(EndsAsked, values).fail_on or usual, "exit code 3 with --ttft, --tpot, --slo or --fail-on"
+    )
     return _report(result, (deployment, flags, options), traffic, values, energy)
 
 
@@ -438,6 +404,8 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         if trace.sessions is not None:
             return sessions_of_trace(trace, values, closed)
         require_sessions(values)
+        if option := first_given(values, ("arrivals", "burstiness")):
+            raise UsageError(f"{option} and --trace exclude each other", hint="a trace brings its own times")
         trace = trace.head(values["requests"]) if values["requests"] else trace
         return trace if closed is None else trace.in_loop(closed)
     prompt, output = asked_lengths(values, named)

@@ -11,6 +11,7 @@ import click
 from inferplan.answers.drafting import Drafting, DraftsTried
 from inferplan.answers.sweep import BACKENDS, DEGREES, Execution, Grid, Sweep, save_parquet, sweep
 from inferplan.catalog.assemble import Request
+from inferplan.catalog.counted import counted
 from inferplan.cli.declared import asks, options_of, with_options
 from inferplan.cli.options import (
     BACKEND_HELP,
@@ -80,6 +81,8 @@ def sweep_command(models: str, style: str | None, report_file: str | None, **val
     if parquet:
         require("parquet", "a Parquet file")
     style = "table" if parquet else format_of(report_file, style)
+    if numbered := [text for text in parse_values(values["gpu"]) if counted(text).number is not None]:
+        raise UsageError(f"--gpu {numbered[0]}: a sweep takes GPUs without a number", hint="--tp 1-8*2 --replicas 1-4")
     counts = {name: parse_counts(values[name], f"--{name}") for name in DEGREES}
     places, chosen = values["backend"]
     values["executor"] = values["executor"] or next(iter(places), None)

@@ -46,6 +46,10 @@ _SUPPLIED = {
 _OF_THE_LOAD = frozenset({"isl", "osl", "concurrency", "requests", "length-ratio-min"})
 
 
+FACTS_OF_DEPLOYMENT = [name for name in _SUPPLIED if name not in _OF_THE_LOAD]
+"""Those that say what is deployed."""
+
+
 def supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the facts that a file may leave out."""
     return _supplied(command, _SUPPLIED)
@@ -53,7 +57,7 @@ def supplied_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def deployment_facts(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds those of them that say what is deployed, and not under which load."""
-    return _supplied(command, [name for name in _SUPPLIED if name not in _OF_THE_LOAD])
+    return _supplied(command, FACTS_OF_DEPLOYMENT)
 
 
 def _supplied(command: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
@@ -80,8 +84,16 @@ def validate_command(files: tuple[str, ...], pricing: Pricing, **values: Any) ->
     does not record; what is still missing is refused with its reason, never guessed. Suspect rows (hidden speculation,
     cold starts) are scored apart.
 
+    A FILE that is a plan's JSON is held to what was measured of its service: inferplan validate plan.json own.csv, or
+    the copy that inferplan measure plan.json wrote. Exit code 3 where the service does not do as planned.
+
     Example: inferplan validate bench.json --gpu h100-sxm --tp 2 --quant fp8 --rows predicted.csv
     """
+    if files[0].lower().endswith(".json"):
+        from inferplan.reports.plan_measured import is_plan
+
+        if is_plan(files[0]):
+            return _plan_held_to(files)
     from inferplan.reports.validation import files_report, rows_csv, scatter
     from inferplan.validation.files import validate_files
 
@@ -99,6 +111,15 @@ def validate_command(files: tuple[str, ...], pricing: Pricing, **values: Any) ->
     # checked when the report has been written
     click.get_current_context().call_on_close(lambda: _check(found, limit))
     return report
+
+
+def _plan_held_to(files: tuple[str, ...]) -> Report:
+    """A plan beside the measurements of its service: of further files, or of its own."""
+    from inferplan.reports.plan_measured import measurements_of, require_as_planned, verdict_report
+
+    plan, found = measurements_of(files)
+    click.get_current_context().call_on_close(lambda: require_as_planned(plan, found))
+    return verdict_report(plan, found)
 
 
 def facts_of(values: dict[str, Any], loaded: bool = True) -> dict[str, str]:

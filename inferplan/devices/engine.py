@@ -448,6 +448,13 @@ class UsualFor(Spec):
     """How the names of its checkpoints end."""
 
 
+class LoadedFormat(Spec):
+    """A format of checkpoints that an engine loads. vendors: makers of devices on which it is seen to; none: any."""
+
+    vendors: list[str] = []
+    source: str
+
+
 class EngineSpec(Spec):
     """An engine and the versions whose defaults are on file, oldest first."""
 
@@ -463,8 +470,8 @@ class EngineSpec(Spec):
     kernels: list[OwnKernels] = []
     """The first that holds for a device has the constants of its kernels; where none does, they are the device's."""
     libraries: Libraries = Libraries.default()
-    packed_weights: str = ""
-    """Where it is seen to load checkpoints of AWQ and GPTQ (``w4a16``); empty where it loads none."""
+    checkpoints: dict[str, LoadedFormat] = {}
+    """Formats of checkpoints that it loads beside those that it makes itself, by ``--quant``; others are not known."""
     batching: Batching = Batching.default()
     masks: MaskFilling | None = None
     """Absent where nobody has read how it fills them."""
@@ -531,7 +538,7 @@ class EngineSpec(Spec):
             apart=self.apart,
             exchange=self.exchange,
             attention=self.attention,
-            packed_weights=self.packed_weights,
+            checkpoints=self.checkpoints,
             batching=self.batching,
             masks=self.masks,
             beams=self.beams,
@@ -560,7 +567,7 @@ class Engine(Spec):
     apart: PoolsApart = PoolsApart.default()
     exchange: ExchangeRules = ExchangeRules.default()
     attention: AttentionCalls = AttentionCalls.default()
-    packed_weights: str = ""
+    checkpoints: dict[str, LoadedFormat] = {}
     batching: Batching = Batching.default()
     masks: MaskFilling | None = None
     beams: BeamSearching | None = None
@@ -580,6 +587,11 @@ class Engine(Spec):
         if not name or precision.activations != precision.base or find_format(name).math not in hardware.peak:
             return precision
         return replace(precision, activations=find_format(name))
+
+    def loads(self, quant: str, hardware: HardwareSpec) -> bool:
+        """Whether it is seen to load checkpoints of a format on such a device."""
+        found = self.checkpoints.get(quant)
+        return found is not None and (not found.vendors or hardware.vendor in found.vendors)
 
     def describe(self) -> str:
         stands = f" (for {self.asked})" if self.asked else ""

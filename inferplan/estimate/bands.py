@@ -73,6 +73,12 @@ def slowest_end(deployment: Deployment, step: Phase) -> Num:
     return 1.0 + (TRANSFERRED_SLOW_END - 1.0) * mostly
 
 
+def mostly_transferred(deployment: Deployment, prompt: float) -> bool:
+    """Whether most of a decode step behind a prompt of ``prompt`` tokens rests on constants that were carried over from
+    other devices or kernels."""
+    return float(slowest_end(deployment, run_step(deployment, decode(1.0, prompt)))) > 1.0
+
+
 def quantile(band: Band, confidence: float) -> float:
     """The factor on a prediction that a measurement stays below with a chance of ``confidence``.
 

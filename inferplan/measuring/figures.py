@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from inferplan.measuring.client import Reply
+from inferplan.measuring.planned import PlannedLoad
 from inferplan.measuring.session import MeasuredLoad, Session
 
 STATISTICS: dict[str, tuple[float, int]] = {
@@ -52,7 +53,7 @@ class LoadFigures:
 
 def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
     """The figures of a load; ``None`` where most of its requests failed, or the tokens of none are known."""
-    replies = [counted for reply in measured.good if (counted := _counted(reply, measured.load.output)) is not None]
+    replies = [counted for reply in measured.judged if (counted := _counted(reply, measured.load.output)) is not None]
     if not replies or not measured.usable:
         return None
     outputs = np.array([reply.output for reply in replies], dtype=float)
@@ -67,7 +68,7 @@ def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
     took = max(reply.times[-1] for reply in replies) - min(reply.sent for reply in replies)
     return LoadFigures(
         requests=len(replies),
-        failed=len(measured.replies) - len(replies),
+        failed=len(measured.failed) + len(measured.judged) - len(replies),
         isl=float(np.mean(prompts)),
         osl=float(np.mean(outputs)),
         osl_spread=float(np.std(outputs)),
@@ -116,7 +117,7 @@ def row(session: Session, measured: MeasuredLoad, found: LoadFigures, facts: Map
         **facts,
         "isl": f"{found.isl:.6g}",
         "osl": f"{found.osl:.6g}",
-        "concurrency": str(measured.load.users),
+        "concurrency": str(measured.load.users or ""),
         "requests": str(found.requests),
         "suspect": "; ".join(measured.suspect),
     }
@@ -125,6 +126,8 @@ def row(session: Session, measured: MeasuredLoad, found: LoadFigures, facts: Map
             value = found.latencies[name].get(statistic)
             cells[f"{name}_{statistic}_ms"] = "" if value is None else f"{value * 1e3:.6g}"
     cells["output_tokens_per_s"] = f"{found.rate:.6g}"
+    if isinstance(load := measured.load, PlannedLoad) and load.arrivals:
+        cells |= {"rate_per_s": f"{load.requests / load.seconds:.6g}", "duration_s": f"{load.seconds:.6g}"}
     trip = session.round_trip
     cells |= {
         "failed_requests": str(found.failed),

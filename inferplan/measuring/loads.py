@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Protocol
 
 from inferplan.errors import UsageError
 from inferplan.fields import Text, Whole, ask
@@ -13,6 +14,25 @@ from inferplan.units import parse_number
 
 ROOM = 0.05
 """By what share a prompt may turn out longer than it was meant to be; sizes come from counts of other prompts."""
+
+
+class Sent(Protocol):
+    """What a load takes of the bounds."""
+
+    @property
+    def requests(self) -> int: ...
+
+    @property
+    def tokens(self) -> int:
+        """Of all requests, at the most."""
+
+    @property
+    def request_tokens(self) -> int:
+        """Of the longest request, at the most."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes at the least, as far as that is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +56,11 @@ class UsersLoad:
     def request_tokens(self) -> int:
         """Tokens of one request, at the most."""
         return round(self.prompt * (1 + ROOM)) + self.output
+
+    @property
+    def seconds(self) -> float:
+        """How long it is thought to take: nobody knows."""
+        return 0.0
 
     def describe(self) -> str:
         who = "1 user" if self.users == 1 else f"{self.users} users"
@@ -123,14 +148,16 @@ class Budget:
     requests: int = field(default=0)
     tokens: int = field(default=0)
 
-    def refuses(self, load: UsersLoad, warmup: int) -> str:
+    def refuses(self, load: Sent, warmup: int) -> str:
         """Why a load with so many further requests for warm-up would break a bound; empty where it would not."""
         requests = load.requests + warmup
         if self.requests + requests > self.bounds.requests:
             return f"{requests} requests more than --max-requests {self.bounds.requests} leaves"
-        tokens = requests * load.request_tokens
+        tokens = load.tokens + warmup * load.request_tokens
         if self.tokens + tokens > self.bounds.tokens:
             return f"{tokens} tokens more than --max-tokens {self.bounds.tokens} leaves"
+        if load.seconds > self.bounds.seconds:
+            return f"it takes {load.seconds / 60:.3g} minutes, and --max-minutes is {self.bounds.seconds / 60:g}"
         return ""
 
     def spend(self, requests: int, tokens: int) -> None:
@@ -148,7 +175,7 @@ class Budget:
         self.tokens += tokens
 
 
-def too_long(load: UsersLoad, context: int | None) -> str:
+def too_long(load: Sent, context: int | None) -> str:
     """Why a load does not fit the server's longest sequence (tokens; ``None``: not said); empty where it does."""
     if context is None or load.request_tokens <= context:
         return ""

@@ -13,6 +13,7 @@ from inferplan.measuring.address import Address, Key
 from inferplan.measuring.client import Client, Reply, lateness, round_trip
 from inferplan.measuring.dialect import Api, Dialect
 from inferplan.measuring.loads import Bounds, Budget, LoadChoice, UsersLoad, too_long
+from inferplan.measuring.planned import PlannedLoad
 from inferplan.measuring.prompts import LEAST, MOST, Prompts, PromptSizing
 from inferplan.measuring.server import Occupancy, Server, describe, occupancy, settled
 from inferplan.measuring.tokens import Counter, remote_counter
@@ -53,6 +54,8 @@ class MeasuringSettings:
     served_model: str | None = ask(
         "--served-model", Text(), "The model's name at the server [its only one].", None, metavar="NAME"
     )
+    planned: PlannedLoad | None = None
+    """The load of a plan, in place of ``choice``."""
     busy: bool = ask("--busy", Switch(), "Measure a server with other work too; its rows are marked suspect.", False)
     count: Counter | None = None
 
@@ -62,7 +65,7 @@ class MeasuredLoad:
     """A load and its replies. late: seconds by which this process came late to what it waited for. suspect: why its
     figures may be of something else."""
 
-    load: UsersLoad
+    load: UsersLoad | PlannedLoad
     replies: list[Reply] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
     suspect: list[str] = field(default_factory=list)
@@ -71,6 +74,13 @@ class MeasuredLoad:
     def good(self) -> list[Reply]:
         """The replies that have figures."""
         return [reply for reply in self.replies if reply.ok]
+
+    @property
+    def judged(self) -> list[Reply]:
+        """Those of them that figures are made of: in a plan's load in the order of sending, without the fill."""
+        if not isinstance(self.load, PlannedLoad):
+            return self.good
+        return [reply for reply in sorted(self.replies, key=lambda one: one.sent)[self.load.fill :] if reply.ok]
 
     @property
     def failed(self) -> list[Reply]:
@@ -100,7 +110,7 @@ class Session:
     before: Occupancy = field(default_factory=Occupancy)
     round_trip: float | None = None
     loads: list[MeasuredLoad] = field(default_factory=list)
-    left_out: list[tuple[UsersLoad, str]] = field(default_factory=list)
+    left_out: list[tuple[UsersLoad | PlannedLoad, str]] = field(default_factory=list)
     budget: Budget = field(default_factory=lambda: Budget(bounds=Bounds()))
     warmed: int = 0
     ended: str = ""
@@ -214,11 +224,13 @@ class _Probe:
 
 
 class _Request(NamedTuple):
-    """A request that is ready to be sent: words of its prompt, tokens where they were counted before."""
+    """A request that is ready to be sent: words of its prompt, tokens where they were counted before, tokens of the
+    reply that it asks for."""
 
     words: int
     tokens: int | None
     body: bytes
+    output: int
 
 
 class _Runner:
@@ -229,7 +241,8 @@ class _Runner:
         self.count, self.watch = count, watch
         self.context = None if session.server is None else session.server.context
         self.prompts, self.sizing = Prompts(), PromptSizing()
-        self.loads = session.settings.choice.loads()
+        planned = session.settings.planned
+        self.loads: list[UsersLoad | PlannedLoad] = [*session.settings.choice.loads()] if planned is None else [planned]
         self.planned = sum(load.requests for load in self.loads)
         self.done = 0
 
@@ -277,55 +290,91 @@ class _Runner:
                 _cut(self.session, "failed", f"no reply to {load.describe()}: {last.failed[-1].error}")
                 return
 
-    def _warmup(self, load: UsersLoad) -> int:
-        return min(load.users, self.session.settings.warmup)
+    def _warmup(self, load: UsersLoad | PlannedLoad) -> int:
+        return min(load.users or load.requests, self.session.settings.warmup)
 
-    async def _measured(self, load: UsersLoad) -> None:
+    async def _measured(self, load: UsersLoad | PlannedLoad) -> None:
         """Warm up, run one load, and look whether it was alone."""
         warmup = self._warmup(load)
-        self.session.budget.spend(load.requests + warmup, (load.requests + warmup) * load.request_tokens)
+        self.session.budget.spend(load.requests + warmup, load.tokens + warmup * load.request_tokens)
         self.session.warmed += warmup
         self.watch(f"warming up: {load.describe()}", self.done, self.planned)
-        first = [await self._request(load) for _ in range(warmup)]
-        await asyncio.gather(*(self.client.stream(self.dialect.path, asked.body, load.output) for asked in first))
-        requests = [await self._request(load) for _ in range(load.requests)]  # made before the clock runs
+        heads = self._heads(load)
+        first = [await self._request(load, number, heads) for number in range(warmup)]
+        await asyncio.gather(*(self.client.stream(self.dialect.path, asked.body, asked.output) for asked in first))
+        requests = [await self._request(load, one, heads) for one in range(load.requests)]  # before the clock runs
         before = await occupancy(self.client)
-        await self.client.open_connections(load.users)
+        await self.client.open_connections(max(load.users, 1))
         measured = MeasuredLoad(load=load)
         self.session.loads.append(measured)
         with lateness(measured.late):
-            await self._closed_loop(measured, requests)
+            if isinstance(load, PlannedLoad) and load.arrivals:
+                await self._open_loop(measured, requests, load.arrivals)
+            else:
+                await self._closed_loop(measured, requests)
         self.done += load.requests - len(measured.replies)  # requests that a hopeless load did not send
         look = occupancy if self.session.settings.busy else settled
         self._judge(measured, before, await look(self.client))
 
     async def _closed_loop(self, measured: MeasuredLoad, requests: list[_Request]) -> None:
-        left = iter(requests)
-        at = measured.load.describe()
+        """Users, each of whom sends the next request when there is an answer; in a plan's load when it was read."""
+        left, load = iter(enumerate(requests)), measured.load
+        starts, think = (load.starts, load.think) if isinstance(load, PlannedLoad) else ((), ())
 
-        async def user() -> None:
-            for asked in left:
-                reply = await self.client.stream(self.dialect.path, asked.body, measured.load.output)
-                if reply.prompt is None:
-                    reply = replace(reply, prompt=asked.tokens)
-                measured.replies.append(reply)
-                if reply.ok and reply.prompt:
-                    self.sizing.learn(asked.words, reply.prompt)
-                self.done += 1
-                self.watch(at, self.done, self.planned)
+        async def user(start: float) -> None:
+            await asyncio.sleep(start)
+            for number, asked in left:
+                await self._send(measured, asked)
                 if measured.hopeless:
                     return
+                if think:
+                    await asyncio.sleep(think[number])
 
         async with asyncio.TaskGroup() as users:
-            for _ in range(measured.load.users):
-                users.create_task(user())
+            for number in range(load.users):
+                users.create_task(user(starts[number] if starts else 0.0))
 
-    async def _request(self, load: UsersLoad) -> _Request:
-        """A request with a new prompt of the load's size."""
-        words = self.sizing.words(load.prompt)
-        text = self.prompts.text(words)
+    async def _open_loop(self, measured: MeasuredLoad, requests: list[_Request], arrivals: tuple[float, ...]) -> None:
+        """Each request at its own time, whatever became of those before."""
+        clock = asyncio.get_running_loop()
+        begin = clock.time()
+        async with asyncio.TaskGroup() as sent:
+            for asked, at in zip(requests, arrivals):
+                await asyncio.sleep(begin + at - clock.time())
+                if measured.hopeless:
+                    return
+                sent.create_task(self._send(measured, asked))
+
+    async def _send(self, measured: MeasuredLoad, asked: _Request) -> None:
+        """One request of a load, and its reply."""
+        reply = await self.client.stream(self.dialect.path, asked.body, asked.output)
+        if reply.prompt is None:
+            reply = replace(reply, prompt=asked.tokens)
+        if not reply.output and reply.finish == "length":
+            reply = replace(reply, output=asked.output)  # one that ended at its limit has as many as were asked for
+        measured.replies.append(reply)
+        if reply.ok and reply.prompt:
+            self.sizing.learn(asked.words, reply.prompt)
+        self.done += 1
+        self.watch(measured.load.describe(), self.done, self.planned)
+
+    def _heads(self, load: UsersLoad | PlannedLoad) -> list[str]:
+        """The texts that prompts of a load share."""
+        if not isinstance(load, PlannedLoad) or not load.heads:
+            return []
+        words = self.sizing.words(load.head_tokens)
+        return [self.prompts.text(words) for _ in range(max(load.heads) + 1)]
+
+    async def _request(self, load: UsersLoad | PlannedLoad, number: int, heads: list[str]) -> _Request:
+        """A request with a new prompt, of the load's size or of its own."""
+        prompt, output, head = load.prompt, load.output, ""
+        if isinstance(load, PlannedLoad):
+            prompt, output = load.prompts[number] + load.head_tokens, load.outputs[number]
+            head = heads[load.heads[number]] + " " if heads else ""
+        words = self.sizing.words(prompt)
+        text = head + self.prompts.text(words - len(head.split()))
         tokens = None if self.count is None else await self.count(text)
-        return _Request(words, tokens, self._body(text, load.output))
+        return _Request(words, tokens, self._body(text, output), output)
 
     def _body(self, text: str, output: int) -> bytes:
         assert self.session.server is not None
@@ -346,7 +395,8 @@ class _Runner:
         measured.suspect += _miscounted(measured)
         prompt = sum(reply.prompt or 0 for reply in measured.good)
         cached = sum(reply.cached or 0 for reply in measured.good)
-        if prompt and cached > _CACHED * prompt:
+        shared = isinstance(measured.load, PlannedLoad) and measured.load.head_tokens > 0
+        if prompt and cached > _CACHED * prompt and not shared:
             measured.suspect.append(f"{cached / prompt:.0%} of prompt tokens came from a cache")
 
 

@@ -8,12 +8,13 @@ from math import prod
 from typing import get_args
 
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
-from inferplan.catalog.files import device_name, load_hardware, load_model
+from inferplan.catalog.counted import Counted, counted_device
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.errors import UsageError
 from inferplan.fields import Quantity, Real, Switch, Text, Whole, Words, ask
 from inferplan.lists import parse_copies, parse_counts, parse_values
-from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.option import Sizing
+from inferplan.planning.confidence import MIDDLE, USUAL
+from inferplan.planning.option import OwnedGpus, Sizing
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
 from inferplan.serving.cold_start import ColdStart, restart_missing
@@ -49,17 +50,17 @@ class SpaceAsked:
     Raises ``UsageError`` for degrees that need more devices than ``most``.
     """
 
-    gpus: tuple[str, ...] = ask(
+    gpus: tuple[Counted, ...] = ask(
         "--gpu",
-        Text(lambda text: tuple(map(device_name, parse_values(text)))),
-        "Accelerators [data-centre GPUs of the first price list].",
+        Text(lambda text: tuple(map(counted_device, parse_values(text)))),
+        "Accelerators; 8x-h100: no more than eight [data-centre GPUs that providers' price lists sell].",
         (),
         metavar="LIST",
     )
     quants: tuple[str | None, ...] | None = ask(
         "--quant",
         Text(lambda text: tuple(None if one == NATIVE else one for one in parse_values(text)) or None),
-        "Formats; native is the checkpoint's own [native, fp8, nvfp4 or mxfp4 where the device has them].",
+        "Formats; native is the checkpoint's own [of native, fp8, int8, w4a16, nvfp4, mxfp4 what the device runs].",
         None,
         metavar="LIST",
     )
@@ -195,14 +196,26 @@ class SizingAsked:
     utilisation: float | None = ask(
         "--utilisation", Real(), "Share of its capacity to load a replica with [0.8; offline 0.95].", None
     )
-    confidence: float = ask(
+    confidence: float | None = ask(
         "--confidence",
         Real(),
-        "Chance that the limits are kept, as far as the error is known: 0.5 is the prediction, 0.9 its slow end.",
-        MIDDLE,
-        shown=True,
+        "Chance that each limit is kept: 0.5 is the prediction, 0.9 the slow end of its error. Without such a plan it "
+        f"is refused [{USUAL:g} where something with a known error keeps it, else {MIDDLE:g}].",
+        None,
     )
-    spare: int = ask("--spare", Whole(0, MOST_DEGREE), "Replicas beyond those needed, unchecked (N+1) [0].", 0)
+    miss_cost: float | None = ask(
+        "--miss-cost",
+        Real(),
+        "Cost of an hour in which a limit is missed, in the currency of the prices [that of the replicas that would "
+        "keep it].",
+        None,
+    )
+    spare: int = ask(
+        "--spare",
+        Whole(0, MOST_DEGREE),
+        "Replicas beyond those needed (N+1); spares are not checked against the limits [0].",
+        0,
+    )
     survive: str | None = ask(
         "--survive",
         Text(),
@@ -221,14 +234,21 @@ class SizingAsked:
         None,
     )
 
-    def sizing(self, offline: bool, power: PowerBudget | None, start: ColdStart | None, gpus: Iterable[str]) -> Sizing:
+    def sizing(
+        self, power: PowerBudget | None, start: ColdStart | None, gpus: Sequence[Counted], offline: bool, ideal: bool
+    ) -> Sizing:
         """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived`."""
+        usual = MIDDLE if offline or ideal else USUAL
+        owned = {one.gpu: one.number for one in gpus if one.number is not None}
         return Sizing(
+            owned=OwnedGpus(owned) if owned else None,
             utilisation=self.utilisation if self.utilisation is not None else 0.95 if offline else 0.8,
             spare=self.spare,
-            confidence=self.confidence,
+            confidence=usual if self.confidence is None else self.confidence,
+            insists=self.confidence is not None,
+            miss_cost=self.miss_cost,
             power=power,
-            survive=self._survived(start, gpus),
+            survive=self._survived(start, [one.gpu for one in gpus]),
         )
 
     def _survived(self, start: ColdStart | None, gpus: Iterable[str]) -> Survive | None:

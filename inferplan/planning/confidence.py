@@ -18,8 +18,10 @@ from inferplan.traffic.requests import Slo
 
 MIDDLE = 0.5
 """The prediction itself: a measurement is as likely above it as below."""
+USUAL = 0.8
+"""The confidence of the plan that is named where none is asked for and the error of some candidate is known."""
 SAFE = 0.9
-"""The confidence of the plan that is shown beside one for the middle: the slow end of the error band."""
+"""The slow end of an error band: nine in ten measurements are faster."""
 
 
 class Slowness(NamedTuple):

@@ -14,13 +14,16 @@ import numpy as np
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.grid import LoadGrid
-from inferplan.planning.option import PlanOption, Sizing
+from inferplan.planning.option import OwnedGpus, PlanOption, Sizing
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.planning.survival import smallest_survivor
 from inferplan.planning.verify import Verified
 from inferplan.traffic.requests import Slo
 from inferplan.units import BoolArray
+
+_ANOTHER_RUN = 1.02
+"""By so much the mean draw of one run of a load may be above that of another."""
 
 
 class Constraint:
@@ -65,6 +68,10 @@ class Constraint:
 
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         """Why nothing keeps it, of which ``nearest`` takes least, and a hint."""
+        raise NotImplementedError
+
+    def missed(self, run: Verified, question: Question) -> tuple[str, str]:
+        """Why a run that keeps the limits on latency does not keep it, and a hint."""
         raise NotImplementedError
 
 
@@ -130,13 +137,56 @@ class WithinPower(Constraint):
         return f"within {self.budget.describe()}"
 
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
-        watts = self.taken(nearest)
-        caps = ", or lower caps to try: --power-cap 500W,400W" if not question.space.caps else ", or lower --power-cap"
+        watts, most = self.taken(nearest), replace(self.budget, provision="tdp").least(nearest.kinds)
+        takes = "takes" if self.budget.provision == "tdp" else "draws for being on alone"
+        because = f"the least that keeps the limits, {_counted(nearest)}, {takes} {watts / 1e3:,.3g} kW"
+        return because, f"{_watts_in_words(most)}{_caps(question)}"
+
+    def missed(self, run: Verified, question: Question) -> tuple[str, str]:
+        watts = run.watts or 0.0
+        because = f"{_counted(run.option)}, which keep the limits, draw {watts / 1e3:,.3g} kW at the load"
+        return because, f"{_watts_in_words(_ANOTHER_RUN * watts)}{_caps(question)}"
+
+
+def _counted(option: PlanOption) -> str:
+    return f"{option.replicas} x {option.deployment.describe()}"
+
+
+def _watts_in_words(watts: float) -> str:
+    """The option that asks for so many."""
+    return f"--power-budget {np.ceil(watts / 10) / 100:g}kW"
+
+
+def _caps(question: Question) -> str:
+    """What else takes fewer watts."""
+    caps = ", or lower caps to try: --power-cap 500W,400W" if not question.space.caps else ", or lower --power-cap"
+    return f"{caps}, or looser limits"
+
+
+class WithinOwned(Constraint):
+    """No more GPUs of a kind than there are."""
+
+    reason, counted = "owned", "more GPUs than there are"
+    looser = "more GPUs"
+
+    def __init__(self, owned: OwnedGpus) -> None:
+        self.owned = owned
+
+    def allows(self, option: PlanOption) -> bool:
+        return self.owned.allows(option.kinds)
+
+    def taken(self, option: PlanOption) -> float:
+        return self.owned.over(option.kinds)
+
+    def describe(self) -> str:
+        return f"on at most {self.owned.describe()}"
+
+    def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         because = (
-            f"the least that keeps the limits, {nearest.replicas} x {nearest.deployment.describe()}, takes "
-            f"{watts / 1e3:,.3g} kW"
+            f"the fewest that keep the limits are {nearest.devices} x {nearest.deployment.hardware.name}: "
+            f"{nearest.replicas} x {nearest.deployment.describe()}"
         )
-        return because, f"--power-budget {np.ceil(watts / 10) / 100:g}kW{caps}, or looser limits"
+        return because, f"--gpu {nearest.devices}x-{nearest.deployment.hardware.name}, a lower --rate, or looser limits"
 
 
 class Survives(Constraint):
@@ -155,9 +205,12 @@ def constraints_of(slo: Slo, sizing: Sizing) -> list[Constraint]:
     found: list[Constraint] = [FitsCache(), WithinSlots(), RoomForPrompts()]
     found += [WithinLatency(name, limit) for name, limit in slo.limits.items()]
     found += [] if sizing.power is None else [WithinPower(sizing.power)]
+    found += [] if sizing.owned is None else [WithinOwned(sizing.owned)]
     found += [] if sizing.survive is None else [Survives()]
     return found
 
 
-COUNTED = {one.reason: one.counted for one in (FitsCache, WithinSlots, RoomForPrompts, WithinPower)} | OVER_LIMIT
+COUNTED = {
+    one.reason: one.counted for one in (FitsCache, WithinSlots, RoomForPrompts, WithinPower, WithinOwned)
+} | OVER_LIMIT
 """What is counted of points and sizes, in words."""

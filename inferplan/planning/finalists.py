@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 
 import numpy as np
 
+from inferplan.estimate.bands import mostly_transferred
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS
-from inferplan.planning.confidence import MIDDLE, SAFE, slow_grid, slowness
+from inferplan.planning.confidence import MIDDLE, SAFE, Slowness, slow_grid, slowness
 from inferplan.planning.forms import outranked, settled
 from inferplan.planning.grid import prompt_alone
+from inferplan.planning.miss import least_expected
 from inferplan.planning.option import PlanOption, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, option_order
-from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulations, Sizer, next_size
+from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulated, Simulations, Sizer, next_size
 from inferplan.planning.space import Rejections
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, verify
 from inferplan.units import Array
@@ -50,9 +52,14 @@ class Finalists:
     unseen: int = 0
 
     @property
-    def cheapest(self) -> Verified | None:
+    def unbeaten(self) -> list[Verified]:
+        """Those that no simpler one outranks (:mod:`inferplan.planning.forms`), the cheapest first."""
         lost = {one.place for one in outranked([verified.option for verified in self.passed])}
-        return min((one for place, one in enumerate(self.passed) if place not in lost), key=by_cost, default=None)
+        return sorted((one for place, one in enumerate(self.passed) if place not in lost), key=by_cost)
+
+    @property
+    def cheapest(self) -> Verified | None:
+        return next(iter(self.unbeaten), None)
 
     def add(self, other: Finalists) -> None:
         """Those of other options, too."""
@@ -61,10 +68,11 @@ class Finalists:
         self.unseen += other.unseen
 
 
-def by_cost(verified: Verified) -> tuple[float, bool, int, int, float]:
-    """Order of finalists: cost, then what is simpler to run (no pools, no stages), then devices, then speed."""
+def by_cost(verified: Verified) -> tuple[float, bool, int, tuple[bool, float], int, float]:
+    """Order of finalists: cost, then what is simpler to run (no pools, no stages), then the checkpoint's own format
+    before narrower ones, then devices, then speed."""
     option = verified.option
-    simpler = option.pools is not None, option.deployment.parallel.pp, option.devices
+    simpler = option.pools is not None, option.deployment.parallel.pp, option.narrowness, option.devices
     return option.cost or 0.0, *simpler, verified.achieved["e2el"]
 
 
@@ -105,8 +113,14 @@ def is_measured(option: PlanOption, question: Question) -> bool:
     return not option.lacking and known is not None
 
 
+def on_transferred(option: PlanOption, question: Question) -> bool:
+    """Whether most of a step of an option rests on constants that were carried over from other devices."""
+    prompt = question.demand.prompt.average
+    return any(mostly_transferred(deployment, prompt) for deployment, _ in option.kinds)
+
+
 def simulate_finalists(
-    options: list[PlanOption], question: Question, known: dict[Hashable, Verified], others: bool = False
+    options: list[PlanOption], question: Question, known: Simulated, others: bool = False
 ) -> Finalists:
     """The cheapest option in simulation; options: in the order of :func:`option_order`. Each way of decoding, with
     drafts and without, has finalists of its own, so that the two can be compared.
@@ -124,9 +138,7 @@ def simulate_finalists(
     return found
 
 
-def _decoding_alike(
-    options: list[PlanOption], question: Question, known: dict[Hashable, Verified], others: bool
-) -> Finalists:
+def _decoding_alike(options: list[PlanOption], question: Question, known: Simulated, others: bool) -> Finalists:
     """The finalists of one way of decoding."""
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
@@ -147,12 +159,13 @@ def _decoding_alike(
     return found
 
 
-def cheapest_kept(options: list[PlanOption], question: Question, known: dict[Hashable, Verified]) -> Verified | None:
-    """The cheapest of some options that can be quoted: found by simulation, kept in the long run; ``None`` without one.
+def cheapest_kept(options: list[PlanOption], question: Question, known: Simulated) -> Verified | None:
+    """The cheapest of some options, as sure as what is shown beside a plan (:data:`inferplan.planning.verify.SHOWN`);
+    ``None`` without one.
 
     A plan asks it of each variant that stands beside it: another confidence, what was measured, nothing lost.
     """
-    return kept_in_the_long_run(simulate_finalists(options, question, known), question, known)
+    return simulate_finalists(options, question, known).cheapest
 
 
 @dataclass(kw_only=True, eq=False)
@@ -210,23 +223,31 @@ class SizedStructure:
 
 
 def cheapest_so_far(entries: list[SizedStructure]) -> SizedStructure | None:
-    """The entry whose size costs least; of equals the first, and one pool before two. One that is sized here is put to
-    a long run at once, so that others are not held to a price that nobody can offer.
+    """The entry whose size costs least; of equals the first, one pool before two, the checkpoint's own format before
+    narrower ones. One that is sized here is put to a long run at once, so that others are not held to a price that
+    nobody can offer.
     """
     sized = [entry for entry in entries if entry.sized is not None]
     best = min(sized, key=lambda entry: entry.sized_cost(inf), default=None)
     for entry in entries:
         below = inf
         if best is not None and best.sized is not None:
-            simpler = best.sized.pools is not None and entry.sizer.option.pools is None
+            simpler = _simplicity(entry.sizer.option) < _simplicity(best.sized)
             below = (best.sized.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
         if entry.sized_cost(below) < below and (entry.grown or entry.confirm() or entry.sized_cost(below) < below):
             best = entry
     return best
 
 
+def _simplicity(option: PlanOption) -> tuple[bool, tuple[bool, float]]:
+    """What of two options that cost the same is preferred, the smaller first."""
+    return option.pools is not None, option.narrowness
+
+
 def _nearest_trial(sizer: Sizer) -> Verified | None:
-    """Of the sizes that miss a limit the one that misses least."""
+    """A size that keeps the limits on latency alone; of those that miss one of these that which misses least."""
+    if sizer.unkept is not None:
+        return sizer.unkept
     slo = sizer.question.slo
     missed = [trial for trial in sizer.trials.values() if not trial.meets(slo)]
     return min(missed, key=lambda trial: max(trial.violations(slo).values(), default=inf), default=None)
@@ -284,17 +305,20 @@ def size_one(option: PlanOption, question: Question, below: float, so_far: tuple
     return True
 
 
-def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hashable, Verified]) -> Verified | None:
-    """The cheapest that also keeps the limits in a run that is long enough to quote from; ``found`` is left with the
-    others. One that does not is a size larger, and then has to be the cheapest still.
+def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated) -> Verified | None:
+    """The one that is expected to cost least (:mod:`inferplan.planning.miss`) and keeps the limits in a run long
+    enough to quote from; ``found`` is left with the others. One that does not is a size larger, and then has to be
+    the cheapest still.
     """
     simulations = Simulations(most=0, known=known)
-    while (best := found.cheapest) is not None:
+    while (best := least_expected(found.unbeaten, question, known)) is not None:
         found.passed.remove(best)
         checked = simulations.long(best.option, question, precision=QUOTED)
-        if checked.meets(question.slo):
+        if checked.sound(question.slo):
             return replace(checked, survival=best.survival)
         found.failed.append(checked)
+        if checked.verdict == "rejecting":
+            continue  # no size of it runs what is refused
         sizer = Sizer(option=best.option, question=question, simulations=simulations)
         grown = sizer.confirmed(next_size(best.option)) if len(found.failed) < MAX_SIMULATIONS else None
         grown = None if grown is None else sizer.grown(grown)
@@ -302,9 +326,7 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: dict[Hasha
     return None
 
 
-def _add_other_gpus(
-    structures: list[PlanOption], question: Question, found: Finalists, known: dict[Hashable, Verified]
-) -> None:
+def _add_other_gpus(structures: list[PlanOption], question: Question, found: Finalists, known: Simulated) -> None:
     """An option that keeps the limits on each of the next cheapest GPUs: the first of two structures, in one pool."""
     best = found.cheapest
     assert best is not None
@@ -326,6 +348,17 @@ def _add_other_gpus(
             shown.add(gpu)
 
 
+def slowed_grids(
+    searched: SearchResult, question: Question, confidence: float
+) -> Iterator[tuple[PricedGrid, Slowness]]:
+    """The grids with a price whose error is known, for devices as slow as measurements allow at ``confidence``."""
+    for request, grid, tariff in searched.grids:
+        forms = (DRAFTS,) if grid.speculation.length else ()
+        slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence, forms)
+        if tariff is not None and slow is not None:
+            yield PricedGrid(request, slow_grid(grid, slow), tariff), slow
+
+
 def options_at(searched: SearchResult, question: Question, confidence: float) -> list[PlanOption]:
     """The options of a search for devices as slow as measurements allow at ``confidence``, in order.
 
@@ -336,14 +369,9 @@ def options_at(searched: SearchResult, question: Question, confidence: float) ->
     options = []
     # what is too slow in one pool as predicted is too slow here
     able = {id(option.deployment) for option in searched.options if option.pools is None}
-    for request, grid, tariff in searched.grids:
-        if tariff is None or id(grid.deployment) not in able:
+    for priced, slow in slowed_grids(searched, question, confidence):
+        if id(priced.grid.deployment) not in able:
             continue
-        forms = (DRAFTS,) if grid.speculation.length else ()
-        slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence, forms)
-        if slow is None:
-            continue
-        priced = PricedGrid(request, slow_grid(grid, slow), tariff)
         option = cheapest_point(priced, question.stream)
         if option is not None and option.bound < inf and not carried_over(option):
             options.append(replace(option, slow=slow))

@@ -13,7 +13,7 @@ from math import ceil, floor, inf
 
 import numpy as np
 
-from inferplan.catalog.bills import Bill, Tariff
+from inferplan.catalog.bills import Bill, Offer, Tariff
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.features import require_together
 from inferplan.fields import Whole, ask
@@ -23,9 +23,9 @@ from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, mach
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, search
-from inferplan.planning.sizing import CAPACITY_TOLERANCE, Simulations, running_total
-from inferplan.planning.verify import SHOWN, options_of
-from inferplan.serving.batch_means import fewest_values
+from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulations, running_total
+from inferplan.planning.verify import QUOTED, SHOWN, options_of
+from inferplan.serving.batch_means import RunPrecision, fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cluster import Beside, Fleet
 from inferplan.serving.result import SimulationResult, part_of
@@ -70,10 +70,12 @@ class Way:
     design: Design
     machine: Machine
     rate: float
+    listed: tuple[Offer, ...] = ()
+    """The offers of the list that the bill is compared with."""
 
     def bill(self, replicas: int) -> Bill:
-        size = self.design.size
-        return Tariff(offers=(self.machine.offer,), devices=size.devices, together=size.together).bill(replicas)
+        size, offers = self.design.size, (self.machine.offer,)
+        return Tariff(offers=offers, devices=size.devices, together=size.together, listed=self.listed).bill(replicas)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -157,12 +159,7 @@ class FleetPlan:
 
     def keeps(self, run: SimulationResult) -> bool:
         """Whether the mix, or a part, keeps the limits."""
-        found = self.at_percentile(run)
-        return (
-            self.run.steady
-            and run.steady
-            and all(found[name] <= limit for name, limit in self.question.slo.limits.items())
-        )
+        return self.run.steady and _keeps(run, self.question)
 
 
 def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], None] | None = None) -> FleetPlan:
@@ -182,16 +179,19 @@ def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], 
         if not found:
             unusable[gpu] = "no replica of up to --most GPUs keeps the limits"
     ways = [
-        Way(kind=kind, design=one, machine=machine, rate=question.sizing.utilisation * one.rate)
+        Way(
+            kind=kind,
+            design=one,
+            machine=machine,
+            rate=question.sizing.utilisation * one.rate,
+            listed=() if kind.owned else question.prices.listed(kind.name),
+        )
         for place, kind in enumerate(asked.kinds)
         for one in designs
         if one.gpu == kind.gpu
         for machine in _largest_first(machines(place, asked.offers(kind, question.prices), [one.size]))
     ]
-    need = _need(ways, asked, question)
-    bought = need.cheapest()
-    if bought is None:
-        raise _too_little(question, asked, need.most_load(), unusable)
+    ways, bought = _confirmed(ways, asked, question, unusable)
     shares = _shares(ways, bought)
     run = simulate_mix(question, shares)
     return FleetPlan(
@@ -307,6 +307,36 @@ def _need(ways: Sequence[Way], asked: FleetAsked, question: Question) -> Need:
     )
 
 
+def _confirmed(
+    ways: Sequence[Way], asked: FleetAsked, question: Question, unusable: dict[str, str]
+) -> tuple[list[Way], Bought]:
+    """The cheapest mix whose parts keep the limits under ``1/utilisation`` times the load in a run of the whole.
+
+    What a replica carries is only known to a tolerance, and is the largest load that one run of many kept. Where a part
+    misses a limit its design carries as much less as that, and the mix is bought anew. Raises ``InfeasibleError``.
+    """
+    turns, used = 0, question.sizing.utilisation
+    while True:
+        need = _need(ways, asked, question)
+        bought = need.cheapest()
+        if bought is None:
+            raise _too_little(question, asked, need.most_load(), unusable)
+        shares = _shares(ways, bought)
+        parts = _parts(shares, simulate_mix(question, shares, 1 / used, SHOWN), question)
+        missed = {id(part.way.design): part.way.design for part in parts if not _keeps(part.run, question)}
+        if not missed or turns == MOST_GROWTH:
+            return list(ways), bought
+        less = {key: replace(one, rate=one.rate * (1 - CAPACITY_TOLERANCE)) for key, one in missed.items()}
+        there = [(way, less.get(id(way.design), way.design)) for way in ways]
+        ways, turns = [replace(way, design=one, rate=used * one.rate) for way, one in there], turns + 1
+
+
+def _keeps(run: SimulationResult, question: Question) -> bool:
+    """Whether a mix, or a part of it, keeps the limits."""
+    slo = question.slo
+    return run.steady and all(at_percentile(run, name, slo.percentile) <= most for name, most in slo.limits.items())
+
+
 def _single(gpu: str, ways: Sequence[Way], asked: FleetAsked, question: Question) -> Single:
     """One kind of GPU alone, from all of its sources."""
     need = _need([way for way in ways if way.kind.gpu == gpu], asked, question)
@@ -322,12 +352,18 @@ def _shares(ways: Sequence[Way], bought: Bought) -> list[tuple[Way, int, float]]
     return [(way, count, way.rate * count / given) for way, count in found]
 
 
-def simulate_mix(question: Question, shares: Sequence[tuple[Way, int, float]]) -> SimulationResult:
-    """The mix under the demand, behind one router that sends each replica its turns of the requests, in proportion to
-    what it carries; for as many requests as the percentile of the smallest share takes, and the run of a plan has.
+def simulate_mix(
+    question: Question,
+    shares: Sequence[tuple[Way, int, float]],
+    factor: float = 1.0,
+    precision: RunPrecision = QUOTED,
+) -> SimulationResult:
+    """The mix under so many times the demand, behind one router that sends each replica its turns of the requests, in
+    proportion to what it carries; for as many requests as the percentile of the smallest share takes, and as sure as
+    the precision says.
     """
     (first, count, _), *others = shares
-    demand, slo, rate = question.demand, question.slo, question.demand.rate or 0.0
+    demand, slo, rate = question.demand, question.slo, factor * (question.demand.rate or 0.0)
     deployment = first.design.deployment
     deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=count))
     fleet = Fleet(
@@ -336,8 +372,8 @@ def simulate_mix(question: Question, shares: Sequence[tuple[Way, int, float]]) -
     )
     values = _MARGIN * fewest_values(slo.percentile) / min(share for _, _, share in shares)
     held = rate * max(way.design.option.e2el for way, _, _ in shares)
-    fewest = ceil(min(max(SHOWN.fewest, values, _LIVES * held), _MOST_REQUESTS))
-    precision = replace(SHOWN, fewest=fewest, most=fewest, percentile=slo.percentile)
+    fewest = ceil(min(max(precision.fewest, values, _LIVES * held), _MOST_REQUESTS))
+    precision = replace(precision, fewest=fewest, most=max(precision.most, fewest), percentile=slo.percentile)
     options = replace(options_of(first.design.option, question, fleet), trim=True)
     return simulate_steady(deployment, demand.traffic(rate, fewest), first.design.flags, options, precision)
 
@@ -363,7 +399,9 @@ def _too_little(question: Question, asked: FleetAsked, most: float, unusable: di
             because="neither in closed form nor in simulation does any division of it under any load",
             hint="longer limits, another GPU, a larger --most, or inferplan plan for the nearest miss",
         )
-    have = ", ".join(f"{kind.most} {kind.gpu}" for kind in asked.kinds if kind.most is not None)
+    limited = [kind for kind in asked.kinds if kind.most is not None]
+    counts = {kind.gpu: sum(one.most or 0 for one in limited if one.gpu == kind.gpu) for kind in limited}
+    have = ", ".join(f"{count} {gpu}" for gpu, count in counts.items())
     return InfeasibleError(
         f"{have} carry {most:.3g} requests/s of the {question.demand.rate:g} asked for",
         because=f"a replica is given {question.sizing.utilisation:.0%} of what it carries within the limits",

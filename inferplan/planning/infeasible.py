@@ -37,6 +37,11 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     )
     constraints = constraints_of(slo, question.sizing)
     what = " ".join([what, *(words for one in constraints if (words := one.describe()))])
+    beside = [(one, run) for run in failed or () if run.meets(slo) for one in constraints if not one.kept(run)]
+    if beside:
+        missed, run = min(beside, key=lambda pair: pair[1].option.cost or np.inf)
+        because, hint = missed.missed(run, question)
+        return InfeasibleError(what, because=because, hint=hint)
     if failed:
         return _missed_in_simulation(what, question, failed)
     nearest = searched.too_large
@@ -82,6 +87,12 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
         )
     nearest = nearest if nearest.violations(slo) else tried
     factors = nearest.violations(slo)
+    if not factors and nearest.refused:
+        hint = "the most tokens of a draw: --prompt lognormal:1500:1.2:16k; or a model with a longer context"
+        return InfeasibleError(what, because=nearest.refused, hint=hint)
+    if not factors:
+        because = f"requests wait for admission longer than all else takes under {_named(nearest)}"
+        return InfeasibleError(what, because=because, hint="a lower --utilisation, or a larger --most")
     over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over"
     bounded = np.isfinite(max(factors.values(), default=np.inf))
     hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inferplan.catalog.bills import Offer, Tariff
+from inferplan.catalog.bills import Offer, Tariff, cheapest_of_each_size
 from inferplan.catalog.files import device_name, load_hardware
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
@@ -191,7 +191,7 @@ def machines(kind: int, offers: Sequence[Offer], sizes: Sequence[Size]) -> list[
         for offer in Tariff(offers=tuple(offers), devices=size.devices, together=size.together).holding:
             if offer.gpus is None or offer.gpus < size.devices:
                 found.append(Machine(kind, offer, int(offer.units(1, size.devices, size.together)), {size: 1}))
-    for offer in offers:
+    for offer in cheapest_of_each_size(offers):
         if offer.gpus is not None:
             filled = _fillings([size.devices for size in sizes], offer.gpus)
             found += [Machine(kind, offer, 1, {s: n for s, n in zip(sizes, counts) if n}) for counts in filled]

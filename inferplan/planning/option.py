@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,20 +32,26 @@ class Sizing:
     """How replicas are counted. utilisation: the share of its capacity that a replica is given. spare: more of them.
 
     confidence: the chance that the limits are kept, as far as the error of the prediction is known
-    (:mod:`inferplan.planning.confidence`). power: the most watts of all devices. survive: what may be lost at a time,
-    with the limits kept through it (:mod:`inferplan.planning.survival`).
+    (:mod:`inferplan.planning.confidence`). insists: a plan that cannot keep them at that confidence is refused; else it
+    is for the prediction itself, and says so. miss_cost: of an hour in which a limit is missed, in the currency of the
+    prices; ``None``: as :mod:`inferplan.planning.miss` derives it. power: the most watts of all devices.
+    owned: the most GPUs. survive: what may be lost at a time, with the limits kept through it
+    (:mod:`inferplan.planning.survival`).
     """
 
     utilisation: float = 0.8
     spare: int = 0
     confidence: float = MIDDLE
+    insists: bool = True
+    miss_cost: float | None = None
     power: PowerBudget | None = None
+    owned: OwnedGpus | None = None
     survive: Survive | None = None
 
     @property
     def limits(self) -> tuple[SizeLimit, ...]:
         """What bounds a size before it is run."""
-        return () if self.power is None else (self.power,)
+        return tuple(limit for limit in (self.power, self.owned) if limit is not None)
 
     def lost(self, deployment: Deployment) -> int:
         """Replicas that may be lost at a time."""
@@ -56,6 +64,34 @@ class Sizing:
         """
         replicas: Num = np.maximum(ceil(load / (capacity * self.utilisation)), 1.0)
         return replicas
+
+
+@dataclass(frozen=True)
+class OwnedGpus:
+    """The most GPUs of each kind that a plan may take, spare ones too; of kinds that are not named, any number."""
+
+    counts: Mapping[str, int]
+    fills: ClassVar = True
+
+    def allows(self, kinds: Iterable[tuple[Deployment, int]]) -> bool:
+        """Whether deployments on so many devices take no more."""
+        return all(count <= self.counts.get(gpu, count) for gpu, count in _by_gpu(kinds).items())
+
+    def over(self, kinds: Iterable[tuple[Deployment, int]]) -> int:
+        """GPUs that they take beyond those."""
+        taken = _by_gpu(kinds)
+        return sum(max(count - self.counts.get(gpu, count), 0) for gpu, count in taken.items())
+
+    def describe(self) -> str:
+        """``"2 x rtx-a6000"``."""
+        return ", ".join(f"{count} x {gpu}" for gpu, count in self.counts.items())
+
+
+def _by_gpu(kinds: Iterable[tuple[Deployment, int]]) -> Counter[str]:
+    found = Counter[str]()
+    for deployment, count in kinds:
+        found[deployment.hardware.name] += count
+    return found
 
 
 class Stream(NamedTuple):
@@ -173,6 +209,13 @@ class PlanOption:
     """What a less simple form might be worth, whose advantage over this one is within the error of their ratio."""
     tiers: tuple[CacheTier, ...] = ()
     """Cache tiers beside the devices, the nearest first; those without a price cost nothing here."""
+
+    @property
+    def narrowness(self) -> tuple[bool, float]:
+        """Grows with how far its formats are from the checkpoint's: of what costs the same the least of it is taken."""
+        requests = [self.request] if self.prompts is None else [self.prompts.request, self.request]
+        bits = min(min(one.precision.weights.bits, one.precision.experts.bits) for one, _, _ in self.sold)
+        return any(request.quant is not None for request in requests), -bits
 
     @property
     def forms(self) -> tuple[str, ...]:

@@ -5,30 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.confidence import MIDDLE, SAFE, slowness
+from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Bounds, Curve, Step, cheapest_within
+from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL
 from inferplan.planning.finalists import (
     Finalists,
     by_cost,
     cheapest_kept,
     is_measured,
     kept_in_the_long_run,
+    on_transferred,
     options_at,
     simulate_finalists,
+    slowed_grids,
     without_unmeasured,
 )
 from inferplan.planning.forms import outranked
-from inferplan.planning.four_bits import in_four_bits
 from inferplan.planning.infeasible import infeasible, no_error_known
+from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import Forgone, PlanOption
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
-from inferplan.planning.sizing import Capacity, Simulations, capacity
+from inferplan.planning.sizing import Capacity, Simulated, Simulations, capacity
 from inferplan.planning.tiering import Tiered, beside, cheapest
-from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
+from inferplan.planning.verify import IN_PASSING, Verified, verify
 from inferplan.shown import PRINTERS, Shown
 from inferplan.table import frame
 from inferplan.terms import ceil
@@ -38,25 +42,28 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+WORTH = 0.05
+"""A plan that costs less by a smaller share is not named beside one whose error is known."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan(Shown):
     """The answer. ``alternatives``: other finalists that meet the limits, cheapest first, the plan left out.
 
-    other: the plan at the other confidence, safe beside the middle or middle beside the safe; ``None`` where none was
-    found. measured: where nothing was measured of the plan's kind, the cheapest of which it was. unseen: options that
-    might be cheaper and were not simulated.
+    question: as it was answered: its confidence is that of the plan. unkept: why there is no plan at the confidence
+    that is usual, where this one is for the prediction itself instead. unseen: options that might be cheaper and were
+    not simulated.
     """
 
     question: Question
     best: Verified
     alternatives: list[Verified]
     searched: SearchResult
-    other: Verified | None = None
-    measured: Verified | None = None
+    unkept: InfeasibleError | None = None
     unseen: int = 0
     failure_free: Verified | None = None
     """What would do were nothing ever lost, where a plan shall survive that."""
-    known: dict[Hashable, Verified] = field(default_factory=dict, repr=False)
+    known: Simulated = field(default_factory=dict, repr=False)
     """What was simulated."""
     tiered: tuple[Tiered, ...] = ()
     """Where cache tiers were tried: the plan without any, and beside each chain."""
@@ -108,9 +115,102 @@ class Plan(Shown):
         return float(demand.users if demand.users is not None else self.rate)
 
     @property
+    def confidence(self) -> float:
+        """The chance that each limit is kept, as far as its error is known."""
+        return self.question.sizing.confidence
+
+    @property
     def other_confidence(self) -> float:
         """The confidence of the plan beside this one."""
-        return SAFE if self.question.sizing.confidence == MIDDLE else MIDDLE
+        return USUAL if self.confidence == MIDDLE else MIDDLE
+
+    @property
+    def has_confidences(self) -> bool:
+        """Whether plans at several confidences are told apart: not for a job, an ideal device or no limit."""
+        question = self.question
+        return not question.demand.offline and bool(question.slo.limits) and not question.space.base.ideal
+
+    def _options(self, confidence: float, known: bool = True) -> list[PlanOption]:
+        """The options at a confidence beside the plan's own cache tiers: those whose error is known, or the others."""
+        found = beside(options_at(self.searched, self.question, confidence), self.option.tiers)
+        return [option for option in found if is_measured(option, self.question) == known]
+
+    def _beside(self, options: list[PlanOption], confidence: float, bounds: Bounds) -> Verified | None:
+        """The cheapest of some options at a confidence; in short, what stands beside the plan."""
+        return cheapest_within(options, self.question.at(confidence), bounds, self.known)
+
+    @cached_property
+    def other(self) -> Verified | None:
+        """The plan at the other confidence, of those whose error is known: what keeps the limits were the prediction
+        right, or the usual one beside that; ``None`` where there is none, or the plan is for want of it.
+        """
+        if not self.has_confidences or self.unkept is not None:
+            return None
+        if self.confidence == MIDDLE:
+            least = self.option.cost if self.supported else None
+            return self._beside(self._options(USUAL), USUAL, Bounds(least or 0.0))
+        own = replace(self.option, slow=AS_PREDICTED)
+        found = self._beside(self._options(MIDDLE), MIDDLE, Bounds(below=self.option.cost or inf))
+        return found or Simulations(most=0, known=self.known).long(own, self.question.at(MIDDLE))
+
+    @cached_property
+    def measured(self) -> Verified | None:
+        """Beside a plan whose error is not known, the cheapest whose is, for the prediction itself; beside one whose
+        constants were carried from other devices, the cheapest on constants that were measured on its own; ``None``
+        where neither is, and where nothing is found.
+        """
+        if not self.has_confidences:
+            return None
+        if not self.supported:
+            return self._beside(self._options(MIDDLE), MIDDLE, Bounds())
+        if not on_transferred(self.option, self.question):
+            return None
+        options = [one for one in self._options(self.confidence) if not on_transferred(one, self.question)]
+        return self._beside(options, self.confidence, Bounds(self.option.cost or 0.0))
+
+    @cached_property
+    def unknown(self) -> Verified | None:
+        """What costs less than the plan and keeps the limits by a prediction whose error is not known; ``None`` where
+        nothing does, and beside a plan that is of that kind.
+        """
+        if not self.has_confidences or not self.supported or self.confidence == MIDDLE:
+            return None
+        below = (self.option.cost or 0.0) * (1 - WORTH)
+        options = self._options(MIDDLE, known=False)
+        return cheapest_within(options, self.question.at(MIDDLE), Bounds(below=below), self.known, MOST_UNKNOWN)
+
+    @cached_property
+    def native(self) -> Verified | None:
+        """The cheapest in the checkpoint's own format beside a plan in another; ``None`` where the plan is in its own,
+        and where nothing in its own keeps the limits.
+        """
+        if self.option.request.quant is None or self.question.demand.offline:
+            return None
+        options = beside(options_at(self.searched, self.question, self.confidence), self.option.tiers)
+        bare = [one for one in options if not one.narrowness[0]]
+        return self._beside(bare, self.confidence, Bounds(self.option.cost or 0.0))
+
+    @cached_property
+    def curve(self) -> list[Step]:
+        """The least cost at each confidence, of what has a known error; empty where nothing has."""
+        if not self.has_confidences or self.unkept is not None:
+            return []
+        best = self.best if self.supported else self.measured
+        own = Step(self.confidence, None if best is None else best.option)
+        other = Step(self.other_confidence, None if self.other is None else self.other.option)
+        if own.option is None and other.option is None:
+            return []
+        return Curve(self.searched, self.question, self.known).steps([own, other])
+
+    @property
+    def expected_cost(self) -> float:
+        """The bill of an hour, and what misses cost on average, as far as it is known."""
+        return (self.option.cost or 0.0) + (0.0 if self.miss is None else self.miss.expected)
+
+    @cached_property
+    def miss(self) -> Miss | None:
+        """The chance that a limit is missed and what that costs; ``None`` where no error is known."""
+        return miss_of(self.option, self.question, self.known) if self.supported and self.has_confidences else None
 
     @cached_property
     def capacity(self) -> Capacity | None:
@@ -123,19 +223,12 @@ class Plan(Shown):
         """The fleet under so many times the load, in a run that is long enough for its percentile."""
         return Simulations(most=0, known=self.known).long(self.option, self.question, factor)
 
-    @cached_property
+    @property
     def holds_at_the_slow_end(self) -> bool | None:
         """Whether the plan keeps the limits under the load itself where devices are as slow as 9 in 10 measurements
         allow, without the headroom that is planned; ``None`` where no error is known, or no run is long enough to tell.
         """
-        question, option = self.question, self.option
-        if question.demand.offline or not self.supported:
-            return None
-        slow = slowness(option.deployment, question.demand.prompt.average, question.slo, SAFE, option.forms)
-        if slow is None:
-            return None
-        checked = verify(replace(option, slow=slow), question, precision=SHOWN)
-        return None if checked.verdict == TOO_SHORT else checked.meets(question.slo)
+        return None if self.miss is None else self.miss.held >= SAFE
 
     @property
     def binding(self) -> str:
@@ -158,20 +251,26 @@ class Plan(Shown):
 
     @cached_property
     def cheaper(self) -> PlanOption | None:
-        """The option that costs less and misses the limits by least, by the prediction itself."""
-        question = self.question
-        if question.sizing.confidence != MIDDLE:
-            return None
-        return nearest_miss(self.searched, question.stream, self.option.cost)
+        """The option that costs less and misses the limits by least in closed form, at the confidence of the plan."""
+        question, searched = self.question, self.searched
+        if self.confidence == MIDDLE:
+            return nearest_miss(searched, question.stream, self.option.cost)
+        slowed = list(slowed_grids(searched, question, self.confidence))
+        found = nearest_miss(searched._replace(grids=[grid for grid, _ in slowed]), question.stream, self.option.cost)
+        slow = next((slow for grid, slow in slowed if found and grid.grid.deployment is found.deployment), AS_PREDICTED)
+        return None if found is None else replace(found, slow=slow)
 
     @cached_property
     def cheaper_verified(self) -> Verified | None:
         """That option with what the simulator says of it: the closed form may call a miss narrow that is not."""
         factor = 1 / self.question.sizing.utilisation
-        return None if self.cheaper is None else verify(self.cheaper, self.question, factor, SHOWN)
+        return None if self.cheaper is None else verify(self.cheaper, self.question, factor, IN_PASSING)
 
     def cheapest(self, drafted: bool) -> Verified | None:
-        """The cheapest finalist that meets the limits with speculation, or without it."""
+        """The cheapest that meets the limits with speculation, or without it: of the finalists, or beside a plan at a
+        confidence by the prediction itself, because the error of drafts is not known."""
+        if self.confidence > MIDDLE:
+            return self._by_drafts[drafted]
         finalists = [self.best, *self.alternatives]
         return next((v for v in finalists if bool(v.option.speculation.length) == drafted), None)
 
@@ -184,9 +283,20 @@ class Plan(Shown):
         return max(found, key=lambda one: one.advantage, default=None)
 
     @cached_property
-    def four_bits(self) -> Verified | None:
-        """One that is cheaper in 4-bit weights, which were not tried on its devices; ``None`` where none was found."""
-        return in_four_bits(self.question, self.option.cost)
+    def _by_drafts(self) -> dict[bool, Verified | None]:
+        options = beside(options_at(self.searched, self.question, MIDDLE), self.option.tiers)
+        sides: dict[bool, list[PlanOption]] = {False: [], True: []}
+        for option in options:
+            sides[option.speculation.length > 0].append(option)
+        return {drafted: self._beside(side, MIDDLE, Bounds()) for drafted, side in sides.items()}
+
+    @property
+    def drafts_help(self) -> bool:
+        """Whether what decodes with drafts is the better one of :meth:`cheapest`."""
+        drafted, plain = self.cheapest(True), self.cheapest(False)
+        if drafted is None or plain is None:
+            return plain is None and drafted is not None
+        return by_cost(drafted) < by_cost(plain) and not outranked([drafted.option, plain.option])
 
     @cached_property
     def bands(self) -> dict[str, tuple[float, float]]:
@@ -220,33 +330,60 @@ class Plan(Shown):
         return frame(PRINTERS.rows(self))
 
 
-class _Known(dict[Hashable, Verified]):
+class _Known(Simulated):
     """What was simulated; ``told`` hears how many there are whenever one is added."""
 
     def __init__(self, told: Callable[[int], None] | None) -> None:
         super().__init__()
-        self._told = told
+        self.told = told
 
-    def __setitem__(self, key: Hashable, value: Verified) -> None:
+    def __setitem__(self, key: tuple[Hashable, ...], value: Verified) -> None:
         super().__setitem__(key, value)
-        if self._told is not None:
-            self._told(len(self))
+        if self.told is not None:
+            self.told(len(self))
 
 
 def plan(question: Question, progress: Callable[[int], None] | None = None) -> Plan:
     """Search, then size the cheapest structures in simulation until none that may be cheaper is left.
 
-    progress: called with the number of simulations that are done.
+    Where nothing keeps the limits at a confidence that nobody asked for, the plan is for the prediction itself and says
+    why (``unkept``). progress: called with the number of simulations that are done.
 
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
     """
-    searched = without_unmeasured(search(question.space, question.stream, question.prices))
+    searched, known = without_unmeasured(search(question.space, question.stream, question.prices)), _Known(progress)
+    try:
+        return _with_fewer_misses(_planned(question, searched, known), searched, known)
+    except InfeasibleError as error:
+        if question.sizing.insists or question.sizing.confidence == MIDDLE:
+            raise
+        return replace(_planned(question.at(MIDDLE), searched, known), unkept=error)
+
+
+def _with_fewer_misses(found: Plan, searched: SearchResult, known: _Known) -> Plan:
+    """The plan, or where the cost of a miss is stated one at a higher confidence that is expected to cost less.
+
+    Where it is derived none is: what repairs a miss costs no less than what avoids it, and is not always needed.
+    """
+    question = found.question
+    if question.sizing.miss_cost is None or question.sizing.confidence == MIDDLE:
+        return found
+    for confidence in (one for one in STEPS if one > question.sizing.confidence):
+        try:
+            safer = _planned(question.at(confidence), searched, known)
+        except InfeasibleError:
+            break
+        found = min(found, safer, key=lambda one: one.expected_cost)
+    return found
+
+
+def _planned(question: Question, searched: SearchResult, known: _Known) -> Plan:
+    """The plan at the confidence of a question. Raises ``InfeasibleError`` as :func:`plan`."""
     confidence = question.sizing.confidence
     bare = options_at(searched, question, confidence)
     if not bare:
         unknown = None if confidence == MIDDLE else no_error_known(question, searched)
         raise unknown or infeasible(question, searched)
-    known = _Known(progress)
     finalists = {
         chain: simulate_finalists(beside(bare, chain), question, known, others=True) for chain in ((), *question.chains)
     }
@@ -254,20 +391,14 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     side = cheapest(sides)
     if side is None or side.best is None:
         raise infeasible(question, searched, [failed for one in finalists.values() for failed in one.failed])
-    best, found, options = side.best, finalists[side.chain], beside(bare, side.chain)
-    measured = None
-    if not question.demand.offline and not is_measured(best.option, question):
-        those = [option for option in options if is_measured(option, question)]
-        measured = cheapest_kept(those, question, known)
+    best, found = side.best, finalists[side.chain]
     return Plan(
         question=question,
         best=best,
         alternatives=sorted(found.passed, key=by_cost),
         searched=searched,
-        other=_at_the_other_confidence(searched, question, known, side.chain),
-        measured=measured,
         unseen=found.unseen,
-        failure_free=_failure_free(options, question, progress),
+        failure_free=_failure_free(beside(bare, side.chain), question, known.told),
         known=known,
         tiered=tuple(sides) if question.chains else (),
     )
@@ -283,7 +414,7 @@ def _failure_free(
     return cheapest_kept(options, lucky, known)
 
 
-def _tiered(finalists: dict[Chain, Finalists], question: Question, known: dict[Hashable, Verified]) -> list[Tiered]:
+def _tiered(finalists: dict[Chain, Finalists], question: Question, known: Simulated) -> list[Tiered]:
     """The plan beside each chain of tiers, of which the cheapest is confirmed until it can be quoted."""
     sides = {chain: Tiered(chain=chain, best=found.cheapest) for chain, found in finalists.items()}
     quoted = set[Chain]()
@@ -292,17 +423,6 @@ def _tiered(finalists: dict[Chain, Finalists], question: Question, known: dict[H
         kept = kept_in_the_long_run(finalists[side.chain], question, known)
         sides[side.chain] = Tiered(chain=side.chain, best=kept)
     return [*sides.values()]
-
-
-def _at_the_other_confidence(
-    searched: SearchResult, question: Question, known: dict[Hashable, Verified], chain: Chain
-) -> Verified | None:
-    """The safe plan beside one for the middle, or the middle beside a safe one; with the same cache tiers."""
-    if question.demand.offline or not question.slo.limits or question.space.base.ideal:
-        return None
-    other = SAFE if question.sizing.confidence == MIDDLE else MIDDLE
-    options = beside(options_at(searched, question, other), chain)
-    return cheapest_kept(options, question, known)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

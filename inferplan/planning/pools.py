@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.catalog.bills import STATED, Tariff
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.memory import Footprint
 from inferplan.planning.demand import Demand, tail
@@ -145,10 +146,35 @@ def _pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> PlanOptio
         prompts=None if same else PromptPool(prompts.request, first, prompts.tariff),
         speculation=grid.speculation,
         limits=sizing.limits,
-    ).sized(total, (prefill.replicas, decode.replicas))
+    )
     # if the closed form is as much too careful as it can be, and prompts never waited
     fewest = max(ceil(prefill.busy / CAPACITY_ERROR), 1), max(ceil(decode.needed / CAPACITY_ERROR), 1)
-    return replace(found, least=fewest, bound=found.sized(sum(fewest), fewest).cost or 0.0)
+    billed = (_billed(one, fewest) for one in _of_one_seller(found))
+    return min(billed, key=lambda one: one.cost or 0.0, default=None)
+
+
+def _billed(found: PlanOption, fewest: tuple[int, int]) -> PlanOption:
+    """Pools apart with their bill, and the least that they may cost, with the ``fewest`` replicas of each."""
+    bound = found.sized(sum(fewest), fewest).cost or 0.0
+    return replace(found.sized(found.replicas, found.pools), least=fewest, bound=bound)
+
+
+def _of_one_seller(found: PlanOption) -> list[PlanOption]:
+    """Pools apart as each list that sells both kinds sells them: caches move between them, so they stand together."""
+    first, then = found.prompts, found.tariff
+    if first is None or then is None:
+        return [found]
+    return [
+        replace(found, tariff=decodes, prompts=first._replace(tariff=prompts))
+        for prompts, decodes in together_at(first.tariff, then)
+    ]
+
+
+def together_at(prompts: Tariff, decodes: Tariff) -> list[tuple[Tariff, Tariff]]:
+    """How each list that sells both sells them; both as they are where the user states the price of one."""
+    if STATED in prompts.sellers | decodes.sellers:
+        return [(prompts, decodes)]
+    return [(prompts.of(seller), decodes.of(seller)) for seller in sorted(prompts.sellers & decodes.sellers)]
 
 
 class Half(NamedTuple):

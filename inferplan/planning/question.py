@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isinf
+from math import inf, isinf
 
 from inferplan.catalog.assemble import load_engine
 from inferplan.catalog.price_lists import PriceBook
@@ -56,6 +56,10 @@ class Question:
         """The load, its limits, and how replicas are counted."""
         return Stream(self.demand, self.slo, self.sizing)
 
+    def at(self, confidence: float) -> Question:
+        """The same question at another confidence."""
+        return replace(self, sizing=replace(self.sizing, confidence=confidence))
+
     def each_budget(self) -> list[Question]:
         """The question under each of its budgets of thought; itself alone where none are compared."""
         output = self.demand.output
@@ -76,7 +80,7 @@ class Question:
             spare=sizing.spare > 0,
             power_budget=power is not None,
             mean_power=power is not None and power.provision == "mean",
-            confidence=sizing.confidence > MIDDLE,
+            confidence=sizing.insists and sizing.confidence > MIDDLE,
         )
         return own | self.space.features | self.demand.features
 
@@ -89,6 +93,8 @@ class Question:
             raise UsageError("--utilisation is in (0, 1]")
         if not 0.5 <= self.sizing.confidence < 1:
             raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 its slow end")
+        if self.sizing.miss_cost is not None and not 0 <= self.sizing.miss_cost < inf:
+            raise UsageError("--miss-cost is a cost of an hour, 0 or more", hint="--miss-cost 50")
         if isinf(batch_size(self.slo.percentile)) and not self.demand.offline and self.demand.trace is None:
             raise UsageError(
                 "no run is long enough to know the slowest of all requests", hint="a --percentile below 100, such as 99"

@@ -229,7 +229,8 @@ class _Search:
 
     def add_pools(self, priced: PricedGrid, prompts: bool, decodes: bool) -> None:
         """The same structure with prompts and decodes on pools of their own, and as one of two pools: of those that it
-        is a candidate for."""
+        is a candidate for. A cache moves between them: on GPUs that are sold with the links between their hosts."""
+        priced = priced._replace(tariff=None if priced.tariff is None else priced.tariff.joined)
         self.halves.add(priced, prompts, decodes)
         if not (prompts and decodes):
             return
@@ -335,11 +336,11 @@ def cheapest_point(priced: PricedGrid, stream: Stream) -> PlanOption | None:
     return replace(option, bound=bound, screened=bool(kept.any()))
 
 
-def option_order(option: PlanOption) -> tuple[bool, float, bool, int, int, float]:
+def option_order(option: PlanOption) -> tuple[bool, float, bool, int, tuple[bool, float], int, float]:
     """Order of options: those that meet the limits in closed form; cost; what is simpler to run (no pools, no stages);
-    devices; speed.
+    the checkpoint's own format before narrower ones; devices; speed.
     """
-    simpler = option.pools is not None, option.deployment.parallel.pp, option.devices
+    simpler = option.pools is not None, option.deployment.parallel.pp, option.narrowness, option.devices
     cost, latency = (float(f"{value:.9g}") for value in (option.cost or 0.0, option.e2el))  # not the last bits
     return not option.screened, cost, *simpler, latency
 

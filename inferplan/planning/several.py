@@ -200,9 +200,10 @@ class Alone:
     @property
     def break_even(self) -> float | None:
         """The largest share that may go on before the cascade costs more than the last model alone: with ``a`` the
-        models before it and ``b`` the last one under all requests, ``a + p b < b`` while ``p < 1 - a/b``.
+        models before it and ``b`` the last one under all requests, ``a + p b < b`` while ``p < 1 - a/b``; 0 where the
+        models before it cost as much by themselves.
         """
-        return None if self.replicas is None or not self.cost else 1 - self.before / self.cost
+        return None if self.replicas is None or not self.cost else max(1 - self.before / self.cost, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -443,7 +444,7 @@ def _whole(
     floors = asked.spread(
         [_floor(runs, roots, place, (count, plenty)) if place in free else count for place, count in enumerate(fewest)]
     )
-    waiting, seen = [(0.0, 0, floors)], {floors}
+    waiting, seen, held = [(0.0, 0, floors)], {floors}, _need(asked, floors).cheapest() is not None
     for _ in range(_MOST_FLEETS):
         if not waiting:
             break
@@ -457,11 +458,18 @@ def _whole(
                 continue
             seen.add(more)
             bought = _need(asked, more).cheapest()
+            held = held and bought is not None
             if bought is not None:
                 heapq.heappush(waiting, (bought.cost, devices_of(asked, more), more))
+    if not waiting and not held:
+        raise InfeasibleError(
+            "the stock does not hold a fleet that keeps the limits of whole answers",
+            because=f"it takes {_needed(asked, floors)} at the least",
+            hint="more of --own, --rent GPU, or longer limits of the answer",
+        )
     raise InfeasibleError(
         "no fleet was found that keeps the limits of whole answers",
-        because=f"none of the {len(seen):,} that cost least, or that the stock holds",
+        because=f"none of the {len(seen):,} that cost least does",
         hint="longer limits of the answer, limits of each model, or replicas: of each",
     )
 
@@ -517,14 +525,20 @@ def _bought(asked: SeveralAsked, counts: Sequence[int]) -> Bought:
     """The cheapest machines. Raises ``InfeasibleError`` where a stock is too small."""
     found = _need(asked, counts).cheapest()
     if found is None:
-        needed = ", ".join(
-            f"{count} x {member.stage.name} ({member.size.devices} x {member.gpu})"
-            for member, count in zip(asked.members, counts)
-        )
+        needed = f"needed: {_needed(asked, counts)}"
         raise InfeasibleError(
-            "the stock does not hold the replicas", because=f"needed: {needed}", hint="more of --own, or --rent GPU"
+            "the stock does not hold the replicas", because=needed, hint="more of --own, or --rent GPU"
         )
     return found
+
+
+def _needed(asked: SeveralAsked, counts: Sequence[int]) -> str:
+    """Replicas of each model in words."""
+    return ", ".join(
+        f"{count} x {member.stage.name} ({member.size.devices} x {member.gpu})"
+        for member, count in zip(asked.members, counts)
+        if member.stage.shares is None
+    )
 
 
 def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callable[[int], None]) -> Alone | None:

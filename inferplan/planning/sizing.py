@@ -19,12 +19,16 @@ from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.option import PlanOption, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import SHOWN, Verified, verify
+from inferplan.planning.verify import SHOWN, Verified, surely_kept, verify
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.traffic.requests import Slo
 
 CAPACITY_TOLERANCE = 0.03
-"""Capacities are bisected as close as this."""
+"""Capacities are found as close as this."""
+_BRACKET, _BESIDE = 1.12, 0.15
+"""Of two loads no further apart, whose worst latencies lie within that share of the limit, one below and one above,
+the load between is read off a power law: where latency is ``1/(1 - load)``, it is off by less than a percent, and a
+latency that bends upwards puts it too low."""
 _MOST_FITTED = 6
 """Loads after which the rest are tried in the middle."""
 _MOST_CAPACITY = 16.0
@@ -47,6 +51,10 @@ MOST_GROWTH = 8
 """Sizes tried beyond one that kept the limits at its inflated load and misses them in the long run."""
 
 
+Simulated = dict[tuple[Hashable, ...], Verified]
+"""Runs by what was simulated: the structure first."""
+
+
 class OutOfSimulations(Exception):
     """An option takes more simulations to size than there are."""
 
@@ -63,7 +71,7 @@ class Simulations:
     done: int = 0
     budgets: bool = True
     doubted: bool = False
-    known: dict[Hashable, Verified] = field(default_factory=dict)
+    known: Simulated = field(default_factory=dict)
 
     @property
     def left(self) -> bool:
@@ -76,28 +84,44 @@ class Simulations:
             if not self.left:
                 raise OutOfSimulations
             self.done += 1
-            self.known[key] = verify(option, question, factor)
+            self.known[key] = self._run(option, question, factor)
         return self.known[key]
+
+    def known_of(self, option: PlanOption, factor: float) -> Verified | None:
+        """What a run that sized has said of an option, if there was one."""
+        return self.known.get((*self._key(option), factor))
+
+    def _run(
+        self, option: PlanOption, question: Question, factor: float, precision: RunPrecision | None = None
+    ) -> Verified:
+        """One run, as long as others of its structure had to be."""
+        like = self._structure(option)
+        growth = max((one.growth for key, one in self.known.items() if key[: len(like)] == like), default=1.0)
+        return verify(option, question, factor, precision, growth)
 
     def long(
         self, option: PlanOption, question: Question, factor: float = 1.0, precision: RunPrecision = SHOWN
     ) -> Verified:
         """The same in a run that is long enough for its percentile, which is not counted."""
         key = (*self._key(option), factor)
-        seen, long = self.known.get(key), (*key, precision)
+        seen, long = self.known_of(option, factor), (*key, precision)
         if long not in self.known:
             if precision is SHOWN:
                 known = seen if seen is not None and seen.holds(SHOWN.fewest, question.slo) else None
             else:
                 shown, precision = self.known.get((*key, SHOWN)), replace(precision, percentile=question.slo.percentile)
                 known, precision = (None, precision) if shown is None else shown.longer(precision)
-            self.known[long] = known or verify(option, question, factor, precision)
+            self.known[long] = known or self._run(option, question, factor, precision)
         return self.known[long]
+
+    def _structure(self, option: PlanOption) -> tuple[Hashable, ...]:
+        """What an option runs on, whatever its size and its load."""
+        prompts = None if option.prompts is None else id(option.prompts.deployment), option.prompt_budget
+        return id(option.deployment), prompts, option.speculation.length, option.slow, option.tiers, not option.pools
 
     def _key(self, option: PlanOption) -> tuple[Hashable, ...]:
         """What tells one simulation from another."""
-        prompts = None if option.prompts is None else id(option.prompts.deployment), option.prompt_budget
-        structure = id(option.deployment), prompts, option.speculation.length, option.slow, option.tiers
+        structure = self._structure(option)
         point = option.batch, option.budget, option.concurrency, option.e2el
         return (*structure, *point, option.replicas, option.pools)
 
@@ -112,6 +136,8 @@ class Sizer:
     trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
     budgets: dict[int, float] = field(default_factory=dict)
     """By how much the worst latency under a token budget was seen to exceed that under the first one."""
+    unkept: Verified | None = None
+    """A size that keeps the limits on latency and not the others that runs are held to."""
 
     def trial(self, replicas: int, pools: tuple[int, int] | None = None) -> Verified:
         """So many replicas under ``1/utilisation`` times the load."""
@@ -187,14 +213,25 @@ class Sizer:
         for _ in range(MOST_GROWTH):
             if (sized.cost or 0.0) >= below:
                 break
-            seen = self.simulations.long(sized, question, 1 / question.sizing.utilisation)
+            seen = self._sure(sized)
             if seen.meets(question.slo):
                 seen = self.simulations.long(sized, question, precision=precision)
                 if seen.meets(question.slo):
-                    return seen if all(one.kept(seen) for one in self.constraints) else None  # a larger size takes more
+                    if all(one.kept(seen) for one in self.constraints):
+                        return seen
+                    self.unkept = seen  # a larger size takes more
+                    return None
             self.trials[sized.replicas, sized.pools] = seen
             sized = next_size(sized)
         return None
+
+    def _sure(self, sized: PlanOption) -> Verified:
+        """A size at ``1/utilisation`` times the load in a long run, or in a short one that leaves no doubt."""
+        factor = 1 / self.question.sizing.utilisation
+        short = self.simulations.known_of(sized, factor) if self.question.demand.trace is None else None
+        if short is not None and surely_kept(short, self.question.slo):
+            return short  # of a trace the whole fleet is seen at last
+        return self.simulations.long(sized, self.question, factor)
 
     @cached_property
     def constraints(self) -> list[Constraint]:
@@ -409,12 +446,12 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
     at: the fleet under so many times the demand, simulated.
     """
     low, high, factor, broken, growth = 0.0, inf, 1 / question.sizing.utilisation, "", 1.2
-    seen: list[tuple[float, float]] = []
+    shares: dict[float, float] = {}
     while high / max(low, 1e-9) > 1 + CAPACITY_TOLERANCE:
         checked = at(factor)
-        shares = checked.shares(question.slo)
-        if checked.verdict != "overloaded" and shares:
-            seen.append((log(max(shares.values())), log(factor)))
+        found = checked.shares(question.slo)
+        if checked.verdict != "overloaded" and found:
+            shares[factor] = max(found.values())
         if checked.meets(question.slo):
             low = factor
         else:
@@ -423,22 +460,41 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
             return Capacity(factor=low, broken="", open=True)
         if high < 0.05:
             break
-        if high < inf:
-            factor = high / 1.3 if low == 0.0 else _within(low, high, seen)
-        else:  # a fleet with far more than its load, or that no load breaks, is not climbed step by step
+        if high == inf:  # a fleet with far more than its load, or that no load breaks, is not climbed step by step
             factor, growth = min(growth * low, 1.01 * _MOST_CAPACITY), growth**2
+        elif low == 0.0:
+            factor = high / 1.3
+        else:
+            between = _between_loads(low, high, shares)
+            if between is not None and high / low <= _BRACKET * (1 + 1e-9):
+                near = max(abs(log(shares[low])), abs(log(shares[high]))) <= log(1 + _BESIDE)
+                if near:
+                    return Capacity(factor=between, broken=broken)
+            factor = _next_load(low, high, between if len(shares) < _MOST_FITTED else None)
     return Capacity(factor=low, broken=broken)
 
 
-def _within(low: float, high: float, seen: list[tuple[float, float]]) -> float:
-    """The next load to try: half a tolerance to one side of where the worst latency is at its limit, if it is a power
-    of the load, so that two tries close the bracket; in the middle where that is outside, or many were tried.
+def _between_loads(low: float, high: float, shares: dict[float, float]) -> float | None:
+    """The load between two at which the worst latency is at its limit, if it is a power of the load; ``None`` where a
+    queue grows, or it does not rise through the limit. shares: the worst latency over its limit, by load.
     """
-    law, half = power_law(seen), 1 + 0.45 * CAPACITY_TOLERANCE
-    for guess in (exp(law.at) / half, exp(law.at) * half) if law is not None and len(seen) < _MOST_FITTED else ():
-        if low * half < guess < high / half:
-            return guess
-    return float((low * high) ** 0.5)
+    if not shares.get(low, inf) <= 1.0 < shares.get(high, 0.0) < inf:
+        return None
+    law = power_law([(log(shares[load]), log(load)) for load in (low, high) if shares[load] > 0])
+    return None if law is None else exp(law.at)
+
+
+def _next_load(low: float, high: float, between: float | None) -> float:
+    """The next load to try: near ``between``, so that what is left on both sides is no wider than is interpolated,
+    or at least on the side where the answer is thought to lie; the middle where nothing is known.
+    """
+    middle_load, margin = (low * high) ** 0.5, 1 + CAPACITY_TOLERANCE / 2
+    if between is None:
+        return float(middle_load)
+    if high / low <= _BRACKET**2:
+        return float(min(max(between, high / _BRACKET), low * _BRACKET))
+    guess = between * _BRACKET**0.5 if between < middle_load else between / _BRACKET**0.5
+    return float(min(max(guess, low * margin), high / margin))
 
 
 class PowerLaw(NamedTuple):

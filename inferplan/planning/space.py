@@ -24,7 +24,7 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.anchors import System
-from inferplan.devices.engine import EngineFlags
+from inferplan.devices.engine import Engine, EngineFlags
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import REDUCED, role_of
 from inferplan.errors import InferplanError, UsageError
@@ -35,6 +35,9 @@ from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.planning.adapters import with_slots
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.work.parallel import Parallelism
+
+PACKED = "w4a16"
+"""4-bit weights that kernels widen to 16 bits: AWQ and GPTQ. They need no 4-bit arithmetic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,16 +177,23 @@ def default_gpus(prices: PriceBook) -> tuple[str, ...]:
     return tuple(gpu for gpu in prices.gpus if load_hardware(gpu).segment == "datacenter" or gpu in prices.stated)
 
 
-def default_quants(model: ModelSpec, hardware: HardwareSpec) -> tuple[str | None, ...]:
-    """The checkpoint's own formats and the narrower ones that the device computes in: fp8, and its maker's 4 bits.
+def default_quants(model: ModelSpec, hardware: HardwareSpec, engine: Engine) -> tuple[str | None, ...]:
+    """The checkpoint's own formats and the narrower ones that device and engine run: fp8 and the maker's 4 bits where
+    the device computes in them; where it has no 4-bit arithmetic, int8 and 4-bit weights (AWQ, GPTQ) that the engine
+    loads there.
 
     Whether an answer in a narrower format is good enough is not counted here: that is the user's to judge.
     """
-    native = native_precision(model)
+    native, peaks = native_precision(model), hardware.peak
     bits = min(native.weights.bits, native.experts.bits)
-    formats = (("fp8", "fp8", 16), (hardware.four_bits, "fp4", 8))
-    narrower = [(name, peak) for name, peak, width in formats if bits >= width]
-    return (None, *(name for name, peak in narrower if peak in hardware.peak))
+    fourth = "fp4" in peaks
+    found = {
+        "fp8": "fp8" in peaks and bits >= 16,
+        "int8": "int8" in peaks and bits >= 16 and not fourth and engine.loads("int8", hardware),
+        hardware.four_bits: fourth and bits >= 8,
+        PACKED: not fourth and bits >= 8 and engine.loads(PACKED, hardware),
+    }
+    return (None, *(name for name, tried in found.items() if tried))
 
 
 def divisions(model: ModelSpec, space: Space) -> list[Parallelism]:
@@ -217,7 +227,7 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     for gpu, engine, cap in itertools.chain.from_iterable(each):
         plain: Deployment | None = None
         bare = replace(space.base, gpu=gpu, engine=engine, parallel=Parallelism(), power_cap=cap)
-        for quant in space.quants or default_quants(model, load_hardware(gpu)):
+        for quant in space.quants or default_quants(model, load_hardware(gpu), load_engine(engine)):
             request = replace(bare, quant=quant)
             try:
                 plain = _in_format(request, plain)

@@ -57,6 +57,8 @@ QUOTED = RunPrecision(tolerance=0.03, fewest=4_000, most=24_000)
 SHOWN = RunPrecision(tolerance=0.05, fewest=4_000, most=4_000)
 """What is shown beside it, alternatives and other loads, comes from so many requests where its percentile takes no
 more."""
+IN_PASSING = RunPrecision(tolerance=0.05, fewest=_LOOK, most=_LOOK)
+"""What is said in passing, such as by how much a cheaper option misses a limit, comes from so many."""
 _LOAD_WITH_ROOM = 1.3
 """A replica is started with slots for so many times its load: fewer save nothing and are a cliff in a busy hour."""
 
@@ -121,6 +123,8 @@ class Verified:
     """What became of it when replicas were lost, where that was asked for."""
     options: Options | None = None
     """What the run was asked."""
+    growth: float = 1.0
+    """How many times as long as was planned the run had to be, so that it was not too short to tell."""
 
     def kept(self, slo: Slo) -> tuple[Kept, ...]:
         """What is held to limits: every class to its own, or all traffic to ``slo``."""
@@ -144,11 +148,12 @@ class Verified:
 
     @property
     def refused(self) -> str:
-        """Why requests could never run, with their share; empty when all could."""
+        """Why requests could never run, with their number; empty when all could."""
         if self.result is None or not self.result.counts["rejected"]:
             return ""
-        share = self.result.counts["rejected"] / self.result.counts["arrived"]
-        return f"{share:.1%} of the requests are refused: {'; '.join(self.result.records.refused)}"
+        counts = self.result.counts
+        refused = f"{counts['rejected']:,} of {counts['arrived']:,} requests are refused"
+        return f"{refused}: {'; '.join(self.result.records.refused)}"
 
     @property
     def watts(self) -> float | None:
@@ -192,6 +197,10 @@ class Verified:
         refused is late.
         """
         return not self.violations(slo) and not self.verdict.startswith(("overloaded", "refused", TOO_SHORT))
+
+    def sound(self, slo: Slo) -> bool:
+        """Whether it may be bought: every limit is kept, no queue takes longest, and no request is refused."""
+        return self.meets(slo) and self.verdict not in ("saturated", "rejecting")
 
 
 def slots_for(option: PlanOption, demand: Demand, utilisation: float) -> int:
@@ -301,16 +310,21 @@ def _thinned(trace: Requests, share: int, factor: float) -> Requests:
 
 
 def verify(
-    option: PlanOption, question: Question, factor: float = 1.0, precision: RunPrecision | None = None
+    option: PlanOption,
+    question: Question,
+    factor: float = 1.0,
+    precision: RunPrecision | None = None,
+    growth: float = 1.0,
 ) -> Verified:
     """Simulate one replica under its share of ``factor`` times the demand; an offline job needs no latencies and is not
     simulated.
 
     A short run decides where it is clear, a longer one where it is not, and one that is too short to tell is repeated
     with more requests; precision: a run to quote from. In an open loop it goes on until its percentiles are as sure as
-    this, and it holds enough requests for the percentile in any case; of a trace it is the whole fleet's. Devices that
-    are slower by a factor are simulated in their own time: under so much more load, and every second of the run lasts
-    so much longer. Raises ``NotFiniteError`` for a price that is none.
+    this, and it holds enough requests for the percentile in any case; of a trace it is the whole fleet's. growth: how
+    many times as long a run had to be that was like this one (:attr:`Verified.growth`). Devices that are slower by a
+    factor are simulated in their own time: under so much more load, and every second of the run lasts so much longer.
+    Raises ``NotFiniteError`` for a price that is none.
     """
     demand, slo = question.demand, question.slo
     if demand.offline:
@@ -320,34 +334,55 @@ def verify(
     more = min(max(max(batch_size(slo.percentile), rarest) / batch_size(95.0), 1.0), _MOST_FOR_TAIL)
     glance, look = round(_GLANCE * more), round(_LOOK * more)
     if precision is not None:
-        return _told(option, question, factor, look, replace(precision, percentile=slo.percentile))
-    first = _told(option, question, factor, glance)
-    return first if _clear(first, slo, look) else _told(option, question, factor, look)
+        return _told((option, question, factor), look, growth, replace(precision, percentile=slo.percentile))
+    first = _told((option, question, factor), glance, growth)
+    return first if _clear(first, slo, look) else _told((option, question, factor), look, max(growth, first.growth))
 
 
 def _told(
-    option: PlanOption, question: Question, factor: float, fewest: int, precision: RunPrecision | None = None
+    asked: tuple[PlanOption, Question, float], fewest: int, growth: float, precision: RunPrecision | None = None
 ) -> Verified:
     """A run of at least so many requests, of more where that is too short to tell: up to twice as many each time, of a
     trace those of the whole fleet.
     """
+    option, question, factor = asked
     trace = question.demand.trace is not None
     whole = trace and precision is not None
-    checked = _run(option, question, factor, fewest, precision, whole)
+    planned = traffic_of(question.demand, option, factor, fewest, whole) if growth > 1.0 and not trace else None
+    if isinstance(planned, Traffic):
+        fewest = ceil(growth * (planned.requests_count or 0))
+    checked = replace(_run(option, question, factor, fewest, precision, whole), growth=growth)
+    first = 0 if checked.result is None else len(checked.result.records.prompt)
     for _ in range(_REPEATS):
         if checked.verdict != TOO_SHORT or checked.result is None or (trace and (whole or option.pools)):
             break
         flow = flow_of(checked.result)
         spans = FEWEST_LIFETIMES / flow.lifetimes if flow is not None and flow.lifetimes > 0 else inf
-        growth = min(_MARGIN * spans, _TWICE) if spans > 1 else _TWICE
-        whole, fewest = trace, ceil(growth * len(checked.result.records.prompt))
+        longer = min(_MARGIN * spans, _TWICE) if spans > 1 else _TWICE
+        whole, fewest = trace, ceil(longer * len(checked.result.records.prompt))
         checked = _run(option, question, factor, fewest, precision, whole)
+        if checked.result is not None and not trace:
+            checked = replace(checked, growth=growth * len(checked.result.records.prompt) / first)
     return checked
 
 
 def _screened(option: PlanOption) -> dict[str, float]:
     """Latencies in closed form, which knows nothing of sessions."""
     return {**{name: getattr(option, name) for name in (*METRICS, "answer_ttft")}, "session": inf}
+
+
+def surely_kept(checked: Verified, slo: Slo) -> bool:
+    """Whether a run, however short, keeps every limit by so much that no longer one would miss it: by more than twice
+    its error, and by a clear share of the limit.
+    """
+    result = checked.result
+    if result is None or slo.session is not None or not checked.meets(slo):
+        return False
+    return all(
+        share < _CLEARLY_KEPT and share * (1.0 + 2.0 * _error(getattr(part, name), one.slo.percentile)) < 1.0
+        for one, (_, part) in zip(checked.kept(slo), _limited(result, slo))
+        for name, share in one.shares(slo.limits).items()
+    )
 
 
 def _clear(checked: Verified, slo: Slo, look: int) -> bool:

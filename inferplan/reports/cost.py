@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
@@ -106,12 +107,12 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
         return f"{amount:,.4f} {unit}"
 
     figures = [
-        *(text(bill.describe(), hour(bill.per_hour)) for bill in bills),
+        *(line for bill in bills for line in _paid(bill, hour)),
         Figure("cache_tiers_per_hour", cost.tiers, "cache tiers", hour, seen=bool(cost.tiers)),
         Figure("per_hour", cost.per_hour, "together", hour, seen=len(bills) > 1 or bool(cost.tiers)),
         *(
             text(
-                f"{'GPUs' if len(bills) == 1 else bill.offer.gpu} that are paid for and run nothing",
+                f"idle {'GPUs' if len(bills) == 1 else bill.offer.gpu} you pay for",
                 f"{bill.idle} of {bill.bought} ({bill.idle / bill.bought:.0%} of the bill)",
             )
             for bill in bills
@@ -134,7 +135,7 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
         Figure(
             "per_million_output_tokens_whole_bill",
             cost.per_million_output_alone if generates else None,
-            "a million output tokens, whole bill on them",
+            "per million output tokens, counting input as free",
             exact,
             seen=generates,
         ),
@@ -146,6 +147,14 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
         label = f"a user-month of {requests_a_day:g} requests a day"
         figures.append(Figure("per_user_month", cost.per_user_month(requests_a_day), label, exact))
     return figures if api is None else [*figures, *_break_even(cost, api)]
+
+
+def _paid(bill: Bill, hour: Callable[[float], str]) -> list[Figure]:
+    """What is bought, and what the same is at the list that bills are compared with."""
+    found = [text(bill.describe(), hour(bill.per_hour))]
+    if (listed := bill.listed) is not None:
+        found.append(text(f"  at the list price: {listed.describe()}", hour(listed.per_hour)))
+    return found
 
 
 def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
@@ -176,6 +185,7 @@ def price_record(offer: Offer) -> dict[str, Any]:
         "term": offer.term,
         "length": offer.length or None,
         "list": offer.source,
+        "list_kind": offer.kind or "provider",
         "date": str(offer.date) if offer.date else None,
         "old": offer.stale,
         "note": offer.note,
@@ -194,6 +204,9 @@ def bill_record(bill: Bill) -> dict[str, Any]:
         "price_date": price["date"],
         "price_is_old": price["old"],
         "price_source": price["list"],
+        "price_kind": price["list_kind"],
+        "list_price_per_hour": None if bill.listed is None else bill.listed.per_hour,
+        "list_price_source": None if bill.listed is None else bill.listed.offer.source,
         "instance": price["instance"],
         "instance_gpus": price["instance_gpus"],
         "instances": bill.units,

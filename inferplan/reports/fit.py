@@ -22,6 +22,7 @@ _WITHIN = (
     "--memory without --gpu: the labels of all GPUs of a replica added up; a chip that is sold in sizes counts with "
     "its largest (yours: --gpu NAME --memory SIZE)"
 )
+_SPARE = ("KV pool", "weights", "longest context", "bought")
 _RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "an hour"})
 
 
@@ -40,15 +41,16 @@ def options_report(found: Fits) -> Report:
             "model_notes": uncounted_notes(spec),
             "context_tokens": found.context,
             "memory_together_bytes": parse_memory(found.asked.memory) if found.asked.memory else None,
-            "load": _load_record(found.asked),
+            "load": load_record(found.asked),
             "first": {why: {"gpu": option.gpu, "quant": option.quant} for why, option in first.items()},
             "options": records,
         },
         tables=[
-            *_load_tables(found.asked, found.context),
+            *load_tables(found.asked, found.context),
             side_by_side(
                 f"{spec.name}: what to look at first{within and f' on GPUs{within}'}, for {asked}",
-                [[text("", why, left=True), *_option(option)] for why, option in _merged(first)],
+                [[text("", why, left=True), *option_figures(option)] for why, option in _merged(first)],
+                _SPARE,
             ),
             *_rest(fitting, quants, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
         ],
@@ -64,7 +66,7 @@ def options_report(found: Fits) -> Report:
     )
 
 
-def _load_tables(asked: FitAsked, context: int) -> list[Table]:
+def load_tables(asked: FitAsked, context: int) -> list[Table]:
     """What a user is taken to be, and what that makes of several; nothing for one request without times."""
     if asked.users == 1 and not asked.think_time and asked.answer_time is None:
         return []
@@ -83,7 +85,7 @@ def _load_tables(asked: FitAsked, context: int) -> list[Table]:
     return [Table(title="the load", columns=["", "value"], rows=rows)]
 
 
-def _load_record(asked: FitAsked) -> dict[str, Any]:
+def load_record(asked: FitAsked) -> dict[str, Any]:
     return {
         "users": asked.users,
         "think_time_s": asked.think_time or 0.0,
@@ -109,13 +111,16 @@ def _rest(fitting: Sequence[FitOption], quants: Sequence[str], title: str) -> li
         ("without a price on file", [option for option in fitting if option.bill is None]),
     ]
     if len(quants) == 1:
-        return [side_by_side(said, [_option(option) for option in group]) for said, group in parts if group]
+        return [
+            side_by_side(said, [option_figures(option) for option in group], _SPARE) for said, group in parts if group
+        ]
     return [
         Table(
             title=said,
             columns=["GPU", *quants, *(["an hour", "bought"] if group[0].bill else [])],
             rows=_by_gpu(group, quants),
             right=_RIGHT,
+            spare=_SPARE,
         )
         for said, group in parts
         if group
@@ -143,8 +148,7 @@ def _prices_notes(fitting: Sequence[FitOption], term: str, quants: int) -> list[
     lines = [
         *(["a cell: GPUs of one replica, and requests that it holds at once"] if quants > 1 else []),
         "for the money: requests of all replicas that the GPUs of the bought instance hold, over its price",
-        f"an hour: {term} prices as things are sold, of the best documented list that has the GPU "
-        "(inferplan prices); instances are paid for whole",
+        f"an hour: the cheapest {term} bill of every list that is asked (docs/cost.md); instances are paid for whole",
     ]
     if any(bill.across for bill in bills):
         lines.append(
@@ -156,10 +160,10 @@ def _prices_notes(fitting: Sequence[FitOption], term: str, quants: int) -> list[
 def _record(option: FitOption) -> dict[str, Any]:
     if option.fitting is None:
         return {"gpu": option.gpu, "quant": option.quant, "fits": False, "reason": option.reason}
-    return record(_option(option))
+    return record(option_figures(option))
 
 
-def _option(option: FitOption) -> list[Figure]:
+def option_figures(option: FitOption) -> list[Figure]:
     """An accelerator and a format that hold the load."""
     assert option.fitting is not None
     return _fitting(option.quant, option.fitting, option.bill)
@@ -194,8 +198,9 @@ def _bought(bill: Bill | None) -> tuple[str, str]:
     """The price of an hour, and what it buys from whom; empty without one."""
     if bill is None:
         return "", ""
-    bought = f"{bill.units:,} x {bill.offer.what}{' across instances' if bill.across else ''}, {bill.offer.source}"
-    return f"{bill.per_hour:,.2f} {bill.offer.currency}", bought
+    bought = f"{bill.units:,} x {bill.offer.what}{' across instances' if bill.across else ''}, {bill.offer.seller}"
+    kind = f" ({bill.offer.kind})" if bill.offer.kind else ""
+    return f"{bill.per_hour:,.2f} {bill.offer.currency}{kind}", bought
 
 
 def _sizes(hardware: HardwareSpec) -> list[str]:
@@ -239,7 +244,7 @@ def memory_report(fitting: Fitting) -> Report:
         "model_counts": deployment.model.made_from.to_dict(),
         "model_notes": deployment.warnings,
         "context_tokens": fitting.context,
-        "load": None if fitting.asked is None else _load_record(fitting.asked),
+        "load": None if fitting.asked is None else load_record(fitting.asked),
         "activation_bytes": footprint.activations,
         "reserve_bytes": footprint.reserve,
         "usable_bytes": footprint.usable,
@@ -256,9 +261,9 @@ def memory_report(fitting: Fitting) -> Report:
     notes = [*deployment.model_lines, *(f"note: {text}" for text in _sizes(deployment.hardware))]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
-        notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.describe()}", *bill.remarks]
+        notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.line}", *bill.remarks]
     notes += [] if prices is None else prices.remarks([deployment.hardware.name])
-    load = [] if fitting.asked is None else _load_tables(fitting.asked, fitting.context)
+    load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
     return Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from inferplan.catalog.bills import price_text
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
@@ -103,7 +105,7 @@ def _part(plan: FleetPlan, part: ReplicaGroup) -> list[Figure]:
         Figure("max_num_batched_tokens", part.way.design.flags.max_num_batched_tokens),
         *_latencies(plan, part.run),
         Figure("keeps_the_limits", plan.keeps(part.run)),
-        Figure("replica", deployment_record(deployment)),
+        Figure("replica", _replica(part.way.design)),
         Figure("bill", bill_record(bill)),
     ]
 
@@ -157,15 +159,22 @@ def _stock(plan: FleetPlan, kind: Kind) -> list[Figure]:
 def _design(design: Design) -> list[Figure]:
     """What one replica carries."""
     broken, each = design.broken, design.rate / design.size.devices
-    deployment = design.deployment
     return [
-        Figure("gpu", deployment.hardware.name, "GPU", left=True),
-        Figure("replica", deployment_record(deployment), "replica", text=_shape(design), left=True),
+        Figure("gpu", design.deployment.hardware.name, "GPU", left=True),
+        Figure("replica", _replica(design), "replica", text=_shape(design), left=True),
         Figure("devices", design.size.devices, "GPUs"),
         Figure("requests_per_s", design.rate, "requests/s", ".3f"),
         Figure("requests_per_s_and_device", each, "a GPU", ".3f"),
         Figure("breaks_first", broken, "breaks first", text=BOTTLENECKS.get(broken, "-"), left=True),
     ]
+
+
+def _replica(design: Design) -> dict[str, Any]:
+    """What one runs, with the sequences and the token budget that it is started with."""
+    return deployment_record(design.deployment) | {
+        "max_num_seqs": design.flags.max_num_seqs,
+        "max_num_batched_tokens": design.flags.max_num_batched_tokens,
+    }
 
 
 def _shape(design: Design) -> str:
@@ -187,6 +196,8 @@ def _notes(plan: FleetPlan) -> list[str]:
         "one router sends each replica its turns of the requests, in proportion to what it carries; the percentiles "
         f"are of {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
+    if plan.run.converged is False:
+        lines.append("so many requests do not settle the percentiles: they are less sure than 3 %")
     if plan.bought.gap > 0:
         lines.append(f"! the solver was stopped: a mix that costs up to {plan.bought.gap:.1%} less may exist")
     if not all(plan.keeps(run) for run in (plan.run, *(part.run for part in plan.parts))):
@@ -205,7 +216,7 @@ def _notes(plan: FleetPlan) -> list[str]:
             lines.append(f"{design.gpu}: nobody has measured it, nor one of its maker; it may carry less")
     lines += error_notes(_served(plan), "unlike replicas behind one router" if len(_served(plan)) > 1 else "")
     bought = [part.bill for part in plan.parts if not part.way.kind.owned]
-    lines += [bill.describe() for bill in bought]
+    lines += [bill.line for bill in bought]
     remarks = [remark for bill in bought for remark in bill.remarks]
     rented = [kind.name for kind in asked.kinds if not kind.owned]
     return [*lines, *dict.fromkeys(remarks), *question.prices.remarks(rented)]

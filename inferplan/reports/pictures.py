@@ -269,7 +269,7 @@ def waterfall_of(result: Recipe) -> Figure:
     """The ingredients of a recipe, each with its factor."""
     steps = [(name, outcome.rate) for name, outcome in result.steps()]
     title = f"{result.base.deployment.model.name} on {result.base.deployment.hardware.name}: {result.total:.3g}x"
-    return plots.waterfall(steps, title, "output tokens a second and GPU")
+    return plots.waterfall(steps, title, "output tokens/s per GPU")
 
 
 @pictures_of.register(Validation)

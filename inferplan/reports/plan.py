@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from inferplan.figures import Figure, labelled_texts, record, short_time, side_by_side, text
+from inferplan.figures import Figure, bar, labelled_texts, record, short_time, side_by_side, text
+from inferplan.planning.beside import Step
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.infeasible import REASONS
@@ -18,6 +19,7 @@ from inferplan.reports.cost import cost_energy_table, cost_table
 from inferplan.reports.plan_figures import (
     candidates,
     cost_of,
+    dated_money,
     devices,
     energy_of,
     formats,
@@ -26,8 +28,9 @@ from inferplan.reports.plan_figures import (
     power,
     quants,
     shape,
+    terms_of,
 )
-from inferplan.reports.plan_notes import answer, notes
+from inferplan.reports.plan_notes import answer, error_unknown, notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.reports.plan_survival import survival_table
 from inferplan.reports.plan_tiers import chain_text, tiers_table
@@ -57,9 +60,9 @@ def plan_report(plan: Plan) -> Report:
     tables = [summary_table(plan)]
     tables += [survival_table(plan)] if plan.best.survival is not None else []
     tables += [tiers_table(plan)] if plan.tiered else []
-    tables += [confidence_table(plan)] if plan.other is not None else []
+    tables += [confidence_table(plan)] if plan.curve else []
     cost, energy = cost_of(plan), energy_of(plan)
-    tables += [cost_table(cost)] if cost else []
+    tables += [cost_table(cost), *terms_tables(plan)] if cost else []
     tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
     if plan.sensitivity:
@@ -74,6 +77,7 @@ def summary_table(plan: Plan) -> Table:
     option, question = plan.option, plan.question
     simulated = "simulated" if plan.best.result is not None else "closed form"
     rows = [
+        *([["caution", unknown]] if (unknown := error_unknown(plan)) else []),
         *([["load", load]] if (load := load_of_users(plan)) else []),
         [
             "deployment",
@@ -85,7 +89,7 @@ def summary_table(plan: Plan) -> Table:
             f"{option.deployment.engine.describe()}, {_budgets(option)} tokens a step, {plan.best.slots} sequences",
         ],
         *([["cache tiers of a device", chain_text(option.tiers)]] if option.tiers else []),
-        ["cost", money(option)],
+        ["cost", dated_money(option)],
     ]
     if option.hours is not None:
         rows.append(["time, GPU-hours", f"{option.hours:,.2f} h, {option.hours * option.devices:,.1f}"])
@@ -94,10 +98,23 @@ def summary_table(plan: Plan) -> Table:
         for name, limit in one.slo.all_limits.items():
             what = f"{whose}{METRIC_NAMES[name]} {percentile_of(one.slo)} ({simulated})"
             rows.append([what, f"{format_time(one.achieved[name])}, limit {format_time(limit, 3)}"])
+    rows += [["confidence", _confidence(plan)]] if plan.supported and plan.has_confidences else []
     rows += [*_adapters(plan), *_masks(plan), *capacity_rows(plan), *power_rows(plan)]
     asked = limits_in_words(question.slo, question.demand.classes)
     title = f"{question.space.base.model}: {question.demand.describe()}" + (f"; {asked}" if asked else "")
     return Table(title=title, columns=["plan", "value"], rows=rows)
+
+
+def _confidence(plan: Plan) -> str:
+    """``"0.8 for each limit; chance of a miss under this load at most 1%"``."""
+    risk = "" if plan.miss is None else f"; chance of a miss under this load at most {plan.miss.chance:.0%}"
+    return f"{plan.confidence:g} for each limit{risk}"
+
+
+def terms_tables(plan: Plan) -> list[Table]:
+    """What is bought on each of the terms that it is sold on; nothing where those of the plan are the only ones."""
+    sold = terms_of(plan)
+    return [side_by_side("the same replicas on other terms", sold)] if len(sold) > 1 else []
 
 
 def _adapters(plan: Plan) -> list[list[str]]:
@@ -134,7 +151,7 @@ def _budgets(option: PlanOption) -> str:
 def capacity_rows(plan: Plan) -> list[list[str]]:
     """What the replicas carry, by simulation, and how much of that they are given."""
     option, found = plan.option, plan.capacity
-    served = f"{'requests' if option.deployment.model.encodes else 'output tokens'} a second and GPU"
+    served = f"{'requests' if option.deployment.model.encodes else 'output tokens'}/s per GPU"
     if found is None:
         return [[f"{served}, closed form", f"{option.per_device:,.0f}"]]
     least = "at least " if found.open else ""
@@ -147,7 +164,7 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
             f"capacity under the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)",
             f"{least}{carried:,.1f} {unit}{each}",
         ],
-        ["given to it", f"{1 / found.factor:.0%} of that, at most {plan.question.sizing.utilisation:.0%}"],
+        ["load over capacity", f"{1 / found.factor:.0%} (limit {plan.question.sizing.utilisation:.0%})"],
         [f"{served} at this load", f"{plan.rate * option.output / option.devices:,.0f}"],
         ["bottleneck", BOTTLENECKS[plan.binding]],
     ]
@@ -161,31 +178,33 @@ def power_rows(plan: Plan) -> list[list[str]]:
 
 
 def confidence_table(plan: Plan) -> Table:
-    """The plan for the prediction itself, and the one that also keeps the limits at the slow end of its error."""
-    assert plan.other is not None
-    here, there = plan.question.sizing.confidence, plan.other_confidence
-    percentile, limits = _at(plan), plan.question.slo.all_limits
-    title = f"at what confidence the limits are kept ({percentile}, each of them alone), and what that costs"
-    both = sorted([(here, plan.best), (there, plan.other)], key=lambda pair: pair[0])
-    return side_by_side(
-        title,
+    """The least cost at each confidence, with bars."""
+    most = max((step.cost for step in plan.curve if step.option is not None), default=0.0)
+    rows = [
         [
-            [
-                Figure("", confidence, "confidence", "g"),
-                text("devices", _slowness(confidence, found.option), left=True),
-                text("GPUs", devices(found.option), left=True),
-                text("replicas", shape(found.option), left=True),
-                text("format", quants(found.option), left=True),
-                *(Figure("", found.achieved[name], METRIC_NAMES[name], short_time) for name in limits),
-                text("cost", money(found.option)),
-            ]
-            for confidence, found in both
-        ],
-    )
+            Figure("", step.confidence, "confidence", "g"),
+            text("cost", _cost_of_step(step)),
+            text("", bar(step.cost / most, 12) if step.option is not None and most else "", left=True),
+            text("step times", _slowness(step), left=True),
+            text("GPUs", "nothing keeps the limits" if step.option is None else devices(step.option), left=True),
+            text("replicas", "" if step.option is None else shape(step.option), left=True),
+            text("format", "" if step.option is None else quants(step.option), left=True),
+        ]
+        for step in plan.curve
+    ]
+    return side_by_side(f"Cost of safety: each limit kept at {_at(plan)} with this confidence", rows)
 
 
-def _slowness(confidence: float, option: PlanOption) -> str:
-    return "the prediction itself" if confidence == MIDDLE else f"x {option.slow.step:.2f} a step"
+def _cost_of_step(step: Step) -> str:
+    if step.option is None:
+        return "-"
+    return money(step.option) if step.exact else f"at most {money(step.option)}"
+
+
+def _slowness(step: Step) -> str:
+    if step.option is None:
+        return ""
+    return "as predicted" if step.confidence == MIDDLE else f"x {step.option.slow.step:.2f}"
 
 
 def alternatives_table(plan: Plan) -> Table:

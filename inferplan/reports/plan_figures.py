@@ -8,6 +8,8 @@ from math import inf
 from inferplan.answers.cost import Cost, Energy, Rates
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, command_line, launch
+from inferplan.catalog.bills import STATED, Bill
+from inferplan.catalog.price_lists import TERMS
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
 from inferplan.figures import Figure, short_time, text
@@ -16,7 +18,7 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.verify import Verified
 from inferplan.serving.techniques.speculation import break_even
-from inferplan.units import format_quantity
+from inferplan.units import HOURS_PER_MONTH, format_quantity
 
 
 def launch_of(plan: Plan) -> Launch:
@@ -143,6 +145,48 @@ def money(option: PlanOption) -> str:
     return f"{option.cost:,.2f} {option.tariff.currency}" + ("" if option.hours is not None else "/h")
 
 
+def dated_money(option: PlanOption) -> str:
+    """:func:`money` with the age of the oldest price that is paid, where that is worth a word:
+    ``"15.82 USD/h (prices 80 days old)"``.
+    """
+    dated = [(bill.offer.date, bill.offer.age) for bill in option.purchases if bill.offer.date and bill.offer.age]
+    return money(option) + (f" (prices {min(dated)[1]})" if dated else "")
+
+
+def terms_of(plan: Plan) -> list[list[Figure]]:
+    """What the replicas of a plan cost on demand, spot and reserved, where the lists that it asks sell all of them; of
+    GPUs whose price the user states, nothing.
+    """
+    option, prices = plan.option, plan.question.prices
+    if any(bill.offer.source == STATED for bill in option.purchases) or prices.term == "owned":
+        return []
+    rows = []
+    for term in TERMS:
+        book = prices.on(term)
+        sizes = [(one.hardware.name, one.parallel, count) for one, _, count in option.sold]
+        tariffs = [(book.tariff(gpu, parallel.ranks, parallel.tp), count) for gpu, parallel, count in sizes]
+        sold = [(tariff, count) for tariff, count in tariffs if tariff is not None]
+        lengths = dict.fromkeys(length for tariff, _ in sold for length in tariff.lengths)
+        for length in lengths:
+            bills = [tariff.lasting(length).bill(count) for tariff, count in sold if length in tariff.lengths]
+            if len(bills) == len(sizes):
+                rows.append(_on_terms(", ".join(filter(None, (term, length))), bills))
+    return rows
+
+
+def _on_terms(term: str, bills: list[Bill]) -> list[Figure]:
+    hourly, unit = sum(bill.per_hour for bill in bills), bills[0].offer.currency
+    return [
+        Figure("term", term, "terms", left=True),
+        Figure("per_hour", hourly, f"{unit}/h", ",.2f"),
+        Figure("per_month", hourly * HOURS_PER_MONTH, f"{unit} a month", ",.0f"),
+        text("bought", " + ".join(f"{bill.units:,} x {bill.offer.what}" for bill in bills), left=True),
+        Figure("list", [bill.offer.source for bill in bills], text=""),
+        text("list", " + ".join(dict.fromkeys(bill.offer.seller for bill in bills)), left=True),
+        text("date", " + ".join(dict.fromkeys(str(bill.offer.date) for bill in bills)), left=True),
+    ]
+
+
 def devices(option: PlanOption) -> str:
     """``"8 x h100-sxm"``, or of two kinds ``"4 x h100-sxm + 8 x h200-sxm"``, those that compute prompts first."""
     counts: dict[str, int] = {}
@@ -231,6 +275,7 @@ def candidate(plan: Plan, found: Verified) -> list[Figure]:
         text("requests/s/GPU" if encodes else "tokens/s/GPU", f"{served:,.0f}"),
         Figure("cost", option.cost, "cost", text=money(option)),
         Figure("currency", option.tariff.currency if option.tariff else None),
+        text("at", " + ".join(dict.fromkeys(bill.offer.seller for bill in option.purchases)), left=True),
         Figure("hours", option.hours),
         Figure("draft_tokens", option.speculation.length or None),
         Figure("on_host", [one.describe() for one in deployment.elsewhere] or None),

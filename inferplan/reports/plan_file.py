@@ -139,7 +139,7 @@ def planned_of(data: dict[str, Any], path: str) -> Planned:
     plan = data.get("plan")
     if not isinstance(plan, dict) or not isinstance(plan.get("deployment"), dict):
         raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
-    deployment = _checked(path, _Deployment, plan["deployment"], "plan.deployment")
+    deployment = checked_part(path, _Deployment, plan["deployment"], "plan.deployment")
     if deployment.cache_tiers:
         raise UsageError(
             f"{path} is a plan with cache tiers, whose options are not known here for any engine",
@@ -149,7 +149,7 @@ def planned_of(data: dict[str, Any], path: str) -> Planned:
     return _planned(path, deployment)
 
 
-def _checked(path: str, kind: type[_Model], data: dict[str, Any], where: str) -> _Model:
+def checked_part(path: str, kind: type[_Model], data: dict[str, Any], where: str) -> _Model:
     """The fields of a part of the file. Raises ``SpecError`` that names the first which is not what it should be."""
     try:
         return kind.model_validate(data, strict=True)
@@ -234,7 +234,7 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
     if group == "flags" and last in EngineFlags.model_fields:
         flags = request.flags.model_dump() | {last: value}
         try:
-            return replace(request, flags=_checked(path, EngineFlags, flags, "plan.deployment.options.flags"))
+            return replace(request, flags=checked_part(path, EngineFlags, flags, "plan.deployment.options.flags"))
         except UsageError as error:
             where = f"plan.deployment.options.{name}"
             raise SpecError(f"{path} is not the JSON of a plan: {where}: {error.what}") from None

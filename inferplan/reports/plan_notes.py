@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite
 from typing import NamedTuple
 
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
+from inferplan.catalog.quality import quality_of, quantised_checkpoint
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.support import too_few
-from inferplan.planning.confidence import MIDDLE
+from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
-from inferplan.planning.finalists import is_measured
-from inferplan.planning.four_bits import FORMAT, asked_with
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
-from inferplan.planning.verify import TOO_SHORT
+from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.emit import cap_note
 from inferplan.reports.estimate import media_note
 from inferplan.reports.known_error import constants_of
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
+    dated_money,
     devices,
     gpus,
     launch_line,
@@ -34,11 +35,12 @@ from inferplan.reports.plan_figures import (
     shape,
 )
 from inferplan.reports.plan_tiers import tier_lines
+from inferplan.serving.session_results import SessionFigures
 from inferplan.units import HOURS_PER_MONTH, format_time
 
 
 def answer(plan: Plan) -> str:
-    """The plan in one sentence."""
+    """The plan in a few sentences: first what is not known of its error, then what to buy."""
     option = plan.option
     held = ", ".join(
         f"{one.name}{' ' if one.name else ''}{METRIC_NAMES[name]} {percentile_of(one.slo)} of "
@@ -46,13 +48,70 @@ def answer(plan: Plan) -> str:
         for one in plan.best.kept(plan.question.slo)
         for name, limit in one.slo.all_limits.items()
     )
+    chosen = quants(option)
+    bought = devices(option) + ("" if chosen == "native" else f" in {chosen}")
+    text = f"{bought} at {dated_money(option)}"
+    text += f" for {held}{_at_confidence(plan)}." if held else f", done in {option.hours or 0:,.1f} hours."
     load = load_of_users(plan)
-    bought = f"{devices(option)} at {money(option)}"
-    text = f"{bought}" + (f" for {held}." if held else f", done in {option.hours or 0:,.1f} hours.")
     text += f" The load: {plan.question.demand.loaded()}: {load}." if load else ""
-    line = confidence_line(plan)
-    text += f" {line[0].upper()}{line[1:]}." if line else ""
-    return text
+    refused = refused_line(plan)
+    text += f" {refused}." if refused else ""
+    lines = (native_line(plan), confidence_line(plan), unknown_line(plan))
+    return " ".join([*_sentences([error_unknown(plan)]), text, *_sentences(lines)])
+
+
+def sentence(line: str) -> str:
+    """A note as a sentence; empty for none."""
+    return f"{line[0].upper()}{line[1:]}." if line else ""
+
+
+def _sentences(lines: Iterable[str]) -> list[str]:
+    return [sentence(line) for line in lines if line]
+
+
+def _at_confidence(plan: Plan) -> str:
+    """``", at a confidence of 0.8"``; empty where no error is known, or nothing is said of it."""
+    if not plan.supported or not plan.has_confidences:
+        return ""
+    return f", at a confidence of {plan.confidence:g}"
+
+
+def error_unknown(plan: Plan) -> str:
+    """What has to be said first: that nobody knows how far off the plan is, or that no plan holds at the confidence
+    that is usual; empty where one does."""
+    if not plan.has_confidences:
+        return ""
+    unkept = plan.unkept is not None
+    nothing = f"nothing whose error is known keeps the limits at a confidence of {USUAL:g}"
+    if plan.supported:
+        return (
+            f"{nothing}: this plan keeps them if the prediction is right, and is as likely to miss one"
+            if unkept
+            else ""
+        )
+    missing, calibration = plan.option.lacking, plan.option.deployment.calibration
+    if calibration.basis == "roofline":
+        why = "no measurements behind it: times of an ideal device, and real ones are longer"
+    elif missing:
+        known = "too few" if any(missing.values()) else "no"
+        why = f"{known} measurements behind {' and '.join(missing)} ({too_few(missing)})"
+    else:
+        why = "no held-out measurements of its kernels"
+    other = f"; {nothing}" if unkept and plan.measured is not None else ""
+    return f"the error of this plan is not known: {why}{other}"
+
+
+def refused_line(plan: Plan) -> str:
+    """How many requests the plan can never answer; empty where it answers all."""
+    result = plan.best.result
+    if result is None or not (refused := result.counts["rejected"]):
+        return ""
+    share = refused / result.counts["arrived"]
+    reasons, each_day = "; ".join(result.records.refused), share * 86400 * plan.rate
+    return (
+        f"! {refused:,} of {result.counts['arrived']:,} requests can never run ({reasons}): {each_day:,.0f} a day are "
+        "refused at this load"
+    )
 
 
 def notes(plan: Plan) -> list[str]:
@@ -60,8 +119,13 @@ def notes(plan: Plan) -> list[str]:
     option = plan.option
     lines = [
         *tier_lines(plan),
+        native_line(plan),
+        format_line(plan),
+        refused_line(plan),
         confidence_line(plan),
+        unknown_line(plan),
         measured_line(plan),
+        miss_line(plan),
         speculation_line(plan),
         plan.forgone.text if plan.forgone else "",
         queue_line(plan),
@@ -73,7 +137,6 @@ def notes(plan: Plan) -> list[str]:
         basis_line(plan),
         mask_line(plan),
         search_line(plan),
-        four_bits_line(plan),
         price_line(plan),
         start_line(plan),
         base_note(launch_of(plan)),
@@ -114,7 +177,21 @@ def session_line(plan: Plan) -> str:
     return (
         f"sessions: route all calls of one to the same replica; {found.cached_share:.1%} of prompt tokens are found in "
         f"its prefix cache; {found.in_system * plan.option.replicas:,.0f} sessions under way at a time{lasts}"
+        f"{_how_sure(plan, found)}"
     )
+
+
+def _how_sure(plan: Plan, found: SessionFigures) -> str:
+    """How well the time of a session is known where it has a limit: by far fewer sessions than there are calls."""
+    slo = plan.question.slo
+    if slo.session is None:
+        return ""
+    between, slower = found.between(slo.percentile), plan.option.slow.step
+    what = f"; the time of a session {percentile_of(slo)} is of {int(found.whole.sum()):,} sessions"
+    if between is None:
+        return f"{what}, too few to say how sure it is"
+    low, high = (format_time(value * slower, 3) for value in between)
+    return f"{what} and lies between {low} and {high} (95 % confidence)"
 
 
 def start_line(plan: Plan) -> str:
@@ -127,7 +204,8 @@ def start_line(plan: Plan) -> str:
     lacking = checkpoint_needs(launch_of(plan))
     words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
     if lacking:
-        return f"{words} --checkpoint ORG/NAME (it must hold {lacking})"
+        known = quantised_checkpoint(plan.option.deployment.model, plan.option.request.quant or "")
+        return f"{words} --checkpoint {known.checkpoint if known else 'ORG/NAME'} (it must hold {lacking})"
     if plan.option.pools:
         return f"{words} prints the servers of both pools and their router"
     return f"{words} prints the commands of its nodes, or why {engine} has none"
@@ -145,7 +223,7 @@ def speculation_line(plan: Plan) -> str:
     if drafting is None:
         return ""
     drafted, plain = plan.cheapest(True), plan.cheapest(False)
-    helps = bool(plan.option.speculation.length)
+    helps = plan.drafts_help
     percentile, verdict = percentile_of(plan.question.slo), "helps" if helps else "does not help"
     texts = [
         f"{money(found.option)} and TPOT {percentile} {format_time(found.achieved['tpot'], 3)} {side}"
@@ -153,7 +231,8 @@ def speculation_line(plan: Plan) -> str:
         else f"nothing meets the limits {side}"
         for found, side in ((drafted, "with them"), (plain, "without"))
     ]
-    line = f"speculation ({drafting.describe()}) {verdict} at this load: {'; '.join(texts)}{_tried(plan)}"
+    where = " by the prediction itself (the error with drafts is not known)" if plan.confidence > MIDDLE else ""
+    line = f"speculation ({drafting.describe()}) {verdict} at this load{where}: {'; '.join(texts)}{_tried(plan)}"
     batch = break_even_batch(plan, drafted)
     if batch is None or drafted is None:
         return line
@@ -174,10 +253,9 @@ def _tried(plan: Plan) -> str:
 def cheaper_line(plan: Plan) -> str:
     """What would have to change for the next-cheaper plan."""
     checked = plan.cheaper_verified
-    if plan.question.sizing.confidence != MIDDLE:
-        return ""
     if checked is None:
-        return "this is the cheapest candidate, with or without the limits"
+        known = " with a known error" if plan.confidence > MIDDLE else ""
+        return f"this is the cheapest candidate{known}, with or without the limits"
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     bare = " without cache tiers" if plan.option.tiers else ""
@@ -222,37 +300,85 @@ def basis_line(plan: Plan) -> str:
 
 def confidence_line(plan: Plan) -> str:
     """What the plan at the other confidence is, or why there is none."""
-    if plan.question.demand.offline or not plan.question.slo.limits or plan.question.space.base.ideal:
+    if not plan.has_confidences or plan.unkept is not None:
         return ""
     other, confidence = plan.other, plan.other_confidence
-    if other is None and confidence == MIDDLE:
-        return ""
-    if other is None and not plan.supported:
-        return f"how far off these times are is not known, so there is no plan at a confidence of {confidence:g}"
     if other is None:
-        return f"nothing keeps the limits at a confidence of {confidence:g}"
-    kind = other_format(other.option, plan.option)
-    what = f"{shape(other.option)} on {gpus(other.option)}{kind} at {money(other.option)}"
+        return f"nothing whose error is known keeps the limits at a confidence of {confidence:g}"
+    what = _beside(plan, other)
     if confidence == MIDDLE:
-        return f"were the prediction right, {what} would do (--confidence {MIDDLE:g})"
-    room = f"with {1 - plan.question.sizing.utilisation:.0%} of headroom there too it takes {what}"
-    if plan.holds_at_the_slow_end is None:
-        return f"at the slow end of an error that is known (9 in 10) it takes {what} (--confidence {confidence:g})"
-    holds = "still keeps its limits, without headroom" if plan.holds_at_the_slow_end else "misses a limit"
-    return f"at the slow end of the prediction's error (9 in 10) the plan {holds}; {room} (--confidence {confidence:g})"
+        same = other.option.cost == plan.option.cost and not other_format(other.option, plan.option)
+        return "" if same else f"if the prediction were right, {what} would do (--confidence {MIDDLE:g})"
+    return f"at a confidence of {confidence:g} it takes {what} (--confidence {confidence:g})"
+
+
+def _beside(plan: Plan, found: Verified) -> str:
+    """What else may be bought, with its format where that is another: ``"2 x (tp 4) on h100-sxm, in fp8 at ..."``."""
+    kind = other_format(found.option, plan.option)
+    return f"{shape(found.option)} on {gpus(found.option)}{kind} at {money(found.option)}"
+
+
+def native_line(plan: Plan) -> str:
+    """Beside a plan in another format the cheapest in the checkpoint's own: what the change of format buys."""
+    if quants(plan.option) == "native" or plan.question.demand.offline:
+        return ""
+    if plan.native is None:
+        return "in the checkpoint's own format nothing that was tried keeps the limits"
+    cost, own = plan.option.cost, plan.native.option.cost
+    factor = f", {own / cost:.2f} times the cost" if cost and own else ""
+    what = f"{shape(plan.native.option)} on {devices(plan.native.option)} at {money(plan.native.option)}"
+    return f"in the checkpoint's own format: {what}{factor}"
+
+
+def unknown_line(plan: Plan) -> str:
+    """What costs less than the plan by a prediction whose error nobody knows, and what it would save."""
+    found = plan.unknown
+    if found is None:
+        return ""
+    saved = (plan.option.cost or 0.0) - (found.option.cost or 0.0)
+    unit = found.option.tariff.currency if found.option.tariff else ""
+    why = f" ({too_few(found.option.lacking)})" if found.option.lacking else ""
+    return f"cheaper by {saved:,.2f} {unit}/h, with an error that is not known: {_beside(plan, found)}{why}"
 
 
 def measured_line(plan: Plan) -> str:
-    """Beside a plan of a kind that nobody measured, the cheapest of a kind that was."""
-    if plan.supported or plan.question.demand.offline:
+    """Beside a plan whose error is not known, or whose constants were carried from other devices, the cheapest that
+    rests on measurements of its own."""
+    if not plan.has_confidences:
         return ""
     found = plan.measured
+    if plan.supported:
+        return "" if found is None else f"measured alternative: {_beside(plan, found)}, on constants of its own device"
     if found is None:
         return "nothing whose error is known keeps the limits: measure before buying"
+    return f"measured alternative: {_beside(plan, found)}, of a kind whose error is known, if the prediction is right"
+
+
+def miss_line(plan: Plan) -> str:
+    """The chance of a miss, and what it costs."""
+    risk = plan.miss
+    if risk is None or plan.option.tariff is None:
+        return ""
+    unit = plan.option.tariff.currency
+    how = "--miss-cost" if plan.question.sizing.miss_cost is not None else "the replicas that would keep it"
     return (
-        f"measured alternative: {shape(found.option)} on {found.option.deployment.hardware.name}"
-        f"{other_format(found.option, plan.option)} at {money(found.option)}, of a kind whose error is known"
+        f"chance of a miss under this load: at most {risk.chance:.0%}; a miss costs {risk.cost:,.2f} {unit}/h ({how}), "
+        f"which is {risk.expected:,.2f} {unit}/h on average"
     )
+
+
+def format_line(plan: Plan) -> str:
+    """Which checkpoint a plan in another format takes, and what was published of its answers; empty in the
+    checkpoint's own."""
+    request, deployment = plan.option.request, plan.option.deployment
+    if request.quant is None:
+        return ""
+    quality = quality_of(deployment.model, request.quant)
+    if not checkpoint_needs(launch_of(plan)):
+        return f"quality in {request.quant}: {quality}; the engine makes it of the released checkpoint"
+    known = quantised_checkpoint(deployment.model, request.quant)
+    words = f"quality in {request.quant}: {quality}"
+    return words if known is None else f"{words}; checkpoint: {known.checkpoint}"
 
 
 def queue_line(plan: Plan) -> str:
@@ -277,7 +403,7 @@ def search_line(plan: Plan) -> str:
     chosen = None if quants(plan.option) == "native" else quants(plan.option)
     text = f"formats tried: {', '.join(tried)} (--quant)"
     if chosen is not None:
-        text += f"; whether answers in {chosen} are good enough is yours to judge: --quant native leaves it out"
+        text += f"; try your own questions on answers in {chosen}; --quant native leaves narrower formats out"
     result = plan.best.result
     if result is not None and result.converged is False:
         text += f"; the quoted percentiles come from {result.counts['arrived']:,} requests and are less sure than 3 %"
@@ -286,35 +412,20 @@ def search_line(plan: Plan) -> str:
     return text
 
 
-def four_bits_line(plan: Plan) -> str:
-    """What 4-bit weights would save on devices on which none were tried; empty where no such plan was found."""
-    found = plan.four_bits
-    if found is None:
-        return ""
-    how = "closed form" if found.result is None else "simulated"
-    kind = "" if is_measured(found.option, plan.question) or not plan.supported else ", of a kind that nobody measured"
-    return (
-        f"4-bit weights, not tried on {gpus(found.option)}: {devices(found.option)} in {FORMAT} (AWQ, GPTQ) at "
-        f"{money(found.option)} or less ({how}{kind}), against {devices(plan.option)} in {quants(plan.option)} at "
-        f"{money(plan.option)}; --quant {asked_with(plan.question)} tries them; whether their answers are good enough "
-        "is yours to judge"
-    )
-
-
 def price_line(plan: Plan) -> str:
     """Where the price comes from."""
     bills = plan.option.purchases
     if not bills:
         return ""
     idle, paid = sum(bill.idle for bill in bills), sum(bill.bought for bill in bills)
-    rest = f"; {idle} of the {paid} GPUs are paid for and idle" if idle else ""
+    rest = f"; you pay for {idle} idle GPUs of {paid}" if idle else ""
     looked_at = dict.fromkeys(
         [*plan.question.space.gpus, *(e.grid.deployment.hardware.name for e in plan.searched.grids)]
     )
     remarks = dict.fromkeys(
         [*(line for bill in bills for line in bill.remarks), *plan.question.prices.remarks(looked_at)]
     )
-    return "; ".join([f"to buy: {' and '.join(bill.describe() for bill in bills)}{rest}", *remarks])
+    return "; ".join([f"to buy: {' and '.join(bill.line for bill in bills)}{rest}", *remarks])
 
 
 def assumptions(plan: Plan) -> list[str]:
@@ -369,7 +480,9 @@ def recommendation(plan: Plan) -> str:
     option = plan.option
     cost = monthly(option) or "no price is on file"
     bought = " and ".join(f"{bill.units:,} x {bill.offer.what} from {bill.offer.source}" for bill in option.purchases)
-    text = f"Run {devices(option)}: {cost}" + (f" ({bought})." if bought else ".")
+    chosen = quants(option)
+    what = devices(option) + ("" if chosen == "native" else f" in {chosen}")
+    text = f"Run {what}: {cost}" + (f" ({bought})." if bought else ".")
     if option.hours is not None:
         return f"{text} The job is done in {option.hours:,.1f} hours."
     return f"{text} {_served(plan)}"
@@ -388,7 +501,8 @@ def risk(plan: Plan) -> str:
     chosen = quants(plan.option)
     if chosen == "native":
         return _risk_of_times(plan)
-    return f"{_risk_of_times(plan)} The model runs in {chosen}: check that its answers are good enough."
+    said = " ".join(_sentences((native_line(plan), format_line(plan))))
+    return f"{_risk_of_times(plan)} The model runs in {chosen}: check that its answers are good enough. {said}".strip()
 
 
 def _risk_of_times(plan: Plan) -> str:
@@ -397,7 +511,7 @@ def _risk_of_times(plan: Plan) -> str:
             "Nothing was measured on this GPU or one like it. Real times are longer than these: measure before buying."
         )
     if not plan.supported:
-        return "How far off these times are is not known: nobody has measured a service of this kind. Measure first."
+        return "How far off these times are is not known: no measurements behind a service of this kind. Measure first."
     bands = " and ".join(
         f"{_NAMES[name]} between {low:.2f} and {high:.2f} times the predicted mean"
         for name, (low, high) in plan.bands.items()
@@ -405,10 +519,11 @@ def _risk_of_times(plan: Plan) -> str:
     what = "the time of a job" if plan.question.demand.offline else "what is limited here"
     known = f"In 8 of 10 comparable measurements {bands}." if bands else f"No error band is known of {what}."
     text = f"These are predictions. {known}"
-    holds = plan.holds_at_the_slow_end
-    if plan.question.sizing.confidence == MIDDLE and holds is not None:
-        kept = "would still be kept, with nothing to spare" if holds else "would be missed"
-        text += f" Were this service as slow as the slowest tenth of them, the limits {kept}."
+    if plan.confidence > MIDDLE and plan.has_confidences:
+        text += f" Each limit is kept with a chance of {plan.confidence:.0%}, as far as that is known."
+    if plan.miss is not None:
+        kept = "still kept" if plan.miss.held >= SAFE else "missed"
+        text += f" On devices as slow as the slowest tenth, the limits are {kept} under this load."
     return text
 
 
@@ -422,21 +537,18 @@ _NAMES = {
 
 def alternative(plan: Plan) -> str:
     """The plan at the other confidence in one sentence; empty where there is none to speak of."""
-    if plan.question.demand.offline or not plan.question.slo.limits or plan.question.space.base.ideal:
+    if not plan.has_confidences:
         return ""
-    other, middle = plan.other, plan.question.sizing.confidence == MIDDLE
+    other, middle = plan.other, plan.confidence == MIDDLE
     if other is None:
-        known = (
-            "how far off the times are is not known" if not plan.supported else "no deployment keeps the limits then"
-        )
-        return f"A safer plan cannot be named: {known}." if middle else ""
+        why = f"nothing whose error is known keeps the limits at a confidence of {USUAL:g}"
+        return f"A safer plan cannot be named: {why}." if middle else ""
     same = _bought(other.option) == _bought(plan.option)
     cost = monthly(other.option) or "no price"
     what = "the same purchase" if same else _named(other.option, plan.option) + f", {cost}"
     if not middle:
-        return f"Without that safety, if the prediction is right: {what}."
-    free = f"{1 - plan.question.sizing.utilisation:.0%} of the capacity left free"
-    return f"To be safe in 9 of 10 cases, with {free}: {what}."
+        return f"If the prediction is right, this would do: {what}."
+    return f"To keep each limit with a chance of {USUAL:.0%}: {what}."
 
 
 def _named(option: PlanOption, beside: PlanOption) -> str:

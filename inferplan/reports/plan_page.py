@@ -10,6 +10,7 @@ from typing import Any
 
 from inferplan import __version__
 from inferplan.extras import require
+from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
 from inferplan.planning.plan import Plan
 from inferplan.reports import plots
@@ -17,7 +18,16 @@ from inferplan.reports.glossary import glossary
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_figures import load_of_users
 from inferplan.reports.plan_formulas import plan_formulas
-from inferplan.reports.plan_notes import alternative, assumptions, key_figures, notes, recommendation, risk
+from inferplan.reports.plan_notes import (
+    alternative,
+    assumptions,
+    error_unknown,
+    key_figures,
+    notes,
+    recommendation,
+    risk,
+    sentence,
+)
 from inferplan.reports.plan_pictures import drawings
 from inferplan.reports.plan_terms import plan_terms
 from inferplan.table import Report, Table, markdown_text, render
@@ -58,7 +68,8 @@ def _parts(plan: Plan) -> dict[str, Any]:
         "recommendation": recommendation(plan),
         "risk": risk(plan),
         "alternative": other,
-        "alternative_is": "Safer." if other.startswith(("To be", "A safer")) else "Cheaper.",
+        "alternative_is": "Safer." if plan.confidence == MIDDLE else "Cheaper.",
+        "unknown": sentence(error_unknown(plan)),
         "drawings": drawings(plan),
         "rests_on": [*notes(plan), *assumptions(plan)],
         "formulas": plan_formulas(plan.option.deployment),
@@ -88,6 +99,7 @@ def markdown_document(plan: Plan, command: str) -> str:
     """The report as Markdown, its pictures inside as data."""
     said, tables, text = _parts(plan), plan_report(plan).tables, markdown_text
     parts = [f"# {text(said['title'])}", text(said["question"])]
+    parts += [f"**{text(said['unknown'])}**"] if said["unknown"] else []
     parts += [f"**{text(said['recommendation'])}**", f"**Risk.** {text(said['risk'])}"]
     parts += [f"**{said['alternative_is']}** {text(said['alternative'])}"] if said["alternative"] else []
     parts.append(render(Report(record={}, tables=tables), "markdown").strip())

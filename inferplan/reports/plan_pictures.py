@@ -16,7 +16,7 @@ from inferplan.planning.search import pareto
 from inferplan.planning.verify import Verified
 from inferplan.reports import plots
 from inferplan.reports.plan import BOTTLENECKS
-from inferplan.reports.plan_figures import devices, other_format, shape
+from inferplan.reports.plan_figures import devices, quants, shape
 from inferplan.units import HOURS_PER_MONTH, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 _LOADS = np.linspace(0.5, 1.5, 201)
 """Of the load asked for: where the picture of replicas is drawn."""
+
+
+_SAFETY = (
+    "The least bill of a month that keeps each limit with a chance of so much, of what has a known error; the dark bar "
+    "is the plan. 0.5 is the prediction itself."
+)
 
 
 class Drawing(NamedTuple):
@@ -54,6 +60,8 @@ def _figures(plan: Plan) -> Iterator[tuple[str, str, Figure]]:
     if (figure := _costs(plan)) is not None:
         bill = "month, as in the tables; every bar keeps the limits in simulation"
         yield "Cost", f"The bill of a {bill if option.hours is None else 'whole job, by formulas'}.", figure
+    if (figure := _safety(plan)) is not None:
+        yield "Cost of safety", _SAFETY, figure
     if not plan.question.demand.offline:
         yield from _under_load(plan)
     footprint = _footprint(option, plan)
@@ -61,7 +69,7 @@ def _figures(plan: Plan) -> Iterator[tuple[str, str, Figure]]:
     if not option.deployment.model.encodes:
         yield (
             "Frontier",
-            "The most output tokens a second and GPU at each speed for a user, by GPU in its best format, in closed "
+            "The most output tokens/s per GPU at each speed per user, by GPU in its best format, in closed "
             "form; the ring is the plan, which buys no more than the load needs.",
             _frontier(plan),
         )
@@ -71,10 +79,15 @@ def _costs(plan: Plan) -> Figure | None:
     """The plan, the one at the other confidence and the alternatives; nothing without two prices in one currency."""
     named: list[tuple[str, Verified]] = [("the plan", plan.best)]
     named += [(f"at confidence {plan.other_confidence:g}", plan.other)] if plan.other is not None else []
+    named += [("in its own format", plan.native)] if plan.native is not None else []
+    named += [("error not known", plan.unknown)] if plan.unknown is not None else []
     named += [("alternative", found) for found in plan.alternatives]
     hours = 1.0 if plan.option.hours is not None else HOURS_PER_MONTH
     bars = [
-        (f"{why}: {devices(found.option)}{other_format(found.option, plan.option)}", found.option.cost * hours)
+        (
+            f"{why}: {devices(found.option)} in {quants(found.option)}{_told_apart(found.option, plan)}",
+            found.option.cost * hours,
+        )
         for why, found in named
         if found.option.cost is not None
     ]
@@ -82,6 +95,24 @@ def _costs(plan: Plan) -> Figure | None:
         return None
     unit = plan.option.tariff.currency + (" in all" if plan.option.hours is not None else " a month")
     return plots.bars(bars, unit)
+
+
+def _told_apart(option: PlanOption, plan: Plan) -> str:
+    """The division where another bar has the same devices and format."""
+    own = option is not plan.option and (devices(option), quants(option)) == (devices(plan.option), quants(plan.option))
+    return f", {shape(option)}" if own else ""
+
+
+def _safety(plan: Plan) -> Figure | None:
+    """The least cost at each confidence; nothing where fewer than two have one."""
+    kept = [step for step in plan.curve if step.option is not None]
+    if len(kept) < 2 or plan.option.tariff is None:
+        return None
+    bars = [
+        (f"{step.confidence:g}: {devices(step.option)}", step.cost * HOURS_PER_MONTH) for step in kept if step.option
+    ]
+    first = next((place for place, step in enumerate(kept) if step.confidence == plan.confidence), 0)
+    return plots.bars(bars, f"{plan.option.tariff.currency} a month, by confidence", first)
 
 
 def _under_load(plan: Plan) -> Iterator[tuple[str, str, Figure]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from inferplan.answers.emit import base_note, changed_options
 from inferplan.catalog.assemble import Request
+from inferplan.catalog.quality import quality_of, quantised_checkpoint
 from inferplan.figures import record
-from inferplan.planning.four_bits import asked_with
+from inferplan.planning.beside import Step
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import Verified
@@ -26,7 +27,10 @@ from inferplan.reports.plan_figures import (
     prompts_launch_of,
     relaxation,
     screened_costs,
+    terms_of,
 )
+from inferplan.reports.plan_load import load_record
+from inferplan.reports.plan_notes import error_unknown
 from inferplan.reports.plan_survival import survival_record
 from inferplan.reports.plan_tiers import tiers_record
 from inferplan.traffic.requests import Slo
@@ -51,6 +55,10 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "survival": survival_record(plan),
             "binding": plan.binding,
             "capacity": capacity_record(plan),
+            "confidence": plan.confidence if plan.supported and plan.has_confidences else None,
+            "error_unknown": error_unknown(plan) or None,
+            "miss": miss_record(plan),
+            "quality": quality_record(plan),
             "measured": plan.supported and "transferred" not in bases_of(plan.best),
             "meets_at_the_slow_end": plan.holds_at_the_slow_end,
             "output_tokens_per_s_per_device": None
@@ -60,6 +68,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "simulation_time_scale": plan.option.slow.step,
         },
         "cost": cost_record(cost) if cost else None,
+        "terms": [record(row) for row in terms_of(plan)],
         "energy": cost_energy_record(energy) if energy else None,
         "power": None if watts is None else record(watts),
         "cache_tiers": tiers_record(plan),
@@ -67,9 +76,9 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         if plan.other is None
         else {"confidence": plan.other_confidence, **candidate_record(plan, plan.other)},
         "measured_alternative": None if plan.measured is None else candidate_record(plan, plan.measured),
-        "four_bits": None
-        if plan.four_bits is None
-        else {"quant": asked_with(plan.question), **candidate_record(plan, plan.four_bits)},
+        "native_alternative": None if plan.native is None else candidate_record(plan, plan.native),
+        "unknown_alternative": None if plan.unknown is None else candidate_record(plan, plan.unknown),
+        "confidence_curve": [step_record(step) for step in plan.curve],
         "forgone": None if plan.forgone is None else asdict(plan.forgone),
         "not_simulated": plan.unseen,
         "alternatives": [candidate_record(plan, verified) for verified in plan.alternatives],
@@ -80,6 +89,66 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "next_cheaper": _cheaper_record(plan),
         "sensitivity": [] if plan.question.demand.offline else plan.sensitivity,
         "bands": plan.bands,
+        "band_s": band_seconds(plan),
+    }
+
+
+def band_seconds(plan: Plan) -> dict[str, list[float]]:
+    """By limited latency, in seconds at the percentile, between which 80 % of measurements lie of a plan like this:
+    the known factors on what is predicted, of which a plan at a confidence quotes the slow side.
+    """
+    slow, quoted = plan.option.slow, plan.best.achieved
+    found = {}
+    for name, (low, high) in plan.bands.items():
+        late = 0.0 if name == "tpot" else quoted["ttft"] * (1.0 - 1.0 / slow.first)  # see Slowness.of
+        predicted = (quoted[name] - late) / slow.step
+        found[f"{name}_s"] = [predicted * low, max(predicted * high, quoted[name])]
+    return found
+
+
+def step_record(step: Step) -> dict[str, Any]:
+    """One confidence of the curve; nulls where nothing keeps the limits. exact: false where simulations ran out, and
+    less may do."""
+    option = step.option
+    return {
+        "confidence": step.confidence,
+        "cost": None if option is None else option.cost,
+        "currency": option.tariff.currency if option and option.tariff else None,
+        "exact": step.exact,
+        "devices": option and option.devices,
+        "gpu": option and option.deployment.hardware.name,
+        "quant": option and option.request.quant,
+        "parallel": option and option.deployment.parallel.describe(),
+        "replicas": option and option.replicas,
+        "step_times": option and option.slow.step,
+    }
+
+
+def miss_record(plan: Plan) -> dict[str, Any] | None:
+    """The chance of a miss under the load, the cost of an hour of one, and both multiplied; ``None`` where unknown."""
+    risk = plan.miss
+    if risk is None:
+        return None
+    return {
+        "held_at": risk.held,
+        "chance_at_most": risk.chance,
+        "cost_per_h": risk.cost,
+        "expected_per_h": risk.expected,
+    }
+
+
+def quality_record(plan: Plan) -> dict[str, Any] | None:
+    """What was published of answers in the plan's format, and a checkpoint in it; ``None`` in the model's own."""
+    quant, model = plan.option.request.quant, plan.option.deployment.model
+    if quant is None:
+        return None
+    known = quantised_checkpoint(model, quant)
+    return {
+        "quant": quant,
+        "checkpoint": known and known.checkpoint,
+        "recovered": (known.recovered or None) if known else None,
+        "source": known and known.source,
+        "said": quality_of(model, quant),
     }
 
 
@@ -103,6 +172,7 @@ def question_record(plan: Plan) -> dict[str, Any]:
         "model_counts": plan.option.deployment.model.made_from.to_dict(),
         "model_notes": plan.option.deployment.warnings,
         "demand": question.demand.describe(),
+        "load": load_record(question.demand),
         "prompt_tokens": question.demand.prompt.average,
         "output_tokens": question.demand.output.average,
         "requests_per_s": question.demand.requests_per_second,
@@ -120,6 +190,7 @@ def question_record(plan: Plan) -> dict[str, Any]:
         "utilisation": question.sizing.utilisation,
         "spare": question.sizing.spare,
         "confidence": question.sizing.confidence,
+        "miss_cost_per_h": question.sizing.miss_cost,
     }
 
 
@@ -232,7 +303,7 @@ def speculation_record(plan: Plan) -> dict[str, Any] | None:
         **asdict(drafting),
         "tokens_per_step": drafting.beside(None).tokens,
         "tried": [{"draft_tokens": length, "screened_cost": cost} for length, cost in screened_costs(plan).items()],
-        "helps": bool(plan.option.speculation.length),
+        "helps": plan.drafts_help,
         **{f"cost_{side}": found.option.cost if found else None for side, found in sides.items()},
         **{f"tpot_{side}_s": found.achieved["tpot"] if found else None for side, found in sides.items()},
         "break_even_batch": break_even_batch(plan, sides["with"] or sides["without"]),

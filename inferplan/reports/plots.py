@@ -359,11 +359,11 @@ def steps(
     return figure
 
 
-def bars(values: Sequence[tuple[str, float]], unit: str) -> Figure:
-    """One bar a value with its figure, in the order given; the first is the one that counts."""
+def bars(values: Sequence[tuple[str, float]], unit: str, first: int = 0) -> Figure:
+    """One bar a value with its figure, in the order given; the one at place ``first`` is the one that counts."""
     figure, axes = _axes("", (7.2, 0.9 + 0.42 * len(values)))
     names, sizes = [f"{name} " for name, _ in values], [size for _, size in values]
-    colours = [COLOURS[0], *[COLOURS[4]] * (len(values) - 1)]
+    colours = [COLOURS[0] if place == first else COLOURS[4] for place in range(len(values))]
     places = np.arange(len(values))
     axes.barh(places, sizes, color=colours, height=0.62, edgecolor=INK, linewidth=0.4)
     axes.set_yticks(places, names)
@@ -399,7 +399,7 @@ def frontier_figure(points: Sequence[Curve], chosen: tuple[float, float] | None,
         }
         axes.plot([chosen[0]], [chosen[1]], color=COLOURS[3], label="the plan", **ring)
     axes.set_ylim(bottom=0)
-    _name(axes, "output tokens a second and user", "output tokens a second and device")
+    _name(axes, "output tokens/s per user", "output tokens/s per device")
     _legend(axes, loc="upper right")
     return figure
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Any
 
-from inferplan.catalog.bills import price_text
+from inferplan.catalog.bills import Bill, Tariff, price_text
+from inferplan.catalog.price_lists import PriceBook
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.machines import OWNED, Machine
 from inferplan.planning.several import Alone, Member, SeveralPlan, keeps_own
@@ -253,17 +254,25 @@ def _notes(plan: SeveralPlan) -> list[str]:
     if plan.too_short:
         lines.append("! a run is too short to tell whether a queue grows: a lower rate, with fewer replicas")
     for one in plan.alone:
-        if one.break_even is not None:
+        name, alone = one.member.stage.name, f"{one.cost:,.2f}"
+        if one.break_even is not None and one.cascade > one.cost:
+            more = f"{one.cascade - one.cost:,.2f} {asked.prices.currency}/h more"
+            lines.append(f"! {name} alone keeps the limits and is cheaper: the cascade costs {more}")
+        if one.break_even == 0:
             lines.append(
-                f"break-even: 1 - {one.before:,.2f}/{one.cost:,.2f} = {one.break_even:.3g} of the requests may reach "
-                f"{one.member.stage.name} before it alone is cheaper, if its machines go with its share of the requests"
+                f"no share pays: the models before {name} cost {one.before:,.2f} by themselves, {name} alone {alone}"
+            )
+        elif one.break_even is not None:
+            lines.append(
+                f"break-even: 1 - {one.before:,.2f}/{alone} = {one.break_even:.3g} of the requests may reach "
+                f"{name} before it alone is cheaper, if its machines go with its share of the requests"
             )
         if one.missing:
-            lines.append(f"{one.member.stage.name} alone keeps its limits with no number of replicas: {one.missing}")
+            lines.append(f"{name} alone keeps its limits with no number of replicas: {one.missing}")
     if plan.bought.gap > 0:
         lines.append("! the solver was stopped: cheaper machines may exist")
     lines += error_notes(_served(plan), "models behind each other, or on the same GPUs" if _entangled(plan) else "")
-    lines += _offers(plan.bought.used)
+    lines += _offers(plan.bought.used, asked.prices)
     return [*dict.fromkeys(lines), *asked.prices.remarks(dict.fromkeys(member.gpu for member in asked.members))]
 
 
@@ -284,14 +293,21 @@ def _turns(plan: SeveralPlan) -> list[str]:
     return lines
 
 
-def _offers(used: Sequence[tuple[Machine, int]]) -> list[str]:
+def _offers(used: Sequence[tuple[Machine, int]], prices: PriceBook) -> list[str]:
     lines = []
     for machine, count in used:
         if machine.offer.source != OWNED:
-            lines.append(f"{machine.units * count:,} x {machine.offer.describe()}")
+            lines.append(_sold(machine, count, prices).line)
             lines += machine.offer.remarks
         elif machine.offer.per_hour:
             lines.append(f"an owned GPU costs {price_text(machine.offer.per_hour)} an hour while it works")
         else:
             lines.append("owned GPUs cost nothing more than they do anyway (--own-price)")
     return lines
+
+
+def _sold(machine: Machine, count: int, prices: PriceBook) -> Bill:
+    """Machines as they are sold, beside as many GPUs together at the list that bills are compared with."""
+    offer = machine.offer
+    sold = Tariff(offers=(offer,), devices=offer.size, listed=prices.listed(offer.gpu))
+    return sold.bill(machine.units * count)

@@ -14,6 +14,7 @@ from inferplan.answers.compare import Comparison
 from inferplan.answers.cost import BatchCost, Cost, Energy
 from inferplan.answers.explain import Explanation
 from inferplan.answers.fit import Fits, Fitting
+from inferplan.answers.fit_owned import OwnedFits
 from inferplan.answers.recipe import Recipe
 from inferplan.answers.sweep import Sweep
 from inferplan.errors import printable
@@ -27,6 +28,7 @@ from inferplan.reports.emit import Emitted
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.explain import explanation_report
 from inferplan.reports.fit import memory_report, options_report
+from inferplan.reports.fit_owned import owned_report
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_figures import candidates
 from inferplan.reports.recipe import recipe_report
@@ -64,6 +66,7 @@ report_of.register(Plan, plan_report)
 report_of.register(SimulationResult, simulation_report)
 report_of.register(Fits, options_report)
 report_of.register(Fitting, memory_report)
+report_of.register(OwnedFits, owned_report)
 report_of.register(BatchCost, batch_cost_report)
 report_of.register(Explanation, explanation_report)
 report_of.register(Validation, files_report)
@@ -161,6 +164,12 @@ def _(found: Fitting) -> str:
 def _(found: Fits) -> str:
     load = f"{found.asked.users} x {found.context:,} tokens"
     return f"{found.model.name}: {len(found.fitting)} of {len(found.options)} GPUs and formats hold {load}"
+
+
+@line_of.register
+def _(found: OwnedFits) -> str:
+    load = f"{found.asked.users} x {found.context:,} tokens"
+    return f"{found.model.name}: {len(found.fitting)} of {len(found.options)} ways on {found.have} hold {load}"
 
 
 @line_of.register

@@ -306,7 +306,7 @@ def _verdict(record: Mapping[str, Any]) -> str:
     if capacity is None or capacity["load"] is None:
         return text
     near = ", within the error of capacity" if capacity["within_error"] else ""
-    return f"{text}{near}: {capacity['load']:,.0%} of the {capacity['requests_per_s']:.4g} requests/s that can leave"
+    return f"{text}{near}: {capacity['load']:,.0%} of the maximum, {capacity['requests_per_s']:.4g} requests/s"
 
 
 def _length(record: Mapping[str, Any]) -> str:

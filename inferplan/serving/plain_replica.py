@@ -1,10 +1,11 @@
 """A plain replica: the events of the usual case, each in one function, with the same results as the general ones.
 
-Nearly all steps of nearly all runs are of two kinds: prompts that are all admitted whole, and decode steps of a batch
-that fits the cache. Both are written out here in one piece each, because a call of Python costs as much as the
-arithmetic of an event. Whatever else may happen (a shortage of cache, pieces of prompts, requests sent back) is left to
-:mod:`inferplan.serving.replica` and :mod:`inferplan.serving.scheduler`, which share all state with this module and
-say what every line here stands for. ``tests/serving/test_plain_replica.py`` holds both to the same last bit.
+Nearly all steps of nearly all runs are of two kinds: prompts that are admitted whole or computed in pieces, in order,
+and decode steps of a batch that fits the cache. Both are written out here in one piece each, because a call of Python
+costs as much as the arithmetic of an event. Whatever else may happen (a shortage of cache or slots, requests sent
+back) is left to :mod:`inferplan.serving.replica` and :mod:`inferplan.serving.scheduler`, which share all state with
+this module and say what every line here stands for. ``tests/serving/test_plain_replica.py`` holds both to the same last
+bit.
 """
 
 from __future__ import annotations
@@ -55,58 +56,96 @@ class PlainReplica(Replica):
     times: StepTimes
 
     def _prompt_step(self) -> bool:
-        """A step with all prompts that wait, where they all fit it without more ado."""
-        scheduler, rules = self.scheduler, self.rules
-        admitted, decodes, records, waiting = scheduler.admitted, self.decodes, scheduler.records, self.waiting
-        running, prompt = admitted.running, records.prompt
-        page, count, batch, start = rules.page, len(waiting), decodes.size, self.clock
-        if scheduler.partial is not None or scheduler.progress.output_left or admitted.own:
+        """A step with prompts that wait, as many as its budget holds and the last of them in part, where it takes no
+        more ado.
+        """
+        scheduler, rules, waiting = self.scheduler, self.rules, self.waiting
+        admitted, decodes, prompt, page = scheduler.admitted, self.decodes, scheduler.records.prompt, rules.page
+        if scheduler.progress.output_left or admitted.own:
             return super()._prompt_step()
-        places, room = len(running) + count, rules.budget - batch
-        if places > rules.slots:
+        batch, cut, piece, count = decodes.size, scheduler.partial, scheduler.computed, len(admitted.running)
+        room, tokens, used, pairs, begun = rules.budget - batch, 0, admitted.used, 0.0, 0
+        requests: list[int] = []
+        if cut is not None:
+            left, room = prompt[cut] - piece, room if room > 1 else 1
+            tokens = left if left < room else room
+            pairs = tokens * piece + tokens * (tokens + 1) / 2
+            used += -(-(piece + tokens) // page) * page - -(-piece // page) * page
+            piece += tokens
+            room -= tokens
+            if tokens == left:
+                requests.append(cut)
+                cut = None
+        if cut is None and room > 0:
+            for request in waiting:
+                new = prompt[request]
+                begun += 1
+                used -= -new // page * page
+                if count + begun > rules.slots or used + (count + begun) * page > rules.capacity:
+                    return super()._prompt_step()
+                if new > room:
+                    used += (-new // page - -room // page) * page
+                    new = piece = room
+                    cut = request
+                else:
+                    requests.append(request)
+                tokens += new
+                room -= new
+                pairs += new * (new + 1) / 2
+                if room <= 0:
+                    break
+        if not tokens or used + (count + begun + 1) * page > rules.capacity:
             return super()._prompt_step()
-        tokens, blocks, pairs = 0, 0, 0.0
-        for request in waiting:
-            new = prompt[request]
-            tokens += new
-            if tokens > room:  # a long queue is not looked through at every step
-                return super()._prompt_step()
-            blocks -= -new // page
-            pairs += new * (new + 1) / 2
-        used = admitted.used + blocks * page
-        if used + places * page > rules.capacity:
-            return super()._prompt_step()
-        scheduler.short = False
-        requests, begun = list(waiting), records.admitted
-        waiting.clear()  # type: ignore[union-attr]  # a plain engine has no lines
-        scheduler.queue.queued_tokens -= tokens
-        for request in requests:
+        if scheduler.partial is not None:
+            scheduler.clients.goes_on(scheduler.partial, scheduler.computed, self.clock)
+        scheduler.short, scheduler.partial, scheduler.computed = False, cut, piece
+        if begun:
+            self._begin(begun)
+        prompts, context = len(requests) + (cut is not None), decodes.context / batch if batch else 0.0
+        duration = self.times.with_prompts(batch, context, prompts, tokens, pairs)
+        self.previous = self.clock
+        self.clock += duration
+        admitted.used = used
+        self._meter_prompts(batch, tokens, duration)
+        if requests or scheduler.clients.unseen or (batch and decodes.ends[0][0] <= decodes.steps):
+            self._after_prompts(requests)
+        return True
+
+    def _begin(self, count: int) -> None:
+        """The first requests of the queue run."""
+        waiting, queue, running = self.waiting, self.scheduler.queue, self.scheduler.admitted.running
+        prompt, begun, now = self.scheduler.records.prompt, self.scheduler.records.admitted, self.clock
+        for _ in range(count):
+            request = waiting.popleft()
+            queue.queued_tokens -= prompt[request]
             running[request] = None
             if begun[request] != begun[request]:
-                begun[request] = start
-        duration = self.times.with_prompts(batch, decodes.context / batch if batch else 0.0, count, tokens, pairs)
-        clock = start + duration
-        self.previous, self.clock = start, clock
-        meter = scheduler.meter
+                begun[request] = now
+
+    def _meter_prompts(self, batch: int, tokens: int, duration: float) -> None:
+        """A step with so many prompt tokens has taken ``duration``, and ``batch`` requests have made a token in it."""
+        scheduler, waiting, capacity = self.scheduler, self.waiting, self.rules.capacity
+        meter, admitted = scheduler.meter, scheduler.admitted
         meter.prompt_steps += 1
         meter.prompt_tokens += tokens
         if batch:
-            used += decodes.phases[-decodes.steps % page] * page
+            decodes, records, page = self.decodes, scheduler.records, self.rules.page
+            admitted.used += decodes.phases[-decodes.steps % page] * page
             decodes.steps += 1
             decodes.context += batch
             records.gaps.append(duration)
             records.gap_weights.append(batch)
             meter.decode_tokens += batch
-        admitted.used = used
-        share = used / rules.capacity
+            meter.batch_seconds += batch * duration
+        share = admitted.used / capacity
         meter.steps += 1
         meter.busy += duration
-        meter.batch_seconds += batch * duration
         meter.kv_seconds += share * duration
         if share > meter.kv_peak:  # noqa: PLR1730 (a call takes five times as long)
             meter.kv_peak = share
-        self._after_prompts(requests)
-        return True
+        if waiting:
+            meter.block("budget")
+            meter.wait("budget", len(waiting) * duration)
 
     def _after_prompts(self, requests: list[int]) -> None:
         """Their prompts are in the cache, and each has made its first token; requests that decoded may be done."""

@@ -79,6 +79,20 @@ def class_parts(result: SimulationResult) -> list[tuple[TrafficClass, Simulation
     return [(one, part_of(result, of == place, one.slo)) for place, one in enumerate(records.classes)]
 
 
+def limits_missed(result: SimulationResult) -> str:
+    """Whose limits too few requests keep: ``"71% of the requests keep them, 90% have to"``; empty where enough do."""
+    whole = [("", result.slo, result)] if result.slo.limits else []
+    missed = []
+    for name, slo, part in [*whole, *((one.name, one.slo, part) for one, part in class_parts(result))]:
+        if not slo.limits or not part.counts["arrived"]:
+            continue
+        share = int(np.sum(part.attained)) / part.counts["arrived"]
+        if share < slo.percentile / 100:
+            of = f" of {name}" if name else ""
+            missed.append(f"{share:.1%} of the requests{of} keep them, {slo.percentile:g}% have to")
+    return "; ".join(missed)
+
+
 def part_of(result: SimulationResult, mine: BoolArray, slo: Slo) -> SimulationResult:
     """The run as some of its requests see it, under limits of their own."""
     counted = result.counted

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from inferplan.serving.records import Records
@@ -46,8 +47,8 @@ class Router:
         self.turns_taken = 0
         self.weights = weights
         """The share of the turns that each engine takes, by proportion; ``None``: all the same."""
-        self._turns = [(0.5 / weight, index) for index, weight in enumerate(weights or ())]
-        """Heap of (when the next turn is due, engine): every ``1/weight``, the first after half of that."""
+        self._turns = list(_first_turns(weights or ()))
+        """Heap of (when the next turn is due, engine): every ``1/weight``, those of equal weight evenly apart."""
         heapq.heapify(self._turns)
         self.went: dict[int, int] = {}
         """Which engine each request went to, where they differ."""
@@ -193,3 +194,14 @@ class Router:
             if (work, loads[index]) < least:
                 best, least = index, (work, loads[index])
         return best
+
+
+def _first_turns(weights: Sequence[float]) -> Iterator[tuple[float, int]]:
+    """When each engine has its first turn: of ``n`` with the weight ``w`` the ``j``-th after ``(j + 1/2)/(n w)``.
+
+    Were theirs due together, as many requests would go past one of other weight in a row, and come to it in bursts.
+    """
+    number, seen = Counter(weights), Counter[float]()
+    for index, weight in enumerate(weights):
+        yield (seen[weight] + 0.5) / (number[weight] * weight), index
+        seen[weight] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil, floor, sqrt
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from inferplan.units import Array, BoolArray
 
 TIMES = ("duration", "model", "tools", "thinking")
 AMOUNTS = ("calls", "prompt_tokens", "output_tokens")
+_NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,6 +102,18 @@ class SessionFigures:
         """
         lost = int(np.sum(self.late(limit) & ~self.finished))
         return percentile_beside(self.duration[self.whole], percentile, lost)
+
+    def between(self, percentile: float) -> tuple[float, float] | None:
+        """Two durations between which the percentile of all sessions lies with 95 % confidence; ``None`` for too few.
+
+        Sessions do not depend on each other much, so the number below the percentile is binomial: of ``n`` in order it
+        is the ``floor(n p - 1.96 s)``-th and the ``ceil(n p + 1.96 s) + 1``-th, ``s^2 = n p (1 - p)`` (Le Boudec,
+        *Performance Evaluation of Computer and Communication Systems*, 2010, section 2.2.2).
+        """
+        ordered, share = np.sort(self.duration[self.whole]), percentile / 100
+        spread = _NORMAL_95 * sqrt(len(ordered) * share * (1 - share))
+        low, high = floor(len(ordered) * share - spread), ceil(len(ordered) * share + spread) + 1
+        return (float(ordered[low - 1]), float(ordered[high - 1])) if low >= 1 and high <= len(ordered) else None
 
 
 def session_figures(result: RunFigures) -> SessionFigures | None:

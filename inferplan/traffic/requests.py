@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -120,7 +121,14 @@ class Lengths:
         """The length that a ``share`` of the requests does not exceed, of a sample of 4,096 draws."""
         if self.kind == "fixed":
             return self.mean
-        return float(np.quantile(self.sample(np.random.default_rng(0), 4096), share))
+        if share not in self._quantiles:
+            self._quantiles[share] = float(np.quantile(self.sample(np.random.default_rng(0), 4096), share))
+        return self._quantiles[share]
+
+    @cached_property
+    def _quantiles(self) -> dict[float, float]:
+        """Those that were asked for: a search asks each of its structures for the same."""
+        return {}
 
 
 _LENGTHS = re.compile(

@@ -63,7 +63,8 @@ def plan_behind(plan: Plan, commands: Commands) -> dict[str, Any]:
             "plan": _bills(plan.option),
             "at_the_other_confidence": [] if plan.other is None else _bills(plan.other.option),
             "measured_alternative": [] if plan.measured is None else _bills(plan.measured.option),
-            "four_bits": [] if plan.four_bits is None else _bills(plan.four_bits.option),
+            "native_alternative": [] if plan.native is None else _bills(plan.native.option),
+            "unknown_alternative": [] if plan.unknown is None else _bills(plan.unknown.option),
             "alternatives": [_bills(verified.option) for verified in plan.alternatives],
         },
     }

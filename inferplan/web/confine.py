@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inferplan.catalog.files import config_root
+from inferplan.catalog.price_lists import own_folder
 from inferplan.files import READ
 from inferplan.models.checkpoint import hub_cache
 
@@ -34,7 +35,8 @@ def confine(folder: Path) -> None:
     Raised in place of the call is ``PermissionError``, which whoever called says as any file that cannot be read.
     """
     roots = _ending((folder, *_own_roots()))
-    named = _ending((folder, config_root(), _PACKAGE, hub_cache()))
+    prices = own_folder()
+    named = _ending((folder, config_root(), _PACKAGE, hub_cache(), *(() if prices is None else (prices,))))
 
     def deny(event: str, arguments: tuple[Any, ...]) -> None:
         if event in DENIED:
@@ -77,7 +79,7 @@ def _own_roots() -> set[str]:
     """Where the program itself is, with its packages, and what they keep for the user: caches, fonts, downloads."""
     home = os.path.expanduser("~")
     kept = [os.path.join(home, name) for name in (".cache", ".config", ".matplotlib", "Library/Caches")]
-    named = [os.environ.get(name, "") for name in _KEPT]
+    named = [*(os.environ.get(name, "") for name in _KEPT), str(own_folder() or "")]
     own = [sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), str(config_root()), str(_PACKAGE)]
     return {root for root in (*own, *kept, *named) if root}
 

@@ -7,7 +7,8 @@ import pytest
 from tests.cases import for_each
 from tests.cli.conftest import Run
 
-L40S = ("cost", "llama-3.1-70b", "--gpu", "l40s", "--tp", "8", "--quant", "fp8")
+AWS = ("--prices", "aws-us-east-1")
+L40S = ("cost", "llama-3.1-70b", "--gpu", "l40s", "--tp", "8", "--quant", "fp8", *AWS)
 H100 = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", "1024", "--output", "256")
 
 
@@ -16,7 +17,8 @@ def test_eight_l40s_in_one_host_cost_what_that_host_costs(run: Run) -> None:
     cost = run(*L40S, "--format", "json").json["cost"]
     assert (cost["instance"], cost["instances"], cost["devices_idle"]) == ("g6e.48xlarge", 1, 0)
     assert cost["per_hour"] == pytest.approx(30.13118)
-    assert "1 x g6e.48xlarge (8 x l40s) at 30.131 USD/h (on-demand, aws-us-east-1, 2026-09-10)" in run(*L40S).out
+    told = "1 x g6e.48xlarge (8 x l40s) at 30.131 USD/h (on-demand, aws-us-east-1, 2026-09-10, 73 days old)"
+    assert told in run(*L40S).out
 
 
 def test_the_batch_is_the_largest_that_fits_and_says_so(run: Run) -> None:
@@ -41,7 +43,7 @@ def test_the_batch_is_the_largest_that_fits_and_says_so(run: Run) -> None:
 
 def test_what_is_idle_is_shown_and_how_to_fill_it(run: Run) -> None:
     """A replica of 2 B200 in a box of 8: three quarters of 113.93 an hour run nothing."""
-    text = run("cost", "llama-3.1-70b", "--gpu", "b200-hgx", "--tp", "2", "--quant", "fp8", "--batch", "8").out
+    text = run("cost", "llama-3.1-70b", "--gpu", "b200-hgx", "--tp", "2", "--quant", "fp8", "--batch", "8", *AWS).out
     assert "6 of 8 (75% of the bill)" in text
     assert "--replicas 4 costs the same" in text
 
@@ -77,10 +79,16 @@ def test_a_price_of_another_gpu_is_said_to_be_unused(run: Run) -> None:
     assert "--price l40s is not used" in run(*H100, "--price", "l40s=2").out
 
 
-def test_a_gpu_of_another_list_is_priced_from_it(run: Run) -> None:
-    """Azure sells MI300X in eights at 6.00 each; the page was read on 2026-05-18."""
+def test_the_cheapest_of_all_lists_is_taken_with_the_list_price_beside(run: Run) -> None:
+    """MI300X: RunPod asks 3.49 for one, Azure 48.00 for eight. Eight H200: RunPod 36.72, AWS 63.296 for its box."""
     priced = run("cost", "llama-3.1-70b", "--gpu", "mi300x", "--tp", "8", "--format", "json").json["cost"]
-    assert (priced["price_source"], priced["per_hour"], priced["price_date"]) == ("azure-east-us", 48.0, "2026-05-18")
+    assert (priced["price_source"], priced["per_hour"]) == ("runpod-secure", pytest.approx(27.92))
+    assert priced["list_price_source"] is None  # AWS sells none
+    ran = run("cost", "llama-3.1-70b", "--gpu", "h200", "--tp", "8", "--format", "json").json["cost"]
+    assert (ran["per_hour"], ran["list_price_per_hour"], ran["list_price_source"]) == (
+        pytest.approx(36.72), 63.296, "aws-us-east-1"
+    )  # fmt: skip
+    assert "at the list price: 1 x p5en.48xlarge" in run("cost", "llama-3.1-70b", "--gpu", "h200", "--tp", "8").out
 
 
 def test_stated_prices_carry_their_terms(run: Run) -> None:
@@ -91,30 +99,30 @@ def test_stated_prices_carry_their_terms(run: Run) -> None:
 
 def test_fit_prices_what_holds_one_replica(run: Run) -> None:
     """70B in bf16, 141 GB: two H200 of a box of 8 at 63.296 USD/h, which is paid for whole."""
-    found = run("fit", "llama-3.1-70b", "--format", "json").json["options"]
+    found = run("fit", "llama-3.1-70b", *AWS, "--format", "json").json["options"]
     (h200,) = (one for one in found if one["gpu"] == "h200-sxm" and one["quant"] == "native")
     assert (h200["devices"], h200["cost"]["instance"], h200["cost"]["devices_idle"]) == (2, "p5en.48xlarge", 6)
     assert h200["cost"]["per_hour"] == 63.296
-    assert "63.30 USD  1 x p5en.48xlarge (8 x h200-sxm), aws-us-east-1" in run("fit", "llama-3.1-70b").out
+    assert "63.30 USD  1 x p5en.48xlarge (8 x h200-sxm), aws-us-east-1" in run("fit", "llama-3.1-70b", *AWS).out
     alone = run("fit", "llama-3.1-70b", "--gpu", "h200-sxm", "--price", "h200=3").out
     assert "an hour costs 6.00 USD: 2 x h200-sxm at 3.00 USD/h (stated, --price)" in alone
     assert run("fit", "llama-3.1-70b", "--price", "h10=3").code == 2
 
 
 def test_fit_marks_a_replica_that_is_spread_over_instances(run: Run) -> None:
-    """70B in bf16 needs two A100 of 80 GB, and azure-east-us sells the PCIe card singly: two NC24ads_A100_v4."""
-    rows = run("fit", "llama-3.1-70b", "--prices", "azure-east-us", "--format", "json").json["options"]
-    (pcie,) = (one for one in rows if (one["gpu"], one["quant"]) == ("a100-80gb-pcie", "native"))
+    """70B in bf16 needs two H100 of 80 GB, and lambda sells the PCIe card singly."""
+    rows = run("fit", "llama-3.1-70b", "--prices", "lambda", "--format", "json").json["options"]
+    (pcie,) = (one for one in rows if (one["gpu"], one["quant"]) == ("h100-pcie", "native"))
     assert pcie["devices"] > pcie["cost"]["instance_gpus"]
     assert pcie["cost"]["across_instances"] is True
     for one in rows:
         if one["fits"] and one["cost"]:
             size = one["cost"]["instance_gpus"]
             assert one["cost"]["across_instances"] is bool(size and size < one["devices"])
-    text = run("fit", "llama-3.1-70b", "--prices", "azure-east-us").out
-    assert "across instances, azure-east-us" in text
+    text = run("fit", "llama-3.1-70b", "--prices", "lambda").out
+    assert "across instances, lambda" in text
     assert "ask what links them" in text
-    alone = run("fit", "llama-3.1-70b", "--gpu", "a100-80gb-pcie", "--prices", "azure-east-us").out
+    alone = run("fit", "llama-3.1-70b", "--gpu", "h100-pcie", "--prices", "lambda").out
     assert "does not hold a tensor-parallel group" in alone
     assert "across instances" not in run("fit", "llama-3.1-8b", "--gpu", "h100-sxm").out
 

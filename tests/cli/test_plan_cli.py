@@ -21,7 +21,7 @@ import yaml
 from click.testing import CliRunner
 
 from inferplan.cli import cli
-from inferplan.errors import InferplanError
+from inferplan.errors import InferplanError, UsageError
 from tests.cases import for_each
 
 QUESTION = ["--rate", "20", "--prompt", "1024", "--output", "200", "--ttft", "800ms", "--tpot", "50ms"]
@@ -96,8 +96,12 @@ def test_a_plan_says_what_to_buy_and_what_it_rests_on(planned: Path) -> None:
     assert record["schema_version"] == 2
     assert record["plan"]["ttft_s"] <= 0.8
     assert record["plan"]["tpot_s"] <= 0.05
-    assert record["cost"]["price_source"] == "aws-us-east-1"
+    assert record["cost"]["price_source"] == "runpod-secure"
+    assert record["cost"]["list_price_source"] == "aws-us-east-1"
     assert record["cost"]["price_date"].startswith("2026-")
+    terms = {one["term"]: one["per_hour"] for one in record["terms"]}
+    assert terms["on-demand"] == pytest.approx(record["cost"]["per_hour"])
+    assert any(term.startswith("reserved, ") for term in terms)
     assert record["rejected"]
     text = run("plan", "llama-3.1-8b", *QUESTION, *SMALL)
     for word in ("bottleneck", "candidates", "basis:", "to buy: ", "start each replica: vllm serve"):
@@ -310,7 +314,8 @@ def test_a_plan_in_a_format_that_nobody_makes_says_what_its_checkpoint_must_hold
     assert "the checkpoint must hold weights in int4" in refused("emit", "vllm", str(path)).what
     assert run("emit", "vllm", str(path), "--checkpoint", "org/awq").startswith("vllm serve org/awq ")
     text = run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "--quant", "w4a16")
-    assert "--checkpoint ORG/NAME (it must hold weights in int4 (AWQ or GPTQ), inputs in bf16)" in " ".join(
+    known = "RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16"  # its model card
+    assert f"--checkpoint {known} (it must hold weights in int4 (AWQ or GPTQ), inputs in bf16)" in " ".join(
         text.split()
     )
 
@@ -424,7 +429,7 @@ def test_a_plan_for_a_device_of_ones_own_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_drafts_are_planned_and_emitted(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    draft = ("--draft-model", "llama-3.2-1b", "--draft-tokens", "3", "--acceptance", "0.8")
+    draft = ("--draft-model", "llama-3.2-1b", "--draft-tokens", "3", "--acceptance", "0.8", "--confidence", "0.5")
     run("plan", "llama-3.1-70b", "--rate", "2", "--prompt", "1k", "--output", "200", "--tpot", "16ms",
         "--gpu", "h200-sxm", "--quant", "fp8", "--most", "2", "--aggregated", *draft, "-o", str(path))  # fmt: skip
     record = json.loads(path.read_text())
@@ -466,13 +471,38 @@ def test_a_trace_is_a_demand(tmp_path: Path) -> None:
         run("plan", "llama-3.1-8b", "--trace", str(path), "--ttft", "1s", "--tpot", "60ms", *SMALL, "--format", "json")
     )
     assert record["question"]["requests_per_s"] == pytest.approx(25, rel=0.01)
+    for option, value in (
+        ("--rate", "50"),
+        ("--arrivals", "constant"),
+        ("--burstiness", "2"),
+        ("--cached-prefix", "9"),
+    ):
+        error = refused("plan", "llama-3.1-8b", "--trace", str(path), option, value, "--ttft", "1s", *SMALL)
+        assert (type(error), error.exit_code) == (UsageError, 2)
+        assert option in error.what
+    for option, value in (("--arrivals", "constant"), ("--burstiness", "2")):
+        error = refused("simulate", "llama-3.1-8b", "--gpu", "l4", "--trace", str(path), option, value)
+        assert option in error.what
+
+
+@for_each("load", [("--users", "20"), ("--requests", "1k", "--deadline", "1h")])
+def test_nothing_arrives_by_itself_where_users_wait_or_a_job_is_there(load: tuple[str, ...]) -> None:
+    for option, value in (("--arrivals", "constant"), ("--burstiness", "2")):
+        words = ("--prompt", "1k", "--output", "100", "--e2e", "9s", *SMALL)
+        error = refused("plan", "llama-3.1-8b", *load, option, value, *words)
+        assert (type(error), error.exit_code) == (UsageError, 2)
+        assert option in error.what
+
+
+def test_a_plan_for_sessions_names_no_load_that_it_refuses() -> None:
+    assert "--concurrency" not in refused("plan", "llama-3.1-8b", "--sessions", "coding-agent", "--ttft", "1s").hint
 
 
 def test_the_report_holds_everything_and_loads_nothing(page: Path, tmp_path: Path) -> None:
     text = tmp_path / "plan.md"
     assert "bottleneck" in run("plan", "llama-3.1-8b", *QUESTION, *SMALL, "--report", str(text))
     html = page.read_text()
-    for word in ("The question", "alternatives", "Pictures", "Formulas", "Made by", "rest on", "<svg", "inferplan"):
+    for word in ("The question", "Cost of safety", "Pictures", "Formulas", "Made by", "rest on", "<svg", "inferplan"):
         assert word in html
     for link in re.findall(r"""(?:src|href)=["']([^"']+)""", html):
         assert link.startswith("#"), "a self-contained page links to its own parts only"

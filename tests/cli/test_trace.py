@@ -51,7 +51,8 @@ def test_without_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.Mon
         ([1, 2], "holds no config"),
         ({}, "no model_type"),
         ({"model_type": 7}, "no model_type"),
-        (LLAMA | {"quantization_config": {"quant_method": "fp8"}}, "quantization_config is not traced"),
+        (LLAMA | {"quantization_config": {"quant_method": "of tomorrow"}}, "quant_method"),
+        (LLAMA | {"quantization_config": "fp8"}, "quantization_config = 'fp8'"),
     ],
 )
 def test_what_is_no_config(fields: Any, expected: str, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class StandIn:
     """What the server does. piece: tokens written at once. faults: by the number of the request (from 0), or ``-1`` for
     all, what goes wrong: an HTTP status, ``cut``, ``garbage``, ``error``, ``silent``, ``plain`` or ``unended``.
     refuses: options that it answers with 400. usage: whether it counts. others: requests of others in its metrics.
-    fast: no waiting at all. pages: further documents by their path.
+    fast: no waiting at all. pace: times as long for everything. pages: further documents by their path.
     """
 
     piece: int = 1
@@ -64,6 +64,7 @@ class StandIn:
     ends_after: int | None = None
     fast: bool = False
     first: float = FIRST
+    pace: float = 1.0
     redirect: str = ""
     pages: dict[str, Any] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
@@ -157,11 +158,11 @@ class StandIn:
             await asyncio.sleep(0.001)
         self.running += 1
         try:
-            await asyncio.sleep(0 if self.fast else self.first + PER_TOKEN * seen.prompt)
+            await asyncio.sleep(0 if self.fast else self.pace * (self.first + PER_TOKEN * seen.prompt))
             for made in range(0, seen.output, self.piece):
                 count = min(self.piece, seen.output - made)
                 if made:
-                    await asyncio.sleep(0 if self.fast else count * (STEP + PER_USER * self.running))
+                    await asyncio.sleep(0 if self.fast else self.pace * count * (STEP + PER_USER * self.running))
                 if made and fault == "garbage":
                     yield f"data: {{not json, {self.key or KEY}{'x' * 999}\n\n".encode()
                 if made and fault == "error":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import struct
 from math import prod
 from pathlib import Path
@@ -132,7 +131,7 @@ def test_any_other_type_of_text_is_told_right_or_refused(tmp_path: Path, name: s
     try:
         told = import_path(tmp_path).model
     except InferplanError as error:
-        assert re.search("embedding|layers are stored", error.what), error
+        assert "embedding" in error.what, error
         return
     assert told.checkpoint_bytes == size
     try:

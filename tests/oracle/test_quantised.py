@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from inferplan.catalog.assemble import native_precision  # noqa: E402
 from inferplan.errors import SpecError  # noqa: E402
+from inferplan.estimate.graph import build  # noqa: E402
 from inferplan.models.huggingface import import_config  # noqa: E402
 from inferplan.models.huggingface.quantisation.rules import (  # noqa: E402
     Module,
@@ -24,9 +26,12 @@ from inferplan.models.huggingface.quantisation.rules import (  # noqa: E402
     by_substring,
     by_transformers,
 )
+from inferplan.work.step import Segment, Step  # noqa: E402
+from tests.builders import chip, deploy  # noqa: E402
 from tests.cases import for_each  # noqa: E402
 from tests.oracle.quantised import MODELS, Case, config_of, predicted, stored  # noqa: E402
 from tests.oracle.quantised_tables import CASES  # noqa: E402
+from tests.oracle.traced import traced  # noqa: E402
 
 TOLERANCE = 1e-3
 """What is not counted: scalars of a tensor, bitsandbytes' text of a state and its maps of values (1.3 kB a matrix)."""
@@ -77,6 +82,37 @@ def test_fp8_as_transformers_builds_it(family: str, skips: list[str]) -> None:
     said = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", *skips]}
     found = import_config(config_of(family) | {"quantization_config": said}, family, "test").model
     assert found.checkpoint_bytes == pytest.approx(expected, rel=TOLERANCE)
+
+
+SAME = ("fp8 blocks", "awq 128", "gptq 4 bits, 128", "compressed-tensors W4A16")
+
+
+@for_each("case", [one for one in CASES if one.model in ("llama", "qwen3_moe") and one.name in SAME], ids=str)
+def test_a_quantised_config_is_read_module_by_module(case: Case) -> None:
+    """The bytes are those of every tensor that the method stores, and of the described reading to the last one."""
+    found = traced(config_of(case.model) | {case.key: case.table}, timed=False)
+    assert found.checkpoint_bytes == predicted(case)
+    assert found.checkpoint_bytes == pytest.approx(stored(case), rel=1e-3)
+
+
+def test_matrices_that_are_multiplied_together_are_priced_in_their_format() -> None:
+    """Queries, keys and values as one matmul: 4 bits, a 16-bit scale and a 4-bit zero for each 128 of 4096 x 6144."""
+    table = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
+    found = traced(config_of("llama") | {"quantization_config": table})
+    stages = build(
+        deploy(found, chip(1e12, 1e15), native_precision(found)), Step(segments=(Segment(batch=1, new=1, past=0),))
+    )
+    joined = next(op for stage in stages for op in stage.ops if "q_proj+k_proj+v_proj" in op.name)
+    weights = 4096 * 6144 * (4 + 20 / 128) / 8
+    assert float(joined.work().bytes) == pytest.approx(weights + 2 * (4096 + 6144), rel=1e-6)
+
+
+def test_a_module_that_no_rule_is_made_for_is_refused_by_name() -> None:
+    """The head of a masked language model, which no list of heads has."""
+    small = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 256, "num_hidden_layers": 2}
+    config = transformers.BertConfig(**small, tie_word_embeddings=False, architectures=["BertForMaskedLM"]).to_dict()
+    with pytest.raises(SpecError, match=r"cls\.predictions\.decoder"):
+        traced(config | {"quantization_config": {"quant_method": "fp8"}}, timed=False)
 
 
 STRANGE = st.sampled_from(

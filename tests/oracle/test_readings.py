@@ -123,6 +123,23 @@ def test_a_type_without_a_row_is_answered_as_with_one(
         assert work(found, load) == pytest.approx(work(described, load), rel=0.01)
 
 
+def test_such_a_type_is_answered_in_the_formats_of_its_config(
+    file_of: Callable[[dict[str, Any]], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to the byte; fp8 has a byte an element and 4 for a block of 128 x 128, which no router is in."""
+    sizes = {"hidden_size": 256, "num_attention_heads": 2, "head_dim": 128, "moe_intermediate_size": 128}
+    table = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}
+    config = config_of("qwen3_moe", EXPERTS | sizes) | {"quantization_config": table}
+    described = model_from_config(config, "m", "test")
+    forget(monkeypatch, "qwen3_moe")
+    found = load_model(file_of(config))
+    matrices = 2 * (256 * 256 * 2 + 2 * 256 * 256 + 8 * 3 * 128 * 256)
+    wide = 2 * (500 * 256 * (1 if described.tied else 2) + 256 + 2 * (8 * 256 + 2 * 256 + 2 * 128))
+    assert found.basis == "traced"
+    assert (found.native.experts, found.native.activations) == ("fp8-block", "fp8")
+    assert found.checkpoint_bytes == described.checkpoint_bytes == matrices * (1 + 4 / 128**2) + wide
+
+
 def test_a_second_command_reads_what_the_first_has_kept(
     file_of: Callable[[dict[str, Any]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,10 +204,5 @@ def test_where_the_whole_model_wants_an_image_its_decoder_runs_alone() -> None:
         traced(config_of("blip") | {"architectures": ["BlipForConditionalGeneration"]})
 
 
-def test_a_quantised_config_is_refused() -> None:
-    with pytest.raises(SpecError, match="quantization_config is not traced"):
-        traced(config_of("llama", SMALL) | {"quantization_config": {"quant_method": "fp8"}})
-
-
 def test_few_layers_are_asked_for() -> None:
     assert config_of("llama")["num_hidden_layers"] == LAYERS

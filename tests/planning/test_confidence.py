@@ -22,6 +22,7 @@ from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.plan import plan_report
+from inferplan.reports.plan_notes import error_unknown, unknown_line
 from inferplan.reports.plan_record import plan_record
 from inferplan.table import render
 from inferplan.traffic.requests import Lengths, Slo
@@ -100,18 +101,18 @@ def test_a_slower_device_in_closed_form() -> None:
 
 def test_both_plans_are_shown_and_the_safe_one_is_sized_for_slower_devices() -> None:
     middle = plan(asked())
-    safe = plan(asked(sizing=Sizing(confidence=0.9)))
+    safe = plan(asked(sizing=Sizing(confidence=0.8)))
     assert middle.other is not None and safe.other is not None
     assert middle.option.slow == AS_PREDICTED and safe.option.slow.step > 1.05
     assert (middle.other.option.replicas, safe.other.option.replicas) == (safe.option.replicas, middle.option.replicas)
-    assert safe.option.replicas > middle.option.replicas
+    assert safe.option.replicas >= middle.option.replicas
     assert not safe.best.violations(SLO)
     record = plan_record(middle)
-    assert record["at_the_other_confidence"]["confidence"] == 0.9
-    assert record["at_the_other_confidence"]["cost"] > record["plan"]["cost"]
+    assert record["at_the_other_confidence"]["confidence"] == 0.8
+    assert record["at_the_other_confidence"]["cost"] >= record["plan"]["cost"]
     text = render(plan_report(middle), "table")
-    assert "at what confidence the limits are kept" in text
-    assert "--confidence 0.9" in text
+    assert "Cost of safety" in text
+    assert "--confidence 0.8" in text
 
 
 def test_more_confidence_never_costs_less() -> None:
@@ -137,6 +138,32 @@ def test_no_error_no_confidence() -> None:
     assert not found.supported and found.measured is None and found.other is None
     assert "3 measured systems of each; there are 0 of vllm on l40s" in render(plan_report(found), "table")
     assert plan_record(found)["plan"]["measured"] is False
+
+
+def test_without_a_known_error_the_plan_is_for_the_prediction_and_says_so_first() -> None:
+    """Where nobody asked for a confidence; the plan is that of 0.5, and its first line is that nothing was measured."""
+    unknown = asked(space=replace(asked().space, gpus=("l40s",)), sizing=Sizing(confidence=0.8, insists=False))
+    found, middle = plan(unknown), plan(replace(unknown, sizing=Sizing()))
+    assert found.confidence == 0.5 and found.unkept is not None and found.other is None and not found.curve
+    assert found.option.cost == middle.option.cost
+    report = plan_report(found)
+    assert report.headline.startswith("The error of this plan is not known: no measurements behind l40s")
+    assert report.tables[0].rows[0][1] == error_unknown(found)
+
+
+def test_what_is_known_to_hold_comes_before_what_is_cheaper_and_unknown() -> None:
+    """L40S at 0.40 USD are cheaper than an H100 at 3 by a prediction that nobody has checked."""
+    both = asked(
+        space=replace(asked().space, gpus=("l40s", "h100-sxm")),
+        sizing=Sizing(confidence=0.8, insists=False),
+        prices=price_book(stated=["l40s=0.4", "h100-sxm=3"]),
+    )
+    found = plan(both)
+    assert found.option.deployment.hardware.name == "h100-sxm" and found.confidence == 0.8
+    assert found.unknown is not None and found.unknown.option.deployment.hardware.name == "l40s"
+    saved = (found.option.cost or 0.0) - (found.unknown.option.cost or 0.0)
+    assert saved > 0 and f"cheaper by {saved:,.2f} USD/h, with an error that is not known" in unknown_line(found)
+    assert unknown_line(found) in render(plan_report(found), "table")
 
 
 def test_pools_and_drafts_have_no_confidence_of_their_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,17 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
 from inferplan.planning.demand import Demand
-from inferplan.planning.fleet import FleetAsked, FleetPlan, plan_fleet
+from inferplan.planning.design import Design
+from inferplan.planning.fleet import FleetAsked, FleetPlan, ReplicaGroup, designs_on, plan_fleet
 from inferplan.planning.machines import Kind
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
-from inferplan.traffic.requests import Lengths, Slo
+from inferplan.serving.options import Options
+from inferplan.serving.result import SimulationResult
+from inferplan.serving.simulator import simulate
+from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 
 PRICES = price_book(stated=["l40s=1.00", "h100-sxm=32/8"])
 OWN = Kind(gpu="l4", owned=True, most=4)
@@ -72,6 +77,35 @@ def test_the_mix_keeps_the_limits_behind_one_router(mixed: FleetPlan) -> None:
         assert np.mean(by == member) == pytest.approx(part.share, abs=0.01)
     finished = [part.run.counts["finished"] for part in mixed.parts]
     assert sum(finished) == mixed.run.counts["finished"]
+
+
+def alone(part: ReplicaGroup, factor: float, shape: float) -> SimulationResult:
+    """One replica of a part that gets every ``shape``-th request of the stream, under so many times its load."""
+    each = factor * part.load / part.replicas
+    loop = OpenLoop(rate=each, kind="gamma", burstiness=shape)
+    traffic = Traffic(arrivals=loop, prompt=Lengths(mean=256), output=Lengths(mean=64), requests_count=16_000, seed=7)
+    return simulate(part.way.design.deployment, traffic, part.way.design.flags, Options(trim=True))
+
+
+def test_what_is_quoted_of_a_part_is_what_one_of_its_replicas_says_in_a_long_run(mixed: FleetPlan) -> None:
+    for part in mixed.parts:
+        one = alone(part, 1.0, mixed.given / part.way.rate)
+        for name, value in mixed.at_percentile(part.run).items():
+            assert value == pytest.approx(np.percentile(getattr(one, name), 95.0), rel=0.03)
+
+
+def test_a_capacity_that_is_too_large_is_found_out_at_the_load_it_is_sized_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With designs that are said to carry a tenth more than they do, the mix still has its headroom."""
+
+    def boasted(*given: Any) -> list[Design]:
+        return [replace(one, rate=1.1 * one.rate) for one in designs_on(*given)]
+
+    monkeypatch.setattr("inferplan.planning.fleet.designs_on", boasted)
+    found = fleet(OWN, L40S, rate=140.0)
+    for part in found.parts:
+        late = alone(part, 1 / 0.8, found.given / part.way.rate)
+        assert np.percentile(late.ttft, 95.0) <= 0.5 * 1.02
+        assert np.percentile(late.tpot, 95.0) <= 0.08 * 1.02
 
 
 def test_one_kind_alone_costs_more(mixed: FleetPlan) -> None:

@@ -20,7 +20,7 @@ from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import pareto, point, search
-from inferplan.planning.space import Rejections, Space, candidates, default_gpus, default_quants, divisions
+from inferplan.planning.space import Rejections, Space, candidates, default_gpus, divisions
 from inferplan.planning.verify import slots_for
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_record import plan_record
@@ -261,10 +261,11 @@ def test_refused_requests_are_not_served_in_time(space: Space, prices: PriceBook
     loose = Slo(ttft=20.0, tpot=1.0, percentile=95.0)
     with pytest.raises(InfeasibleError, match="no plan") as raised:
         plan(question(short, prices, demand=demand, slo=loose))
-    assert "of the requests are refused: longer than max_model_len 8192" in str(raised.value.because)
-    few = plan(question(short, prices, demand=demand, slo=replace(loose, percentile=50.0)))
-    assert few.best.result is not None and few.best.result.counts["rejected"] > 0
-    assert few.best.achieved["ttft"] > float(np.percentile(few.best.result.ttft, 50))
+    assert "requests are refused: longer than max_model_len 8192" in str(raised.value.because)
+    with pytest.raises(InfeasibleError, match="requests are refused: longer than max_model_len 8192"):
+        plan(question(short, prices, demand=demand, slo=replace(loose, percentile=50.0)))
+    cut = replace(demand, prompt=Lengths(kind="lognormal", mean=5000, spread=0.6, most=7900))
+    assert plan(question(short, prices, demand=cut, slo=loose)).best.verdict == "stable"
 
 
 def test_offline_work_is_counted_in_gpu_hours(space: Space, prices: PriceBook) -> None:
@@ -403,21 +404,16 @@ def test_a_trace_without_a_rate_is_refused_with_what_it_lacks(arrivals: list[flo
 
 
 def test_default_space() -> None:
-    from inferplan.catalog.files import load_hardware, load_model
+    from inferplan.catalog.files import load_model
 
     aws = ("t4", "l4", "l40s", "rtx-pro-6000-server", "a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200-hgx", "b300-hgx")
-    assert default_gpus(price_book()) == aws
+    named = default_gpus(price_book(["aws-us-east-1"]))
+    assert named == ("t4", "a10g", "inferentia2", *aws[1:])
+    every = default_gpus(price_book())  # of all providers: Azure, RunPod, CoreWeave, Lambda and Google sell others
+    assert {*named, "a100-80gb-pcie", "h100-nvl", "mi300x", "gb200", "gh200-96gb", "h100-pcie", "tpu-v6e"} <= {*every}
+    assert not {"mi325x", "a10", "rtx-4090"} & {*every}  # a survey's, a serverless one, no GPU of a data centre
     priced = price_book(["runpod-secure"])
     assert set(priced.gpus) - set(default_gpus(priced)) == {"rtx-3090", "rtx-4090", "rtx-5090", "rtx-6000-ada"}
-    formats = {
-        gpu: default_quants(load_model("llama-3.1-8b"), load_hardware(gpu)) for gpu in (*aws, "mi355x", "mi300x")
-    }
-    assert formats["a100-80gb-sxm"] == formats["t4"] == (None,)  # no 8-bit floating point before Ada and Hopper
-    assert formats["h100-sxm"] == formats["l40s"] == formats["mi300x"] == (None, "fp8")
-    assert formats["b200-hgx"] == formats["b300-hgx"] == (None, "fp8", "nvfp4")  # Blackwell's tensor cores
-    assert formats["mi355x"] == (None, "fp8", "mxfp4")  # CDNA 4
-    assert default_quants(load_model("gpt-oss-120b"), load_hardware("b200-hgx")) == (None,)  # released in 4 bits
-    assert default_quants(load_model("deepseek-v3"), load_hardware("b200-hgx")) == (None, "nvfp4")  # released in 8
     dense = divisions(load_model("llama-3.1-8b"), Space(base=Request(model="", gpu=""), gpus=()))
     assert all(p.ep == 1 and p.dp == 1 and p.ranks <= 8 for p in dense)
     experts = divisions(load_model("mixtral-8x7b-v0.1"), Space(base=Request(model="", gpu=""), gpus=()))

@@ -52,9 +52,9 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
     assert "At 8 requests a second, 95 of 100 requests" in answer
     low, high = re.findall(r"between ([\d.]+) and ([\d.]+) times", part(html, "risk"))[0]
     assert float(low) < 1 < float(high)
-    assert "To be safe in 9 of 10 cases" in part(html, "alternative")
+    assert "If the prediction is right, this would do" in part(html, "alternative")
     assert html.index('id="answer"') < html.index("<h2>Pictures") < html.index("<table")
-    for label in ("Cost.", "Replicas against load.", "TTFT against load.", "TPOT against load.", "Memory."):
+    for label in ("Cost of safety.", "Replicas against load.", "TTFT against load.", "TPOT against load.", "Memory."):
         assert f'aria-label="{label}' in html
     assert "#767676" not in html, "text in the pictures has the colour of the page's own"
 
@@ -64,7 +64,8 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
     [
         (["--users", "40", "--workload", "chat", *SMALL], "With 40 users who each send the next request at once"),
         (["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *SMALL], "The job is done in"),
-        ([*LOAD, *SMALL, "--confidence", "0.9"], "Without that safety, if the prediction is right"),
+        ([*LOAD, *SMALL, "--confidence", "0.9"], "If the prediction is right, this would do"),
+        ([*LOAD, *MEASURED, "--confidence", "0.5"], "To keep each limit with a chance of 80%"),
         ([*LOAD, "--gpu", "h100-sxm", "--most", "1", "--ideal", "--price", "h100-sxm=2"], "Nothing was measured"),
     ],
 )

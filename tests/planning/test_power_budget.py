@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from math import inf
@@ -141,8 +142,12 @@ def test_mean_draw_is_that_of_the_simulation() -> None:
     found = planned((), PowerBudget(watts=1.02 * watts, provision="mean"))
     assert found.option.replicas == free.option.replicas
     assert found.best.watts == pytest.approx(watts, rel=0.02)
-    with pytest.raises(InfeasibleError):
-        planned((), PowerBudget(watts=0.9 * watts, provision="mean"))
+    for share in (0.9, 0.2):  # less than it draws at the load, and for being on
+        with pytest.raises(InfeasibleError) as refused:
+            planned((), PowerBudget(watts=share * watts, provision="mean"))
+        named = re.match(r"--power-budget ([\d.]+)kW", refused.value.hint)
+        assert named is not None
+        assert planned((), PowerBudget(watts=1e3 * float(named[1]), provision="mean")).option.replicas
 
 
 def test_a_cap_at_tdp_is_none() -> None:

@@ -13,7 +13,16 @@ from inferplan.catalog.services import SwapSpec
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.machines import Kind
-from inferplan.planning.several import Member, SeveralAsked, SeveralPlan, keeps_own, plan_several, stream_requests
+from inferplan.planning.several import (
+    Alone,
+    Member,
+    SeveralAsked,
+    SeveralPlan,
+    keeps_own,
+    plan_several,
+    stream_requests,
+)
+from inferplan.reports.several import several_report
 from inferplan.serving.tandem import simulate_tandem
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.traffic.stages import ModelStage, scale_rates
@@ -82,6 +91,21 @@ def test_whole_answers_are_kept_at_the_least_cost() -> None:
     assert keeps(asked, plan.replicas)
     assert min(plan.replicas) > 1
     assert not any(keeps(asked, (first, total - 1 - first)) for first in range(1, total - 1))
+    (one,) = plan.alone
+    assert (one.before, one.cascade, one.break_even) == (plan.replicas[0], total, max(1 - one.before / one.cost, 0.0))
+    with pytest.raises(InfeasibleError, match="the stock does not hold a fleet that keeps the limits of whole answers"):
+        plan_several(replace(asked, kinds=(Kind(gpu="l4", owned=True, most=total - 1),)))
+
+
+def test_models_before_the_last_that_cost_more_than_it_alone_pay_at_no_share() -> None:
+    """Three dollars before a last model of two: below any share the cascade costs more, and the screen says so."""
+    one = Alone(member=member(LARGE), replicas=2, cost=2.0, cascade=5.0, before=3.0)
+    assert one.break_even == 0.0
+    plan = planned(0.5)
+    notes = several_report(replace(plan, alone=(one,))).notes
+    assert "! large alone keeps the limits and is cheaper: the cascade costs 3.00 USD/h more" in notes
+    assert any("no share pays" in note for note in notes)
+    assert not any("break-even" in note for note in notes)
 
 
 def test_the_break_even_by_hand() -> None:

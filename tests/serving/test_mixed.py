@@ -50,6 +50,14 @@ def test_turns_by_hand() -> None:
     assert [router.send(request, 0.0) for request in range(6)] == [0, 1, 0, 0, 1, 0]
 
 
+def test_turns_of_equal_weights_are_evenly_apart() -> None:
+    """Weights 2, 1, 1: turns are due at 1/4, 3/4, ..., at 1/4, 5/4, ... and at 3/4, 7/4, ... By turns the first has
+    every other request, where both others at 1/2 would leave it two of four in a row."""
+    records = Records(arrival=[0.0] * 8, prompt=[1] * 8, output=[1] * 8)
+    router = Router("round-robin", [None] * 3, records, weights=[2, 1, 1])  # type: ignore[list-item]
+    assert [router.send(request, 0.0) for request in range(8)] == [0, 1, 0, 2, 0, 1, 0, 2]
+
+
 def test_others_that_are_alike_are_more_replicas() -> None:
     three = replace(FAST, parallel=replace(FAST.parallel, replicas=3))
     mixed = Fleet(others=(Beside(FAST, FEW, 2, 1.0),))

@@ -426,3 +426,14 @@ def test_sessions_on_replicas_that_are_ordered_are_refused() -> None:
 def test_warmups_of_requests_are_refused() -> None:
     with pytest.raises(UsageError, match="sessions are not cut"):
         simulate(plain(), given([(10, 5, -1, 0.0)]), None, Options(warmup=1))
+
+
+def test_how_sure_a_percentile_of_sessions_is_by_hand() -> None:
+    """Of 100 in order: 90 - 1.96 x 3 = 84.1 and 90 + 1.96 x 3 = 95.9, so the 84th and the 97th; of ten nobody knows."""
+    run = figures(simulate(plain(), given(TINY, [(3, 1), (3, 2)])))
+    hundred, ten = (
+        replace(run, duration=np.arange(1.0, n + 1), finished=np.ones(n, bool), counted=np.ones(n, bool))
+        for n in (100, 10)
+    )
+    assert hundred.between(90.0) == (84.0, 97.0)
+    assert ten.between(90.0) is None

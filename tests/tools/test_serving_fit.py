@@ -161,7 +161,7 @@ def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -
     assert "| tiny, 2/s |" in page and "nan" not in page
     for cell in yaml.safe_load((config_root() / "bands.yaml").read_text())["cells"]:
         ends = [f"x {cell[name][0]:.2f} to x {cell[name][1]:.2f}" for name in ("ttft", "tpot") if name in cell]
-        assert not ends or f" | {' | '.join(ends)} |" in page) , cell
+        assert not ends or f" | {' | '.join(ends)} |" in page, cell
     assert "{" not in page, "nothing of Python is on the page"
 
 

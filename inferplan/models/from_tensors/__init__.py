@@ -21,6 +21,7 @@ from inferplan.models.from_tensors.layer import Said, Told
 from inferplan.models.from_tensors.modules import format_of, modules_of
 from inferplan.models.header_bytes import Tensor
 from inferplan.models.huggingface.quantisation import exceptions
+from inferplan.models.huggingface.reader import HEAD_DIM, HEADS, KV_HEADS, LAYERS, WIDTH
 from inferplan.models.layers.traced import TracedLayer, TracedTensor, layer_groups
 from inferplan.models.safetensors_header import WIDE_TYPES
 from inferplan.models.spec import ModelSpec
@@ -73,7 +74,8 @@ def model_of_tensors(stored: Checkpoint, config: Config, fields: dict[str, Any],
     """The model that a checkpoint stores; of GGUF with the rows of its shapes first.
 
     fields: ``name``, ``source`` and ``family``. why: why its config alone does not say it. Raises ``SpecError`` where
-    tensors have no layers, another number of them than the config says, or no embedding.
+    tensors have no layers or no embedding. Of a size that the config has otherwise that of the tensors is taken, with a
+    note.
     """
     try:
         model = ModelSpec.model_validate(fields | _fields(stored, config, str(fields["name"]), why))
@@ -94,10 +96,11 @@ def _fields(stored: Checkpoint, config: Config, name: str, why: str) -> dict[str
     formats = _Formats()
     stacks, outside = _stacks(stored.tensors)
     main, several = _main(stacks, config, name)
-    inside = _layers_of(stacks.pop(main), config, name)
-    count = config.layers or len(inside)
+    inside = _layers_of(stacks.pop(main), name)
+    modules = config.layers is not None and len(inside) == config.layers + config.modules
+    count = len(inside) - (config.modules if modules else 0)
     vocab, columns, tied = _vocabulary(outside, formats, name)
-    width = config.width or columns
+    width = _width(inside, columns, config)
     said = config.said(count, width)
     if several:
         said = replace(said, unkept=f"it has several stacks of layers: {', '.join([main, *several])}")
@@ -127,8 +130,38 @@ def _fields(stored: Checkpoint, config: Config, name: str, why: str) -> dict[str
         "ends": {at: TracedLayer(tensors=_loose(held, formats)).dump() for at, held in ends.items() if held},
         "towers": _towers(beside, main, width, formats),
         "native": formats.native(config.base),
-        "notes": [f"told from its tensors: {why}", *_notes(stored, layers, config, formats.packed)],
+        "notes": [
+            f"told from its tensors: {why}",
+            *_contradiction(config, layers, vocab, width),
+            *_notes(stored, layers, config, formats.packed),
+        ],
     }
+
+
+def _width(inside: list[Named], columns: int, config: Config) -> int:
+    """How wide the layers are: as the config says, unless none of their tensors is and the embedding is as wide as one.
+
+    columns: those of the embedding.
+    """
+    sizes = {size for layer in inside for tensor in layer.values() for size in tensor.shape}
+    said = config.width
+    return columns if said is None or (said not in sizes and columns in sizes) else said
+
+
+def _contradiction(config: Config, layers: list[TracedLayer], vocab: int, width: int) -> list[str]:
+    """A note of the sizes that the config has otherwise than the tensors, which are taken."""
+    attention = [one for layer in layers for one in layer.operators if one.runs == "attention"]
+    found = config.contradicted(
+        {
+            ("vocab_size",): {vocab},
+            WIDTH: {width},
+            LAYERS: {len(layers)},
+            HEADS: {one.heads for one in attention},
+            KV_HEADS: {one.kv_heads for one in attention},
+            HEAD_DIM[:1]: {one.key_dim for one in attention},
+        }
+    )
+    return [f"told from its tensors, which its config contradicts: {'; '.join(found)}"] if found else []
 
 
 def _vocabulary(outside: Named, formats: _Formats, name: str) -> tuple[int, int, bool]:
@@ -187,17 +220,11 @@ def _main(stacks: dict[str, dict[int, Named]], config: Config, name: str) -> tup
     return main, [stack for stack in own if stack != main]
 
 
-def _layers_of(stack: dict[int, Named], config: Config, name: str) -> list[Named]:
-    """Its layers in order. Raises ``SpecError`` for one that is not there, or for more or fewer than the config has."""
+def _layers_of(stack: dict[int, Named], name: str) -> list[Named]:
+    """Its layers in order. Raises ``SpecError`` for one that is not there."""
     lacking = [index for index in range(len(stack)) if index not in stack]
     if lacking:
         raise SpecError(f"{name}: layer {lacking[0]} is not stored", because=f"layer {max(stack)} is")
-    if config.layers is not None and len(stack) not in (config.layers, config.layers + config.modules):
-        raise SpecError(
-            f"{name}: {len(stack)} layers are stored",
-            because=f"its config says {config.layers}",
-            hint="a shard is missing, or the config is that of another model",
-        )
     return [stack[index] for index in range(len(stack))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from inferplan.models.from_tensors.layer import Said
@@ -46,6 +47,15 @@ class Config:
     @property
     def context(self) -> int | None:
         return self.reader.optional(*CONTEXT)
+
+    def contradicted(self, told: Mapping[tuple[str, ...], Collection[int]]) -> list[str]:
+        """In words, the fields whose value is none of those that tensors tell, with both. told: by a field's names."""
+        return [
+            f"{name} is {' or '.join(map(str, sorted(values)))}, not {self.reader.config[name]}"
+            for names, values in told.items()
+            for name in names
+            if values and isinstance(self.reader.config.get(name), int) and self.reader.config[name] not in values
+        ]
 
     @property
     def base(self) -> str | None:

@@ -124,8 +124,8 @@ class Told:
         inner, kept = self._of("out")[0].inputs(self.said.width), self._per_token() or 0
         said, normed = self.said, [m for m in self._of("small") if m.name in _HEAD_NORMS]
         column = normed[0].tensors["weight"].shape[-1] if normed and "weight" in normed[0].tensors else None
-        head = said.head_dim or (None if inner is None or not said.heads else inner / said.heads)
-        head = head or (column if column != inner else None)
+        head: float | None = column if column != inner else None  # what tensors tell holds against the config
+        head = head or said.head_dim or (None if inner is None or not said.heads else inner / said.heads)
         if not inner or not head or not kept or inner % head or kept % (2 * head):
             return None
         heads, kv_heads = int(inner // head), int(kept // (2 * head))

@@ -60,7 +60,10 @@ __all__ = [
     "model_from_config",
 ]
 
-_NESTED = ("text_config", "llm_config", "language_config")
+LANGUAGE_TABLES = ("text_config", "llm_config", "language_config")
+"""Fields of a config with towers that describe its language model."""
+QUANTISED = ("quantization_config", "quantization")
+"""Fields that hold a quantisation; MLX writes its own as the second too."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPEECH = ("talker_config", "token2wav_config", "code2wav_config", "enable_audio_output", "enable_talker")
 
@@ -152,7 +155,7 @@ def _described(
     native = {"base": _dtype(outer, reader)} | own
     said = _quantised(outer, reader) or quantization
     _understood(outer, reader, family)
-    ignored = sorted({*reader.ignored(), *outer.ignored()} - set(_NESTED))
+    ignored = sorted({*reader.ignored(), *outer.ignored()} - set(LANGUAGE_TABLES))
     try:
         model = ModelSpec.model_validate(
             {
@@ -191,16 +194,8 @@ def _understood(outer: Reader, reader: Reader, family: str) -> None:
     """Raises ``UndescribedError`` that names the fields which nobody has read and which are not known to be inert."""
     for one in (outer, reader):
         one.skip(*inert(family), *inert(one.config.get("model_type")))
-    unknown = [f"{reader.prefix}{key}" for key in reader.unread()]
-    if outer is not reader:
-        unknown += [f"{outer.prefix}{key}" for key in outer.unread() if not MEDIA.fullmatch(key)]
-    if unknown:
-        raise UndescribedError.of_fields(
-            f"{reader.name}: the config has fields that are not understood: {', '.join(unknown)}",
-            unknown,
-            because=f"a {family} config is not known to have them, and they could change the counts",
-            hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md)",
-        )
+    around = outer.unread() if outer is not reader else []
+    reader.require_read(f"{family} config", [f"{outer.prefix}{key}" for key in around if not MEDIA.fullmatch(key)])
 
 
 def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
@@ -210,7 +205,7 @@ def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
         config, prefix = _thinker(config, name), "thinker_config."
     outer = Reader(config, name, prefix)
     row = FAMILIES.get(str(config.get("model_type") or "").lower())
-    for key in _NESTED if row is None or not row.whole else ():
+    for key in LANGUAGE_TABLES if row is None or not row.whole else ():
         if isinstance(config.get(key), dict):
             outer.skip(key)
             return outer, Reader(config[key], name, f"{prefix}{key}.", outer.trail)
@@ -218,9 +213,9 @@ def _readers(config: dict[str, Any], name: str) -> tuple[Reader, Reader]:
 
 
 def _quantised(outer: Reader, reader: Reader) -> dict[str, Any] | None:
-    """The quantisation table; MLX writes its own as ``quantization`` too."""
+    """The quantisation table."""
     for candidate in (reader, outer):
-        table = candidate.get("quantization_config", "quantization")
+        table = candidate.get(*QUANTISED)
         if table is not None and not isinstance(table, dict):
             raise candidate.refuse("quantization_config", f"it is {table!r}, not a mapping")
         if table:

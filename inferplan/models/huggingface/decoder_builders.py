@@ -275,7 +275,7 @@ def gemma4(r: Reader, d: Dialect) -> dict[str, Any]:
 def _global_heads(r: Reader, local: dict[str, Any], other: Reader | None, index: int) -> dict[str, Any]:
     """The heads of a global layer: from ``per_layer_config``, or from the fields of the released configs."""
     if other is not None:
-        own = other.table(f"{index:02d}") or other.table(str(index)) or Reader({}, r.name)
+        own = other.layer_table(index) or Reader({}, r.name)
         return {
             "head_dim": own.integer("head_dim", default=local["head_dim"]),
             "kv_heads": own.integer("num_key_value_heads", default=local["kv_heads"]),

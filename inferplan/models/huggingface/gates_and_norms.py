@@ -388,7 +388,7 @@ def dots_note(r: Reader, d: Dialect) -> dict[str, Any]:
 
 def _own_heads(other: Reader | None, place: int) -> dict[str, Any]:
     """What ``per_layer_config`` says of the latent attention of one layer."""
-    own = None if other is None else other.table(f"{place:02d}") or other.table(str(place))
+    own = None if other is None else other.layer_table(place)
     if own is None:
         return {}
     names = {"heads": "num_attention_heads", "kv_lora": "kv_lora_rank", "nope_dim": "qk_nope_head_dim"}
@@ -488,7 +488,7 @@ def muse_spark(r: Reader, d: Dialect) -> dict[str, Any]:
 
 
 def _own_count(other: Reader | None, place: int) -> dict[str, int]:
-    own = None if other is None else other.table(f"{place:02d}") or other.table(str(place))
+    own = None if other is None else other.layer_table(place)
     if own is None:
         return {}
     found = {"heads": own.integer("num_attention_heads")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
@@ -202,6 +203,10 @@ class Reader:
             raise self.refuse(name, f"it is {value!r}, not a mapping")
         return Reader(value, self.name, f"{self.prefix}{name}.", self.trail)
 
+    def layer_table(self, index: int) -> Reader | None:
+        """As :meth:`table`, of a mapping by the numbers of layers: ``"03"`` or ``"3"``."""
+        return self.table(f"{index:02d}") or self.table(str(index))
+
     def need_table(self, name: str) -> Reader:
         """As :meth:`table`. Raises ``SpecError`` where there is none."""
         self.need(name)
@@ -230,13 +235,19 @@ class Reader:
             if key not in known and not UNIMPORTANT.fullmatch(key) and not _off(value)
         ]
 
-    def require_read(self) -> None:
-        """Raise ``UndescribedError`` where :meth:`unread` has fields left."""
-        left = [f"{self.prefix}{name}" for name in self.unread()]
+    def require_read(self, whose: str = "config of this family", beside: Sequence[str] = ()) -> None:
+        """Raise ``UndescribedError`` that names the fields which :meth:`unread` has left.
+
+        whose: of which config they are, in words. beside: such fields of the table around it, by their paths.
+        """
+        left = [*(f"{self.prefix}{name}" for name in self.unread()), *beside]
         if left:
-            are = "is" if len(left) == 1 else "are"
-            what = f"{self.name}: {', '.join(left)} {are} not understood"
-            raise UndescribedError.of_fields(what, left, because="this field of a known family is new")
+            raise UndescribedError.of_fields(
+                f"{self.name}: the config has fields that are not understood: {', '.join(left)}",
+                left,
+                because=f"a {whose} is not known to have them, and they could change the counts",
+                hint="take a field out if it does not matter; else write the model as a YAML (docs/models.md)",
+            )
 
     def ignored(self) -> list[str]:
         """Fields of the config that did not matter."""

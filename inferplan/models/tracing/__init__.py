@@ -13,6 +13,7 @@ from inferplan.models.checkpoint import named_by
 
 if TYPE_CHECKING:
     from inferplan.models.spec import ModelSpec
+    from inferplan.models.tracing.build import Asked
 
 __all__ = ["TracedConfig", "trace", "trace_config"]
 
@@ -48,36 +49,42 @@ def trace(path: Path, name: str | None = None, trust_remote_code: bool = False) 
 
 def trace_here(path: Path, name: str | None, remote: bool = False) -> ModelSpec:
     """As :func:`trace`, in this process. remote: with the code of the folder, which this process is to be safe from."""
-    from inferplan.models.tracing.build import read_config, read_own_class
+    from inferplan.models.tracing.build import read_config
 
     fields, file = read_config(path)
     require("models", "import --trace")
     name, source = name or named_by(path), str(file)
     if not remote:
         return trace_config(fields, name, source).model
-    return _traced(fields, read_own_class(fields, file), name, source, remote=True).model
+    return _traced(fields, name, source, own_code=file).model
 
 
 def trace_config(fields: dict[str, Any], name: str, source: str, timed: bool = True) -> TracedConfig:
-    """The model of the fields of a config. timed: with its operators; without them it takes one load, and has no time.
+    """The model of the fields of a config, in the formats of its quantisation.
 
-    Raises as :func:`trace` does; torch and transformers have to be installed.
+    timed: with its operators; without them it takes one load, and has no time. Raises as :func:`trace` does; torch and
+    transformers have to be installed.
     """
-    from inferplan.models.tracing.build import read_class, require_traceable
+    from inferplan.models.tracing.build import require_type
 
-    require_traceable(fields, source)
-    return _traced(fields, read_class(fields, source), name, source, timed)
+    require_type(fields, source)
+    return _traced(fields, name, source, timed)
 
 
 def _traced(
-    fields: dict[str, Any], found: tuple[Any, Any], name: str, source: str, timed: bool = True, remote: bool = False
+    fields: dict[str, Any], name: str, source: str, timed: bool = True, own_code: Path | None = None
 ) -> TracedConfig:
-    """What a class makes of its config, with notes of what it does not name. found: the config object and the class."""
-    from inferplan.models.tracing.build import unnamed
+    """What a class makes of its config, with notes of what it does not name. own_code: the file of the config in a
+    folder whose code is run."""
+    from inferplan.models.huggingface.quantisation import read_scheme
+    from inferplan.models.tracing.build import Asked, read_class, read_own_class, unnamed, unquantised
 
-    config, model_class = found
-    model = _assembled(found, name, source, timed, remote)
-    odd, classes = unnamed(fields, config), fields.get("architectures") or []
+    fields, table = unquantised(fields, source)
+    scheme = None if table is None else read_scheme(table, name)
+    found = read_class(fields, source) if own_code is None else read_own_class(fields, own_code)
+    model = _assembled(found, Asked(name, source, timed, scheme), own_code is not None)
+    (config, model_class), classes = found, fields.get("architectures") or []
+    odd = unnamed(fields, config)
     own = not classes or model_class.__name__ in classes
     notes = list(model.notes)
     if odd:
@@ -90,21 +97,26 @@ def _traced(
     return TracedConfig(model=model.model_copy(update={"notes": notes}), unnamed=odd, own_class=own)
 
 
-def _assembled(found: tuple[Any, Any], name: str, source: str, timed: bool, remote: bool) -> ModelSpec:
+def _assembled(found: tuple[Any, Any], asked: Asked, remote: bool) -> ModelSpec:
     """The traced model: from a run in bfloat16, or in float32 where its code mixes that with other widths.
 
     A state is refused there: how wide it is kept would be that of the run.
     """
     from inferplan.models.tracing.build import build
     from inferplan.models.tracing.model import assemble
+    from inferplan.models.tracing.quantised import quantised
 
-    config, model_class = found
+    def run(wide: bool) -> ModelSpec:
+        built = build(*found, asked.source, wide=wide, meta_only=remote)
+        model, traced = assemble(built, found[0], asked)
+        return model if asked.scheme is None else quantised(model, asked.scheme, traced)
+
     try:
-        return assemble(build(config, model_class, source, meta_only=remote), config, name, source, timed)
+        return run(wide=False)
     except SpecError as error:
         if "scalar type" not in error.because:
             raise
-        wide = assemble(build(config, model_class, source, wide=True, meta_only=remote), config, name, source, timed)
+        wide = run(wide=True)
         if wide.state_elements_per_sequence:
             raise
         return wide

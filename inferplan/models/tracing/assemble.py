@@ -158,7 +158,7 @@ def layer(
     )
     for one in found:
         for name in multiplied:
-            if short(name, prefix) in _unjoined(one.name):
+            if short(name, prefix) in unjoined(one.name):
                 multiplied[name] = one
     if why:
         multiplied = {name: TracedOperator(runs="matmul", name=name) for name in multiplied}
@@ -167,7 +167,8 @@ def layer(
     return TracedLayer(tensors=own, keeps=holds.keeps, operators=found, width=width, untimed=why, mixer=holds.mixer)
 
 
-def _unjoined(name: str) -> set[str]:
+def unjoined(name: str) -> set[str]:
+    """The names that :func:`sibling_name` joined."""
     parts = name.split("+")
     parent = parts[0].rpartition(".")[0]
     return {parts[0], *(f"{parent}.{part}" if parent else part for part in parts[1:])}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inferplan.errors import InputFileError, SpecError, UsageError
 from inferplan.models.checkpoint import CONFIGS, read_json
+from inferplan.models.huggingface import LANGUAGE_TABLES, QUANTISED
+from inferplan.models.huggingface.quantisation import Scheme
 from inferplan.models.huggingface.reader import UNIMPORTANT
 
 _AUTO = (
@@ -23,6 +26,32 @@ _AUTO = (
 """The Auto classes, in the order in which a config without ``architectures`` is tried."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a trace is asked for: the name and the source of the model, its operators (``timed``), and the formats that
+    its config says."""
+
+    name: str
+    source: str
+    timed: bool
+    scheme: Scheme | None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A model that was built and what was traced of it.
+
+    prefixes: what the names of each layer's parameters begin with. mixers: of a layer, by its number, the module that a
+    described mixer stands for. embedding, head: names of their modules, where it has them.
+    """
+
+    built: Any
+    prefixes: list[str]
+    mixers: Mapping[int, str]
+    embedding: str
+    head: str
+
+
 def read_config(path: Path) -> tuple[dict[str, Any], Path]:
     """The fields of a ``config.json``, or of the one in a folder, and that file. Raises ``InputFileError``."""
     file = path / CONFIGS[0] if path.is_dir() else path
@@ -31,16 +60,28 @@ def read_config(path: Path) -> tuple[dict[str, Any], Path]:
     return read_json(file), file
 
 
-def require_traceable(fields: dict[str, Any], source: str) -> None:
-    """Raise ``SpecError`` for fields that name no type, or a quantisation."""
+def require_type(fields: dict[str, Any], source: str) -> None:
+    """Raise ``SpecError`` for fields that name no type."""
     if not isinstance(fields.get("model_type"), str):
         raise SpecError(f"{source}: no model_type", because="transformers finds a model's class by it")
-    if fields.get("quantization_config"):
-        raise SpecError(
-            f"{source}: quantization_config is not traced",
-            because="transformers builds the model unquantised",
-            hint="take it out, and say the formats of the tensors with --weights or --quant where they are priced",
-        )
+
+
+def unquantised(fields: dict[str, Any], source: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The fields as transformers builds them, and their quantisation: that of the language model's own table, if any.
+
+    Raises ``SpecError`` for one that is no mapping.
+    """
+    rest, found = dict(fields), []
+    for key in LANGUAGE_TABLES:
+        inner = fields.get(key)
+        if isinstance(inner, dict):
+            rest[key] = dict(inner)
+            found += [rest[key].pop(name, None) for name in QUANTISED]
+    found += [rest.pop(name, None) for name in QUANTISED]
+    said = next(filter(None, found), None)
+    if said is not None and not isinstance(said, dict):
+        raise SpecError(f"{source}: quantization_config = {said!r} is not understood", because="it is no mapping")
+    return rest, said
 
 
 def read_class(fields: dict[str, Any], source: str) -> tuple[Any, Any]:

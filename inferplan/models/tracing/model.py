@@ -16,7 +16,7 @@ from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedTensor, layer_groups
 from inferplan.models.spec import ModelSpec
 from inferplan.models.tracing import assemble as parts
-from inferplan.models.tracing.build import first_line
+from inferplan.models.tracing.build import Asked, Traced, first_line
 from inferplan.models.tracing.experts import ExpertShare, shares
 from inferplan.models.tracing.fit import FEW, MORE, NO_PAST
 from inferplan.models.tracing.growth import growth
@@ -52,14 +52,15 @@ class TracedPasses:
     """Why the operators that it has are not those of real numbers."""
 
 
-def assemble(model: Any, config: Any, name: str, source: str, timed: bool = True) -> ModelSpec:
-    """The traced model; without its operators where it is not ``timed``.
+def assemble(model: Any, config: Any, asked: Asked) -> tuple[ModelSpec, Traced]:
+    """The traced model in its base format, and which of its tensors is which module.
 
     Raises ``SpecError`` where the class runs no tokens, or keeps what is not understood."""
     import transformers
 
+    source = asked.source
     try:
-        subject, recorded, caches = passes(model, timed)
+        subject, recorded, caches = passes(model, asked.timed)
     except SpecError as error:
         raise SpecError(f"{source}: {error.what}", error.because, error.hint) from None
     except Exception as error:
@@ -67,7 +68,8 @@ def assemble(model: Any, config: Any, name: str, source: str, timed: bool = True
     version = f"transformers {transformers.__version__}, {type(model).__name__}"
     text = config.get_text_config()
     try:
-        spec = Assembly(subject, recorded, caches, int(getattr(text, "vocab_size", 1) or 1)).fields()
+        assembly = Assembly(subject, recorded, caches, int(getattr(text, "vocab_size", 1) or 1))
+        spec = assembly.fields()
     except SpecError:
         raise
     except Exception as error:
@@ -77,7 +79,7 @@ def assemble(model: Any, config: Any, name: str, source: str, timed: bool = True
     try:
         found = ModelSpec.model_validate(
             {
-                "name": name,
+                "name": asked.name,
                 "family": str(config.model_type),
                 "source": source,
                 "basis": "traced",
@@ -92,7 +94,7 @@ def assemble(model: Any, config: Any, name: str, source: str, timed: bool = True
     counted, held = found.parameters["total"] + found.tower_parameters, sum(map(prod, subject.parameters.values()))
     if counted != held:  # layers that run more than once, say
         raise SpecError(f"{source}: a trace counts {counted:,} parameters of {held:,}")
-    return found
+    return found, assembly.traced()
 
 
 def _format(dtype: Any, source: str) -> str:
@@ -289,6 +291,21 @@ class Assembly:
             if stops.head is not None:
                 fields["ends"] |= {"heads": [{"name": "tokens", "rows": "token", "vocabulary": True}]}
         return {key: value for key, value in fields.items() if value is not None} | around
+
+    def traced(self) -> Traced:
+        """What tells which tensor of its layers is which module."""
+        assert self.recorded.recorder is not None
+        modules = {id(module): name for name, module in self.subject.model.named_modules()}
+        layer_of = self.recorded.recorder.layer_of
+        prefixes = [f"{modules[id(layer_of['layer', index])]}." for index in range(self.recorded.passes[0].layers)]
+        mixers = {
+            index: name
+            for index, prefix in enumerate(prefixes)
+            for name in self.subject.mixers
+            if name.startswith(prefix)
+        }
+        ends = (modules.get(id(one), "") for one in (self.subject.stops.embedding, self.subject.stops.head))
+        return Traced(self.subject.model, prefixes, mixers, *ends)
 
     @cached_property
     def experts(self) -> dict[str, ExpertShare]:

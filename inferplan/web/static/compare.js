@@ -128,7 +128,7 @@ export class CompareTab {
         ),
       ),
       table(
-        "The best of a row has a star. Below a time: between which times 80 % of measurements lie.",
+        "The best of a row has a star. Small print: 80 % interval.",
         ["figure", ...heads],
         [["Batch, tokens in, tokens out", ...views.map(load)], ...rows],
       ),

@@ -91,7 +91,7 @@ function rates(found) {
       value: found.output_tokens_per_s,
     },
     user: decodes && {
-      name: "Output tokens a second and user",
+      name: "Output tokens/s per user",
       text: decimal(1 / found.tpot_s, 1),
       term: "tpot",
       title: "Time per output token, whose inverse this is",
@@ -138,8 +138,12 @@ export const purchase = (cost) => [
   [
     "Price list",
     [cost.price_source, cost.price_date].filter(Boolean).join(", ") +
-      (cost.price_is_old ? " (older than 180 days)" : ""),
+      (cost.price_kind && cost.price_kind !== "provider" ? `, a ${cost.price_kind}` : "") +
+      (cost.price_is_old ? " (older than 45 days)" : ""),
   ],
+  ...(cost.list_price_source
+    ? [["At the list price", `${money(cost.list_price_per_hour, cost.currency)} an hour, ${cost.list_price_source}`]]
+    : []),
 ];
 export const COST_PAGE = ["Page", h("code", {}, "docs/cost.md")];
 
@@ -159,7 +163,7 @@ export function bill(cost, when) {
     ],
     ["A million output tokens", cost.per_million_output_tokens && tokens(cost.per_million_output_tokens)],
     [
-      "A million output tokens, whole bill on them",
+      "Per million output tokens, counting input as free",
       cost.per_million_output_tokens_whole_bill && tokens(cost.per_million_output_tokens_whole_bill),
     ],
     [

@@ -97,7 +97,7 @@ function speeds(found, all, value) {
       figure(
         "Time per output token (TPOT)",
         value(all.tpot),
-        h("span", {}, value(all.user), " tokens a second and user"),
+        h("span", {}, value(all.user), " tokens/s per user"),
         within(found, "tpot"),
       ),
     all.rate &&

@@ -33,11 +33,12 @@ function questions(names) {
       label: "Size it for",
       kind: "select",
       options: [
-        ["", "the prediction itself"],
+        ["", "a chance of 80 % that each limit is kept"],
+        ["0.5", "the prediction itself"],
         ["0.9", "the slow end of its error (9 in 10)"],
       ],
     },
-    { key: "quant", label: "Number formats to try", kind: "text", placeholder: "native, fp8, nvfp4" },
+    { key: "quant", label: "Number formats to try", kind: "text", placeholder: "native, fp8, w4a16" },
     { key: "most", label: "Most accelerators in a replica", kind: "number", placeholder: "8" },
   ];
 }
@@ -164,7 +165,7 @@ function draw(result, job, words) {
   const { simulation } = result.plan;
   const about = { result, job, words, at, behind: job.behind };
   about.run = simulation && new Simulated(simulation, { words, job, view: job.behind.view });
-  return [headline(about), options(about), loads(about)];
+  return [headline(about), safety(about), options(about), loads(about)];
 }
 
 /** Terms of the plan as facts: the value, the same in numbers, the formula. */
@@ -233,6 +234,7 @@ function headline(about) {
       h("h2", {}, `${fleet(plan)} in ${plan.precision}`),
       h("span", { class: "soft" }, question.demand + asPeople(plan)),
     ),
+    cautions(result),
     h(
       "dl",
       { class: "answer" },
@@ -256,6 +258,21 @@ function headline(about) {
     ),
     toTake(plan, job),
   );
+}
+
+/** What has to be known before the figures: that their error is not known, another format, the chance of a miss. */
+function cautions({ plan, native_alternative: native }) {
+  const said = [
+    plan.error_unknown && plan.error_unknown[0].toUpperCase() + plan.error_unknown.slice(1) + ".",
+    plan.confidence &&
+      `Each limit is kept with a chance of ${percent(plan.confidence, 0)}` +
+        (plan.miss ? `; under this load the chance of a miss is at most ${percent(plan.miss.chance_at_most, 0)}.` : "."),
+    plan.quality &&
+      `In ${plan.quality.quant}: ${plan.quality.said}.` +
+        (plan.quality.checkpoint ? ` Checkpoint: ${plan.quality.checkpoint}.` : "") +
+        (native ? ` In the checkpoint's own format: ${fleet(native)} at ${price(native)}.` : ""),
+  ];
+  return said.filter(Boolean).map((line) => h("p", { class: "soft" }, line));
 }
 
 const memory = ({ view, bytes: size, usable_bytes: usable }) =>
@@ -291,7 +308,7 @@ function cost(about) {
     ]),
     paid.per_month != null && `${decimal(paid.per_month, 0)} ${paid.currency} a month of 730 hours`,
     paid.per_million_output_tokens_whole_bill != null &&
-      `${money(paid.per_million_output_tokens_whole_bill, paid.currency)} a million output tokens, whole bill on them`,
+      `${money(paid.per_million_output_tokens_whole_bill, paid.currency)} per million output tokens, counting input as free`,
   );
 }
 
@@ -357,12 +374,15 @@ function toTake(plan, job) {
 const right = (text) => ({ text, right: true });
 
 /** The rows beside the plan: a name, the row of the JSON, its bills. */
-function beside({ plan, at_the_other_confidence: other, measured_alternative: measured, four_bits: narrow, alternatives }, bills) {
+function beside(result, bills) {
+  const { plan, at_the_other_confidence: other, measured_alternative: measured, alternatives } = result;
+  const { native_alternative: native, unknown_alternative: unknown } = result;
   return [
     ["the plan", plan, bills.plan],
     ...(other ? [[`for a confidence of ${other.confidence}`, other, bills.at_the_other_confidence]] : []),
     ...(measured ? [["the cheapest of a measured kind", measured, bills.measured_alternative]] : []),
-    ...(narrow ? [["in 4-bit weights, not tried for the plan", narrow, bills.four_bits]] : []),
+    ...(native ? [["in the checkpoint's own format", native, bills.native_alternative]] : []),
+    ...(unknown ? [["cheaper, its error is not known", unknown, bills.unknown_alternative]] : []),
     ...alternatives.map((row, index) => [`alternative ${index + 1}`, row, bills.alternatives[index]]),
   ];
 }
@@ -397,7 +417,7 @@ function options(about) {
   return h(
     "section",
     { class: "card" },
-    h("h2", {}, "Beside it"),
+    h("h2", {}, "Alternatives"),
     table(
       "Each of them meets the limits, by simulation",
       [
@@ -408,6 +428,41 @@ function options(about) {
         ...latencies(about).map(([, what]) => right(what)),
         right("Cost"),
       ],
+      rows,
+    ),
+  );
+}
+
+/** The least cost at each confidence, as bars; null where no error is known. */
+function safety(about) {
+  const { confidence_curve: curve } = about.result;
+  const most = Math.max(...curve.map((step) => step.cost ?? 0));
+  if (!most) return null;
+  const rows = curve.map((step) => {
+    if (step.cost === null) return [String(step.confidence), "", "–", "nothing keeps the limits", ""];
+    const name = `Cost at a confidence of ${step.confidence}`;
+    const shown = `${step.exact ? "" : "at most "}${money(step.cost, step.currency, 2)} / hour`;
+    const facts = () => [
+      ["Each limit is kept with a chance of", percent(step.confidence, 0)],
+      ["Steps take", `${decimal(step.step_times, 2)} times as long as predicted`],
+      ["Devices", `${count(step.devices)} × ${step.gpu}`],
+      ["Format", step.quant ?? "the checkpoint's own"],
+    ];
+    return [
+      String(step.confidence),
+      h("meter", { min: 0, max: most, value: step.cost, "aria-label": name }),
+      stated(shown, name, facts),
+      `${count(step.devices)} × ${step.gpu}`,
+      step.quant ?? "native",
+    ];
+  });
+  return h(
+    "section",
+    { class: "card", id: "plan-safety" },
+    h("h2", {}, "Cost of safety"),
+    table(
+      "The least cost that keeps each limit with this confidence, of what has a known error",
+      ["Confidence", "", right("Cost"), "Accelerators", "Format"],
       rows,
     ),
   );

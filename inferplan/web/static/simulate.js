@@ -121,7 +121,7 @@ function rates({ capacity, conditions, goodput_requests_per_s: goodput, slo, slo
   const rate = (value) => `${Number(value.toPrecision(4))}`;
   return [
     opened(run, "Requests a second", rate(throughput.requests_per_s), ["throughput"], [
-      capacity && `${percent(capacity.load, 0)} of the ${rate(capacity.requests_per_s)} that can leave`,
+      capacity && `${percent(capacity.load, 0)} of the maximum, ${rate(capacity.requests_per_s)}`,
     ]),
     conditions.generates !== false &&
       opened(

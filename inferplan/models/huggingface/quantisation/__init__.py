@@ -18,12 +18,23 @@ from inferplan.models.huggingface.quantisation.layouts import LAYOUTS
 from inferplan.models.huggingface.quantisation.libraries import mlx, quark, torchao
 from inferplan.models.huggingface.quantisation.modelopt import modelopt
 from inferplan.models.huggingface.quantisation.modules import Layout, checkpoint_shapes, places
-from inferplan.models.huggingface.quantisation.native import apply, exceptions
+from inferplan.models.huggingface.quantisation.native import apply, exceptions, sum_up, towers_note
 from inferplan.models.huggingface.quantisation.rules import tells_experts
 from inferplan.models.huggingface.quantisation.scheme import Scheme, refuse
 from inferplan.models.huggingface.reader import Reader
 
-__all__ = ["LAYOUTS", "Layout", "Scheme", "apply", "checkpoint_shapes", "exceptions", "places", "read_scheme"]
+__all__ = [
+    "LAYOUTS",
+    "Layout",
+    "Scheme",
+    "apply",
+    "checkpoint_shapes",
+    "exceptions",
+    "places",
+    "read_scheme",
+    "sum_up",
+    "towers_note",
+]
 
 METHODS: dict[str, Callable[[Reader], Scheme]] = {
     "fp8": fp8,

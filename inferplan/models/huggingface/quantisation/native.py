@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from inferplan.errors import SpecError
@@ -31,10 +31,12 @@ def apply(scheme: Scheme, model: ModelSpec, nested: bool = False) -> tuple[dict[
             hint="a row of huggingface/quantisation/layouts.py; or the model as a YAML (docs/models.md)",
         )
     root = NESTED_ROOTS[model.family in OLDER_ROOT] if nested and layout.root == "model." else layout.root
-    found: dict[tuple[str, str], dict[int | None, str]] = defaultdict(dict)
-    sizes: dict[str, Counter[str]] = defaultdict(Counter)
-    tables: dict[str, str] = {}
-    differ: list[int] = []
+    native, notes = sum_up(scheme, model, _described(scheme, model, layout, root))
+    return native, [*notes, *_towers(scheme, model)]
+
+
+def _described(scheme: Scheme, model: ModelSpec, layout: Layout, root: str) -> Iterator[tuple[Place, list[Module]]]:
+    """Every matrix with its modules, as the layout of the family has them."""
     for place in places(model, layout):
         weight = place.weight
         if weight.role == "base" or len(weight.shape) < 2:
@@ -46,9 +48,25 @@ def apply(scheme: Scheme, model: ModelSpec, nested: bool = False) -> tuple[dict[
                 hint="a row of huggingface/quantisation/layouts.py; or the model as a YAML (docs/models.md)",
             )
         some = place.modules if scheme.by_expert or not place.apart else (place.modules[0], place.modules[-1])
-        modules = [_module(name, layout, root, weight.role) for name in some]
+        yield place, [_module(name, layout, root, weight.role) for name in some]
+
+
+def sum_up(
+    scheme: Scheme, model: ModelSpec, placed: Iterable[tuple[Place, list[Module]]]
+) -> tuple[dict[str, Any], list[str]]:
+    """The ``native`` table of a model whose matrices are in such modules, and notes. placed: a matrix without modules
+    stays wide; one without elements is the name under which several are multiplied together.
+
+    Raises ``SpecError`` where a part of one tensor is in another format than the rest.
+    """
+    found: dict[tuple[str, str], dict[int | None, str]] = defaultdict(dict)
+    sizes: dict[str, Counter[str]] = defaultdict(Counter)
+    tables: dict[str, str] = {}
+    differ: list[int] = []
+    for place, modules in placed:
+        weight = place.weight
         stored = _one(scheme.stored, modules, place, model, scheme.divides) or model.native.base
-        if scheme.elsewhere is not None and modules:
+        if scheme.elsewhere is not None and modules and weight.elements:
             other = {scheme.elsewhere(module) or model.native.base for module in modules}
             differ += [weight.elements] if other != {stored} else []
         if weight.role in ("embedding", "head"):
@@ -60,7 +78,7 @@ def apply(scheme: Scheme, model: ModelSpec, nested: bool = False) -> tuple[dict[
     native["exceptions"] = exceptions(found, native)
     wide = model.native.base
     kept = {k: v for k, v in native.items() if v is not None and (v != wide or k in ("base", "experts"))}
-    return kept, [*_notes(scheme, differ), *_towers(scheme, model)]
+    return kept, _notes(scheme, differ)
 
 
 def _module(name: str, layout: Layout, root: str, role: str) -> Module:
@@ -127,11 +145,12 @@ _IN_TOWERS = (
 def _towers(scheme: Scheme, model: ModelSpec) -> list[str]:
     """Towers are counted in the base format; a table that leaves none of them out may have them quantised."""
     stored = [scheme.stored(Module(name, name)) for name in _IN_TOWERS] if model.towers else [None]
-    if None in stored:
-        return []
-    return [
-        f"towers are counted in {model.native.base}: the quantisation does not leave them out, and may hold for them"
-    ]
+    return [] if None in stored else [towers_note(model)]
+
+
+def towers_note(model: ModelSpec) -> str:
+    """What is said of towers that a table does not leave out."""
+    return f"towers are counted in {model.native.base}: the quantisation does not leave them out, and may hold for them"
 
 
 def exceptions(stored: Stored, native: dict[str, Any]) -> list[dict[str, Any]]:

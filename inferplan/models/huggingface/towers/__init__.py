@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from inferplan.errors import UndescribedError
 from inferplan.models.huggingface.class_defaults import CLASS_DEFAULTS
 from inferplan.models.huggingface.inert import inert
 from inferplan.models.huggingface.reader import ACTIVATION, SYNONYMS, Reader
@@ -117,14 +116,7 @@ def towers(outer: Reader, text: Reader, d_model: int) -> tuple[list[dict[str, An
     if len(media.towers) == len(beside.towers) or (beside.partial and media.towers):
         beside.join(media)
     for table in media.tables.values():
-        if table.unread():
-            left = [f"{table.prefix}{name}" for name in table.unread()]
-            raise UndescribedError.of_fields(
-                f"{outer.name}: the config has fields that are not understood: {', '.join(left)}",
-                left,
-                because=f"the tower of a {kind} config is not known to have them, and they could change the counts",
-                hint="write the model as a YAML (docs/models.md), or take the field out if it does not matter",
-            )
+        table.require_read(f"tower of a {kind} config")
     notes += [note for table in media.tables.values() for note in table.taken()]
     return [{"name": key.removesuffix("_config"), **tower} for key, tower in media.towers.items()], [
         *notes,

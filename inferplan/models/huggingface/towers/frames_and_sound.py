@@ -32,7 +32,7 @@ def _experts(r: Reader, count: int) -> list[dict[str, Any]]:
     dense = {"kind": "mlp", "d_ff": r.integer("intermediate_size"), "gated": True, "bias": bias}
     found = []
     for place, kind in enumerate(kinds):
-        own = None if other is None else other.table(f"{place:02d}") or other.table(str(place))
+        own = None if other is None else other.layer_table(place)
         number, chosen = experts, top_k
         if own is not None:
             number = own.integer("num_local_experts", default=experts)

@@ -1,0 +1,96 @@
+"""What the GPUs that somebody has hold of a model: in which format, divided how, with how many requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from inferplan.answers.fit import FitAsked, FitOption, Fitting, asked_context, bill_of, footprint_at, quants_tried
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.counted import Counted, devices_meant
+from inferplan.catalog.files import load_model
+from inferplan.catalog.price_lists import PriceBook
+from inferplan.errors import InfeasibleError, InferplanError, UsageError
+from inferplan.models.spec import ModelSpec
+from inferplan.shown import Shown
+from inferplan.units import format_bytes
+from inferplan.work.parallel import Parallelism, divisors
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OwnedFits(Shown):
+    """Each kind of GPU that was meant, in each format that was asked for, all of them together holding one replica."""
+
+    model: ModelSpec
+    asked: FitAsked
+    have: str
+    """As it was typed: ``"2x-a6000"``, ``"2x24GB"``."""
+    count: int
+    """GPUs of a kind."""
+    context: int
+    """Tokens of a request."""
+    options: Sequence[FitOption]
+
+    @property
+    def fitting(self) -> list[FitOption]:
+        """Those that hold what was asked for."""
+        return [option for option in self.options if option.fitting is not None]
+
+
+def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> OwnedFits:
+    """What ``have`` holds: native formats, fp8 and int4 where none was named, over all of the GPUs.
+
+    Raises ``InfeasibleError`` where nothing of it holds one request, ``UsageError`` beside layers on the host.
+    """
+    if asked.offload.any:
+        raise UsageError("layers on the host are of GPUs without a number", hint="--gpu NAME --tp N")
+    meant, spec = devices_meant(have), load_model(model)
+    prices.check(one.gpu for one in meant)
+    tokens = asked_context(spec, asked.context)
+    options = [
+        _best(one, asked.request(model, one.gpu), quant, (tokens, asked, prices))
+        for one, quant in product(meant, quants_tried(asked))
+    ]
+    if not any(option.fitting for option in options):
+        small = min(options, key=lambda option: ("GB" not in option.reason, option.reason))
+        raise InfeasibleError(
+            f"{have} hold no {asked.held} x {tokens:,} tokens of {spec.name}",
+            because="; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
+            hint="a shorter --context, fewer --users, a narrower --quant, or inferplan fit without --gpu",
+        )
+    return OwnedFits(model=spec, asked=asked, have=have, count=meant[0].number or 1, context=tokens, options=options)
+
+
+def _best(have: Counted, request: Request, quant: str | None, load: tuple[int, FitAsked, PriceBook]) -> FitOption:
+    """The division over all of them that holds most requests; of equals the one with fewest stages."""
+    tokens, asked, prices = load
+    named, found, reasons = quant or "native", list[Fitting](), list[str]()
+    for parallel in _divisions(have.number or 1, asked.tp):
+        try:
+            deployment = assemble(replace(request, quant=quant, parallel=parallel))
+            footprint = footprint_at(deployment, tokens)
+            fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, users=asked.users)
+            if fitting.requests >= asked.held:
+                found.append(fitting)
+            elif footprint.kv_pool < 0:
+                reasons.append(f"the weights do not fit, {format_bytes(-footprint.kv_pool, 3)} short on each GPU")
+            else:
+                reasons.append(f"room for {fitting.requests} of {asked.held} requests")
+        except InferplanError as error:
+            reasons.append(error.what)
+    if not found:
+        return FitOption(gpu=have.gpu, quant=named, reason=reasons[0])
+    best = max(found, key=lambda one: (one.requests, -one.deployment.parallel.pp))
+    return FitOption(gpu=have.gpu, quant=named, fitting=best, bill=bill_of(best, prices))
+
+
+def _divisions(count: int, tp: int | None) -> Iterator[Parallelism]:
+    """Tensor parallelism times stages over so many GPUs, the fewest stages first. Raises ``UsageError`` for a degree
+    that does not divide them.
+    """
+    if tp is not None and count % tp:
+        raise UsageError(f"--tp {tp} does not divide {count} GPUs", hint=f"--tp {count}")
+    for stages in divisors(count):
+        if tp in (None, count // stages):
+            yield Parallelism(tp=count // stages, pp=stages)

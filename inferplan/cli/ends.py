@@ -1,0 +1,109 @@
+"""How a run ends: the exit code of a verdict, after the report has been written."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import click
+
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.fields import Text, ask
+from inferplan.lists import parse_values
+from inferplan.serving.flags import remedy
+from inferplan.serving.outages import recovery_error
+from inferplan.serving.result import SimulationResult, limits_missed
+from inferplan.serving.verdict import Ending, flow_of, near_capacity
+
+_FAILED, _WARNED = "inferplan.failed", "inferplan.warned"
+_MEANT = {
+    "saturated": "requests wait for longer than their prompts take",
+    "rejecting": "some requests can never run",
+    "overloaded": "requests arrive faster than they leave",
+}
+
+
+def _named(text: str) -> tuple[Ending, ...]:
+    found = tuple(parse_values(text))
+    wrong = [one for one in found if one not in get_args(Ending)]
+    if wrong or not found:
+        raise UsageError(
+            f"--fail-on {(wrong[0] if wrong else text)!r} is no ending", hint=f"some of {','.join(get_args(Ending))}"
+        )
+    return found  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndsAsked:
+    """Which endings of a run exit 3; ``None``: those that the command takes by itself."""
+
+    fail_on: tuple[Ending, ...] | None = ask(
+        "--fail-on",
+        Text(_named),
+        "What exits 3: saturated, overloaded, rejecting, limits (too few requests keep them). Of simulate "
+        "[overloaded,rejecting, and saturated where there are limits]; of plan [none].",
+        None,
+        metavar="LIST",
+    )
+
+
+def exits_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator: once the report is written, warn on stderr, or exit 3, as :func:`end_with` has said."""
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        command(**values)
+        told = click.get_current_context().meta
+        if (warned := told.get(_WARNED)) is not None:
+            click.echo(f"warning: {warned}", err=True)
+        if (failed := told.get(_FAILED)) is not None:
+            raise failed
+
+    return wrapper
+
+
+def end_with(result: SimulationResult, ends: tuple[Ending, ...], hint: str) -> None:
+    """Say how the command that runs is to end. hint: how to change that, in a warning."""
+    failed, told = _failure(result, ends), click.get_current_context().meta
+    told[_FAILED] = failed
+    if failed is None and result.verdict in _MEANT:
+        told[_WARNED] = f"{result.verdict}: {_MEANT[result.verdict]} ({hint})"
+
+
+def _failure(result: SimulationResult, ends: tuple[Ending, ...]) -> InfeasibleError | None:
+    """The error that says why a load cannot be served as it is; ``None`` when it can, or where that is no ending."""
+    if result.outages and result.verdict != "rejecting":
+        return recovery_error(result)
+    if result.verdict in ends:
+        return {"overloaded": _overloaded, "rejecting": _rejecting, "saturated": _saturated}[result.verdict](result)
+    missed = limits_missed(result) if "limits" in ends else ""
+    return InfeasibleError("the limits are missed", because=missed, hint=_MORE) if missed else None
+
+
+_MORE = "a lower --rate, more --replicas, or a faster deployment"
+
+
+def _overloaded(result: SimulationResult) -> InfeasibleError:
+    flow, near = flow_of(result), near_capacity(result)
+    because = "clients give up"
+    if flow is not None:
+        because = f"{flow.arriving:.4g} requests/s arrive, {flow.leaving:.4g} leave"
+    within = ", within the error of capacity" if near else ""
+    return InfeasibleError(f"overloaded{within}: {_MEANT['overloaded']}", because=because, hint=_MORE)
+
+
+def _saturated(result: SimulationResult) -> InfeasibleError:
+    because = f"the mean wait until admission is {float(result.wait.mean()):.3g} s" if len(result.wait) else ""
+    hint = f"{_MORE}; --fail-on overloaded,rejecting to take it"
+    return InfeasibleError(f"saturated: {_MEANT['saturated']}", because=because, hint=hint)
+
+
+def _rejecting(result: SimulationResult) -> InfeasibleError:
+    reasons, longest = result.records.refused, max(result.records.prompt)
+    return InfeasibleError(
+        f"rejecting: {sum(reasons.values()):,} of {len(result.records.prompt):,} requests can never run",
+        because="; ".join(reasons),
+        hint=remedy(reasons, longest),
+    )

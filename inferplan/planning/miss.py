@@ -1,0 +1,101 @@
+"""What a plan is expected to cost: its bill, and the chance that it misses a limit times what a miss costs.
+
+    expected = cost + chance * miss
+
+A plan is sized for devices that are slower than predicted by the factor of its confidence, with room to spare
+(``utilisation``), so it may keep its limits on devices that are slower still. ``chance`` is one less the largest of
+:data:`CONFIDENCES` at which simulation keeps them under the load itself. ``miss`` is what an hour costs more with the
+replicas that carry the load on devices as slow as nineteen in twenty measurements, or ``--miss-cost``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+
+from inferplan.planning.confidence import MIDDLE, Slowness, slowness
+from inferplan.planning.option import PlanOption
+from inferplan.planning.question import Question
+from inferplan.planning.sizing import Simulated, Simulations
+from inferplan.planning.verify import TOO_SHORT, Verified
+
+CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
+"""At which it is tried whether a plan still keeps its limits, without headroom."""
+REPAIRED = 0.95
+"""Devices as slow as this share of measurements allow are what a miss is repaired for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """The risk of a plan. held: the largest confidence at which the limits are kept under the load itself, as far as it
+    was tried; a chance of more than that is not known to be kept. cost: of an hour in which a limit is missed.
+    """
+
+    held: float
+    cost: float
+
+    @property
+    def chance(self) -> float:
+        """That a limit is missed, at most."""
+        return 1.0 - self.held
+
+    @property
+    def expected(self) -> float:
+        """What misses cost an hour on average."""
+        return self.chance * self.cost
+
+
+def miss_of(option: PlanOption, question: Question, known: Simulated) -> Miss | None:
+    """The risk of an option that keeps its limits at the confidence of a question.
+
+    ``None`` where no error is known, for a job, which nobody waits for, and where no run is long enough to tell.
+    """
+    if question.demand.offline or option.cost is None or slow_at(option, question, REPAIRED) is None:
+        return None
+    held, simulations = question.sizing.confidence, Simulations(most=len(CONFIDENCES), known=known)
+    for confidence in CONFIDENCES:
+        slow = slow_at(option, question, confidence)
+        if confidence <= held or slow is None:
+            continue
+        seen = simulations.of(replace(option, slow=slow), question, 1.0)
+        if seen.verdict == TOO_SHORT:
+            return None
+        if not seen.meets(question.slo):
+            break
+        held = confidence
+    stated = question.sizing.miss_cost
+    return Miss(held=held, cost=_repair(option, question) if stated is None else stated)
+
+
+def slow_at(option: PlanOption, question: Question, confidence: float) -> Slowness | None:
+    """How slow the devices of an option may be at a confidence; ``None`` where no error is known."""
+    return slowness(option.deployment, question.demand.prompt.average, question.slo, confidence, option.forms)
+
+
+def _repair(option: PlanOption, question: Question) -> float:
+    """What an hour costs more with so many more replicas as the devices of :data:`REPAIRED` are slower."""
+    slowest = slow_at(option, question, REPAIRED)
+    assert slowest is not None
+    slower = max(slowest.step * slowest.first / (option.slow.step * option.slow.first), 1.0)
+    free = replace(option, limits=())  # what may be bought is not asked: it is what would be needed
+    pools = None if option.pools is None else (ceil(option.pools[0] * slower), ceil(option.pools[1] * slower))
+    larger = free.sized(ceil(option.replicas * slower) if pools is None else sum(pools), pools)
+    return max((larger.cost or 0.0) - (option.cost or 0.0), 0.0)
+
+
+def least_expected(finalists: Sequence[Verified], question: Question, known: Simulated) -> Verified | None:
+    """The finalist that is expected to cost least, misses included; of equals the first. finalists: by rising cost.
+
+    At the prediction itself, and where no error is known, the cheapest: nothing is known of its misses.
+    """
+    best, least = None, inf
+    for one in finalists:
+        cost = one.option.cost or 0.0
+        if cost >= least:
+            break  # misses cost no less than nothing
+        risk = None if question.sizing.confidence == MIDDLE else miss_of(one.option, question, known)
+        expected = cost + (0.0 if risk is None else risk.expected)
+        if expected < least:
+            best, least = one, expected
+    return best

@@ -1,0 +1,69 @@
+"""What GPUs that somebody has hold, as tables and JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferplan.answers.fit import FitOption
+from inferplan.answers.fit_owned import OwnedFits
+from inferplan.figures import Figure, record, side_by_side, text
+from inferplan.models.spec import uncounted_notes
+from inferplan.reports.fit import load_record, load_tables, option_figures
+from inferplan.table import Report
+
+
+def owned_report(found: OwnedFits) -> Report:
+    """A line for each GPU and format that holds the load, most requests first; then why the others do not."""
+    spec, asked = found.model, found.asked
+    fitting = sorted(found.fitting, key=lambda one: -(one.fitting.requests if one.fitting else 0))
+    records = [_record(option) for option in found.options]
+    title = f"{spec.name} on {found.have}: what all of them hold, for {asked.held} x {found.context:,} tokens"
+    return Report(
+        record={
+            "model": spec.name,
+            "model_counts": spec.made_from.to_dict(),
+            "model_notes": uncounted_notes(spec),
+            "have": found.have,
+            "devices": found.count,
+            "context_tokens": found.context,
+            "load": load_record(asked),
+            "options": records,
+        },
+        tables=[
+            *load_tables(asked, found.context),
+            side_by_side(f"{title} ({asked.engine} defaults)", [_figures(option) for option in fitting]),
+        ],
+        notes=[
+            *dict.fromkeys(_refused(option) for option in found.options if option.fitting is None),
+            "requests: so many at once, each of the tokens above; whether answers in a narrower format are good "
+            "enough is yours to judge",
+            spec.made_from.line,
+            *(f"note: {line}" for line in uncounted_notes(spec)),
+        ],
+        rows=records,
+        of=found,
+    )
+
+
+def _figures(option: FitOption) -> list[Figure]:
+    """An option with how the model is divided over the GPUs, and no price: they are there."""
+    assert option.fitting is not None
+    parallel = option.fitting.deployment.parallel
+    kept = [figure for figure in option_figures(option) if figure.label not in ("GPUs", "an hour", "bought")]
+    division = [
+        text("division", parallel.describe(), left=True),
+        Figure("devices", parallel.devices),
+        Figure("tp", parallel.tp),
+        Figure("pp", parallel.pp),
+    ]
+    return [*kept[:1], *division, *kept[1:]]
+
+
+def _record(option: FitOption) -> dict[str, Any]:
+    if option.fitting is None:
+        return {"gpu": option.gpu, "quant": option.quant, "fits": False, "reason": option.reason}
+    return record(_figures(option))
+
+
+def _refused(option: FitOption) -> str:
+    return f"{option.gpu}, {option.quant}: {option.reason}"

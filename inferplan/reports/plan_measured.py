@@ -1,0 +1,386 @@
+"""A plan beside what its service did: the measurement in the plan's own file, and the verdict on it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from inferplan.errors import InfeasibleError, InputFileError, SpecError, UsageError
+from inferplan.figures import Figure, side_by_side, text
+from inferplan.figures import record as figures_record
+from inferplan.files import LARGEST_SPEC, parse_json, read_text
+from inferplan.measuring.figures import LoadFigures, load_figures
+from inferplan.measuring.planned import PlannedLoad
+from inferplan.measuring.session import MeasuredLoad, Session
+from inferplan.planning.demand import Demand
+from inferplan.reports.plan_file import checked_part, planned_of
+from inferplan.reports.plan_load import planned_demand, planned_load
+from inferplan.serving.batch_means import half_width
+from inferplan.spec import Spec
+from inferplan.table import Report
+from inferplan.units import format_time
+from inferplan.validation.as_planned import AsPlanned, all_as_planned
+from inferplan.validation.score import NAMES
+
+_LATENCIES = ("ttft", "tpot", "e2el")
+_UNLIKE = 0.1
+"""By how much the lengths or the rate that were measured may differ from those of the plan: the chance of its draw."""
+
+
+class _Measurement(Spec):
+    """One of ``measurements`` of a plan's JSON."""
+
+    model_config = ConfigDict(strict=True)
+
+    at: str
+    url: str
+    replicas: int
+    requests: int
+    failed: int
+    percentile: float
+    prompt_tokens: float
+    output_tokens: float
+    requests_per_s: float
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2el_s: float | None = None
+    half_width_s: dict[str, float | None] = {}
+    suspect: list[str] = []
+    server: dict[str, str] = {}
+
+
+class PlanFile:
+    """The JSON of a plan: question, plan, what starts it, and what was measured of it.
+
+    Raises ``SpecError`` for a file that is none, of another version, or without the load that it was planned for;
+    ``UsageError`` for a load that is not sent, or without a limit that is measured.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self.data = path, read_json(path)
+        self.planned = planned_of(self.data, path)
+        self.demand: Demand = planned_demand(self.data, path)
+        question, plan = self.data["question"], self.data["plan"]
+        try:
+            self.percentile = float(question["percentile"])
+            self.replicas = int(plan["replicas"])
+            self.limits = {
+                name: float(question["slo"][f"{name}_s"]) for name in _LATENCIES if f"{name}_s" in question["slo"]
+            }
+            self.quoted = {name: float(plan[f"{name}_s"]) for name in _LATENCIES if plan.get(f"{name}_s") is not None}
+            bands = {name: self.data["band_s"].get(f"{name}_s") for name in _LATENCIES}
+            self.bands = {name: (float(pair[0]), float(pair[1])) for name, pair in bands.items() if pair}
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise SpecError(
+                f"{path} is not the JSON of a plan", because=repr(error), hint="inferplan plan ... -o plan.json"
+            ) from None
+        if not self.limits:
+            raise UsageError(f"{path} has no limit that is measured", hint="a plan with --ttft, --tpot or --e2e")
+
+    @property
+    def answer(self) -> float:
+        """Seconds of a request, as planned: at the percentile, which is no less than the mean."""
+        return self.quoted.get("e2el", 0.0)
+
+    @property
+    def measurements(self) -> list[_Measurement]:
+        """Those in the file, in order."""
+        stated = self.data.get("measurements", [])
+        if not isinstance(stated, list):
+            raise SpecError(f"{self.path} is not the JSON of a plan: measurements is no list")
+        return [checked_part(self.path, _Measurement, one, f"measurements.{i}") for i, one in enumerate(stated)]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is deployed, by the columns of ``validate``."""
+        deployment, parallel = self.data["plan"]["deployment"], self.planned.request.parallel
+        engine, _, version = str(deployment["engine"]).partition(" ")
+        degrees = {name: str(getattr(parallel, name)) for name in ("tp", "pp", "ep", "dp")}
+        return {"model": deployment["model"], "gpu": deployment["gpu"], "engine": engine, "engine_version": version} | {
+            **degrees,
+            "precision": deployment["quant"] or "native",
+        }
+
+    def load(self, replicas: int, requests: int | None) -> PlannedLoad:
+        """The load of so many of its replicas; requests: how many, ``None`` for as many as the percentile takes.
+
+        Raises ``UsageError`` for a number of them that the load is not divided by.
+        """
+        if replicas > self.replicas or self.replicas % replicas or (replicas < self.replicas and self.planned.pools):
+            raise UsageError(
+                f"--replicas {replicas} of the {self.replicas} of {self.path}",
+                because="a load is divided among replicas that are fed in turn, and pools are measured whole",
+                hint="a divisor, or leave it out: the address stands before all of them",
+            )
+        return planned_load(self.demand, self.replicas // replicas, self.answer, (self.percentile, requests))
+
+    def with_measurement(self, found: Mapping[str, Any]) -> PlanFile:
+        """The same plan with another measurement."""
+        whole = copy(self)
+        whole.data = {**self.data, "measurements": [*self.data.get("measurements", []), dict(found)]}
+        return whole
+
+    def judged(self, one: _Measurement) -> list[AsPlanned]:
+        """Each limited latency of a measurement. Raises ``InputFileError`` for one under another load, at another
+        percentile, or without a latency that is limited."""
+        self._require_alike(one)
+        found = []
+        for name, limit in self.limits.items():
+            measured = getattr(one, f"{name}_s")
+            if measured is None:
+                raise InputFileError(f"{one.url} was measured without {NAMES[name]}", hint="measure again")
+            found.append(
+                AsPlanned(
+                    name=name,
+                    planned=self.quoted[name],
+                    measured=measured,
+                    error=one.half_width_s.get(name),
+                    limit=limit,
+                    band=self.bands.get(name),
+                )
+            )
+        return found
+
+    def _require_alike(self, one: _Measurement) -> None:
+        demand = self.demand
+        prompt = demand.prompt.average + demand.prefix.tokens
+        pairs = {
+            "prompt tokens": (one.prompt_tokens, prompt),
+            "output tokens": (one.output_tokens, demand.output.average),
+        }
+        if demand.rate is not None:
+            pairs["requests/s"] = one.requests_per_s, demand.rate * one.replicas / self.replicas
+        for what, (measured, planned) in pairs.items():
+            if abs(measured / planned - 1.0) > _UNLIKE:
+                raise InputFileError(
+                    f"{one.url} was measured under another load than {self.path} is for",
+                    because=f"{measured:,.4g} {what}, and {planned:,.4g} were planned",
+                    hint="inferplan measure PLAN.json --url URL sends the plan's own",
+                )
+        if abs(one.percentile - self.percentile) > 1e-9:
+            raise InputFileError(
+                f"{one.url} was measured at the percentile {one.percentile:g}, and the plan is of {self.percentile:g}"
+            )
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """The object of a JSON file. Raises ``InputFileError`` and ``SpecError``."""
+    data, _ = parse_json(read_text(Path(path), LARGEST_SPEC), path, SpecError)
+    if not isinstance(data, dict):
+        raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
+    return data
+
+
+def is_plan(path: str) -> bool:
+    """Whether a file is the JSON of a plan, by its keys; false where it cannot be read."""
+    if not path.lower().endswith(".json"):
+        return False
+    try:
+        data = read_json(path)
+    except (InputFileError, SpecError):
+        return False
+    return isinstance(data.get("plan"), dict) and isinstance(data.get("question"), dict)
+
+
+def measurement(session: Session, plan: PlanFile, at: str, replicas: int) -> dict[str, Any] | None:
+    """What a run of the plan's load came to, as the plan's JSON keeps it; ``None`` without figures."""
+    measured = session.loads[-1] if session.loads else None
+    found = None if measured is None else load_figures(measured)
+    if measured is None or found is None:
+        return None
+    latencies, errors = _latencies(measured, plan.percentile)
+    server = session.server
+    return {
+        "at": at,
+        "url": session.settings.address.root,
+        "server": {} if server is None else {"model": server.model, "engine": server.engine, "version": server.version},
+        "replicas": replicas,
+        "requests": found.requests,
+        "failed": found.failed,
+        "percentile": plan.percentile,
+        "prompt_tokens": found.isl,
+        "output_tokens": found.osl,
+        "requests_per_s": _rate(measured, found),
+        **{f"{name}_s": latencies.get(name) for name in _LATENCIES},
+        "half_width_s": errors,
+        "suspect": list(measured.suspect),
+    }
+
+
+def _latencies(measured: MeasuredLoad, percentile: float) -> tuple[dict[str, float], dict[str, float | None]]:
+    """Each latency at a percentile in seconds, and half the width of its 95 % confidence interval."""
+    import numpy as np
+
+    good = measured.judged
+    values = {
+        "ttft": [one.ttft for one in good],
+        "tpot": [tpot for one in good if (tpot := one.tpot) is not None],
+        "e2el": [one.e2el for one in good],
+    }
+    known = {name: np.asarray(found) for name, found in values.items() if found}
+    return (
+        {name: float(np.percentile(found, percentile)) for name, found in known.items()},
+        {name: half_width(found, percentile) for name, found in known.items()},
+    )
+
+
+def _rate(measured: MeasuredLoad, found: LoadFigures) -> float:
+    """Requests a second that were sent."""
+    sent = sorted(one.sent for one in measured.judged)
+    return (len(sent) - 1) / (sent[-1] - sent[0]) if len(sent) > 1 and sent[-1] > sent[0] else 0.0
+
+
+def nothing_measured(plan: PlanFile) -> Report:
+    """The plan as it was: no request had a reply with figures."""
+    return Report(record=dict(plan.data), tables=[], notes=["nothing was measured: no load has figures"])
+
+
+def measurements_of(files: Sequence[str]) -> tuple[PlanFile, list[_Measurement]]:
+    """A plan and what further files have measured of it (a copy of the plan with measurements, or rows of a CSV); its
+    own measurements where it stands alone. Raises ``InputFileError`` for none.
+    """
+    plan, *others = files
+    held = PlanFile(plan)
+    found = [] if others else list(held.measurements)
+    for path in others:
+        found += PlanFile(path).measurements if is_plan(path) else rows_as_measurements(path, held)
+    if not found:
+        raise InputFileError(
+            f"{others[0] if others else plan} holds no measurement of a plan",
+            hint=f"inferplan measure {plan} --url http://localhost:8000 -o measured.json",
+        )
+    return held, found
+
+
+def rows_as_measurements(path: str, plan: PlanFile) -> list[_Measurement]:
+    """The rows of a CSV of ``measure`` as measurements of a plan. Raises ``InputFileError`` without the percentile."""
+    lines = list(csv.DictReader(io.StringIO(read_text(Path(path), LARGEST_SPEC))))
+    wanted = "median" if plan.percentile == 50 else f"p{plan.percentile:g}"
+    found = []
+    for number, line in enumerate(lines, 2):
+        cells = {name: _number(line.get(f"{name}_{wanted}_ms")) for name in _LATENCIES}
+        if all(cells[name] is None for name in plan.limits):
+            raise InputFileError(
+                f"{path}: line {number} has no {', '.join(f'{name}_{wanted}_ms' for name in plan.limits)}",
+                because=f"the plan is of the {plan.percentile:g}th percentile",
+                hint="inferplan measure PLAN.json --url URL --out FILE.csv",
+            )
+        rate = _number(line.get("rate_per_s")) or 0.0
+        seconds: dict[str, Any] = {f"{name}_s": None if ms is None else ms / 1e3 for name, ms in cells.items()}
+        found.append(
+            _Measurement(
+                at="",
+                url=f"{path}: line {number}",
+                replicas=_replicas_of(rate, plan),
+                requests=int(_number(line.get("requests")) or 0),
+                failed=int(_number(line.get("failed_requests")) or 0),
+                percentile=plan.percentile,
+                prompt_tokens=_number(line.get("isl")) or 0.0,
+                output_tokens=_number(line.get("osl")) or 0.0,
+                requests_per_s=rate,
+                suspect=[cell] if (cell := line.get("suspect") or "") else [],
+                **seconds,
+            )
+        )
+    return found
+
+
+def _number(cell: str | None) -> float | None:
+    try:
+        return float(cell) if cell else None
+    except ValueError:
+        return None
+
+
+def _replicas_of(rate: float, plan: PlanFile) -> int:
+    """How many of the plan's replicas a rate is the share of: the nearest whole number."""
+    whole = plan.demand.rate
+    return plan.replicas if whole is None else max(round(rate / whole * plan.replicas), 1)
+
+
+def verdict_report(plan: PlanFile, found: Sequence[_Measurement], record: Mapping[str, Any] | None = None) -> Report:
+    """Each measurement beside the plan. record: the JSON of the report, where it is a plan with its measurements."""
+    judged = [plan.judged(one) for one in found]
+    tables = [
+        side_by_side(_title(plan, one, latencies), [_row(latency, plan.percentile) for latency in latencies])
+        for one, latencies in zip(found, judged)
+    ]
+    verdicts = [
+        {
+            "url": one.url,
+            "at": one.at or None,
+            "as_planned": all_as_planned(latencies) and not one.suspect,
+            "suspect": one.suspect,
+            "latencies": [figures_record(_row(latency, plan.percentile)) for latency in latencies],
+        }
+        for one, latencies in zip(found, judged)
+    ]
+    notes = [note for one in found for note in _notes(plan, one)]
+    own = {"verdicts": verdicts}
+    return Report(
+        record=own if record is None else {**record, **own},
+        tables=tables,
+        headline="; ".join(table.title for table in tables),
+        rows=[
+            {"url": one.url, **figures_record(_row(latency, plan.percentile))}
+            for one, latencies in zip(found, judged)
+            for latency in latencies
+        ],
+        notes=notes,
+    )
+
+
+def _title(plan: PlanFile, one: _Measurement, latencies: Sequence[AsPlanned]) -> str:
+    verdict = "no verdict" if one.suspect else "as planned" if all_as_planned(latencies) else "not as planned"
+    share = "" if one.replicas == plan.replicas else f" on {one.replicas} of {plan.replicas} replicas"
+    return f"{verdict}: {one.url}{share}, {one.requests:,} requests of the plan's load"
+
+
+def _row(one: AsPlanned, percentile: float) -> list[Figure]:
+    low, high = one.band or (None, None)
+    band = "unknown" if one.band is None else f"{format_time(one.band[0])} to {format_time(one.band[1])}"
+    return [
+        Figure("metric", one.name, f"p{percentile:g}", text=NAMES[one.name], left=True),
+        Figure("planned_s", one.planned, "planned", format_time),
+        Figure("band_low_s", low),
+        Figure("band_high_s", high),
+        text("80 % band", band),
+        Figure("limit_s", one.limit, "limit", format_time),
+        Figure("measured_s", one.measured, "measured", format_time),
+        Figure("half_width_s", one.error, "+-", format_time),
+        Figure("measured_over_planned", one.ratio, "measured / planned", ".3f"),
+        Figure("verdict", one.words, "", left=True),
+    ]
+
+
+def _notes(plan: PlanFile, one: _Measurement) -> list[str]:
+    found = [f"suspect: {why}" for why in one.suspect]
+    if one.failed:
+        found.append(f"{one.failed} of {one.requests + one.failed} requests failed, and are in no figure")
+    if any(value is None for value in one.half_width_s.values()):
+        found.append(f"{one.requests:,} requests are too few for the error of a {plan.percentile:g}th percentile")
+    return found
+
+
+def require_as_planned(plan: PlanFile, found: Sequence[_Measurement]) -> None:
+    """Raise ``InfeasibleError`` where a measurement is not as planned, by how much, or is suspect."""
+    for one in found:
+        off = [latency for latency in plan.judged(one) if not latency.good]
+        if off:
+            raise InfeasibleError(
+                f"not as planned: {one.url}",
+                because="; ".join(
+                    f"{NAMES[latency.name]} {format_time(latency.measured)}, planned {format_time(latency.planned)} "
+                    f"(x {latency.ratio:.2f}, {latency.words})"
+                    for latency in off
+                ),
+                hint="inferplan anchor fit corrects the next plan by what was measured; docs/measure.md",
+            )
+        if one.suspect:
+            raise InfeasibleError(f"no verdict on {one.url}", because=one.suspect[0], hint="measure again")

@@ -1,0 +1,65 @@
+"""How runs end: exit codes of verdicts, and what changes them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from tests.cases import for_each
+from tests.cli.conftest import Run
+
+WORDS = ("simulate", "llama-3.1-8b", "--gpu", "l40s", "--prompt", "1000", "--output", "300")
+BURSTS = (*WORDS, "--requests", "1500", "--rate", "4.6", "--arrivals", "gamma", "--burstiness", "0.1")
+"""Requests in bursts at nine tenths of what can leave: the queue comes and goes, and the first token waits in it."""
+
+
+@for_each(
+    ("words", "code", "said"),
+    [
+        ((), 0, "warning: saturated"),
+        (("--ttft", "60s"), 3, "error: saturated"),
+        (("--ttft", "60s", "--fail-on", "limits"), 0, "warning: saturated"),  # nobody waits for a minute
+        (("--ttft", "100ms", "--fail-on", "limits"), 3, "90% have to"),
+        (("--fail-on", "tired"), 2, "--fail-on 'tired' is no ending"),
+    ],
+)
+def test_a_saturated_run(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+    ran = run(*BURSTS, *words)
+    assert ran.code == code
+    assert said in ran.err
+    assert ("saturated" in ran.out) == (code != 2)  # the report is written first
+
+
+def test_an_overloaded_run_may_be_let_pass(run: Run) -> None:
+    load = (*WORDS, "--requests", "400", "--rate", "9")
+    assert run(*load).code == 3
+    passed = run(*load, "--fail-on", "rejecting")
+    assert passed.code == 0
+    assert "warning: overloaded" in passed.err
+
+
+def test_a_stable_run_says_nothing(run: Run) -> None:
+    ran = run(*WORDS, "--requests", "400", "--rate", "2", "--ttft", "2s")
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_a_plan_takes_no_more_gpus_than_there_are(run: Run) -> None:
+    """docs/questions.md: 10 requests/s of chat take three L40S in fp8."""
+    ran = run("plan", "llama-3.1-8b", "--gpu", "1x-l40s", "--workload", "chat", "--rate", "10", "--quant", "fp8",
+              "--most", "1", "--aggregated")  # fmt: skip
+    assert ran.code == 3
+    assert "on at most 1 x l40s" in ran.err
+    assert "--gpu 3x-l40s" in ran.err
+
+
+def test_what_a_server_served_lies_within_the_error_of_its_capacity(run: Run, shared: Path) -> None:
+    """The one overloaded run on file whose clients waited to the end (docs/serving.md): 4,796 of 4,800 in 1,490 s."""
+    rows = csv.DictReader((shared / "measured" / "serving_open_loop.csv").read_text(encoding="utf-8").splitlines())
+    (row,) = (one for one in rows if one["experiment"] == "codellama-34b-tp2-reasoning")
+    words = ("simulate", "codellama-34b", "--gpu", row["gpu"], "--tp", row["tp"], "--engine", "vllm@0.15.1")
+    words += ("--max-num-seqs", row["max_num_seqs"], "--max-num-batched-tokens", row["max_num_batched_tokens"])
+    words += ("--rate", row["rate_per_s"], "--arrivals", "constant", "--requests", "1000", "--warmup", "0")
+    words += ("--prompt", "1081", "--output", "1450", "--format", "json", "--fail-on", "rejecting")
+    capacity = run(*words).json["capacity"]
+    assert capacity["low_requests_per_s"] < float(row["achieved_requests_per_s"]) < capacity["high_requests_per_s"]
+    assert capacity["high_requests_per_s"] < 1.2 * capacity["requests_per_s"]  # a band of its steps, no floor of 22 %

@@ -1,0 +1,123 @@
+"""What a plan is expected to cost, misses included, and the cost at each confidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import pytest
+
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.price_lists import price_book
+from inferplan.estimate.bands import serving_bands
+from inferplan.planning import miss
+from inferplan.planning.beside import STEPS
+from inferplan.planning.demand import Demand
+from inferplan.planning.miss import Miss, least_expected
+from inferplan.planning.option import Sizing
+from inferplan.planning.plan import Plan, plan
+from inferplan.planning.question import Question
+from inferplan.planning.space import Space
+from inferplan.planning.verify import Verified
+from inferplan.reports.plan_notes import answer
+from inferplan.reports.plan_record import miss_record, plan_record
+from inferplan.traffic.requests import Lengths, Slo
+
+
+def asked(**sizing: object) -> Question:
+    return Question(
+        space=Space(
+            base=Request(model="llama-3.1-8b", gpu=""),
+            gpus=("h100-sxm",),
+            quants=("fp8",),
+            most=1,
+            disaggregate=False,
+        ),
+        demand=Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=100.0),
+        slo=Slo(tpot=0.012, percentile=95.0),
+        sizing=Sizing(**({"confidence": 0.8, "insists": False} | sizing)),  # type: ignore[arg-type]
+        prices=price_book(stated=["h100-sxm=3"]),
+    )
+
+
+def full(**sizing: object) -> Question:
+    """Six times the load, on replicas that are loaded to the brim."""
+    question = asked(utilisation=1.0, **sizing)
+    return replace(question, demand=replace(question.demand, rate=600.0))
+
+
+@pytest.fixture(scope="module")
+def planned() -> Plan:
+    return plan(asked())
+
+
+def test_a_miss_costs_the_replicas_that_would_keep_the_limit(planned: Plan) -> None:
+    """The band's slow end is its 90 % quantile; quantiles of a normal at 0.95, 0.9, 0.8: 1.6449, 1.2816, 0.8416."""
+    slow_end = serving_bands(planned.option.deployment, 700.0)["tpot"][1]
+    slower = slow_end ** ((1.6449 - 0.8416) / 1.2816)
+    more = ceil(planned.option.replicas * slower) - planned.option.replicas
+    assert more >= 1 and planned.miss is not None
+    assert planned.miss.cost == pytest.approx(3.0 * more)
+    assert planned.miss.expected == pytest.approx(planned.miss.chance * 3.0 * more)
+
+
+def test_the_cost_of_a_miss_may_be_stated() -> None:
+    """A dear miss buys a higher confidence: what it costs more is less than the chance that it takes away is worth."""
+    dear = plan(full(miss_cost=4000.0))
+    assert dear.miss is not None and dear.miss.cost == 4000.0 and dear.confidence == 0.95
+    said = miss_record(dear)
+    assert said is not None and said["expected_per_h"] == pytest.approx(4000.0 * said["chance_at_most"])
+    assert plan(full(miss_cost=0.0)).confidence == 0.8
+
+
+def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 + 0.2 x 20 = 14 is more than 12 + 0.01 x 20 = 12.2; at 10 + 0.2 x 5 = 11 the first is cheaper. What costs more
+    than the least so far is not looked at."""
+    plans = [replace(planned.best, option=replace(planned.option, cost=cost)) for cost in (10.0, 12.0, 13.0)]
+    for cost, best in ((20.0, 1), (5.0, 0)):
+        looked_at: list[float] = []
+
+        def risk(option: object, *_: object, cost: float = cost, looked_at: list[float] = looked_at) -> Miss:
+            looked_at.append(option.cost)  # type: ignore[attr-defined]
+            return Miss(held=0.8 if option.cost == 10.0 else 0.99, cost=cost)  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(miss, "miss_of", risk)
+        assert least_expected(plans, planned.question, {}) is plans[best]
+        assert looked_at == [10.0, 12.0][: best + 1]
+
+
+def test_a_larger_chance_of_a_miss_where_the_devices_have_less_to_spare(planned: Plan) -> None:
+    """Of a plan loaded to 99 % of its capacity devices that are slower than planned for miss; of one at 80 % few do."""
+    brim = plan(full())
+    assert brim.miss is not None and planned.miss is not None
+    assert brim.miss.chance > planned.miss.chance
+
+
+def test_the_curve_is_what_plans_at_each_confidence_cost(planned: Plan) -> None:
+    costs = {step.confidence: step.cost for step in planned.curve}
+    assert tuple(costs) == STEPS
+    assert list(costs.values()) == sorted(costs.values())
+    for confidence in (0.5, 0.95):
+        alone = plan(asked(confidence=confidence))
+        assert costs[confidence] == pytest.approx(alone.option.cost, abs=3.0)  # short runs decide: one H100 either way
+    assert costs[0.95] > costs[0.5]
+    rows = plan_record(planned)["confidence_curve"]
+    assert [row["cost"] for row in rows] == list(costs.values())
+    assert rows[0]["step_times"] == 1.0 and rows[3]["step_times"] == pytest.approx(planned.option.slow.step)
+
+
+def test_the_headline_says_its_confidence_and_the_prediction_stands_beside_it(planned: Plan) -> None:
+    assert planned.confidence == 0.8 and planned.unkept is None
+    assert "at a confidence of 0.8" in answer(planned)
+    assert planned.other is not None and planned.other.option.slow.step == 1.0
+    record = plan_record(planned)
+    assert record["plan"]["confidence"] == 0.8
+    assert record["at_the_other_confidence"]["confidence"] == 0.5
+    assert record["at_the_other_confidence"]["cost"] <= record["plan"]["cost"]
+
+
+def test_a_plan_that_refuses_requests_or_makes_them_queue_is_not_bought(planned: Plan) -> None:
+    kept: Verified = planned.best
+    assert kept.sound(planned.question.slo)
+    for verdict in ("rejecting", "saturated", "overloaded"):
+        assert not replace(kept, verdict=verdict).sound(planned.question.slo), verdict

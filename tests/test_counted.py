@@ -1,0 +1,100 @@
+"""GPUs with their number: ``2x-a6000``, ``2xA6000``, ``4 x rtx-4090``, ``2x24GB``."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferplan.answers.fit import FitAsked
+from inferplan.answers.fit_owned import fit_owned
+from inferplan.catalog.assemble import Request
+from inferplan.catalog.counted import Counted, counted, devices_meant
+from inferplan.catalog.files import load_hardware, names
+from inferplan.catalog.price_lists import price_book
+from inferplan.errors import InfeasibleError, UnknownNameError, UsageError
+from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
+
+
+@for_each(
+    ("text", "count", "gpu"),
+    [
+        ("2x-a6000", 2, "a6000"),
+        ("2xA6000", 2, "A6000"),
+        ("2x A6000", 2, "A6000"),
+        ("4 x rtx-4090", 4, "rtx-4090"),
+        ("8 × h100-sxm", 8, "h100-sxm"),
+        ("2x24GB", 2, "24GB"),
+        ("h100-sxm", None, "h100-sxm"),
+        ("rtx-4090", None, "rtx-4090"),
+        ("2x-h100,l40s", None, "2x-h100,l40s"),  # a list, whose parts are read one by one
+        ("./2x.yaml", None, "./2x.yaml"),
+    ],
+)
+def test_a_number_before_a_name(text: str, count: int | None, gpu: str) -> None:
+    assert counted(text) == Counted(count, gpu)
+
+
+def test_no_device_on_file_is_taken_for_a_number() -> None:
+    aliases = [alias for name in names("hardware") for alias in (name, *load_hardware(name).aliases)]
+    assert [name for name in aliases if counted(name).number is not None] == []
+
+
+@for_each("text", ["0x-h100", "0 x h100", "1000001x-h100"])
+def test_what_is_no_number_of_gpus_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no number of GPUs"):
+        counted(text)
+
+
+def test_a_deployment_runs_on_all_of_them() -> None:
+    assert Request(model="llama-3.1-8b", gpu="2x-h100").parallel == Parallelism(tp=2)
+    named = Request(model="llama-3.1-8b", gpu="4 x h100", parallel=Parallelism(tp=2, replicas=2))
+    assert (named.gpu, named.parallel) == ("h100", Parallelism(tp=2, replicas=2))
+    with pytest.raises(UsageError, match="the division takes 2") as refused:
+        Request(model="llama-3.1-8b", gpu="4x-h100", parallel=Parallelism(tp=2))
+    assert "--tp 4" in refused.value.hint and "--replicas 2" in refused.value.hint
+
+
+def test_a_size_means_every_gpu_that_is_sold_with_it() -> None:
+    meant = devices_meant("2x24GB")
+    assert {one.number for one in meant} == {2}
+    assert {"rtx-3090", "rtx-4090", "rtx-a5000", "l4", "a10g"} <= {one.gpu for one in meant}
+    assert all("24 G" in load_hardware(one.gpu).memory.label for one in meant)
+    assert devices_meant("2x-a6000") == [Counted(2, "rtx-a6000")]
+    with pytest.raises(UnknownNameError, match="23GB") as refused:
+        devices_meant("2x23GB")
+    assert "24GB" in refused.value.hint
+
+
+def test_what_two_cards_hold() -> None:
+    """Llama-3.1-70B: 80 layers x 2 x 8 heads x 128 x 2 B x 8,192 tokens are 2.684 GB a request, half on each card. In
+    bf16 70.55e9 weights x 2 B are more than 2 x 48 GB; an A6000 has no fp8 arithmetic.
+    """
+    found = fit_owned("llama-3.1-70b", "2x-a6000", FitAsked(), price_book())
+    assert [(one.quant, one.fitting is not None) for one in found.options] == [
+        ("native", False),
+        ("fp8", False),
+        ("int4", True),
+    ]
+    (fits,) = found.fitting
+    assert fits.fitting is not None
+    parallel, pool = fits.fitting.deployment.parallel, fits.fitting.footprint.kv_pool
+    assert (parallel.tp, parallel.pp) == (2, 1)
+    assert fits.fitting.requests == int(pool // (80 * 2 * 8 * 128 * 2 * 8192 / 2))
+    assert "weights do not fit" in found.options[0].reason
+
+
+def test_a_number_that_tensor_parallelism_cannot_divide_is_cut_into_stages() -> None:
+    """8 key-value heads and 32 query heads on 3 cards: no tensor parallelism of 3, three stages."""
+    (best,) = fit_owned("llama-3.1-8b", "3x-rtx-3090", FitAsked(quant="bf16"), price_book()).fitting
+    assert best.fitting is not None
+    assert (best.fitting.deployment.parallel.tp, best.fitting.deployment.parallel.pp) == (1, 3)
+
+
+def test_what_they_do_not_hold_is_infeasible() -> None:
+    """70.55e9 weights in 4.16 bits are 36.7 GB, and the embedding and head in 16 bits 4.2 GB more: 40.9 of the 44 GB
+    that an engine takes of 2 x 24 GB, without activations and a cache."""
+    with pytest.raises(InfeasibleError, match="2x24GB hold no 1 x 8,192 tokens") as refused:
+        fit_owned("llama-3.1-70b", "2x24GB", FitAsked(), price_book())
+    assert "int4" in refused.value.because
+    with pytest.raises(UsageError, match="does not divide 3"):
+        fit_owned("llama-3.1-8b", "3x-rtx-3090", FitAsked(tp=2), price_book())
