@@ -76,6 +76,13 @@ def outranked(sized: Sequence[PlanOption]) -> list[Outranked]:
     return list(_outranked(sized, _more_for_the_money))
 
 
+def forgone_of(chosen: PlanOption, others: Sequence[PlanOption]) -> Forgone | None:
+    """What a less simple form might be worth beside what was chosen: one of the ``others``, or one that was not run."""
+    found = [one.forgone for one in outranked([chosen, *others]) if one.twin == 0 and one.forgone.advantage > 0]
+    found += [] if chosen.forgone is None else [chosen.forgone]
+    return max(found, key=lambda one: one.advantage, default=None)
+
+
 def _outranked(
     options: Sequence[PlanOption], ratio: Callable[[PlanOption, PlanOption], float | None]
 ) -> Iterator[Outranked]:

@@ -27,7 +27,7 @@ from inferplan.planning.finalists import (
 from inferplan.planning.forms import outranked
 from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.miss import Miss, miss_of
-from inferplan.planning.option import Forgone, PlanOption
+from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search
 from inferplan.planning.sizing import Capacity, Simulated, Simulations, capacity
@@ -273,14 +273,6 @@ class Plan(Shown):
             return self._by_drafts[drafted]
         finalists = [self.best, *self.alternatives]
         return next((v for v in finalists if bool(v.option.speculation.length) == drafted), None)
-
-    @property
-    def forgone(self) -> Forgone | None:
-        """What a less simple form might be worth, of which measured ratios do not tell whether it is."""
-        sized = [self.option, *(verified.option for verified in self.alternatives)]
-        found = [one.forgone for one in outranked(sized) if one.twin == 0 and one.forgone.advantage > 0]
-        found += [] if self.option.forgone is None else [self.option.forgone]
-        return max(found, key=lambda one: one.advantage, default=None)
 
     @cached_property
     def _by_drafts(self) -> dict[bool, Verified | None]:

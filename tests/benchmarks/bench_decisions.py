@@ -1,7 +1,7 @@
-"""How well decisions are taken, on measured rows: ``python -m tests.benchmarks.bench_decisions FOLDER [PART ...]``.
+"""How well decisions are taken: ``python -m tests.benchmarks.bench_decisions [FOLDER] [PART ...]``.
 
-FOLDER holds ``measured/`` with the closed-loop rows. Each part is a module beside this one with a function ``figures``
-that prints what it measured; all are run unless some are named.
+FOLDER holds ``measured/`` with the closed-loop rows, for parts that need them. Each part is a module beside this one
+with a function ``figures`` that prints what it measured; all are run unless some are named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ PARTS = {
 
 def main(arguments: list[str]) -> None:
     """Print the figures of each part."""
-    folder, *names = arguments
+    named = bool(arguments) and arguments[0] in PARTS
+    folder, *names = ["../shared", *arguments] if named or not arguments else arguments
     for name in names or PARTS:
         print(f"# {name}", flush=True)
         import_module(f"tests.benchmarks.{PARTS[name]}").figures(Path(folder))

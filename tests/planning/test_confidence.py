@@ -147,7 +147,7 @@ def test_without_a_known_error_the_plan_is_for_the_prediction_and_says_so_first(
     assert found.confidence == 0.5 and found.unkept is not None and found.other is None and not found.curve
     assert found.option.cost == middle.option.cost
     report = plan_report(found)
-    assert report.headline.startswith("The error of this plan is not known: no measurements behind l40s")
+    assert report.headline.startswith("The error of this plan is not known: no measurements behind vllm on l40s")
     assert report.tables[0].rows[0][1] == error_unknown(found)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.planning import forms
-from inferplan.planning.forms import FormError, form_errors, outranked, settled
+from inferplan.planning.forms import FormError, forgone_of, form_errors, outranked, settled
 from inferplan.planning.option import PlanOption
-from inferplan.planning.plan import Plan
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.work.parallel import Parallelism
 
@@ -136,11 +134,10 @@ def test_a_plan_says_the_most_that_it_forgoes() -> None:
     """Of expert parallelism at 19 % and drafts that would cost 14.9 over 10, 49 % less for the same: the latter."""
     (chosen,) = settled([option(11.9, tp=2, ep=2), option(10.0, 14.9, tp=2)])
     drafted = option(10.0, 10.0, tp=2, speculation=DRAFTED)
-    forgone = Plan.forgone.fget  # type: ignore[attr-defined]
-    alone = forgone(SimpleNamespace(option=chosen, alternatives=[]))
-    both = forgone(SimpleNamespace(option=chosen, alternatives=[SimpleNamespace(option=drafted)]))
+    alone, both = forgone_of(chosen, []), forgone_of(chosen, [drafted])
+    assert alone is not None and both is not None
     assert (alone.forms, both.forms) == ((EP,), ("drafts",))
-    assert forgone(SimpleNamespace(option=drafted, alternatives=[])) is None
+    assert forgone_of(drafted, []) is None
 
 
 def test_the_errors_on_file_are_of_enough_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
