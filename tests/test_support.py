@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.catalog.calibrations import relatives, shared_step
+from inferplan.catalog.calibrations import measured_bands, relatives
 from inferplan.catalog.files import config_root
-from inferplan.devices.constants import Calibration, Fit
+from inferplan.devices.constants import Calibration, Fit, MeasuredBands, MeasuredCell
 from inferplan.estimate.bands import TRANSFERRED_SLOW_END, latency_band, latency_bands, serving_bands
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import run_step
@@ -33,12 +34,12 @@ UNMEASURED = [
     ("falcon-mamba-7b", "h100-sxm", {}, "mamba1"),
     ("nemotron-3-nano", "h100-sxm", {}, "mamba2"),
     ("qwen3-next-80b-a3b", "h100-sxm", {"tp": 4}, "gated delta net"),
-    ("llama-3.1-70b", "h100-sxm", {"pp": 4}, "pipeline parallelism"),
-    ("deepseek-r1", "h100-sxm", {"tp": 16, "ep": 16}, "several nodes"),
-    ("deepseek-r1", "h200-sxm", {"dp": 8, "ep": 8}, "attention data parallelism"),
-    ("llama-3.1-8b", "rtx-4090", {}, "rtx-4090"),
-    ("deepseek-r1", "mi355x", {"tp": 8}, "mi355x"),
-    ("deepseek-r1", "mi325x", {"tp": 8}, "mi325x"),
+    ("llama-3.1-70b", "h100-sxm", {"pp": 4}, "vllm on h100-sxm with pipeline parallelism"),
+    ("deepseek-r1", "h100-sxm", {"tp": 16, "ep": 16}, "vllm on h100-sxm with expert parallelism and several nodes"),
+    ("deepseek-r1", "h200-sxm", {"dp": 8, "ep": 8}, "with expert parallelism and attention data parallelism"),
+    ("llama-3.1-8b", "rtx-4090", {}, "vllm on rtx-4090"),
+    ("deepseek-r1", "mi355x", {"tp": 8}, "vllm on mi355x"),
+    ("deepseek-r1", "mi325x", {"tp": 8}, "vllm on mi325x"),
 ]
 """Cases in which a band was printed on rows of other devices, forms and families, and what nobody had measured."""
 
@@ -49,7 +50,7 @@ def test_no_band_of_what_was_not_measured() -> None:
         deployment = assemble(Request(model=model, gpu=gpu, parallel=Parallelism(**degrees)))
         estimate = estimate_unchecked(deployment, StaticLoad(batch=1.0, prompt=512.0, output=64.0))
         bands, line = [estimate.band(metric) for metric in ("ttft", "tpot", "e2el")], band_note(estimate)
-        told = line.startswith("error: unknown; a band needs 3 measured systems of each") and f" of {missing}" in line
+        told = line.startswith("error: unknown; a band needs 3 measured systems of each") and missing in line
         wrong += [] if told and bands == [None] * 3 else [(model, gpu, degrees, bands, line)]
     assert not wrong
 
@@ -67,21 +68,42 @@ def test_a_run_of_pools_apart_has_no_band() -> None:
 
 
 def test_what_was_measured_keeps_its_band() -> None:
-    """Llama-3.1-70B in fp8 on four H100, and DeepSeek-R1 with 8 expert groups on eight B200: both are in the rows."""
+    """Llama-3.1-70B in fp8 on four H100 and MiniMax-M2.5 on four B200 are in the rows; of expert parallelism there
+    vLLM served two models."""
     dense70 = assemble(Request(model="llama-3.1-70b", gpu="h100-sxm", quant="fp8", parallel=Parallelism(tp=4)))
-    experts = assemble(Request(model="deepseek-r1", gpu="b200-hgx", parallel=Parallelism(tp=8, ep=8)))
-    assert lacking(dense70) == lacking(experts) == {}
-    assert set(serving_bands(dense70, 1024.0)) == set(serving_bands(experts, 1024.0)) == {"ttft", "tpot"}
+    experts = Request(model="minimax-m2.5", gpu="b200-hgx", parallel=Parallelism(tp=4))
+    sliced, whole = assemble(experts), assemble(replace(experts, parallel=Parallelism(tp=4, ep=4)))
+    assert lacking(dense70) == lacking(sliced) == {}
+    assert set(serving_bands(dense70, 1024.0)) == set(serving_bands(sliced, 1024.0)) == {"ttft", "tpot"}
+    assert lacking(whole) == {"vllm on b200-hgx with expert parallelism": 2} and not serving_bands(whole, 1024.0)
 
 
-def test_the_counts_are_those_of_the_page_of_errors() -> None:
-    """The groups of docs/accuracy.md, which is written from the rows one by one: its GPUs, and divisions without
-    stages and with expert groups."""
+def test_a_band_is_that_of_its_kind() -> None:
+    """Engine, device and form make a kind: of two kinds each deployment has its own, whatever its kernels' errors."""
+    kernels = counted()
+    cells = [
+        MeasuredCell(device="chip", engine="test", systems=3, rows=9, ttft=(0.8, 1.5), tpot=(0.9, 1.2)),
+        MeasuredCell(device="chip", engine="test", forms=("drafts",), systems=2, rows=9),
+    ]
+    known = MeasuredBands(source="by hand", cells=tuple(cells), families=FAMILY)
+    calibration = kernels.model_copy(update={"bands": {}, "measured": known})
+    device = chip(1e18, 1e21).model_copy(update={"name": "chip"})
+    deployment = deploy(dense(layers=1, d_model=64, heads=4, d_ff=64, vocab=64), device, calibration=calibration)
+    deployment = replace(deployment, engine=deployment.engine.model_copy(update={"name": "test"}))
+    assert serving_bands(deployment, 16.0) == {"ttft": (0.8, 1.5), "tpot": (0.9, 1.2)}
+    step = run_step(deployment, decode(np.array([1.0, 2.0]), 16.0))
+    assert [list(end) for end in latency_bands(deployment, "tpot", step)] == [[0.9, 0.9], [1.2, 1.2]]
+    assert lacking(deployment, (DRAFTS,)) == {"test on chip with drafts": 2}
+    assert lacking(deployment, (POOLS,)) == {"test on chip with pools apart": 0}
+    assert serving_bands(deployment, 16.0, (DRAFTS,)) == serving_bands(deployment, 16.0, (POOLS,)) == {}
+
+
+def test_the_kinds_on_file_are_served_on_devices_with_rows() -> None:
+    """The GPUs of docs/accuracy.md, which is written from the rows one by one, among those with bands."""
     table = ACCURACY.split("| TPOT by GPU |")[1].split("\n\n")[0]
-    assert set(re.findall(r"(?m)^\| ([a-z0-9][a-z0-9-]*) \|", table)) == set(shared_step().systems["device"])
-    divisions = ACCURACY.split("| TPOT by division |")[1].split("\n\n")[0]
-    assert "PP" not in divisions and "EP8" in divisions
-    assert set(shared_step().systems["form"]) == {"expert parallelism"}
+    assert {cell.device for cell in measured_bands().cells if cell.bands} == set(
+        re.findall(r"(?m)^\| ([a-z0-9][a-z0-9-]*) \|", table)
+    )
 
 
 def counted(**systems: dict[str, int]) -> Calibration:

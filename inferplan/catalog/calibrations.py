@@ -10,7 +10,16 @@ from typing import Any
 from inferplan.catalog.file_cache import read_cached
 from inferplan.catalog.files import config_root, load, load_hardware, names, read_yaml, spec_of, validate
 from inferplan.catalog.overlay import is_run, overlaid
-from inferplan.devices.constants import IDEAL, SHARED, Calibration, Errors, Overlay, SharedStep, memory_class
+from inferplan.devices.constants import (
+    IDEAL,
+    SHARED,
+    Calibration,
+    Errors,
+    MeasuredBands,
+    Overlay,
+    SharedStep,
+    memory_class,
+)
 from inferplan.devices.engine import EngineSpec, OwnKernels
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.releases import ReleaseDates, Releases
@@ -29,7 +38,7 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
         if path:
             raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
         return IDEAL
-    return load_kernels(hardware, path, engine).with_step(shared_step())
+    return load_kernels(hardware, path, engine).with_step(shared_step(), measured_bands())
 
 
 def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
@@ -255,3 +264,8 @@ def class_file(hardware: HardwareSpec) -> Path:
 def shared_step() -> SharedStep:
     """What a step costs beyond its kernels, on every device."""
     return spec_of(config_root() / "step.yaml", SharedStep)
+
+
+def measured_bands() -> MeasuredBands:
+    """How far measured serving was from its prediction, by device, engine and form."""
+    return spec_of(config_root() / "bands.yaml", MeasuredBands)

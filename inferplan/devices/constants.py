@@ -144,20 +144,44 @@ class StepConstants(Spec):
 
 
 class SharedStep(Spec):
-    """``configs/step.yaml``: what a step costs on every device, fitted to serving rows.
-
-    bands: for ``ttft`` and ``tpot`` the factors between which 80 % of held-out rows lie once the bands of the kernels
-    are taken off (docs/accuracy.md). kernels: the share of those that is left of a whole step, below and above, on a
-    device whose own kernels were timed: they are of single shapes, and a step runs many, whose errors even out.
-    systems: how many were measured of each device, form and family (:mod:`inferplan.estimate.support`).
-    """
+    """``configs/step.yaml``: what a step costs on every device, fitted to serving rows."""
 
     source: str
     provenance: dict[str, Any] = {}
     step: StepConstants
-    bands: dict[str, tuple[float, float]] = {}
-    kernels: dict[str, tuple[float, float]] = {}
-    systems: dict[str, dict[str, int]] = {}
+
+
+class MeasuredCell(Spec):
+    """How far latencies of one kind were off: an engine on a device, serving in one form.
+
+    systems: models that were measured so. ttft, tpot: the factors of measured over predicted between which 80 % of a
+    further system's rows are expected; empty where too few systems were measured to say.
+    """
+
+    device: str
+    engine: str
+    forms: tuple[str, ...] = ()
+    systems: int = Field(ge=1)
+    rows: int = Field(ge=1)
+    ttft: tuple[float, float] | None = None
+    tpot: tuple[float, float] | None = None
+
+    @property
+    def bands(self) -> dict[str, tuple[float, float]]:
+        """The factors by metric; a metric without them is left out."""
+        return {name: ends for name, ends in (("ttft", self.ttft), ("tpot", self.tpot)) if ends is not None}
+
+
+class MeasuredBands(Spec):
+    """``configs/bands.yaml``: how far measured serving was from its prediction (:mod:`inferplan.estimate.support`).
+
+    families: how many systems were measured of each kind of layer, over all cells.
+    """
+
+    source: str
+    provenance: dict[str, Any] = {}
+    cells: tuple[MeasuredCell, ...]
+    families: dict[str, int]
 
 
 class Overlay(Spec):
@@ -190,11 +214,11 @@ class Calibration(Spec):
     shares_step: bool = False
     """Whether ``step`` is that of all devices and engines; an engine whose own host was measured takes that."""
     bands: dict[str, tuple[float, float]] = {}
-    """What serving adds to the bands of the kernels, by metric; see :class:`SharedStep`."""
-    kernel_shares: dict[str, tuple[float, float]] = {}
-    """What is left of the bands of the kernels, by metric: all of what was carried over from other devices."""
+    """What serving adds to the bands of the kernels, by metric, where a file of constants has bands of its own."""
     systems: dict[str, dict[str, int]] = {}
-    """How many systems stand behind the bands, see :class:`SharedStep`."""
+    """How many systems stand behind those, by ``device``, ``form`` and ``family``."""
+    measured: MeasuredBands | None = None
+    """How far serving was off on devices, engines and forms that share the constants of a step."""
     anchor: Anchor | None = None
     """Measured runs of the system that is priced, from a file of its own (``--anchor``)."""
     held_out: dict[str, Any] = {}
@@ -344,8 +368,14 @@ class Calibration(Spec):
         libraries = {name: changed(constants) for name, constants in self.libraries.items()}
         return self.model_copy(update={"constants": changed(self.constants), "libraries": libraries})
 
-    def with_step(self, shared: "SharedStep") -> Self:
-        """The same with the shared constants of a step, unless it has its own or is the bare roofline."""
+    @property
+    def has_bands(self) -> bool:
+        """Whether any error of serving is known."""
+        return bool(self.bands) or self.measured is not None
+
+    def with_step(self, shared: SharedStep, measured: MeasuredBands | None = None) -> Self:
+        """The same with the shared constants of a step, unless it has its own or is the bare roofline; ``measured``:
+        how far serving with these was off."""
         if self.basis == "roofline" or self.step != StepConstants.default():
             return self
         launch = shared.step.launch
@@ -358,10 +388,7 @@ class Calibration(Spec):
 
         libraries = {name: replayed(constants) for name, constants in self.libraries.items()}
         update = {"constants": replayed(self.constants), "libraries": libraries}
-        timed_here = self.basis == "calibrated" and (self.overlay is None or self.overlay.over == "calibrated")
-        shares = shared.kernels if timed_here else {}
-        update |= {"step": shared.step, "shares_step": True, "bands": shared.bands, "kernel_shares": shares}
-        update["systems"] = shared.systems
+        update |= {"step": shared.step, "shares_step": True, "measured": measured}
         return self.model_copy(update=update)
 
     def band(self, kernel: str, label: str) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from inferplan.estimate.anchoring import anchored_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band, combine_bands, widened_at
 from inferplan.estimate.phase import Phase, run_step
-from inferplan.estimate.support import lacking
+from inferplan.estimate.support import forms_of, lacking, measured_cell
 from inferplan.units import Num
 from inferplan.work.step import decode, prefill
 
@@ -30,20 +30,24 @@ def serving_bands(deployment: Deployment, prompt: float, forms: Sequence[str] = 
     it, widened by what serving adds. With measured runs of its own, the widest of what they leave open over usual
     loads. A metric whose band nothing stands behind is left out; ``forms`` as in :func:`lacking`.
     """
-    if not deployment.calibration.bands or lacking(deployment, forms):
+    if not deployment.calibration.has_bands or lacking(deployment, forms):
         return {}
     steps = {"ttft": prefill(1.0, prompt), "tpot": decode(1.0, prompt)}
-    found = {name: latency_band(deployment, name, run_step(deployment, step)) for name, step in steps.items()}
+    found = {name: latency_band(deployment, name, run_step(deployment, step), forms) for name, step in steps.items()}
     measured = anchored_bands(deployment, None, prompt)
     return {name: measured.get(name, band) for name, band in found.items() if band is not None}
 
 
 def latency_band(deployment: Deployment, metric: str, step: Phase, forms: Sequence[str] = ()) -> Band | None:
-    """The band of ``ttft`` or ``tpot`` from that of its step's kernels: what is left of them, and what is added."""
-    constants = deployment.calibration
+    """The band of ``ttft`` or ``tpot``: that of what was measured of its kind, of whose kernels the error is known too;
+    else that of its step's kernels, with what serving adds."""
     if lacking(deployment, forms):
         return None
-    band = combine_bands(step.band, constants.bands.get(metric), constants.kernel_shares.get(metric, (1.0, 1.0)))
+    cell, kernels = measured_cell(deployment, (*forms_of(deployment), *forms)), step.band
+    if cell is None:
+        band = combine_bands(kernels, deployment.calibration.bands.get(metric))
+    else:
+        band = None if kernels is None else cell.bands.get(metric)
     return None if band is None else (band[0], max(band[1], float(slowest_end(deployment, step))))
 
 
@@ -51,10 +55,11 @@ def latency_bands(deployment: Deployment, metric: str, step: Phase, forms: Seque
     """:func:`latency_band` at each point of a grid; NaN where it is not known, and everywhere with an anchor, whose
     bands are of one load."""
     constants, kernels = deployment.calibration, step.bands()
-    added = constants.bands.get(metric)
-    if added is None or constants.anchor is not None or lacking(deployment, forms):
+    cell = measured_cell(deployment, (*forms_of(deployment), *forms))
+    own = constants.bands.get(metric) if cell is None else cell.bands.get(metric)
+    if own is None or constants.anchor is not None or lacking(deployment, forms):
         return kernels[0] * np.nan, kernels[1] * np.nan
-    low, high = widened_at(kernels, added, constants.kernel_shares.get(metric, (1.0, 1.0)))
+    low, high = widened_at(kernels, own) if cell is None else (own[0] + 0.0 * kernels[0], own[1] + 0.0 * kernels[1])
     return low, np.maximum(high, slowest_end(deployment, step))
 
 

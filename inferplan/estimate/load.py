@@ -127,19 +127,16 @@ UNKNOWN_SHARE = 0.02
 """The share of a time that operators without a known error may have before its band is unknown."""
 
 
-def combine_bands(kernels: Band | None, step: Band | None, shares: Band = (1.0, 1.0)) -> Band | None:
-    """The band of a latency from its kernels' and from what serving adds: independent, so the squares of logs add.
-
-    shares: of the logarithms of the kernels' band, below and above, that are left of a whole step.
-    """
+def combine_bands(kernels: Band | None, step: Band | None) -> Band | None:
+    """The band of a latency from its kernels' and from what serving adds: independent, so the squares of logs add."""
     if kernels is None or step is None:
         return None
-    low, high = widened_at(kernels, step, shares)
+    low, high = widened_at(kernels, step)
     return float(low), float(high)
 
 
-def widened_at(kernels: tuple[Num, Num], step: Band, shares: Band = (1.0, 1.0)) -> tuple[Num, Num]:
+def widened_at(kernels: tuple[Num, Num], step: Band) -> tuple[Num, Num]:
     """:func:`combine_bands` at each point of a grid of kernels' bands; NaN stays NaN."""
-    low = np.hypot(shares[0] * np.log(np.minimum(kernels[0], 1.0)), np.log(min(step[0], 1.0)))
-    high = np.hypot(shares[1] * np.log(np.maximum(kernels[1], 1.0)), np.log(max(step[1], 1.0)))
+    low = np.hypot(np.log(np.minimum(kernels[0], 1.0)), np.log(min(step[0], 1.0)))
+    high = np.hypot(np.log(np.maximum(kernels[1], 1.0)), np.log(max(step[1], 1.0)))
     return np.exp(-low), np.exp(high)

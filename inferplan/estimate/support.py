@@ -1,4 +1,4 @@
-"""Whether measured systems stand behind an error band: of the device, of the form of serving, of the kind of model.
+"""Whether measured systems stand behind an error band: of the engine on the device in its form, of the kind of model.
 
 Bands come from systems (a model on a device under an engine) that were left out one after another. They say nothing of
 a pipeline where none of those was one.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from inferplan.devices.constants import MeasuredCell
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec
 
@@ -27,14 +28,38 @@ def lacking(deployment: Deployment, forms: Sequence[str] = ()) -> dict[str, int]
 
     forms: further ones, such as :data:`DRAFTS`. Of constants that have no band whatever runs, nothing is said.
     """
-    if not deployment.calibration.bands:
+    if not deployment.calibration.has_bands:
         return {}
-    counts, device = deployment.calibration.systems, deployment.hardware.name
-    devices = counts.get("device", {})
-    known = {device: devices.get(device, devices.get(ANY_DEVICE, 0))}
-    known |= {form: counts.get("form", {}).get(form, 0) for form in (*forms_of(deployment), *forms)}
-    known |= {family: counts.get("family", {}).get(family, 0) for family in families_of(deployment.model)}
+    own, families = _counts(deployment, (*forms_of(deployment), *forms))
+    known = own | {family: families.get(family, 0) for family in families_of(deployment.model)}
     return {name: count for name, count in known.items() if count < FEWEST_SYSTEMS}
+
+
+def _counts(deployment: Deployment, forms: Sequence[str]) -> tuple[dict[str, int], Mapping[str, int]]:
+    """How many systems are like a deployment in all but their model, in words; and how many hold each kind of layer."""
+    calibration, device = deployment.calibration, deployment.hardware.name
+    if calibration.measured is not None:
+        cell = measured_cell(deployment, forms)
+        return {cell_name(device, deployment.engine.name, forms): cell.systems if cell else 0}, (
+            calibration.measured.families
+        )
+    devices, counted = calibration.systems.get("device", {}), calibration.systems.get("form", {})
+    own = {device: devices.get(device, devices.get(ANY_DEVICE, 0))} | {form: counted.get(form, 0) for form in forms}
+    return own, calibration.systems.get("family", {})
+
+
+def measured_cell(deployment: Deployment, forms: Sequence[str]) -> MeasuredCell | None:
+    """What was measured of its engine on its device in exactly these forms; ``None`` for nothing."""
+    measured = deployment.calibration.measured
+    if measured is None:
+        return None
+    key = deployment.hardware.name, deployment.engine.name, frozenset(forms)
+    return next((one for one in measured.cells if (one.device, one.engine, frozenset(one.forms)) == key), None)
+
+
+def cell_name(device: str, engine: str, forms: Sequence[str]) -> str:
+    """A kind of serving in words: ``"vllm on b200-hgx with expert parallelism"``."""
+    return f"{engine} on {device}" + (f" with {' and '.join(forms)}" if forms else "")
 
 
 def too_few(missing: Mapping[str, int]) -> str:

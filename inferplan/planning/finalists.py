@@ -13,6 +13,7 @@ from inferplan.estimate.bands import mostly_transferred
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS
 from inferplan.planning.confidence import MIDDLE, SAFE, Slowness, slow_grid, slowness
+from inferplan.planning.forms import outranked, settled
 from inferplan.planning.grid import prompt_alone
 from inferplan.planning.miss import least_expected
 from inferplan.planning.option import PlanOption, PricedGrid
@@ -51,8 +52,14 @@ class Finalists:
     unseen: int = 0
 
     @property
+    def unbeaten(self) -> list[Verified]:
+        """Those that no simpler one outranks (:mod:`inferplan.planning.forms`), the cheapest first."""
+        lost = {one.place for one in outranked([verified.option for verified in self.passed])}
+        return sorted((one for place, one in enumerate(self.passed) if place not in lost), key=by_cost)
+
+    @property
     def cheapest(self) -> Verified | None:
-        return min(self.passed, key=by_cost, default=None)
+        return next(iter(self.unbeaten), None)
 
     def add(self, other: Finalists) -> None:
         """Those of other options, too."""
@@ -123,7 +130,11 @@ def simulate_finalists(
     found = Finalists()
     for drafted in (False, True):
         side = [option for option in options if bool(option.speculation.length) == drafted]
-        found.add(_decoding_alike(side, question, known, others))
+        simple = settled(side)
+        alike = _decoding_alike(simple, question, known, others)
+        if not alike.passed and len(simple) < len(side):  # the simpler ones keep no limits in runs
+            alike = _decoding_alike(side, question, known, others)
+        found.add(alike)
     return found
 
 
@@ -305,9 +316,7 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated)
     the cheapest still.
     """
     simulations = Simulations(most=0, known=known)
-    while (
-        best := least_expected(sorted(found.passed, key=by_cost), question, run_under_load(question, known))
-    ) is not None:
+    while (best := least_expected(found.unbeaten, question, run_under_load(question, known))) is not None:
         found.passed.remove(best)
         checked = simulations.long(best.option, question, precision=QUOTED)
         if checked.sound(question.slo):

@@ -131,6 +131,35 @@ class PromptPool(NamedTuple):
     tariff: Tariff
 
 
+RELEASE = "engine release"
+"""A release that is named (``vllm@0.19``), beside the newest: the form of an option."""
+_CALLED = {POOLS: "pools for prompts and for decodes", RELEASE: "another engine release"}
+"""Forms whose name does not say what they are, as a note calls them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgone:
+    """What a less simple form might be worth that was not chosen.
+
+    advantage: the share by which it is predicted to carry more for the same money. error: by how much that ratio may be
+    off, as a share. pairs: measured ones behind the error, the fewest where forms go together.
+    """
+
+    forms: tuple[str, ...]
+    advantage: float
+    error: float
+    pairs: int
+
+    @property
+    def text(self) -> str:
+        """In a sentence: what it might be worth, and why it was not chosen."""
+        what = " and ".join(_CALLED.get(form, form) for form in self.forms)
+        return (
+            f"{what} might carry {self.advantage:.0%} more for the same money, but is not chosen: "
+            f"in {self.pairs} measured pairs, 1 in 5 predicted ratios was off by more than {self.error:.0%}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanOption:
     """One point of one grid with its replicas: a plan before it is simulated. Of pools apart it is what decodes.
@@ -176,6 +205,8 @@ class PlanOption:
     """Sequences that one replica is started with; ``None``: as its load takes."""
     limits: tuple[SizeLimit, ...] = ()
     """What bounds its size; one that breaks any costs infinitely much."""
+    forgone: Forgone | None = None
+    """What a less simple form might be worth, whose advantage over this one is within the error of their ratio."""
     tiers: tuple[CacheTier, ...] = ()
     """Cache tiers beside the devices, the nearest first; those without a price cost nothing here."""
 

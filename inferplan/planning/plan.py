@@ -25,6 +25,7 @@ from inferplan.planning.finalists import (
     slowed_grids,
     without_unmeasured,
 )
+from inferplan.planning.forms import outranked
 from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
@@ -202,7 +203,9 @@ class Chosen(Shown):
     def drafts_help(self) -> bool:
         """Whether what decodes with drafts is the better one of :meth:`cheapest`."""
         drafted, plain = self.cheapest(True), self.cheapest(False)
-        return drafted is not None and (plain is None or by_cost(drafted) < by_cost(plain))
+        if drafted is None or plain is None:
+            return plain is None and drafted is not None
+        return by_cost(drafted) < by_cost(plain) and not outranked([drafted.option, plain.option])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

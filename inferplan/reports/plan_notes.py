@@ -12,7 +12,8 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
-from inferplan.planning.option import PlanOption
+from inferplan.planning.forms import forgone_of
+from inferplan.planning.option import Forgone, PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.emit import cap_note
@@ -101,6 +102,11 @@ def error_unknown(plan: Plan) -> str:
     return f"the error of this plan is not known: {why}{other}"
 
 
+def forgone_form(plan: Plan) -> Forgone | None:
+    """What a less simple form might be worth, of which measured ratios do not tell whether it is."""
+    return forgone_of(plan.option, [verified.option for verified in plan.alternatives])
+
+
 def notes(plan: Plan) -> list[str]:
     """What the figures rest on, what would be cheaper, how to start it."""
     option = plan.option
@@ -113,6 +119,7 @@ def notes(plan: Plan) -> list[str]:
         measured_line(plan),
         miss_line(plan),
         speculation_line(plan),
+        "" if (forgone := forgone_form(plan)) is None else forgone.text,
         queue_line(plan),
         session_line(plan),
         cheaper_line(plan),

@@ -31,7 +31,7 @@ from inferplan.reports.plan_figures import (
     terms_of,
 )
 from inferplan.reports.plan_load import load_record
-from inferplan.reports.plan_notes import error_unknown
+from inferplan.reports.plan_notes import error_unknown, forgone_form
 from inferplan.reports.plan_survival import survival_record
 from inferplan.reports.plan_tiers import tiers_record
 from inferplan.traffic.requests import Slo
@@ -43,6 +43,7 @@ _ELSEWHERE = {"model", "gpu", "quant", "engine", "flags.token_budget", "flags.ma
 def plan_record(plan: Plan) -> dict[str, Any]:
     """The JSON of ``inferplan plan`` (docs/planning.md)."""
     searched, cost, energy, watts = plan.searched, cost_of(plan), energy_of(plan), power(plan)
+    forgone = forgone_form(plan)
     return {
         "question": question_record(plan),
         "plan": {
@@ -81,6 +82,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "native_alternative": None if plan.native is None else candidate_record(plan, plan.native),
         "unknown_alternative": None if plan.unknown is None else candidate_record(plan, plan.unknown),
         "confidence_curve": [step_record(step) for step in plan.curve],
+        "forgone": None if forgone is None else asdict(forgone),
         "not_simulated": plan.unseen,
         "alternatives": [candidate_record(plan, verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),

@@ -12,6 +12,9 @@ from pathlib import Path
 
 PARTS = {
     "people": "decisions_people",
+    "pairs": "decisions_pairs",
+    "choices": "decisions_choices",
+    "coverage": "decisions_coverage",
 }
 """By name the module of each part."""
 

@@ -23,10 +23,8 @@ from calibrate.shapes import operand_bytes
 from inferplan.catalog.files import load_hardware
 from inferplan.devices.constants import Fit
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.estimate.load import combine_bands
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Copy, GroupedMatmul, Matmul
-from tools.fitting.serving import extra_band
 from tools.fitting.tables.calibrations import with_fallbacks
 from tools.fitting.tables.choose import DeviceTables, gather
 from tools.fitting.tables.read import _dealt, routed
@@ -294,31 +292,6 @@ def test_a_check_is_of_the_median_size_of_errors() -> None:
     assert (row.median, row.within) == (0.3, False)
     assert row.bias == pytest.approx(-0.1 / 3)
     assert _row(("matmul", "bf16"), [-0.5, 0.1, 0.2], 0.2).within
-
-
-def test_bands_add_as_squares_of_logarithms() -> None:
-    """Three of twenty ratios are at exp(-1): the band must reach down to there. Kernels whose band reaches exp(-0.6)
-    leave 0.8 to serving, since 0.6^2 + 0.8^2 = 1; above, nothing is beyond the kernels and the factor is one.
-    """
-    ratios = np.exp(np.array([-1.0] * 3 + [0.0] * 17))
-    low, high = extra_band([(float(np.exp(-0.6)), 1.0)] * 20, ratios).added
-    assert low == pytest.approx(np.exp(-0.8), abs=2e-3)
-    assert high == 1.0
-    assert extra_band([(1.0, 1.0)] * 20, ratios).added[0] == pytest.approx(np.exp(-1.0), abs=2e-3)
-
-
-def test_kernels_that_are_too_wide_are_cut_to_a_share() -> None:
-    """Three of twenty ratios are at exp(0.5), where the kernels reach exp(2): a quarter of their logarithm is left.
-
-    Rows count by their weight: the three at a sixth of it are less than a tenth, and nothing is left.
-    """
-    ratios, wide = np.exp(np.array([0.5] * 3 + [0.0] * 17)), [(1.0, float(np.exp(2.0)))] * 20
-    found = extra_band(wide, ratios)
-    assert found.added == (1.0, 1.0) and found.kernels == (0.0, pytest.approx(0.25, abs=2e-3))
-    assert extra_band(wide, ratios, np.array([1 / 6] * 3 + [1.0] * 17)).kernels == (0.0, 0.0)
-    assert combine_bands((1.0, float(np.exp(2.0))), found.added, found.kernels) == pytest.approx(
-        (1.0, np.exp(0.5)), rel=5e-3
-    )
 
 
 def test_common_constants_are_fitted_to_the_rows_of_every_device() -> None:

@@ -133,10 +133,10 @@ def test_no_error_no_confidence() -> None:
     for gpu in ("tpu-v7", "l40s"):
         with pytest.raises(InfeasibleError, match="no error band is known of any candidate") as refused:
             plan(asked(space=replace(asked().space, gpus=(gpu,)), sizing=Sizing(confidence=0.9)))
-        assert f"0 of {gpu}" in refused.value.because and "--confidence 0.5" in refused.value.hint
+        assert f"0 of vllm on {gpu}" in refused.value.because and "--confidence 0.5" in refused.value.hint
     found = plan(asked(space=replace(asked().space, gpus=("l40s",))))
     assert not found.supported and found.measured is None and found.other is None
-    assert "3 measured systems of each; there are 0 of l40s" in render(plan_report(found), "table")
+    assert "3 measured systems of each; there are 0 of vllm on l40s" in render(plan_report(found), "table")
     assert plan_record(found)["plan"]["measured"] is False
 
 
@@ -147,7 +147,7 @@ def test_without_a_known_error_the_plan_is_for_the_prediction_and_says_so_first(
     assert found.confidence == 0.5 and found.unkept is not None and found.other is None and not found.curve
     assert found.option.cost == middle.option.cost
     report = plan_report(found)
-    assert report.headline.startswith("The error of this plan is not known: no measurements behind l40s")
+    assert report.headline.startswith("The error of this plan is not known: no measurements behind vllm on l40s")
     assert report.tables[0].rows[0][1] == error_unknown(found)
 
 

@@ -18,7 +18,7 @@ from tools.accuracy.closed_loop import read_held_out
 from tools.accuracy.page import document
 from tools.accuracy.scores import figures
 from tools.fitting import serving as serving_fit
-from tools.fitting.serving import UNKNOWNS, ServingFit, Widening, extra_band, fit_serving, folds_of, predict_all, usable
+from tools.fitting.serving import UNKNOWNS, ServingFit, fit_serving, folds_of, predict_all, usable
 
 SYSTEMS = (("llama-3.1-8b", "h100-sxm"), ("llama-3.2-1b", "h100-sxm"), ("qwen3-14b", "a100-80gb-sxm"))
 BASE = {"engine": "vllm", "engine_version": "0.19", "weights": "bf16", "tp": "1", "max_num_batched_tokens": "2048"}
@@ -85,31 +85,11 @@ def test_rows_that_are_suspect_or_too_fast_are_not_fitted(rows: list[Row]) -> No
     assert usable([row, suspect, fast]) == [row]
 
 
-def test_systems_are_counted_once_whatever_their_formats(rows: list[Row]) -> None:
-    """Two models on one GPU and a third on another, by hand; the same in fp8 adds none, a row of stages that is suspect
-    neither."""
-    again = [row_of(row.where, {**row.cells, "weights": "fp8"}, {}) for row in rows]
-    doubted = row_of("x", {**rows[0].cells, "model": "qwen3-14b", "pp": "2", "suspect": "cold-start"}, {})
-    found = serving_fit.systems_behind([*rows, *again, doubted])
-    assert found["device"] == {"a100-80gb-sxm": 1, "h100-sxm": 2} and found["form"] == {}
-    assert found["family"] == {"attention": 3, "mlp": 3}
-
-
 def test_a_pair_is_in_one_fold(rows: list[Row]) -> None:
     fold = folds_of(rows, 3)
     for pair in {row.run.pair for row in rows if row.run}:
         assert len({int(f) for row, f in zip(rows, fold) if row.run and row.run.pair == pair}) == 1
     assert len(set(fold.tolist())) == len(SYSTEMS)
-
-
-def test_the_band_leaves_a_tenth_on_either_side() -> None:
-    ratios = np.exp(np.random.default_rng(0).normal(0.0, 0.2, 4000))
-    low, high = extra_band([(1.0, 1.0)] * len(ratios), ratios).added
-    assert low == pytest.approx(np.exp(-1.2816 * 0.2), rel=0.02)
-    assert high == pytest.approx(np.exp(1.2816 * 0.2), rel=0.02)
-    wide = extra_band([(0.5, 2.0)] * len(ratios), ratios)
-    assert wide.added == (1.0, 1.0)  # the kernels' own band is wide enough: 1.2816*0.2/ln(2) = 0.37 of it is left
-    assert wide.kernels == pytest.approx((0.37, 0.37), abs=0.01)
 
 
 def test_what_is_written_is_what_was_fitted(fit: ServingFit, tmp_path: Path) -> None:
@@ -123,10 +103,7 @@ def test_what_is_written_is_what_was_fitted(fit: ServingFit, tmp_path: Path) -> 
     for name in ("fixed-length", "open-loop"):
         seconds = float(clients[name]["latency"].split()[0]) * 1e-3
         assert seconds == pytest.approx(fit.constants["client_latency"], rel=0.01)
-    step = yaml.safe_load(
-        serving_fit.step_yaml(fit, {"ttft": Widening(added=(0.8, 1.3), kernels=(1.0, 0.5))}, "the command")
-    )
-    assert (step["bands"]["ttft"], step["kernels"]["ttft"]) == ([0.8, 1.3], [1.0, 0.5])
+    step = yaml.safe_load(serving_fit.step_yaml(fit, "the command"))
     assert step["step"]["host"] == pytest.approx(fit.constants["host"], rel=0.01)
     assert step["provenance"]["pairs"] == len(SYSTEMS)
 
@@ -182,8 +159,9 @@ def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -
     for heading in ("closed loop", "open loop", "Static batches", "Kernels", "Memory"):
         assert heading in page
     assert "| tiny, 2/s |" in page and "nan" not in page
-    for metric, (low, high) in yaml.safe_load((config_root() / "step.yaml").read_text())["bands"].items():
-        assert f"| {metric.upper()} | {low:g} | {high:g} |" in page, metric
+    for cell in yaml.safe_load((config_root() / "bands.yaml").read_text())["cells"]:
+        ends = [f"x {cell[name][0]:.2f} to x {cell[name][1]:.2f}" for name in ("ttft", "tpot") if name in cell]
+        assert not ends or f" | {' | '.join(ends)} |" in page, cell
     assert "{" not in page, "nothing of Python is on the page"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.catalog.calibrations import shared_step
+from inferplan.catalog.calibrations import measured_bands, shared_step
 from inferplan.catalog.files import load, names
 from inferplan.devices.constants import Calibration
 from tools.accuracy.scores import markdown
@@ -64,13 +64,18 @@ def kernel_section() -> str:
     )
 
 
+def _ends(band: tuple[float, float] | None) -> str:
+    return "-" if band is None else f"x {band[0]:.2f} to x {band[1]:.2f}"
+
+
 def constants_section() -> str:
     """The shared constants with the range that they take over the folds."""
     shared = shared_step()
     spread = shared.provenance.get("range_over_folds", {})
     bands = [
-        [name.upper(), f"{low:g}", f"{high:g}", *(f"{left:.0%}" for left in shared.kernels.get(name, (1.0, 1.0)))]
-        for name, (low, high) in shared.bands.items()
+        [one.device, one.engine, " and ".join(one.forms) or "none", str(one.systems), *map(_ends, (one.ttft, one.tpot))]
+        for one in measured_bands().cells
+        if one.bands
     ]
     lines = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in spread.items()]
     return "\n".join(
@@ -80,9 +85,9 @@ def constants_section() -> str:
             "fits that each leave a fifth of the (model, GPU) pairs out: a wide range says that the rows hold little "
             "evidence of the constant.\n",
             markdown(("constant", "least", "most"), lines),
-            "What serving adds to the 80 % band of the kernels (the squares of the logarithms add), and how much of "
-            "that band is left of a whole step, whose many kernels are not off together; fitted to held-out rows of "
-            "known clients, on devices with kernel tables of their own:\n",
-            markdown(("figure", "low", "high", "of the kernels' low", "of their high"), bands),
+            "Between which factors of the prediction 80 % of the rows of a further system are expected, by what it is "
+            "served on; other kinds in `configs/bands.yaml` have fewer than three systems and no band "
+            "([how](validate.md#bands)):\n",
+            markdown(("GPU", "engine", "forms", "systems", "TTFT", "TPOT"), bands),
         ]
     )

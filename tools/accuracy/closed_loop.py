@@ -16,8 +16,6 @@ import numpy as np
 from inferplan.catalog.files import load, load_model
 from inferplan.devices.engine import EngineSpec
 from inferplan.errors import InferplanError
-from inferplan.estimate.bands import slowest_end
-from inferplan.estimate.load import Band, combine_bands
 from inferplan.estimate.support import lacking
 from inferplan.models.layers.moe import MoeLayer
 from inferplan.validation.deploy import deployment_of
@@ -27,7 +25,7 @@ from inferplan.validation.rows import Run
 from inferplan.validation.score import Scored
 from tools.accuracy.anchors import anchors_section
 from tools.accuracy.scores import HEADS, Line, markdown, pairs_of, scored_lines
-from tools.fitting.serving import folds_of, steps_of, widening
+from tools.fitting.bands import deviation, deviations, left_out, spreads_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,30 +61,28 @@ def read_held_out(path: Path) -> list[Scored]:
     return found
 
 
-def with_bands(scored: Sequence[Scored], folds: int = 5) -> list[Scored]:
-    """Held-out predictions with bands that did not see their pair either: what serving adds is from the other folds.
+_UNKNOWN = np.full(2, np.nan)
+"""Deviations of a run of which only the kind matters."""
 
-    Rows of which too few systems were measured have none, as no estimate of them has.
+
+def with_bands(scored: Sequence[Scored]) -> list[Scored]:
+    """Held-out predictions with bands that did not see their system either.
+
+    Rows of a kind of which too few systems were measured have none, as no estimate of them has.
     """
-    rows = [one.row for one in scored]
-    priced, fold = steps_of(rows), folds_of(rows, folds)
-    told = [not lacking(deployment) for deployment, _ in priced]
-    bands: list[dict[str, Band]] = [{} for _ in rows]
-    for metric in METRICS:
-        found = [one.prediction.at(metric, "mean") if one.prediction else None for one in scored]
-        predicted = np.array([np.nan if value is None else value for value in found])
-        for number in range(folds):
-            kernels = [steps[metric].band for _, steps in priced]
-            wider = widening(rows, kernels, predicted, metric, fold != number)
-            for index in np.flatnonzero(fold == number):
-                factors, (deployment, steps) = combine_bands(kernels[index], wider.added, wider.kernels), priced[index]
-                if factors is not None and told[index] and np.isfinite(predicted[index]):
-                    slow = max(factors[1], float(slowest_end(deployment, steps[metric])))
-                    bands[index][metric] = (factors[0] * predicted[index], slow * predicted[index])
-    return [
-        one if one.prediction is None else replace(one, prediction=replace(one.prediction, bands=own))
-        for one, own in zip(scored, bands)
-    ]
+    spreads = spreads_of(deviations(scored))
+
+    def banded(one: Scored) -> Scored:
+        if one.row.run is None or one.prediction is None or lacking(deployment_of(one.row.run)[0]):
+            return one
+        bands = {
+            metric: (low * predicted, high * predicted)
+            for metric, (low, high) in left_out(deviation(one.row.run, _UNKNOWN), spreads).items()
+            if (predicted := one.prediction.at(metric, "mean")) is not None
+        }
+        return replace(one, prediction=replace(one.prediction, bands=bands))
+
+    return [banded(one) for one in scored]
 
 
 def without_suspects(scored: Iterable[Scored]) -> list[Scored]:
@@ -263,13 +259,13 @@ def _coverage(clean: Sequence[Scored]) -> str:
         ]
         whole, count = coverage(known, metric)
         fits = f"{len(many) - len(out)} of {len(many)}"
-        lines.append([name, f"{whole:.0%}", str(count), fits, "; ".join(out) or "none"])
+        lines.append([name, f"{whole:.0%}" if count else "-", str(count), fits, "; ".join(out) or "none"])
     heads = ("", "inside", "rows with a band", f"groups of {MANY} rows with {GOAL[0]:.0%} to {GOAL[1]:.0%}", "others")
     return (
         "Held-out rows, neither suspect nor of a client that is not recorded; groups by GPU, engine, software, format "
-        "and division. What is left of the band of the kernels and what serving adds are fitted to the other pairs "
-        "here; the shipped widths are fitted to all of them. Rows of a kind that fewer than three systems (model, GPU, "
-        "engine) were measured of have no band and are not counted. In brackets the systems (model, GPU, engine, "
+        "and division. The bands here leave out the system (model, GPU, engine) of each row; those on file are of all. "
+        "Rows of a kind (GPU, engine and form) of which fewer than three were measured have no band and are not "
+        "counted. In brackets the systems (model, GPU, engine, "
         "format) of a group: the rows of one system are off together, so that a group of few holds more or fewer than "
         "80 %.\n\n" + markdown(heads, lines)
     )

@@ -19,6 +19,8 @@ COMMANDS = {
     "served": ("published.command", "fit_served", "Constants of MI300X and MI355X, from serving rows."),
     "serving": ("serving", "command", "Constants of a step that kernels do not tell, from closed-loop serving rows."),
     "serving-host": ("serving_host", "command", "What a sequence costs vLLM's host in a step, from serving rows."),
+    "bands": ("bands", "command", "How far served latencies of an unseen system are off, from serving rows."),
+    "forms": ("forms", "command", "How far predicted ratios of two forms of serving are off, from serving rows."),
     "host": ("published.host", "command", "The same of vLLM and TensorRT-LLM, from published batches and peaks."),
 }
 """The module of each command under ``tools.fitting``, its function there, and what it makes."""

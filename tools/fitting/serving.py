@@ -23,16 +23,12 @@ import click
 import numpy as np
 import numpy.typing as npt
 import yaml
-from scipy.optimize import brentq
 
-from inferplan.catalog.calibrations import shared_step
 from inferplan.catalog.files import config_root
 from inferplan.devices.constants import SharedStep, StepConstants
 from inferplan.devices.engine import ServingConstants
 from inferplan.errors import InferplanError, InputFileError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import Phase, run_step
-from inferplan.estimate.support import families_of, forms_of
 from inferplan.files import save
 from inferplan.serving.flags import with_flags
 from inferplan.serving.options import Options
@@ -44,7 +40,6 @@ from inferplan.validation.deploy import bare_deployment_of, deployment_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import client_of, impossible, row_flags, row_request_time, row_traffic
 from inferplan.validation.rows import Row
-from inferplan.work.step import decode, prefill
 from tools.fitting.unknowns import Unknown, pulled_step
 
 UNKNOWNS: dict[str, Unknown] = {
@@ -243,54 +238,11 @@ def fit_serving(rows: Sequence[Row], folds: int = 5, rounds: int = 1, every: int
     return ServingFit(constants=around.step(everything), by_fold=by_fold, rows=scored, held_out=held_out)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Widening:
-    """From the band of a step's kernels to that of a latency, below and above.
-
-    added: factors that serving adds. kernels: the share of the logarithms of the kernels' band that is left, less than
-    1 where that alone holds more than it should.
-    """
-
-    added: tuple[float, float]
-    kernels: tuple[float, float]
-
-
-def extra_band(
-    kernels: Sequence[tuple[float, float]], ratios: Array, weights: Array | None = None, share: float = 0.1
-) -> Widening:
-    """What leaves ``share`` of ``ratios``, measured over predicted, on either side of each row's band.
-
-    Bands of kernels that are too narrow are widened by an error of serving (squares of logarithms add); those that are
-    too wide are cut to a share. ``weights`` of the rows: alike by default.
-    """
-    logs = np.log(ratios)
-    weight = np.ones(len(logs)) if weights is None else weights
-    weight = weight / weight.sum()
-    low = np.array([np.log(min(k[0], 1.0)) for k in kernels])
-    high = np.array([np.log(max(k[1], 1.0)) for k in kernels])
-    ends = [_end(-low, -logs, weight, share), _end(high, logs, weight, share)]
-    added = (float(f"{np.exp(-ends[0][0]):.3f}"), float(f"{np.exp(ends[1][0]):.3f}"))
-    return Widening(added=added, kernels=(ends[0][1], ends[1][1]))
-
-
-def _end(kernels: Array, beyond: Array, weight: Array, share: float) -> tuple[float, float]:
-    """Of one side, in logarithms: the width that is added to the kernels', and the share of theirs that is left."""
-
-    def outside(width: float, left: float = 1.0) -> float:
-        return float(np.sum(weight * (beyond > np.hypot(left * kernels, width)))) - share
-
-    if outside(0.0) > 0:
-        return float(brentq(outside, 0.0, 5.0, xtol=1e-3)), 1.0
-    if outside(0.0, 0.0) <= 0:
-        return 0.0, 0.0
-    return 0.0, float(f"{brentq(lambda left: outside(0.0, left), 0.0, 1.0, xtol=1e-3):.3f}")
-
-
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def step_yaml(fit: ServingFit, bands: dict[str, Widening], command: str) -> str:
+def step_yaml(fit: ServingFit, command: str) -> str:
     """``configs/step.yaml``."""
     spread = {
         name: [_rounded(min(fold[name] for fold in fit.by_fold)), _rounded(max(fold[name] for fold in fit.by_fold))]
@@ -307,40 +259,9 @@ def step_yaml(fit: ServingFit, bands: dict[str, Widening], command: str) -> str:
             "range_over_folds": spread,
         },
         "step": {"sequence": SEQUENCE, **{name: _rounded(fit.constants[name]) for name in _STEP}},
-        "bands": {name: list(band.added) for name, band in bands.items()},
-        "kernels": {name: list(band.kernels) for name, band in bands.items()},
     }
-    record["systems"] = systems_behind(fit.rows)
-    return _as_file(record)
-
-
-def _as_file(record: dict[str, Any]) -> str:
     head = "# Written by `python -m tools.fitting serving`; how far off it is stands in docs/accuracy.md.\n"
     return head + yaml.safe_dump(record, sort_keys=False, width=120)
-
-
-def systems_behind(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    """How many systems (model, GPU, engine) with rows behind the bands have each device, form and family.
-
-    Number formats of one model do not make two systems: its kernels, its client and its engine are the same.
-    """
-    found: dict[str, dict[str, set[tuple[str, str, str]]]] = {"device": {}, "form": {}, "family": {}}
-    for row in usable(rows):
-        assert row.run is not None
-        deployment, system = deployment_of(row.run)[0], (*row.run.pair, row.run.engine)
-        kinds = [deployment.hardware.name], forms_of(deployment), families_of(deployment.model)
-        for group, names in zip(found.values(), kinds):
-            for name in names:
-                group.setdefault(name, set()).add(system)
-    return {
-        group: {name: len(systems) for name, systems in sorted(counted.items())} for group, counted in found.items()
-    }
-
-
-def count_systems(rows: Sequence[Row], path: Path) -> None:
-    """Write :func:`systems_behind` into a ``step.yaml`` whose other constants stay."""
-    record = yaml.safe_load(path.read_text(encoding="utf-8"))
-    save(path, _as_file(record | {"systems": systems_behind(rows)}))
 
 
 _UNITS = (("eager_layer", "us", 1e6), ("eager_linear", "us", 1e6), ("latency", "ms", 1e3),
@@ -369,60 +290,6 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
     save(path, text)
 
 
-def steps_of(rows: Sequence[Row]) -> list[tuple[Deployment, dict[str, Phase]]]:
-    """What each row was run on, and the steps behind its TTFT and its TPOT, by the name of the metric."""
-    found = []
-    known: dict[tuple[object, ...], tuple[Deployment, dict[str, Phase]]] = {}
-    for row in rows:
-        assert row.run is not None
-        key = (*_structure(row), row.run.prompt)
-        if key not in known:
-            deployment = deployment_of(row.run)[0]
-            steps = {"ttft": prefill(1.0, row.run.prompt), "tpot": decode(1.0, row.run.prompt)}
-            known[key] = deployment, {name: run_step(deployment, step) for name, step in steps.items()}
-        found.append(known[key])
-    return found
-
-
-def kernel_bands(rows: Sequence[Row]) -> dict[str, list[tuple[float, float] | None]]:
-    """The bands of the kernels behind the TTFT and the TPOT of each row."""
-    priced = steps_of(rows)
-    return {name: [steps[name].band for _, steps in priced] for name in ("ttft", "tpot")}
-
-
-def held_out_bands(fit: ServingFit) -> dict[str, Widening]:
-    """From the bands of the kernels to those of latencies, by the held-out rows of known clients, none suspect."""
-    kernels, every = kernel_bands(fit.rows), np.ones(len(fit.rows), dtype=bool)
-    return {
-        name: widening(fit.rows, kernels[name], fit.held_out[:, column], name, every)
-        for column, name in enumerate(("ttft", "tpot"))
-    }
-
-
-def widening(
-    rows: Sequence[Row],
-    kernels: Sequence[tuple[float, float] | None],
-    predicted: Array,
-    metric: str,
-    chosen: npt.NDArray[np.bool_],
-) -> Widening:
-    """The same of one metric from the ``chosen`` rows, weighted as in the fit; ``predicted`` in seconds.
-
-    Where the client is not recorded, what it adds to a latency is not an error of the prediction.
-    """
-    bands, ratios, pairs = [], [], []
-    for row, band, value, taken in zip(rows, kernels, predicted, chosen):
-        measured, run = row.measured.at(metric), row.run
-        if not taken or run is None or run.suspect or client_of(run).start == "spread":
-            continue
-        if band is not None and measured and np.isfinite(value):
-            bands.append(band)
-            ratios.append(measured / value)
-            pairs.append(run.pair)
-    sizes = Counter(pairs)
-    return extra_band(bands, np.array(ratios), np.array([sizes[pair] ** -0.5 for pair in pairs]))
-
-
 KEPT_APART = frozenset(
     {
         ("gpt-oss-120b", "b200-hgx", "trtllm"),
@@ -448,9 +315,8 @@ def main(path: Path, root: Path, folds: int = 5, every: int = 1) -> ServingFit:
     """Fit, write ``step.yaml``, ``clients.yaml`` and ``engines/*.yaml`` under ``root``, and give the fit."""
     rows = rows_of_fit(path)
     fit = fit_serving(rows, folds=folds, every=every)
-    bands = held_out_bands(fit)
     command = f"python -m tools.fitting serving {path.name}" + (f" --every {every}" if every > 1 else "")
-    (root / "step.yaml").write_text(step_yaml(fit, bands, command), encoding="utf-8")
+    (root / "step.yaml").write_text(step_yaml(fit, command), encoding="utf-8")
     write_engines(root, fit.constants)
     return fit
 
@@ -478,17 +344,12 @@ FILE = click.Path(path_type=Path)
 @click.option("--out", type=FILE, default=config_root(), help="Folder of step.yaml and engines/.  [default: configs]")
 @click.option("--folds", type=int, default=5, show_default=True, help="Parts of the rows, each judged by the others.")
 @click.option("--every", type=int, default=1, show_default=True, help="Fit to every n-th usable row.")
-@click.option("--systems", is_flag=True, help="Count the systems behind the bands, and fit nothing.")
 @click.option("--held-out", type=FILE, help="Write the rows with their held-out predictions.")
-def command(file: Path, out: Path, folds: int, every: int, systems: bool, held_out: Path | None) -> None:
+def command(file: Path, out: Path, folds: int, every: int, held_out: Path | None) -> None:
     """Fit the constants of a step that kernels do not tell to the closed-loop rows of FILE (docs/validate.md)."""
-    if systems:
-        count_systems(rows_of_fit(file), out / "step.yaml")
-        return
     fit = main(file, out, folds, every)
     if held_out:
         held_out.write_text(held_out_csv(fit), encoding="utf-8")
     for name, unknown in UNKNOWNS.items():
         low, high = (f(fold[name] for fold in fit.by_fold) for f in (min, max))
         click.echo(f"{name:15s} {fit.constants[name]:10.3g}  folds {low:.3g} to {high:.3g}  ({unknown.meaning})")
-    click.echo(f"bands: {shared_step().bands}, of the kernels' {shared_step().kernels}")
