@@ -51,7 +51,7 @@ def update_prices(source: str) -> list[StoredList]:
     Raises ``SpecError`` for what is no list, before anything is stored; ``InputFileError``, ``NetworkError``,
     ``UsageError`` as :func:`inferplan.measuring.document.fetch_document`.
     """
-    folder = own_folder()
+    found, folder = lists_of(source), own_folder()
     if folder is None:
         raise UsageError(
             "there is no folder for price lists of your own",
@@ -59,7 +59,6 @@ def update_prices(source: str) -> list[StoredList]:
             hint="INFERPLAN_PRICE_FOLDER=DIR",
         )
     before = {listing.name: listing for listing in every_list()}
-    found = lists_of(source)
     for listing in found:
         if not _NAME.fullmatch(listing.name):
             raise SpecError(f"{source}: name: {listing.name!r} is no name of a list", hint="such as name: our-offer")

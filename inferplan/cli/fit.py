@@ -48,7 +48,7 @@ def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     asked = fit_asked(question_of(FitLoad, values), **option_values(FitAsked, values), engine=engine)
     model, prices = values["model"], values["prices"].book
     if gpu and have:
-        raise UsageError("--gpu and --have both say which GPUs", hint=f"--have {have}")
+        raise UsageError("--gpu and --have both say which GPUs", hint="leave one of them out")
     have = have or (gpu if gpu and counted(gpu).number is not None else None)
     if have is not None:
         return owned_report(fit_owned(model, have, asked, prices))
