@@ -13,7 +13,7 @@ from inferplan.estimate.bands import mostly_transferred
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import DRAFTS
 from inferplan.planning.confidence import MIDDLE, SAFE, Slowness, slow_grid, slowness
-from inferplan.planning.forms import outranked, settled
+from inferplan.planning.forms import forms_in, outranked, settled
 from inferplan.planning.grid import prompt_alone
 from inferplan.planning.miss import least_expected
 from inferplan.planning.option import PlanOption, PricedGrid
@@ -44,12 +44,14 @@ class Finalists:
     """What simulation made of the options. passed: sized, and within the limits in runs that are long enough for their
     percentile; failed: the nearest trial of others.
 
-    unseen: options that might be cheaper and were not simulated, because there were too many.
+    unseen: options that might be cheaper and were not simulated, because there were too many. outranked: the cheapest of
+    each form that a simpler one outranked in closed form, as that has it.
     """
 
     passed: list[Verified] = field(default_factory=list)
     failed: list[Verified] = field(default_factory=list)
     unseen: int = 0
+    outranked: list[PlanOption] = field(default_factory=list)
 
     @property
     def unbeaten(self) -> list[Verified]:
@@ -66,6 +68,7 @@ class Finalists:
         self.passed += other.passed
         self.failed += other.failed
         self.unseen += other.unseen
+        self.outranked += other.outranked
 
 
 def by_cost(verified: Verified) -> tuple[float, bool, int, tuple[bool, float, bool], int, float]:
@@ -130,10 +133,13 @@ def simulate_finalists(
     found = Finalists()
     for drafted in (False, True):
         side = [option for option in options if bool(option.speculation.length) == drafted]
-        simple = settled(side)
+        simple, less_simple = settled(side)
         alike = _decoding_alike(simple, question, known, others)
-        if not alike.passed and len(simple) < len(side):  # the simpler ones keep no limits in runs
+        if not alike.passed and less_simple:  # the simpler ones keep no limits in runs
             alike = _decoding_alike(side, question, known, others)
+        else:
+            dearest_first = sorted(less_simple, key=lambda option: -inf if option.cost is None else -option.cost)
+            alike.outranked = [*{forms_in(option): option for option in dearest_first}.values()]
         found.add(alike)
     return found
 

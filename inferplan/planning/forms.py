@@ -57,9 +57,9 @@ class Outranked(NamedTuple):
     forgone: Forgone
 
 
-def settled(options: Sequence[PlanOption]) -> list[PlanOption]:
+def settled(options: Sequence[PlanOption]) -> tuple[list[PlanOption], list[PlanOption]]:
     """The options, in their order, without those whose advantage in what a device carries over a simpler twin of as
-    many devices is within the error of that ratio; such a twin says what it might forgo.
+    many devices is within the error of that ratio, and those; such a twin says what it might forgo.
     """
     found = list(_outranked(options, _more_carried))
     lost = {one.place for one in found}
@@ -67,7 +67,7 @@ def settled(options: Sequence[PlanOption]) -> list[PlanOption]:
     for one in sorted(found, key=lambda one: one.forgone.advantage):
         if one.twin in kept and one.forgone.advantage > 0:
             kept[one.twin] = replace(kept[one.twin], forgone=one.forgone)
-    return list(kept.values())
+    return list(kept.values()), [option for place, option in enumerate(options) if place in lost]
 
 
 def outranked(sized: Sequence[PlanOption]) -> list[Outranked]:

@@ -70,6 +70,8 @@ class Chosen(Shown):
     """What would do were nothing ever lost, where a plan shall survive that."""
     known: Simulated = field(default_factory=dict, repr=False)
     """What was simulated."""
+    outranked: list[PlanOption] = field(default_factory=list, repr=False)
+    """Of forms that a simpler one outranked in closed form."""
     tiered: tuple[Tiered, ...] = ()
     """Where cache tiers were tried: the plan without any, and beside each chain."""
 
@@ -426,6 +428,7 @@ def _planned(question: Question, searched: SearchResult, known: _Known) -> Plan:
         unseen=found.unseen,
         failure_free=_failure_free(beside(bare, side.chain), question, known.told),
         known=known,
+        outranked=found.outranked,
         tiered=tuple(sides) if question.chains else (),
     )
 

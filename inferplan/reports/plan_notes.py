@@ -104,7 +104,7 @@ def error_unknown(plan: Plan) -> str:
 
 def forgone_form(plan: Plan) -> Forgone | None:
     """What a less simple form might be worth, of which measured ratios do not tell whether it is."""
-    return forgone_of(plan.option, [verified.option for verified in plan.alternatives])
+    return forgone_of(plan.option, [*(verified.option for verified in plan.alternatives), *plan.outranked])
 
 
 def notes(plan: Plan) -> list[str]:

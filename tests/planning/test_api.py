@@ -15,7 +15,7 @@ import pytest
 import inferplan
 from inferplan import api
 from inferplan.answers.cost import CostAsked
-from inferplan.answers.fit import FitAsked
+from inferplan.answers.fit import FitAsked, FitLoad
 from inferplan.answers.recipe import UsersAtATime
 from inferplan.answers.sweep import STRUCTURE
 from inferplan.arguments import Count, Few, Seconds, Watts
@@ -101,7 +101,7 @@ def test_keyword_options_are_the_fields_they_set() -> None:
     assert keys(api.SweepAxes) == {"ideal", *STRUCTURE, "batch", "prompt", "output"} - {"model", "gpu"}
     prices = {"price", "prices", "term", "currency"}
     assert keys(api.PriceOptions) == prices
-    assert keys(api.FitOptions) == prices | {field.name for field in fields(FitAsked)}
+    assert keys(api.FitOptions) == prices | {field.name for kind in (FitAsked, FitLoad) for field in fields(kind)}
     assert keys(api.CostOptions) == prices | {field.name for field in fields(CostAsked)} - {"api", "share"} | {
         "api_price",
         "power_share",

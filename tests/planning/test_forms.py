@@ -58,8 +58,8 @@ def option(
 def test_an_advantage_within_the_error_is_not_taken() -> None:
     """19 % more is within 20 %, 21 % is not."""
     simple, within = option(10.0, tp=2), option(11.9, tp=2, ep=2)
-    assert [one.deployment.parallel.ep for one in settled([within, simple])] == [1]
-    forgone = settled([within, simple])[0].forgone
+    assert [one.deployment.parallel.ep for one in settled([within, simple])[0]] == [1]
+    forgone = settled([within, simple])[0][0].forgone
     assert forgone is not None and (forgone.forms, forgone.pairs) == ((EP,), 20)
     assert (forgone.advantage, forgone.error) == pytest.approx((0.19, 0.2))
     assert forgone.text == (
@@ -67,11 +67,11 @@ def test_an_advantage_within_the_error_is_not_taken() -> None:
         "in 20 measured pairs, 1 in 5 predicted ratios was off by more than 20%"
     )
     beyond = option(12.1, tp=2, ep=2)
-    assert settled([beyond, simple]) == [beyond, simple]
+    assert settled([beyond, simple])[0] == [beyond, simple]
 
 
 def test_one_that_is_worse_is_not_worth_a_word() -> None:
-    kept = settled([option(9.0, tp=2, ep=2), option(10.0, tp=2)])
+    kept = settled([option(9.0, tp=2, ep=2), option(10.0, tp=2)])[0]
     assert [(one.deployment.parallel.ep, one.forgone) for one in kept] == [(1, None)]
 
 
@@ -79,9 +79,9 @@ def test_errors_of_two_forms_add_as_squares_of_logarithms() -> None:
     """exp(sqrt(ln(1.2)^2 + ln(1.3)^2)) = 1.378: twice sharded attention and experts have to carry so much more than one
     without either; 1.35 times is within, and 1.4 is beyond."""
     simple = option(10.0, tp=2)
-    assert settled([option(13.5, dp=2, ep=2), simple]) != [option(13.5, dp=2, ep=2), simple]
-    assert len(settled([option(13.5, dp=2, ep=2), simple])) == 1
-    assert len(settled([option(14.0, dp=2, ep=2), simple])) == 2
+    assert settled([option(13.5, dp=2, ep=2), simple])[0] != [option(13.5, dp=2, ep=2), simple]
+    assert len(settled([option(13.5, dp=2, ep=2), simple])[0]) == 1
+    assert len(settled([option(14.0, dp=2, ep=2), simple])[0]) == 2
 
 
 @pytest.mark.parametrize(
@@ -96,20 +96,20 @@ def test_errors_of_two_forms_add_as_squares_of_logarithms() -> None:
 )
 def test_only_a_simpler_twin_wins(other: dict[str, Any]) -> None:
     found = [option(10.5, tp=2, ep=2), option(10.0 * other.get("tp", 2) / 2, **other)]
-    assert settled(found) == found
+    assert settled(found)[0] == found
 
 
 def test_the_newest_release_is_the_simpler_one() -> None:
     """9 % more with a release that is named is within 10 %, 11 % is not; another engine is no twin."""
     newest = option(10.0, tp=2)
-    assert settled([option(10.9, tp=2, engine="vllm@0.19"), newest])[0].deployment.engine == newest.deployment.engine
+    assert settled([option(10.9, tp=2, engine="vllm@0.19"), newest])[0][0].deployment.engine == newest.deployment.engine
     for found in ([option(11.1, tp=2, engine="vllm@0.19"), newest], [option(10.1, tp=2, engine="sglang"), newest]):
-        assert settled(found) == found
+        assert settled(found)[0] == found
 
 
 def test_a_form_of_which_no_pairs_were_measured_is_left_alone() -> None:
     found = [option(10.1, pp=2), option(10.0, tp=2)]
-    assert settled(found) == found
+    assert settled(found)[0] == found
 
 
 def test_what_was_sized_is_held_to_its_cost() -> None:
@@ -132,7 +132,7 @@ def test_what_carries_more_for_the_same_bill_is_better() -> None:
 
 def test_a_plan_says_the_most_that_it_forgoes() -> None:
     """Of expert parallelism at 19 % and drafts that would cost 14.9 over 10, 49 % less for the same: the latter."""
-    (chosen,) = settled([option(11.9, tp=2, ep=2), option(10.0, 14.9, tp=2)])
+    (chosen,) = settled([option(11.9, tp=2, ep=2), option(10.0, 14.9, tp=2)])[0]
     drafted = option(10.0, 10.0, tp=2, speculation=DRAFTED)
     alone, both = forgone_of(chosen, []), forgone_of(chosen, [drafted])
     assert alone is not None and both is not None
