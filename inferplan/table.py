@@ -6,7 +6,6 @@ text of a million rows is never held at once.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -189,6 +188,8 @@ def _csv(report: Report) -> Iterator[str]:
         yield from report.rows.texts(_csv_cell, lambda slots: ",".join(slots.get(name, "") for name in names) + "\n")
         return
     rows = report.flat_rows()
+    import csv
+
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
@@ -208,6 +209,8 @@ def csv_value(value: Any) -> Any:
 
 def _csv_cell(value: Any) -> str:
     """One value as CSV has it, quoted where it must be."""
+    import csv
+
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow([csv_value(value), None])
     return buffer.getvalue().removesuffix(",\n")
