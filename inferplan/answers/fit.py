@@ -220,7 +220,7 @@ class FitAsked:
     """
 
     quant: str | None = ask(
-        "--quant", Text(), "Formats [native; without --gpu, or of GPUs with a number, also fp8 and int4].", None
+        "--quant", Text(), "Formats [native; without --gpu, or of GPUs with a number, also in 8 and in 4 bits].", None
     )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)
