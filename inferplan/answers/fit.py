@@ -273,6 +273,9 @@ class FitAsked:
         if self.answer_time is not None and not 0 < self.answer_time < float("inf"):
             raise UsageError(f"--answer-time is more than 0 s, not {self.answer_time:g} s", hint="--answer-time 5s")
 
+        if self.people is not None:
+            self.people.require_one_each(self.answer_time or 0.0)
+
     @property
     def held(self) -> int:
         """Requests to hold at once: the users who wait, ``N R / (R + Z)`` of them, rounded up; of people ``X R``."""

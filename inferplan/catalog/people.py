@@ -77,9 +77,10 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
     if asked is None or asked.people is None:
         return None
     figures: list[PeopleFigure] = []
-    think, turns = None, 1.0
+    think, turns, pause = None, 1.0, None
     daily, usual = asked.sessions_a_day, None if spec is None else _number(spec.sessions_a_day)
     if agents:
+        _refuse_thinking(values, "their file says what comes between two calls", "leave it out")
         daily = usual if daily is None else daily
         if daily is None:
             raise UsageError(
@@ -87,9 +88,17 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
                 because=f"{of} does not say it",
                 hint="--sessions-a-day 12, or people: {sessions_a_day: ...} in the file",
             )
-    else:
+    elif daily is None or (values.get("turns") or 1) > 1:
         think = _thinking(values, spec, of, figures)
         turns = _turns(values, spec, of, figures, counted=daily is not None)
+    else:  # requests at a rate, none of which waits for the one before it
+        turned = "--turns 3 as well, or leave it out" if "turns" in values else "leave it out"
+        _refuse_thinking(values, "--sessions-a-day counts requests, and none of them follows another", turned)
+        turns = _turns(values, spec, of, figures, counted=True)
+        if values.get("turns") is not None:
+            think = ThinkTime()
+        elif spec is not None and spec.think_time is not None:
+            think, pause = _time(spec.think_time.value), _figure("think time", spec.think_time, of, None)
     if daily is not None:
         figures.append(
             _figure("sessions a day", None if spec is None else spec.sessions_a_day, of, asked.sessions_a_day)
@@ -102,6 +111,7 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
         sessions_a_day=daily,
         busy_hour=None if daily is None else _number(people_file().busy_hour),
         figures=tuple(figures),
+        pause=pause,
         usual=usual if daily is None else None,
     )
 
@@ -116,8 +126,17 @@ def _thinking(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, figur
             hint=_HINT,
         )
     figures.append(_figure("think time", usual, of, given))
-    text = given if given is not None else str(usual.value)  # type: ignore[union-attr]  # one of them is there
-    return parse_think_time(text) if isinstance(text, str) else ThinkTime(mean=float(text))
+    return _time(given if given is not None else str(usual.value))  # type: ignore[union-attr]  # one of them is there
+
+
+def _time(value: str | float) -> ThinkTime:
+    return parse_think_time(value) if isinstance(value, str) else ThinkTime(mean=float(value))
+
+
+def _refuse_thinking(values: Mapping[str, Any], because: str, hint: str) -> None:
+    """Raise ``UsageError`` for a think time that would change nothing of the load."""
+    if values.get("think_time") is not None:
+        raise UsageError("--think-time changes nothing of this load", because=because, hint=hint)
 
 
 def _turns(

@@ -129,6 +129,7 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
         slo = asked_limits(values, named, Slo(percentile=95.0))
     response = 0.0 if people is None else answer_alone(deployment, demand)
     if people is not None:
+        people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
     question = Question(
         space=Space(base=request, gpus=(request.gpu,)),

@@ -273,6 +273,8 @@ def _with_load(report: Report, people: People | None, result: SimulationResult, 
     if not len(result.e2el):
         return report
     response = float(result.e2el.mean())
+    if result.verdict != "overloaded":  # where answers take ever longer, they say nothing of people
+        people.require_one_each(response)
     sessions = report.record.get("sessions")
     if sessions is None:
         return with_people(report, people, people.rate(response), response)

@@ -59,6 +59,10 @@ def test_a_plan_is_asked_for_a_closed_loop_a_rate_or_sessions(run: Run, question
         ("fit llama-3.1-8b --gpu l40s --people 9 --in-flight 3 --workload chat", "--people and --in-flight each say"),
         ("fit llama-3.1-8b --gpu l40s --sessions coding-agent", "--people 200"),
         ("fleet llama-3.1-8b --own l40s=2 --people 9 --rate 3 --workload chat", "--people and --rate each say"),
+        (f"{PLAN} --workload chat --people 9 --sessions-a-day 3 --think-time 9s", "--turns 3 as well"),
+        (f"{PLAN} --sessions coding-agent --people 9 --think-time 9s", "--think-time changes nothing"),
+        ("fit llama-3.1-8b --people 9 --sessions coding-agent --think-time 9s --answer-time 1s", "changes nothing"),
+        ("fit llama-3.1-8b --people 9 --workload chat --sessions-a-day 3 --think-time 9s", "changes nothing"),
     ],
 )
 def test_what_is_refused(words: str, meant: str, run: Run) -> None:
