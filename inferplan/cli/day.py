@@ -120,6 +120,11 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
         require_together("day", trace.features | {"elastic"})
     named = load_workload(values["workload"]) if values["workload"] else None
     people = people_of(values, named)
+    if people is None and values["think_time"] is not None:
+        raise UsageError(
+            "--think-time is of people, and a profile has rates",
+            hint="--people 2000 instead of --peak, or leave it out",
+        )
     people_load(values, people, None)  # refuses another load beside them
     profile, mix = _with_classes(_profile(values, trace, log), values)
     if mix.classes:
