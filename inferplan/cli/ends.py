@@ -64,19 +64,31 @@ def exits_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def end_with(result: SimulationResult, ends: tuple[Ending, ...], hint: str) -> None:
-    """Say how the command that runs is to end. hint: how to change that, in a warning."""
-    failed, told = _failure(result, ends), click.get_current_context().meta
+def end_with(result: SimulationResult, asked: EndsAsked) -> None:
+    """Say how the command that runs is to end."""
+    failed, told = _failure(result, asked.fail_on or _usual(result)), click.get_current_context().meta
     told[_FAILED] = failed
     if failed is None and result.verdict in _MEANT:
-        told[_WARNED] = f"{result.verdict}: {_MEANT[result.verdict]} ({hint})"
+        limits = "--ttft, --tpot, --slo or " if not (asked.fail_on or result.outages) else ""
+        told[_WARNED] = (
+            f"{result.verdict}: {_MEANT[result.verdict]} (exit code 3 with {limits}--fail-on {result.verdict})"
+        )
+
+
+def _usual(result: SimulationResult) -> tuple[Ending, ...]:
+    """What exits 3 where nobody says it. A fleet that loses replicas is expected to be short of them for a while."""
+    if result.outages:
+        return ("rejecting",)
+    limited = result.slo.all_limits or any(one.slo.limits for one in result.records.classes)
+    return ("overloaded", "rejecting", "saturated") if limited else ("overloaded", "rejecting")
 
 
 def _failure(result: SimulationResult, ends: tuple[Ending, ...]) -> InfeasibleError | None:
     """The error that says why a load cannot be served as it is; ``None`` when it can, or where that is no ending."""
-    if result.outages and result.verdict != "rejecting":
-        return recovery_error(result)
-    if result.verdict in ends:
+    lost = recovery_error(result) if result.outages and result.verdict != "rejecting" else None
+    if lost is not None:
+        return lost
+    if result.verdict in ends or (result.verdict == "overloaded" and "saturated" in ends):  # the worse of the two
         return {"overloaded": _overloaded, "rejecting": _rejecting, "saturated": _saturated}[result.verdict](result)
     missed = limits_missed(result) if "limits" in ends else ""
     return InfeasibleError("the limits are missed", because=missed, hint=_MORE) if missed else None
