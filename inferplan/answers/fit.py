@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
 
-from inferplan.catalog.assemble import Request, assemble, parse_memory
+from inferplan.catalog.assemble import Request, assemble, parse_memory, precision_of
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import OffloadAsked
@@ -67,6 +67,8 @@ class FitOption:
     """``native`` for the checkpoint's own formats."""
     fitting: Fitting | None = None
     reason: str = ""
+    short: float = inf
+    """Bytes of each GPU that the load lacks, where it is memory that it lacks."""
     bill: Bill | None = None
     """What one replica costs; ``None`` without a price."""
 
@@ -368,6 +370,12 @@ def quants_tried(asked: FitAsked) -> list[str | None]:
     return [asked.quant] if asked.quant else [None, "fp8", "int4"]
 
 
+def require_format(asked: FitAsked, model: ModelSpec, gpu: str) -> None:
+    """Raise ``UsageError`` for a format that there is not, or that the model cannot have."""
+    if asked.quant:
+        precision_of(asked.request(model.name, gpu), model, load_hardware(gpu))
+
+
 def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     """Which accelerators on file hold a model; native formats, fp8 and int4 where none was named.
 
@@ -377,6 +385,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
         raise UsageError("layers on the host are of one GPU", hint="--gpu NAME beside --gpu-layers, --cpu-moe-layers")
     prices.check(names("hardware"))
     spec = load_model(model)
+    require_format(asked, spec, names("hardware")[0])
     tokens = asked_context(spec, asked.context)
     quants = quants_tried(asked)
     if asked.memory:

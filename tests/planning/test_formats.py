@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inferplan.catalog.assemble import Request, load_engine
+from inferplan.catalog.assemble import Request, default_quants, load_engine
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import price_book
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
@@ -14,7 +14,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
-from inferplan.planning.space import Space, default_quants
+from inferplan.planning.space import Space
 from inferplan.reports.plan_notes import answer, error_unknown, notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.traffic.requests import Lengths, Slo
