@@ -247,6 +247,8 @@ class FitAsked:
         "How long an answer takes; needed with --think-time and --people [of a --workload at its limits].",
         None,
     )
+    timed_by: str = ""
+    """Whose the answer time is, where nobody gave it."""
     most: int = ask("--most", Whole(), "Largest number of GPUs to try.", 8, shown=True)
     engine: str = "vllm"
     people: People | None = None
@@ -265,7 +267,7 @@ class FitAsked:
         if self.think_time and self.answer_time is None:
             raise UsageError(
                 "how many users wait at a time depends on how long an answer takes, and fit counts memory, not time",
-                hint="--answer-time 5s as well, or inferplan plan with --people, which finds it",
+                hint="--answer-time 5s, a --workload with limits, or inferplan plan with --people, which finds it",
             )
         if self.people is not None and self.answer_time is None:
             raise UsageError(
@@ -336,14 +338,14 @@ def fit_asked(load: FitLoad, **own: Any) -> FitAsked:
     if load.sessions:
         calls = sample_of(load_sessions(load.sessions).kinds)
         own.setdefault("context", ceil(float(np.mean(calls.prompt + calls.output))))
-    if people is None:
-        return FitAsked(**own)
-    own.pop("think_time", None)
-    if own.get("answer_time") is None and workload is not None and (time := workload.answer_time()) is not None:
-        own["answer_time"] = time
-        limits = f"workload {workload.name} at its limits"
-        answer = PeopleFigure("answer time", f"{time:.3g} s", limits, "TTFT + (output - 1) TPOT")
-        people = replace(people, figures=(*people.figures, answer))
+    timed = people is not None or own.get("think_time")
+    if timed and own.get("answer_time") is None and workload is not None and (time := workload.answer_time()):
+        own |= {"answer_time": time, "timed_by": (limits := f"workload {workload.name} at its limits")}
+        if people is not None:
+            answer = PeopleFigure("answer time", f"{time:.3g} s", limits, "TTFT + (output - 1) TPOT")
+            people = replace(people, figures=(*people.figures, answer))
+    if people is not None:
+        own.pop("think_time", None)
     return FitAsked(people=people, **own)
 
 

@@ -81,7 +81,7 @@ def _best(have: Counted, request: Request, quant: str | None, load: tuple[int, F
         try:
             deployment = assemble(replace(request, quant=quant, parallel=parallel))
             footprint = footprint_at(deployment, tokens)
-            fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, users=asked.users)
+            fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, users=asked.held)
             if fitting.requests >= asked.held:
                 found.append(fitting)
                 continue

@@ -284,6 +284,9 @@ def test_python_plans_and_fits_for_people() -> None:
     found = fit("llama-3.1-8b", "h100-sxm", people=2000, workload="chat")
     assert (found.users, found.context) == (199, 1155 + 211)
     assert found.asked is not None and found.asked.rate == pytest.approx(2000 / 66.6)
+    assert "199 x 1,366 tokens" in str(fit("llama-3.1-8b", have="1x-h100", people=2000, workload="chat"))
+    users = fit("llama-3.1-8b", "h100-sxm", users=200, think_time="60s", workload="chat")  # 200 x 6.6/66.6 = 19.8
+    assert users.users == 20 and "(workload chat at its limits)" in str(memory_report(users).tables[0].rows)
     agents = fit("llama-3.1-8b", "h100-sxm", people=200, sessions="coding-agent", answer_time="2s", sessions_a_day=12)
     assert agents.asked is not None and agents.asked.people is not None
     assert agents.asked.people.session_rate == pytest.approx(0.1)
