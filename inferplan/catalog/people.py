@@ -14,6 +14,7 @@ from inferplan.spec import Spec
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.people import IN_FLIGHT, People, PeopleFigure
 
+_LOADS = ("users", "concurrency", "rate", "trace", "deadline", "classes", "session_rate", "peak")
 _HINT = "--workload chat (or another with people: in its file), or --think-time 60s"
 
 
@@ -71,11 +72,15 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
     """The people that options ask for; ``None`` without ``--people``.
 
     spec, of: what is known of them, and whose it is (``"workload chat"``). agents: they begin sessions of agents.
-    Raises ``UsageError`` where nothing says how long they think, or how many sessions of agents they begin.
+    Raises ``UsageError`` for another load beside them, and where nothing says how long they think, or how many sessions
+    of agents they begin.
     """
     asked = question_if_asked(PeopleAsked, values)
     if asked is None or asked.people is None:
         return None
+    if option := first_given(values, _LOADS):
+        option = IN_FLIGHT[0] if option in IN_FLIGHT else option
+        raise UsageError(f"--people and {option} each say how much load there is", hint="leave one of them out")
     figures: list[PeopleFigure] = []
     think, turns, pause = None, 1.0, None
     daily, usual = asked.sessions_a_day, None if spec is None else _number(spec.sessions_a_day)
@@ -173,17 +178,11 @@ def _number(figure: FigureSpec) -> float:
         raise UsageError(f"{figure.value!r:.40} is no number", hint="value: 2.5") from None
 
 
-_LOADS = ("users", "concurrency", "rate", "trace", "deadline", "classes", "session_rate", "peak")
-
-
 def people_load(values: dict[str, Any], people: People | None, closed: str | None) -> dict[str, Any]:
     """The options of the load that people make: ``closed`` (the key of requests in flight) with a think time, or a
-    rate, which without ``closed`` is the most that people send. Raises ``UsageError`` for another load beside them."""
+    rate, which without ``closed`` is the most that people send."""
     if people is None:
         return values
-    if option := first_given(values, _LOADS):
-        option = IN_FLIGHT[0] if option in IN_FLIGHT else option
-        raise UsageError(f"--people and {option} each say how much load there is", hint="leave one of them out")
     if values.get("sessions"):
         return {**values, "session_rate": people.session_rate}
     if closed is None:

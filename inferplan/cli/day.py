@@ -12,7 +12,7 @@ import numpy as np
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.energy import EnergyOfDay
-from inferplan.catalog.people import PeopleAsked, people_load
+from inferplan.catalog.people import PeopleAsked
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.sessions import people_of
@@ -125,7 +125,6 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
             "--think-time is of people, and a profile has rates",
             hint="--people 2000 instead of --peak, or leave it out",
         )
-    people_load(values, people, None)  # refuses another load beside them
     profile, mix = _with_classes(_profile(values, trace, log), values)
     if mix.classes:
         demand, slo = _of_classes(mix, values), screened_by(mix.classes)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 """Seconds."""
+_LEAST, _MOST = 1e-5, 1e6
+"""Requests a second."""
 IN_FLIGHT = ("--in-flight", "--users", "--concurrency")
 """The names of the option that asks for so many requests at every moment, the first of which help shows first."""
 IN_FLIGHT_HELP = (
@@ -70,6 +72,16 @@ class People:
                 hint=f"--in-flight {self.count} for so many requests at every moment, or --think-time 60s",
             )
         self.require_one_each()
+        if self.think is None and self.session_rate is None:
+            return
+        if not _LEAST <= (rate := self.rate(0.0)) <= _MOST:
+            few = rate < _LEAST
+            daily = "" if self.sessions_a_day is None else f", or {'more' if few else 'fewer'} --sessions-a-day"
+            raise UsageError(
+                f"{self._who} make {rate:.3g} requests/s, which is no load for a clock of seconds",
+                because=f"{_LEAST:g} to {_MOST:g} requests/s are",
+                hint=f"{'more' if few else 'fewer'} --people{daily}",
+            )
 
     def require_one_each(self, response: float = 0.0) -> None:
         """Raise ``UsageError`` where a person would have to be in more than one conversation at a time (agents work in
