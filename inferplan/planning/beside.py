@@ -82,18 +82,19 @@ class Curve:
     """The least cost at each confidence, from the plans that are known at some of them.
 
     More confidence never costs less, and what keeps the limits at one keeps them at every lower one: so each step lies
-    between its neighbours, and between two that cost the same nothing is simulated.
+    between its neighbours, and between two that cost the same nothing is simulated. Nor is what costs less than a lower
+    step, or was seen to miss the limits at one.
     """
 
     def __init__(self, searched: SearchResult, question: Question, known: Simulated) -> None:
         self._searched, self._question, self._known = searched, question, known
+        self._missed: dict[int, int] = {}
+        """Replicas of a deployment, by its ``id``, that missed the limits at a lower confidence."""
 
     def steps(self, plans: Iterable[Step]) -> list[Step]:
-        """The whole curve. plans: steps that are known, of which one has the confidence of the question."""
+        """The whole curve, from the least confidence on. plans: steps that are known."""
         found = {step.confidence: step for step in plans}
-        own = self._question.sizing.confidence
-        down = sorted((one for one in STEPS if one < own), reverse=True)
-        for confidence in (*down, *(one for one in STEPS if one > own)):
+        for confidence in STEPS:
             if confidence not in found:
                 found[confidence] = self._between(confidence, found)
         return [found[confidence] for confidence in sorted(found)]
@@ -124,10 +125,13 @@ class Curve:
                 break
             if option.bound >= below or too_long_alone(option, question):
                 continue
+            sizer, here = Sizer(option=option, question=question, simulations=simulations), id(option.deployment)
+            missed = max(self._missed.get(here, 0), sizer.cheaper(bounds.least * (1 - _ALIKE)))
             try:
-                sized = Sizer(option=option, question=question, simulations=simulations).fewest(below)
+                sized = sizer.fewest(below, missed)
             except OutOfSimulations:
                 return Step(confidence, best, exact=False)
+            self._missed[here] = max(self._missed.get(here, 0), sizer.missed)
             if sized is not None:
                 best, below = sized, (sized.cost or 0.0) * (1 - _ALIKE)
         return Step(confidence, best)

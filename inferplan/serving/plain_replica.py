@@ -128,6 +128,8 @@ class PlainReplica(Replica):
         meter, admitted = scheduler.meter, scheduler.admitted
         meter.prompt_steps += 1
         meter.prompt_tokens += tokens
+        if batch + tokens > meter.largest_step:  # noqa: PLR1730 (a call takes five times as long)
+            meter.largest_step = batch + tokens
         if batch:
             decodes, records, page = self.decodes, scheduler.records, self.rules.page
             admitted.used += decodes.phases[-decodes.steps % page] * page

@@ -244,8 +244,7 @@ class Ranks(RankPrices):
         for scheduler, load in zip(self.schedulers, loads):
             queue = scheduler.queue
             if load.prompts is not None:
-                scheduler.meter.prompt_steps += 1
-                scheduler.meter.prompt_tokens += load.prompts.tokens
+                scheduler.meter.count_prompts(load.prompts.tokens, load.decodes * scheduler.width)
                 queue.steps_since_look = 0
             else:
                 queue.steps_since_look += 1
