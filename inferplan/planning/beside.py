@@ -23,8 +23,9 @@ MOST_BESIDE = 30
 """Short simulations that look for one of the plans beside the plan, ..."""
 MOST_OF_A_STEP = 20
 """... for one step of the curve, ..."""
-MOST_UNKNOWN = 10
-"""... and for one whose error is not known: a line beside the plan, not a second plan."""
+MOST_UNKNOWN = 6
+"""... and for one whose error is not known: a line beside the plan, not a second plan. Of eight plans (2026-11-29) each
+found in ten simulations what it found in the first five."""
 _ALIKE = 1e-9
 
 

@@ -54,8 +54,8 @@ _FEWEST_LIVES = 6
 """A run of a large fleet is longer than the most, so that it holds so many times one request as the closed form sees
 it, which is mostly too long. Where it is not, the run is too short to tell and is repeated."""
 _LIVES_OF_POOLS = 7
-"""The same of pools apart, which run as a whole. At six times, 7 of 13 first runs of such pairs were too short to tell and
-made again, for want of less than a sixth."""
+"""The same of pools apart, which run as a whole. At six times, 7 of 13 first runs of such pairs were too short to tell
+and made again, for want of less than a sixth."""
 _MOST_USERS = 3_000
 """Users who think that are simulated together: each sends :data:`_FEWEST_LIVES` requests, whatever the time between."""
 QUOTED = RunPrecision(tolerance=0.03, fewest=4_000, most=24_000)
