@@ -8,7 +8,8 @@ from math import inf
 from typing import NamedTuple
 
 from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.finalists import Finalists, is_measured, options_at, size_one, too_long_alone
+from inferplan.planning.finalists import SizedStructure, is_measured, options_at, too_long_alone
+from inferplan.planning.forms import outranked
 from inferplan.planning.miss import slow_at
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
@@ -45,18 +46,32 @@ def cheapest_within(
     most: int = MOST_BESIDE,
 ) -> Verified | None:
     """The cheapest of some options that keeps the limits in runs of the length that is shown; ``None`` without one that
-    costs less than ``bounds.below``, or where simulations run out before one is found.
+    costs less than ``bounds.below``, or where simulations run out before one is found. Long runs are made of what costs
+    least in short ones alone.
     """
-    found, below = Finalists(), bounds.below
     simulations = Simulations(most=most, known=known)
-    for option in cheapest_of_each_structure(list(options)):
-        if below <= bounds.least * (1 + _ALIKE) or not simulations.left:
+    entries = [
+        SizedStructure(sizer=Sizer(option=option, question=question, simulations=simulations))
+        for option in cheapest_of_each_structure(list(options))
+    ]
+    while (first := _cheapest_sized(entries, bounds)) is not None and not first.confirm():
+        pass  # a size larger, or another
+    return None if first is None else first.kept
+
+
+def _cheapest_sized(entries: list[SizedStructure], bounds: Bounds) -> SizedStructure | None:
+    """The entry whose size costs least within bounds, of those that no simpler one outranks; ``None`` without one."""
+    best, below, sized = None, bounds.below, list[SizedStructure]()
+    for entry in entries:
+        if below <= bounds.least * (1 + _ALIKE):
             break
-        if option.bound >= below or too_long_alone(option, question):
-            continue
-        if size_one(option, question, below, (found, simulations)) and found.cheapest is not None:
-            below = (found.cheapest.option.cost or 0.0) * (1 - _ALIKE)
-    return found.cheapest
+        if entry.sized_cost(below) < below:
+            sized.append(entry)
+            lost = {one.place for one in outranked([one.sized for one in sized if one.sized is not None])}
+            left = [one for place, one in enumerate(sized) if place not in lost]
+            best = min(left, key=lambda one: one.sized_cost(inf))
+            below = best.sized_cost(inf) * (1 - _ALIKE)
+    return best
 
 
 class Step(NamedTuple):
