@@ -14,7 +14,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.replica import Replica
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import ClosedLoop, OpenLoop, Traffic, parse_lengths
+from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 from tests.serving.conftest import deployment
@@ -92,6 +92,18 @@ def hold_to_the_general_one(name: str, overlapped: bool, late: bool = False, mod
 @for_each("name", CASES)
 def test_the_plain_replica_is_the_general_one(name: str, overlapped: bool, late: bool) -> None:
     hold_to_the_general_one(name, overlapped, late)
+
+
+@for_each("plain", [True, False])
+def test_a_budget_that_no_step_fills_is_any_budget(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request of 100 tokens decodes when two of 300 come: the largest step has 1 + 600 tokens."""
+    if not plain:
+        monkeypatch.setattr(plain_replica, "is_plain", lambda scheduler: False)
+    sent = Requests(prompt=np.array([100, 300, 300]), output=np.full(3, 90), arrival=np.array([0.0, 0.3, 0.3]))
+    runs = [simulate(deployment(), sent, Flags(max_num_batched_tokens=budget)) for budget in (601, 8192, 512)]
+    assert [meter.largest_step for run in runs for meter in run.meters] == [601, 601, 512]
+    ends = [np.asarray(run.records.finish) for run in runs]
+    assert np.array_equal(ends[0], ends[1]) and not np.array_equal(ends[0], ends[2])
 
 
 @for_each("name", OTHERS)
