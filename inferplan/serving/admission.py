@@ -100,8 +100,11 @@ class Rules:
 
     def unsettled(self, prompt: Num) -> Num:
         """Tokens of capacity that a prompt takes for a while beside :meth:`held`: windows let go of what is settled."""
-        clip = np.clip if isinstance(prompt, np.ndarray) else _clip
-        return sum([share * clip(prompt - window, 0.0, most) for share, window, most in self.in_flight], start=0.0)
+        if isinstance(prompt, np.ndarray):
+            return sum(
+                (share * np.clip(prompt - window, 0.0, most) for share, window, most in self.in_flight), start=0.0
+            )
+        return sum([share * min(max(prompt - window, 0.0), most) for share, window, most in self.in_flight])
 
     def paged(self, tokens: float) -> float:
         """Tokens of capacity in the blocks of ``tokens``; none where the cache does not grow with them."""
@@ -122,11 +125,6 @@ class Rules:
         if not self.scheduler.chunked_prefill and prompt > self.budget:
             return f"prompt longer than max_num_batched_tokens {self.budget}, without chunked prefill"
         return ""
-
-
-def _clip(value: float, least: float, most: float) -> float:
-    """``np.clip`` of one number, in a twentieth of its time."""
-    return min(max(value, least), most)
 
 
 class Progress:
