@@ -6,7 +6,6 @@ text of a million rows is never held at once.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -189,6 +188,8 @@ def _csv(report: Report) -> Iterator[str]:
         yield from report.rows.texts(_csv_cell, lambda slots: ",".join(slots.get(name, "") for name in names) + "\n")
         return
     rows = report.flat_rows()
+    import csv
+
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
@@ -208,6 +209,8 @@ def csv_value(value: Any) -> Any:
 
 def _csv_cell(value: Any) -> str:
     """One value as CSV has it, quoted where it must be."""
+    import csv
+
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow([csv_value(value), None])
     return buffer.getvalue().removesuffix(",\n")
@@ -324,17 +327,19 @@ def _rich(report: Report, width: int | None, colour: bool) -> str:
             console.print(Text(printable(table.title), style="bold"), soft_wrap=True)
         drawn, left_out = RichTable(box=None, pad_edge=False), _left_out(table, console.width)
         kept = [index for index, column in enumerate(table.columns) if column not in left_out]
-        least = 0
-        for index in kept:
+        words = [max(map(_longest_word, _column(table, index))) for index in kept]
+        whole = sum(max(map(len, _column(table, index))) + 2 for index in kept) - 2
+        for index, width_of_words in zip(kept, words):
             column = table.columns[index]
-            words = max(_longest_word(cell) for cell in _column(table, index))
-            least += words + 2
+            # (rich below 15 adds the padding to a least width, so that none is asked for where all has room)
             drawn.add_column(
-                Text(column, style="dim"), justify="right" if column in table.right else "left", min_width=words
+                Text(column, style="dim"),
+                justify="right" if column in table.right else "left",
+                min_width=width_of_words if whole > console.width else None,
             )
         for row in table.rows:
             drawn.add_row(*(Text(printable(row[index])) for index in kept))
-        console.print(drawn, width=max(console.width, least), crop=False)
+        console.print(drawn, width=max(console.width, sum(words) + 2 * len(words)), crop=False)
         if left_out:
             said = f"left out for {console.width} columns: {', '.join(left_out)} (a wider terminal, or --format csv)"
             console.print(Text(said, style="dim"), soft_wrap=True)

@@ -118,7 +118,7 @@ def hyena(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
 
 
 def short_conv(draw: st.DrawFn, parallel: Parallelism, _: int) -> Layer:
-    return {"kind": "short_conv", "width": parallel.tp * draw(powers(4, 8)), "taps": draw(st.integers(1, 7))}
+    return {"kind": "short_conv", "width": parallel.tp * draw(powers(4, 8)), "taps": draw(st.integers(2, 7))}
 
 
 def rwkv(draw: st.DrawFn, parallel: Parallelism, d_model: int) -> Layer:

@@ -67,16 +67,23 @@ def test_a_size_means_every_gpu_that_is_sold_with_it() -> None:
 
 def test_what_two_cards_hold() -> None:
     """Llama-3.1-70B: 80 layers x 2 x 8 heads x 128 x 2 B x 8,192 tokens are 2.684 GB a request, half on each card. In
-    bf16 70.55e9 weights x 2 B are more than 2 x 48 GB; an A6000 has no fp8 arithmetic.
+    bf16 70.55e9 weights x 2 B are more than 2 x 48 GB; an A6000 has no fp8 arithmetic, so that int8 is its eight bits.
+    Those 68.4e9 weights of the layers and 2.1e9 of embedding and head in bf16 are 36.3 GB on each card.
     """
     found = fit_owned("llama-3.1-70b", "2x-a6000", FitAsked(), price_book())
     assert [(one.quant, one.fitting is not None) for one in found.options] == [
         ("native", False),
-        ("fp8", False),
+        ("int8", True),
         ("int4", True),
     ]
-    (fits,) = found.fitting
-    assert fits.fitting is not None
+    eight, fits = found.fitting
+    assert eight.fitting is not None and fits.fitting is not None
+    assert eight.fitting.footprint.weights == pytest.approx((68.45e9 + 2.1e9 * 2) / 2, rel=2e-3)
+    assert {one.quant for one in fit_owned("llama-3.1-70b", "8x-b200", FitAsked(), price_book()).options} == {
+        "native",
+        "fp8",
+        "nvfp4",
+    }
     parallel, pool = fits.fitting.deployment.parallel, fits.fitting.footprint.kv_pool
     assert (parallel.tp, parallel.pp) == (2, 1)
     assert fits.fitting.requests == int(pool // (80 * 2 * 8 * 128 * 2 * 8192 / 2))

@@ -220,7 +220,7 @@ class FitAsked:
     """
 
     quant: str | None = ask(
-        "--quant", Text(), "Formats [native; without --gpu, or of GPUs with a number, also fp8 and int4].", None
+        "--quant", Text(), "Formats [native; without --gpu, or of GPUs with a number, also in 8 and in 4 bits].", None
     )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)
@@ -419,7 +419,9 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             raise sides_error(replace(footprint, batch=float(users)), footprint.host, IN_FLIGHT[0])
         raise InfeasibleError(
             f"{deployment.describe()} does not hold {users} x {tokens:,} tokens",
-            because=f"the cache pool is {format_bytes(footprint.kv_pool)}, room for {fitting.requests}",
+            because=f"the weights do not fit, {format_bytes(-footprint.kv_pool, 3)} short on each GPU"
+            if footprint.kv_pool < 0
+            else f"the cache has {format_bytes(footprint.kv_pool)}, which holds {fitting.requests}",
             hint="a larger --tp, a narrower --quant, or a shorter --context",
         )
     return fitting

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
-from inferplan.answers.fit import FitAsked, FitOption, Fitting, asked_context, bill_of, footprint_at, quants_tried
+from inferplan.answers.fit import FitAsked, FitOption, Fitting, asked_context, bill_of, footprint_at
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.counted import Counted, devices_meant
-from inferplan.catalog.files import load_model
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.models.spec import ModelSpec
@@ -39,7 +38,7 @@ class OwnedFits(Shown):
 
 
 def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> OwnedFits:
-    """What ``have`` holds: native formats, fp8 and int4 where none was named, over all of the GPUs.
+    """What ``have`` holds over all of the GPUs: where no format was named, in those of :func:`_quants`.
 
     Raises ``InfeasibleError`` where nothing of it holds one request, ``UsageError`` beside layers on the host.
     """
@@ -50,7 +49,8 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     tokens = asked_context(spec, asked.context)
     options = [
         _best(one, asked.request(model, one.gpu), quant, (tokens, asked, prices))
-        for one, quant in product(meant, quants_tried(asked))
+        for one in meant
+        for quant in _quants(one.gpu, asked)
     ]
     if not any(option.fitting for option in options):
         small = min(options, key=lambda option: ("GB" not in option.reason, option.reason))
@@ -60,6 +60,17 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
             hint="a shorter --context, less --in-flight, a narrower --quant, or inferplan fit without --gpu",
         )
     return OwnedFits(model=spec, asked=asked, have=have, count=meant[0].number or 1, context=tokens, options=options)
+
+
+def _quants(gpu: str, asked: FitAsked) -> list[str | None]:
+    """The format that was asked for, else the checkpoint's own, and eight and four bits as the device computes in them:
+    int8 where it has no fp8 (Ampere), weights alone in four bits where it has no fp4.
+    """
+    if asked.quant:
+        return [asked.quant]
+    hardware = load_hardware(gpu)
+    eight = "int8" if "int8" in hardware.peak and "fp8" not in hardware.peak else "fp8"
+    return [None, eight, hardware.four_bits if "fp4" in hardware.peak else "int4"]
 
 
 def _best(have: Counted, request: Request, quant: str | None, load: tuple[int, FitAsked, PriceBook]) -> FitOption:

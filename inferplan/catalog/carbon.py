@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -77,6 +76,8 @@ def carbon_of(text: str | None) -> Carbon | None:
         if country in known.grams:
             source = f"mean of {country} in {known.year}: {known.source}"
             return Carbon(grams=known.grams[country], source=source)
+        from difflib import get_close_matches
+
         close = get_close_matches(country, known.grams, n=3, cutoff=0.5)
         names = ", ".join(close or known.grams)
         raise UnknownNameError(

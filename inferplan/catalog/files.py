@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from functools import cache, partial
-from glob import glob
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -92,11 +91,14 @@ def variant(name: str) -> str | None:
 def aliases(kind: str) -> dict[str, str]:
     """Alias to name, from a scan of the files' text; nothing is parsed."""
     table: dict[str, str] = {}
-    for path in sorted(glob(f"{config_root() / kind}/*.yaml")):
-        with open(path, "rb", buffering=0) as file:  # three hundred files: no decoder, no buffer for each
+    folder = str(config_root() / kind)
+    for entry in sorted(os.listdir(folder)):
+        if not entry.endswith(".yaml"):
+            continue
+        with open(f"{folder}/{entry}", "rb", buffering=0) as file:  # hundreds of files: no decoder, no buffer
             match = _ALIASES.search(file.read(2000))
         if match:
-            name, said = os.path.basename(path).removesuffix(".yaml"), match[1].decode()
+            name, said = entry.removesuffix(".yaml"), match[1].decode()
             table |= {alias.strip(" \"'").lower(): name for alias in said.split(",") if alias.strip()}
     return table
 

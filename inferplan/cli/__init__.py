@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -152,6 +153,8 @@ def refusal(error: Exception) -> InferplanError:
         what = error.format_message()
         if isinstance(error, click.NoSuchOption) and context is not None and (said := _meant(error, context)):
             what, hint = f"No such option '{error.option_name}'.", f"{said}; {hint}"
+        if isinstance(error, click.MissingParameter) and context is not None and (such := _example(context.command)):
+            hint = f"{such}; {hint}"
         found = InferplanError(what, hint=hint)
         found.exit_code = error.exit_code
         return found
@@ -174,6 +177,12 @@ def _meant(error: click.NoSuchOption, context: click.Context) -> str:
     group = click.Context(cli, info_name="inferplan")
     others = ((name, cli.get_command(group, name)) for name in COMMANDS if name != context.command.name)
     return meant(error.option_name, context.command, {name: one for name, one in others if one is not None})
+
+
+def _example(command: click.Command) -> str:
+    """The first command line that a command's help gives as an example."""
+    found = re.search(r"Examples?: (inferplan [^;\n]+)", command.help or "")
+    return "" if found is None else found[1].strip()
 
 
 def main() -> None:

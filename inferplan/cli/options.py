@@ -279,10 +279,11 @@ def report_options(command: Command) -> Command:
 def write(report: Report, style: str, path: str | None = None) -> None:
     """Put a report on stdout or into a file. Raises ``InputFileError`` when the file cannot be written."""
     if path is None:
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        from shutil import get_terminal_size
+        colour, width = sys.stdout.isatty() and "NO_COLOR" not in os.environ, None
+        if sys.stdout.isatty():
+            from shutil import get_terminal_size
 
-        width = get_terminal_size().columns if sys.stdout.isatty() else None
+            width = get_terminal_size().columns
         for text in pieces(report, style, width, colour):
             click.echo(text, nl=False, color=colour)
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 
 import numpy as np
 
@@ -15,8 +14,6 @@ from inferplan.estimate.support import forms_of, lacking, measured_cell
 from inferplan.units import Num
 from inferplan.work.step import decode, prefill
 
-_UPPER_END = NormalDist().inv_cdf(0.9)
-"""Standard deviations from the middle of a band to its slow end: a band holds 80 % of the measurements."""
 TRANSFERRED_SLOW_END = 1.3
 """What the slow end of a band is at least where most of the time rests on constants that were carried from another
 device or kernel. Kernels that were timed on both devices lie, by the median kernel, within x 1.26 of constants carried
@@ -85,7 +82,9 @@ def quantile(band: Band, confidence: float) -> float:
     The ends of a band are the 10 % and the 90 % quantile of measured over predicted. Between and beyond them the
     logarithm is taken to be normal about the prediction, each side with its own spread.
     """
-    deviations = NormalDist().inv_cdf(confidence) / _UPPER_END
+    from statistics import NormalDist  # (takes 4 ms to import; an estimate asks for no quantile)
+
+    deviations = NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(0.9)
     slow, fast = band[1], band[0]
     return float(slow**deviations if deviations >= 0 else fast**-deviations)
 

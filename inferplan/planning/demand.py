@@ -103,7 +103,8 @@ class Demand:
         if len(given) != 1:
             raise UsageError(
                 "a plan needs one kind of demand" + (f", not {' and '.join(given)}" if given else ""),
-                hint="--people 2000, --rate 50, --in-flight 200, --trace FILE, or --requests 1M --deadline 24h",
+                hint="--people 2000, --rate 50, --in-flight 200, --trace FILE, or --requests 1M --deadline 24h; "
+                "for the most that given GPUs serve, a small load: the answer says their capacity",
             )
         if self.prefix.think.mean and self.prefix.turns == 1 and self.users is None:
             raise UsageError(

@@ -44,8 +44,8 @@ class Finalists:
     """What simulation made of the options. passed: sized, and within the limits in runs that are long enough for their
     percentile; failed: the nearest trial of others.
 
-    unseen: options that might be cheaper and were not simulated, because there were too many. outranked: the cheapest of
-    each form that a simpler one outranked in closed form, as that has it.
+    unseen: options that might be cheaper and were not simulated, because there were too many. outranked: the cheapest
+    of each form that a simpler one outranked in closed form, as that has it.
     """
 
     passed: list[Verified] = field(default_factory=list)

@@ -20,7 +20,7 @@ REASONS = {
     "host": "not with weights on the host: no room there, an unknown link, or a division that is not known with it",
     "weights": "the weights do not fit",
     **COUNTED,
-    "disaggregated": "no pair of pools meets the limits",
+    "disaggregated": "no two pools of that division keep the limits, in closed form",
     "drafts": "the draft model cannot be divided that way (tried without it)",
     "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
 }
@@ -93,9 +93,13 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
     if not factors:
         because = f"requests wait for admission longer than all else takes under {_named(nearest)}"
         return InfeasibleError(what, because=because, hint="a lower --utilisation, or a larger --most")
-    over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over"
+    reserve = question.sizing.utilisation
+    under = f" under {1 / reserve:.4g} times the load (--utilisation {reserve:g})" if reserve < 1 else ""
+    over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over{under}"
     bounded = np.isfinite(max(factors.values(), default=np.inf))
     hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
+    if reserve < 1 and verify(tried.option, question, precision=SHOWN).meets(slo):
+        hint = f"--utilisation 1, which keeps nothing in reserve: the load itself is kept; or {hint}"
     hint = ", or ".join([hint, *(one.looser for one in constraints_of(slo, question.sizing) if one.looser)])
     refused = "" if bounded else nearest.refused
     return InfeasibleError(what, because=refused or over, hint=hint)

@@ -155,7 +155,10 @@ def _cell(option: FitOption) -> str:
 def _prices_notes(fitting: Sequence[FitOption], term: str, quants: int) -> list[str]:
     bills = [option.bill for option in fitting if option.bill is not None]
     lines = [
-        *(["a cell: GPUs of one replica, and requests that it holds at once"] if quants > 1 else []),
+        *(
+            ["a cell: GPUs of one replica, and requests that it holds at once; an hour is of the cheapest cell"]
+            * (quants > 1)
+        ),
         "for the money: requests of all replicas that the GPUs of the bought instance hold, over its price",
         f"an hour: the cheapest {term} bill of every list that is asked (docs/cost.md); instances are paid for whole",
     ]

@@ -318,8 +318,10 @@ def _beside(plan: Plan, found: Verified) -> str:
 
 
 def native_line(plan: Plan) -> str:
-    """Beside a plan in another format the cheapest in the checkpoint's own: what the change of format buys."""
-    if quants(plan.option) == "native" or plan.question.demand.offline:
+    """Beside a plan in another format the cheapest in the checkpoint's own: what the change of format buys. Empty where
+    that format was not to be tried."""
+    tried = plan.question.space.quants
+    if quants(plan.option) == "native" or plan.question.demand.offline or (tried is not None and None not in tried):
         return ""
     if plan.native is None:
         return "in the checkpoint's own format nothing that was tried keeps the limits"

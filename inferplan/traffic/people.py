@@ -9,11 +9,13 @@ where ``b`` is the share of the day's ``S`` sessions that begin in its busiest h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inferplan.errors import UsageError
-from inferplan.traffic.conversations import ThinkTime
 from inferplan.units import format_time
+
+if TYPE_CHECKING:
+    from inferplan.traffic.conversations import ThinkTime
 
 HOUR = 3600.0
 """Seconds."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from statistics import NormalDist
 
 import numpy as np
 
@@ -76,6 +75,8 @@ def popularity(experts: int, top_k: float, skew: float) -> tuple[float, ...]:
 
 def _deviates(experts: int) -> Array:
     """The normal quantiles of so many experts, falling."""
+    from statistics import NormalDist  # (takes 4 ms to import, and most models have no experts)
+
     return np.array([NormalDist().inv_cdf((rank + 0.5) / experts) for rank in reversed(range(experts))])
 
 

@@ -111,9 +111,15 @@ def test_a_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
      "sweep llama-3.1-8b --gpu h100-sxm --batch 1-5000 --simulate --jobs 1 -o own.json",
      "plan llama-3.1-70b --workload chat --rate 500 -o own.json"],
 )  # fmt: skip
-def test_ctrl_c_is_130_and_leaves_no_file(tmp_path: Path, command: str) -> None:
+def test_ctrl_c_is_130_and_leaves_no_file(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    kept = tmp_path_factory.mktemp("kept")
+    monkeypatch.setenv("INFERPLAN_CACHE", str(kept))
     process = started(tmp_path, command)
-    time.sleep(4)
+    while not list(kept.iterdir()):  # what is read of YAML is kept there: the command runs, however slow the start was
+        time.sleep(0.05)
+    time.sleep(2)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")

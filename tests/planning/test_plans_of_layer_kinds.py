@@ -3,8 +3,8 @@
 Each count was found by simulating deployments picked by hand under 1/0.8 of the load. That of falcon-mamba at 20/s is
 pools: one replica computes prompts for one that decodes, where two that do both miss the limit on TPOT by a tenth. Of
 mamba-codestral two pools of seven devices keep the limits, seven that do both miss the one on TPOT by 6 parts in a
-hundred, and eight keep it: 8/7 is within what ratios of pools were off by in measured pairs (1.178), so the simpler form
-wins and the pools are named. That of glm-5 is memory alone:
+hundred, and eight keep it: 8/7 is within what ratios of pools were off by in measured pairs (1.178), so the simpler
+form wins and the pools are named. That of glm-5 is memory alone:
 744e9 parameters of a byte are 186 GB on each of four devices, of which the engine may use 0.92 * 191.5 = 176 GB; the
 next division is over eight.
 """

@@ -84,5 +84,6 @@ def test_what_is_not_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
         refused.append(told.type)
     assert refused == [UsageError, UsageError, NetworkError]
     monkeypatch.setenv("INFERPLAN_PRICE_FOLDER", "")
+    (folder / "mine.yaml").write_text(MINE)
     with pytest.raises(UsageError, match="no folder"):
         update_prices(str(folder / "mine.yaml"))

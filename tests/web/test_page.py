@@ -161,7 +161,7 @@ def test_every_number_opens_its_explanation(opened: Opener) -> None:
     dialog.get_by_role("button", name="Close").click()
     page.wait_for_timeout(300)  # the answer to "Back" may come now: it opens nothing
     figure(page, "Cost of an hour").locator(".big button").click()
-    expect(dialog).to_contain_text("p5.48xlarge")
+    expect(dialog).to_contain_text("4 × one accelerator")
 
 
 def test_what_does_not_fit_is_said_in_the_servers_words(opened: Opener) -> None:

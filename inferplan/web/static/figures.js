@@ -120,7 +120,7 @@ export function figureButton(one, view) {
 
 /** What is bought, in words. */
 export const sold = (cost) =>
-  cost.instance ? `${count(cost.instances)} × ${cost.instance}` : `${count(cost.devices_bought)} single`;
+  cost.instance ? `${count(cost.instances)} × ${cost.instance}` : `${count(cost.devices_bought)} × one accelerator`;
 
 /** A price to the cent, or to the tenth of a cent where it has one. */
 const priceOf = (value) => decimal(value, 3).replace(/0$/, "");
@@ -129,7 +129,7 @@ const priceOf = (value) => decimal(value, 3).replace(/0$/, "");
 export const purchase = (cost) => [
   [
     "What is bought",
-    `${sold(cost)}: ${count(cost.devices_bought)} of the accelerator, ${cost.devices_idle ? count(cost.devices_idle) : "none"} of them idle`,
+    `${sold(cost)}${cost.instance ? `: ${count(cost.devices_bought)} accelerators` : ""}, ${cost.devices_idle ? count(cost.devices_idle) : "none"} of them idle`,
   ],
   [
     "Price",
