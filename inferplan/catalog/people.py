@@ -97,8 +97,8 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
         think = _thinking(values, spec, of, figures)
         turns = _turns(values, spec, of, figures, counted=daily is not None)
     else:  # requests at a rate, none of which waits for the one before it
-        turned = "--turns 3 as well, or leave it out" if "turns" in values else "leave it out"
-        _refuse_thinking(values, "--sessions-a-day counts requests, and none of them follows another", turned)
+        because = "--sessions-a-day counts requests, and none of them follows another"
+        _refuse_thinking(values, because, "leave it out; in plan and simulate --turns 3 as well")
         turns = _turns(values, spec, of, figures, counted=True)
         if values.get("turns") is not None:
             think = ThinkTime()
