@@ -3,8 +3,10 @@
     expected = cost + chance * miss
 
 A plan is sized for devices that are slower than predicted by the factor of its confidence, with room to spare
-(``utilisation``), so it may keep its limits on devices that are slower still. ``chance`` is one less the largest of
-:data:`CONFIDENCES` at which simulation keeps them under the load itself. ``miss`` is what an hour costs more with the
+(``utilisation``), so it may keep its limits on devices that are slower still. ``held`` is the largest of
+:data:`CONFIDENCES` at which simulation keeps them under the load itself. Each metric is slower than the quantile at
+``held`` with a chance of ``1 - held``, and nobody has measured how often both are at once: ``chance`` is the sum over
+the metrics, which is at least that of their union (Boole's inequality). ``miss`` is what an hour costs more with the
 replicas that carry the load on devices as slow as nineteen in twenty measurements, or ``--miss-cost``.
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
-from inferplan.planning.confidence import MIDDLE, Slowness, slowness
+from inferplan.planning.confidence import MIDDLE, Slowness, metrics_of, slowness
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.verify import TOO_SHORT, Verified
@@ -29,16 +31,17 @@ REPAIRED = 0.95
 @dataclass(frozen=True, kw_only=True)
 class Miss:
     """The risk of a plan. held: the largest confidence at which the limits are kept under the load itself, as far as it
-    was tried; a chance of more than that is not known to be kept. cost: of an hour in which a limit is missed.
+    was tried. metrics: whose errors decide whether they are kept. cost: of an hour in which a limit is missed.
     """
 
     held: float
+    metrics: frozenset[str]
     cost: float
 
     @property
     def chance(self) -> float:
-        """That a limit is missed, at most."""
-        return 1.0 - self.held
+        """That a limit is missed, at most: that one of the metrics is slower than at ``held``."""
+        return min(len(self.metrics) * (1.0 - self.held), 1.0)
 
     @property
     def expected(self) -> float:
@@ -65,7 +68,8 @@ def miss_of(option: PlanOption, question: Question, run: Run) -> Miss | None:
             break
         held = confidence
     stated = question.sizing.miss_cost
-    return Miss(held=held, cost=_repair(option, question) if stated is None else stated)
+    cost = _repair(option, question) if stated is None else stated
+    return Miss(held=held, metrics=frozenset(metrics_of(question.slo)), cost=cost)
 
 
 def slow_at(option: PlanOption, question: Question, confidence: float) -> Slowness | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
+import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request
@@ -13,7 +14,7 @@ from inferplan.estimate.bands import serving_bands
 from inferplan.planning import miss
 from inferplan.planning.beside import STEPS
 from inferplan.planning.demand import Demand
-from inferplan.planning.miss import Miss, least_expected
+from inferplan.planning.miss import Miss, least_expected, miss_of
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -22,6 +23,7 @@ from inferplan.planning.verify import Verified
 from inferplan.reports.plan_notes import answer
 from inferplan.reports.plan_record import miss_record, plan_record
 from inferplan.traffic.requests import Lengths, Slo
+from tests.cases import for_each
 
 
 def asked(**sizing: object) -> Question:
@@ -49,6 +51,38 @@ def full(**sizing: object) -> Question:
 @pytest.fixture(scope="module")
 def planned() -> Plan:
     return plan(asked())
+
+
+TPOT, BOTH = frozenset({"tpot"}), frozenset({"ttft", "tpot"})
+
+
+@for_each(
+    "limits, metrics",
+    [
+        ({"tpot": 0.012}, TPOT),
+        ({"ttft": 0.4, "tpot": 0.012}, BOTH),
+        ({"e2el": 5.0}, BOTH),  # one limit, to which both errors add
+        ({"tpot": 0.012, "session": 60.0}, BOTH),
+    ],
+)
+def test_the_chance_of_a_miss_is_no_less_than_that_of_its_union(
+    planned: Plan, limits: dict[str, float], metrics: frozenset[str]
+) -> None:
+    """Errors that are never large together: of evenly drawn u TPOT is slower than its 0.99 quantile for u > 0.99, and
+    TTFT for u < 0.01. Where both count, one of them is so in 2 of 100."""
+    question = replace(planned.question, slo=Slo(percentile=95.0, **limits))
+    fast = replace(planned.best, achieved=dict.fromkeys([*planned.best.achieved, "session"], 0.0))
+    found = miss_of(planned.option, question, lambda option: fast)
+    assert found is not None and found.metrics == metrics and found.held == 0.99
+    drawn = (np.arange(10_000) + 0.5) / 10_000
+    slow = (drawn > 0.99) | ((drawn < 0.01) & ("ttft" in metrics))
+    assert found.chance == pytest.approx(np.mean(slow))
+    assert found.expected == pytest.approx(np.mean(slow) * found.cost)
+
+
+def test_a_chance_is_never_more_than_one() -> None:
+    """At the prediction itself each of two metrics is as likely slower as not: 0.5 + 0.5."""
+    assert Miss(held=0.5, metrics=BOTH, cost=8.0).expected == 8.0
 
 
 def test_a_miss_costs_the_replicas_that_would_keep_the_limit(planned: Plan) -> None:
@@ -79,7 +113,8 @@ def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypat
 
         def risk(option: object, *_: object, cost: float = cost, looked_at: list[float] = looked_at) -> Miss:
             looked_at.append(option.cost)  # type: ignore[attr-defined]
-            return Miss(held=0.8 if option.cost == 10.0 else 0.99, cost=cost)  # type: ignore[attr-defined]
+            held = 0.8 if option.cost == 10.0 else 0.99  # type: ignore[attr-defined]
+            return Miss(held=held, metrics=TPOT, cost=cost)
 
         monkeypatch.setattr(miss, "miss_of", risk)
         assert least_expected(plans, planned.question, lambda option: planned.best) is plans[best]
