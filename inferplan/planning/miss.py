@@ -52,7 +52,8 @@ class Miss:
 def miss_of(option: PlanOption, question: Question, run: Run) -> Miss | None:
     """The risk of an option that keeps its limits at the confidence of a question. run: simulates it under the load.
 
-    ``None`` where no error is known, for a job, which nobody waits for, and where no run is long enough to tell.
+    ``None`` where no error is known, and for a job, which nobody waits for. Where no run is long enough to tell, the
+    limits are not known to be kept.
     """
     if question.demand.offline or option.cost is None or slow_at(option, question, REPAIRED) is None:
         return None
@@ -62,9 +63,7 @@ def miss_of(option: PlanOption, question: Question, run: Run) -> Miss | None:
         if confidence <= held or slow is None:
             continue
         seen = run(replace(option, slow=slow))
-        if seen.verdict == TOO_SHORT:
-            return None
-        if not seen.meets(question.slo):
+        if seen.verdict == TOO_SHORT or not seen.meets(question.slo):
             break
         held = confidence
     stated = question.sizing.miss_cost
@@ -91,15 +90,16 @@ def _repair(option: PlanOption, question: Question) -> float:
 def least_expected(finalists: Sequence[Verified], question: Question, run: Run) -> Verified | None:
     """The finalist that is expected to cost least, misses included; of equals the first. finalists: by rising cost.
 
-    At the prediction itself, and where no error is known, the cheapest: nothing is known of its misses.
+    One of whose misses nothing is known comes after all others: the cheapest where that is so of all, as at the
+    prediction itself.
     """
-    best, least = None, inf
+    best, least = None, (True, inf)
     for one in finalists:
         cost = one.option.cost or 0.0
-        if cost >= least:
+        if (False, cost) >= least:
             break  # misses cost no less than nothing
         risk = None if question.sizing.confidence == MIDDLE else miss_of(one.option, question, run)
-        expected = cost + (0.0 if risk is None else risk.expected)
+        expected = (True, cost) if risk is None else (False, cost + risk.expected)
         if expected < least:
             best, least = one, expected
     return best

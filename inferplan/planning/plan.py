@@ -175,8 +175,8 @@ class Chosen(Shown):
 
     @property
     def expected_cost(self) -> float:
-        """The bill of an hour, and what misses cost on average, as far as it is known."""
-        return (self.option.cost or 0.0) + (0.0 if self.miss is None else self.miss.expected)
+        """The bill of an hour, and what misses cost on average; infinity where that is not known."""
+        return inf if self.miss is None else (self.option.cost or 0.0) + self.miss.expected
 
     @cached_property
     def miss(self) -> Miss | None:

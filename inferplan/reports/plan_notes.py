@@ -365,8 +365,8 @@ def miss_line(plan: Plan) -> str:
     each = " and ".join(METRIC_NAMES[name] for name in sorted(risk.metrics, reverse=True))
     of_each = f" ({1.0 - risk.held:.0%} for each of {each})" if len(risk.metrics) > 1 else ""
     return (
-        f"chance of a miss under this load: at most {risk.chance:.0%}{of_each}; a miss costs {risk.cost:,.2f} {unit}/h ({how}), "
-        f"which is {risk.expected:,.2f} {unit}/h on average"
+        f"chance of a miss under this load: at most {risk.chance:.0%}{of_each}; "
+        f"a miss costs {risk.cost:,.2f} {unit}/h ({how}), which is {risk.expected:,.2f} {unit}/h on average"
     )
 
 

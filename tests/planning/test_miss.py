@@ -19,7 +19,7 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
-from inferplan.planning.verify import Verified
+from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.plan_notes import answer
 from inferplan.reports.plan_record import miss_record, plan_record
 from inferplan.traffic.requests import Lengths, Slo
@@ -119,6 +119,40 @@ def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypat
         monkeypatch.setattr(miss, "miss_of", risk)
         assert least_expected(plans, planned.question, lambda option: planned.best) is plans[best]
         assert looked_at == [10.0, 12.0][: best + 1]
+
+
+@for_each(
+    "risks, best",
+    [
+        ([4.0, None], 0),  # 10 + 4 is known, 12 and more is not
+        ([None, 4.0], 1),
+        ([None, None], 0),
+        ([None, 4.0, 0.5], 2),  # 12 + 4 is more than 13 + 0.5
+    ],
+)
+def test_what_is_not_known_is_no_better_than_what_is(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch, risks: list[float | None], best: int
+) -> None:
+    """Of plans at 10, 12 and 13 with these expected costs of a miss; None where it is not known."""
+    plans = [replace(planned.best, option=replace(planned.option, cost=cost)) for cost in (10.0, 12.0, 13.0)]
+    plans = plans[: len(risks)]
+    known = {
+        one.option.cost: None if risk is None else Miss(held=0.0, metrics=TPOT, cost=risk)
+        for one, risk in zip(plans, risks, strict=True)
+    }
+    monkeypatch.setattr(miss, "miss_of", lambda option, *_: known[option.cost])
+    assert least_expected(plans, planned.question, lambda option: planned.best) is plans[best]
+
+
+def test_a_run_that_is_too_short_leaves_what_was_seen_before(planned: Plan) -> None:
+    """The band's slow end is its 90 % quantile: beyond it no run is long enough, up to it the limits are kept."""
+    slow_end = serving_bands(planned.option.deployment, 700.0)["tpot"][1]
+    kept = replace(planned.best, achieved=dict.fromkeys(planned.best.achieved, 0.0))
+    unsure = replace(kept, verdict=TOO_SHORT)
+    found = miss_of(
+        planned.option, planned.question, lambda option: kept if option.slow.step < slow_end * 1.001 else unsure
+    )
+    assert found is not None and found.held == 0.9 and found.chance == pytest.approx(0.1)
 
 
 def test_a_larger_chance_of_a_miss_where_the_devices_have_less_to_spare(planned: Plan) -> None:
