@@ -7,7 +7,7 @@ A plan is sized for devices that are slower than predicted by the factor of its 
 :data:`CONFIDENCES` at which simulation keeps them under the load itself. Each metric is slower than the quantile at
 ``held`` with a chance of ``1 - held``, and nobody has measured how often both are at once: ``chance`` is the sum over
 the metrics, which is at least that of their union (Boole's inequality). ``miss`` is what an hour costs more with the
-replicas that carry the load on devices as slow as nineteen in twenty measurements, or ``--miss-cost``.
+replicas that carry the load on slower devices (:func:`repaired_at`), or ``--miss-cost``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Run = Callable[[PlanOption], Verified]
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 """At which it is tried whether a plan still keeps its limits, without headroom."""
 REPAIRED = 0.95
-"""Devices as slow as this share of measurements allow are what a miss is repaired for."""
+"""Devices as slow as this share of measurements allow are what a miss is repaired for, at the least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +76,15 @@ def slow_at(option: PlanOption, question: Question, confidence: float) -> Slowne
     return slowness(option.deployment, question.demand.prompt.average, question.slo, confidence, option.forms)
 
 
+def repaired_at(confidence: float) -> float:
+    """The confidence for which a miss of a plan is repaired: :data:`REPAIRED`, and above 0.9 the middle of the devices
+    that are slower than planned for. A repair for devices that the plan is sized for would be none."""
+    return max(REPAIRED, (1.0 + confidence) / 2)
+
+
 def _repair(option: PlanOption, question: Question) -> float:
-    """What an hour costs more with so many more replicas as the devices of :data:`REPAIRED` are slower."""
-    slowest = slow_at(option, question, REPAIRED)
+    """What an hour costs more with so many more replicas as devices of :func:`repaired_at` are slower."""
+    slowest = slow_at(option, question, repaired_at(question.sizing.confidence))
     assert slowest is not None
     slower = max(slowest.step * slowest.first / (option.slow.step * option.slow.first), 1.0)
     free = replace(option, limits=())  # what may be bought is not asked: it is what would be needed

@@ -13,8 +13,9 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.estimate.bands import serving_bands
 from inferplan.planning import miss
 from inferplan.planning.beside import STEPS
+from inferplan.planning.confidence import Slowness
 from inferplan.planning.demand import Demand
-from inferplan.planning.miss import Miss, least_expected, miss_of
+from inferplan.planning.miss import Miss, least_expected, miss_of, repaired_at
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -54,6 +55,16 @@ def planned() -> Plan:
 
 
 TPOT, BOTH = frozenset({"tpot"}), frozenset({"ttft", "tpot"})
+
+
+def test_a_plan_for_slow_devices_is_repaired_for_slower_ones(planned: Plan) -> None:
+    """At 0.97 for those at 0.985, of 40 replicas; quantiles of a normal at 0.985, 0.97, 0.9: 2.1701, 1.8808, 1.2816."""
+    slow_end = serving_bands(planned.option.deployment, 700.0)["tpot"][1]
+    option = replace(planned.option, slow=Slowness(slow_end ** (1.8808 / 1.2816)), replicas=40, cost=120.0)
+    more = ceil(40 * slow_end ** ((2.1701 - 1.8808) / 1.2816)) - 40
+    found = miss_of(option, planned.question.at(0.97), lambda option: planned.best)
+    assert more >= 1 and found is not None and found.cost == pytest.approx(3.0 * more)
+    assert repaired_at(0.5) == repaired_at(0.9) == 0.95
 
 
 @for_each(
