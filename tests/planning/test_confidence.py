@@ -23,7 +23,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.planning.verify import flags_of
 from inferplan.reports.plan import plan_report
-from inferplan.reports.plan_notes import error_unknown, unknown_line
+from inferplan.reports.plan_notes import error_unknown, miss_line, unknown_line
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
@@ -172,6 +172,9 @@ def test_without_a_known_error_the_plan_is_for_the_prediction_and_says_so_first(
     report = plan_report(found)
     assert report.headline.startswith("The error of this plan is not known: no measurements behind vllm on l40s")
     assert report.tables[0].rows[0][1] == error_unknown(found)
+    assert not miss_line(found)
+    stated = replace(found, question=replace(found.question, sizing=replace(found.question.sizing, miss_cost=50.0)))
+    assert miss_line(stated).startswith("--miss-cost changes nothing")
 
 
 def test_what_is_known_to_hold_comes_before_what_is_cheaper_and_unknown() -> None:
