@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from inferplan.planning.forms import FormError, forgone_of, form_errors, outrank
 from inferplan.planning.option import PlanOption
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 EP, ADP = "expert parallelism", "attention data parallelism"
 DRAFTED = Speculation(length=2, acceptance=0.7)
@@ -78,10 +80,24 @@ def test_one_that_is_worse_is_not_worth_a_word() -> None:
 def test_errors_of_two_forms_add_as_squares_of_logarithms() -> None:
     """exp(sqrt(ln(1.2)^2 + ln(1.3)^2)) = 1.378: twice sharded attention and experts have to carry so much more than one
     without either; 1.35 times is within, and 1.4 is beyond."""
-    simple = option(10.0, tp=2)
-    assert settled([option(13.5, dp=2, ep=2), simple])[0] != [option(13.5, dp=2, ep=2), simple]
-    assert len(settled([option(13.5, dp=2, ep=2), simple])[0]) == 1
-    assert len(settled([option(14.0, dp=2, ep=2), simple])[0]) == 2
+    simple, within, beyond = option(10.0, tp=2), option(13.5, dp=2, ep=2), option(14.0, dp=2, ep=2)
+    kept, lost = settled([within, simple])
+    assert lost == [within] and [one.request for one in kept] == [simple.request]
+    assert settled([beyond, simple]) == ([beyond, simple], [])
+
+
+@for_each("order", list(itertools.permutations(range(3))))
+def test_one_that_is_outranked_takes_no_others_place(order: tuple[int, ...]) -> None:
+    """Experts at 11.9 beside 10 are within 20 %. Those of a release at 12.5 are within 10 % of them, but beyond the
+    exp(sqrt(ln(1.2)^2 + ln(1.1)^2)) = 1.228 of what is chosen: both are, in whatever order they come."""
+    plain, experts = option(10.0, tp=2), option(11.9, tp=2, ep=2)
+    both = option(12.5, tp=2, ep=2, engine="vllm@0.19")
+    found = [(plain, experts, both)[place] for place in order]
+    kept, lost = settled(found)
+    assert lost == [experts] and [one.rate for one in kept] == [one.rate for one in found if one is not experts]
+    (forgone,) = (one.forgone for one in kept if one.forgone is not None)
+    assert forgone.forms == (EP,) and forgone.advantage == pytest.approx(0.19)
+    assert [one.place for one in outranked(found)] == [found.index(experts)]
 
 
 @pytest.mark.parametrize(
