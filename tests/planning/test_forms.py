@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.planning import beside as planning_beside
 from inferplan.planning import forms
+from inferplan.planning import plan as chosen
+from inferplan.planning.beside import Bounds, Curve, Step
 from inferplan.planning.forms import FormError, forgone_of, form_errors, outranked, settled
 from inferplan.planning.option import PlanOption
 from inferplan.serving.techniques.speculation import Speculation
@@ -154,6 +159,49 @@ def test_a_plan_says_the_most_that_it_forgoes() -> None:
     assert alone is not None and both is not None
     assert (alone.forms, both.forms) == ((EP,), ("drafts",))
     assert forgone_of(drafted, []) is None
+
+
+@for_each(
+    "keeps, below, asked",
+    [
+        (True, inf, [1]),
+        (False, inf, [1, 2]),  # no simple one keeps the limits: all are tried
+        (False, 12.0, [1]),  # that the simple one costs more says nothing for the other
+    ],
+)
+def test_what_stands_beside_a_plan_is_of_the_simpler_form_too(
+    monkeypatch: pytest.MonkeyPatch, keeps: bool, below: float, asked: list[int]
+) -> None:
+    """Experts at 11.9 beside 10, within 20 %."""
+    tried: list[list[PlanOption]] = []
+
+    def found(options: list[PlanOption], *_: object) -> object:
+        tried.append(options)
+        return keeps or None
+
+    monkeypatch.setattr(chosen, "cheapest_within", found)
+    here: Any = SimpleNamespace(question=SimpleNamespace(at=lambda _: None), known={})
+    options = [option(11.9, tp=2, ep=2), option(10.0, tp=2)]
+    chosen.Chosen._beside(here, options, 0.8, Bounds(below=below))
+    assert [len(each) for each in tried] == asked
+    assert [one.deployment.parallel.ep for one in tried[0]] == [1]
+
+
+@for_each("keeps", [True, False])
+def test_a_step_of_the_curve_is_of_the_simpler_form_too(monkeypatch: pytest.MonkeyPatch, keeps: bool) -> None:
+    tried: list[list[PlanOption]] = []
+    options = [option(11.9, tp=2, ep=2), option(10.0, tp=2)]
+
+    def sized(self: Curve, options: list[PlanOption], *_: object) -> Step:
+        tried.append(options)
+        return Step(0.9, options[-1] if keeps else None)
+
+    monkeypatch.setattr(Curve, "_sized", sized)
+    monkeypatch.setattr(planning_beside, "options_at", lambda *_: options)
+    question: Any = SimpleNamespace(at=lambda _: None)
+    Curve(question, question, {})._between(0.9, {0.8: Step(0.8, options[-1])})
+    assert [len(each) for each in tried] == [1, 2][: 2 - keeps]
+    assert [one.deployment.parallel.ep for one in tried[0]] == [1]
 
 
 def test_the_errors_on_file_are_of_enough_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
