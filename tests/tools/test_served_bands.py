@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import inferplan
 from inferplan.catalog.calibrations import measured_bands
 from inferplan.estimate.bands import quantile
 from inferplan.estimate.support import FEWEST_SYSTEMS
+from tools.fitting import priced
 from tools.fitting.bands import (
     METRICS,
     Cell,
@@ -126,3 +130,16 @@ def test_bands_cover_systems_that_had_no_part_in_them(metric: str) -> None:
 def test_four_in_five_is_a_narrower_end_than_nine_in_ten() -> None:
     """Of a normal error of which a tenth lies beyond 1.2: Phi^-1(0.8) / Phi^-1(0.9) = 0.6567 of its logarithm."""
     assert quantile((0.9, 1.2), 0.8) == pytest.approx(1.2**0.6567, rel=1e-4)
+
+
+def test_kept_predictions_depend_on_all_code_that_makes_them() -> None:
+    """What the interpreter loads to price rows, but for what is made of the predictions."""
+    told = (
+        "import sys, inferplan.validation.run; print(*(getattr(m, '__file__', 0) for m in list(sys.modules.values())))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout.split()
+    package = Path(inferplan.__file__).parent
+    asked = {file for file in map(Path, loaded) if package in file.parents}
+    assert len(asked) > 50
+    left_out = {file.relative_to(package).as_posix() for file in asked - set(priced._sources())}
+    assert left_out <= {"estimate/bands.py", "estimate/support.py"}
