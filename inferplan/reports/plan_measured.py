@@ -18,7 +18,7 @@ from inferplan.errors import InfeasibleError, InferplanError, InputFileError, Sp
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.figures import record as figures_record
 from inferplan.files import LARGEST_SPEC, parse_json, read_text
-from inferplan.measuring.figures import LoadFigures, load_figures
+from inferplan.measuring.figures import load_figures
 from inferplan.measuring.planned import PlannedLoad
 from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
@@ -34,8 +34,9 @@ from inferplan.validation.names import catalogue_name
 from inferplan.validation.score import NAMES
 
 _LATENCIES = ("ttft", "tpot", "e2el")
-_UNLIKE = 0.1
-"""By how much the lengths or the rate that were measured may differ from those of the plan: the chance of its draw."""
+_UNLIKE, _UNLIKE_DRAWN = 0.1, 0.25
+"""By how much a mean of what was measured may differ from the plan's, and that of lengths that are drawn: their mean
+over some hundreds of requests has an error of its own."""
 
 
 Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -126,9 +127,11 @@ class PlanFile:
         wrong += [f"band_s.{name}_s falls" for name, (low, high) in self.bands.items() if low > high]
         if deployed != self.replicas:
             wrong.append(f"plan.replicas is {self.replicas}, that of plan.deployment {deployed}")
+        for one in self.measurements:  # (read here, so that what is wrong with them is said before a load is sent)
+            if one.percentile != self.percentile:
+                wrong.append(f"a measurement is of the percentile {one.percentile:g}, the plan of {self.percentile:g}")
         if wrong:
             raise SpecError(f"{path} contradicts itself", because="; ".join(wrong), hint="make the plan again")
-        self.kept = self.measurements  # what the file has no place for is said before a load is sent
 
     @property
     def answer(self) -> float:
@@ -174,9 +177,7 @@ class PlanFile:
         return whole
 
     def judged(self, one: _Measurement) -> list[AsPlanned]:
-        """Each limited latency of a measurement. Raises ``InputFileError`` for one under another load, at another
-        percentile, or without a latency that is limited."""
-        self._require_alike(one)
+        """Each limited latency of a measurement. Raises ``InputFileError`` for one without a limited latency."""
         found = []
         for name, limit in self.limits.items():
             measured = getattr(one, f"{name}_s")
@@ -216,26 +217,26 @@ class PlanFile:
                 return "" if served == own else f"the server has {name} ({served}), and {own} was planned"
         return ""
 
-    def _require_alike(self, one: _Measurement) -> None:
+    def require_load(self, one: _Measurement, users: float | None) -> None:
+        """Raise ``InputFileError`` for a measurement under another load, as far as its means and ``users`` say."""
         demand = self.demand
         prompt = demand.prompt.average + demand.prefix.tokens
+        lengths = [_UNLIKE if one.kind == "fixed" else _UNLIKE_DRAWN for one in (demand.prompt, demand.output)]
         pairs = {
-            "prompt tokens": (one.prompt_tokens, prompt),
-            "output tokens": (one.output_tokens, demand.output.average),
+            "prompt tokens": (one.prompt_tokens, prompt, lengths[0]),
+            "output tokens": (one.output_tokens, demand.output.average, lengths[1]),
         }
         if demand.rate is not None:
-            pairs["requests/s"] = one.requests_per_s, demand.rate * one.replicas / self.replicas
-        for what, (measured, planned) in pairs.items():
-            if abs(measured / planned - 1.0) > _UNLIKE:
+            pairs["requests/s"] = one.requests_per_s, demand.rate * one.replicas / self.replicas, _UNLIKE
+        if demand.users is not None and users is not None:
+            pairs["users"] = users, demand.users * one.replicas / self.replicas, _UNLIKE
+        for what, (measured, planned, most) in pairs.items():
+            if abs(measured / planned - 1.0) > most:
                 raise InputFileError(
                     f"{one.url} was measured under another load than {self.path} is for",
                     because=f"{measured:,.4g} {what}, and {planned:,.4g} were planned",
                     hint="inferplan measure PLAN.json --url URL sends the plan's own",
                 )
-        if abs(one.percentile - self.percentile) > 1e-9:
-            raise InputFileError(
-                f"{one.url} was measured at the percentile {one.percentile:g}, and the plan is of {self.percentile:g}"
-            )
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -257,7 +258,7 @@ def is_plan(path: str) -> bool:
     return isinstance(data.get("plan"), dict) and isinstance(data.get("question"), dict)
 
 
-def measurement(session: Session, plan: PlanFile, at: str, replicas: int) -> dict[str, Any] | None:
+def measurement(session: Session, plan: PlanFile, load: PlannedLoad, at: str, replicas: int) -> dict[str, Any] | None:
     """What a run of the plan's load came to, as the plan's JSON keeps it; ``None`` without figures."""
     measured = session.loads[-1] if session.loads else None
     found = None if measured is None else load_figures(measured)
@@ -267,6 +268,17 @@ def measurement(session: Session, plan: PlanFile, at: str, replicas: int) -> dic
     server, doubts = session.server, list(measured.suspect)
     if other := plan.unlike(server):
         doubts.append(other)
+    rate = _rate(measured)
+    prompts, outputs = load.prompts[load.fill :], load.outputs[load.fill :]
+    means = {
+        "prompt tokens": (found.isl, sum(prompts) / len(prompts) + load.head_tokens),
+        "output tokens": (found.osl, sum(outputs) / len(outputs)),
+    }
+    if load.arrivals:
+        means["requests/s"] = rate, load.requests / load.seconds
+    for what, (got, drawn) in means.items():
+        if abs(got / drawn - 1.0) > _UNLIKE:
+            doubts.append(f"{got:,.4g} {what} came to pass, and {drawn:,.4g} were to be sent")
     if found.requests * (1 - plan.percentile / 100) < 1:
         doubts.append(f"{found.requests:,} requests hold no {plan.percentile:g}th percentile")
     return {
@@ -279,7 +291,7 @@ def measurement(session: Session, plan: PlanFile, at: str, replicas: int) -> dic
         "percentile": plan.percentile,
         "prompt_tokens": found.isl,
         "output_tokens": found.osl,
-        "requests_per_s": _rate(measured, found),
+        "requests_per_s": rate,
         **{f"{name}_s": latencies.get(name) for name in _LATENCIES},
         "half_width_s": errors,
         "suspect": doubts,
@@ -303,9 +315,9 @@ def _latencies(measured: MeasuredLoad, percentile: float) -> tuple[dict[str, flo
     )
 
 
-def _rate(measured: MeasuredLoad, found: LoadFigures) -> float:
-    """Requests a second that were sent."""
-    sent = sorted(one.sent for one in measured.judged)
+def _rate(measured: MeasuredLoad) -> float:
+    """Requests a second that were sent, whatever became of them."""
+    sent = sorted(one.sent for one in measured.replies)
     return (len(sent) - 1) / (sent[-1] - sent[0]) if len(sent) > 1 and sent[-1] > sent[0] else 0.0
 
 
@@ -327,6 +339,12 @@ def measurements_of(files: Sequence[str]) -> tuple[PlanFile, list[_Measurement]]
             continue
         other = PlanFile(path)
         held.require_own(other.facts, path)
+        if other.data["question"]["load"] != held.data["question"]["load"] or other.percentile != held.percentile:
+            raise InputFileError(
+                f"{path} was measured under another load than {plan} is for",
+                because="its own plan is for another",
+                hint=f"inferplan measure {plan} --url URL sends that of the plan",
+            )
         found += other.measurements
     if not found:
         raise InputFileError(
@@ -354,21 +372,22 @@ def rows_as_measurements(path: str, plan: PlanFile) -> list[_Measurement]:
             )
         rate = _number(line.get("rate_per_s")) or 0.0
         seconds: dict[str, Any] = {f"{name}_s": None if ms is None else ms / 1e3 for name, ms in cells.items()}
-        found.append(
-            _Measurement(
-                at="",
-                url=f"{path}: line {number}",
-                replicas=_replicas_of(rate, plan),
-                requests=int(_number(line.get("requests")) or 0),
-                failed=int(_number(line.get("failed_requests")) or 0),
-                percentile=plan.percentile,
-                prompt_tokens=_tokens(line, "isl", path, number),
-                output_tokens=_tokens(line, "osl", path, number),
-                requests_per_s=rate,
-                suspect=[cell] if (cell := line.get("suspect") or "") else [],
-                **seconds,
-            )
+        users = _number(line.get("concurrency"))
+        one = _Measurement(
+            at="",
+            url=f"{path}: line {number}",
+            replicas=_replicas_of(rate, users, plan),
+            requests=int(_number(line.get("requests")) or 0),
+            failed=int(_number(line.get("failed_requests")) or 0),
+            percentile=plan.percentile,
+            prompt_tokens=_tokens(line, "isl", path, number),
+            output_tokens=_tokens(line, "osl", path, number),
+            requests_per_s=rate,
+            suspect=[cell] if (cell := line.get("suspect") or "") else [],
+            **seconds,
         )
+        plan.require_load(one, users)
+        found.append(one)
     return found
 
 
@@ -394,10 +413,10 @@ def _by_latency(part: Spec) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _replicas_of(rate: float, plan: PlanFile) -> int:
-    """How many of the plan's replicas a rate is the share of: the nearest whole number."""
-    whole = plan.demand.rate
-    return plan.replicas if whole is None else max(round(rate / whole * plan.replicas), 1)
+def _replicas_of(rate: float, users: float | None, plan: PlanFile) -> int:
+    """How many of the plan's replicas a rate, or so many users, are the share of: the nearest whole number."""
+    whole, part = (plan.demand.rate, rate) if plan.demand.users is None else (plan.demand.users, users)
+    return plan.replicas if whole is None or part is None else max(round(part / whole * plan.replicas), 1)
 
 
 def verdict_report(plan: PlanFile, found: Sequence[_Measurement], record: Mapping[str, Any] | None = None) -> Report:

@@ -170,6 +170,26 @@ def test_a_measurement_of_another_plan_is_refused(call: Called, tmp_path: Path) 
     assert code == 4 and "qwen3-8b" in err
 
 
+def test_users_are_those_of_the_plan(call: Called, tmp_path: Path) -> None:
+    """64 users on two replicas: 64 of both, or 32 of one; 24 users are 0.75 of a replica's share."""
+    plan = plan_file(tmp_path, users=64, think_time=NO_THINKING)
+    for users, code in (("64", 0), ("32", 0), ("24", 4), ("1", 4), ("", 0)):
+        Path("own.csv").write_text(f"isl,osl,concurrency,ttft_median_ms,tpot_median_ms\n64,8,{users},50,10\n", "utf-8")
+        got, _, err = call("validate", str(plan), "own.csv")
+        assert got == code, (users, err)
+    code, _, err = call("measure", str(plan), "--url", "http://127.0.0.1:1", "--requests", "100")
+    assert code == 2 and "--requests 128" in err
+
+
+def test_a_measurement_of_another_load_than_was_sent_is_kept_and_doubted(call: Called, tmp_path: Path) -> None:
+    """A stand-in that ends each reply after half of its tokens: what was measured is in the copy."""
+    plan, copy = plan_file(tmp_path), tmp_path / "measured.json"
+    with served(StandIn(first=FIRST, refuses=("ignore_eos",), ends_after=4)) as server:
+        code, _, err = call("measure", str(plan), "--requests", "16", "-o", str(copy), "--url", server.url)
+    (kept,) = json.loads(copy.read_text("utf-8"))["measurements"]
+    assert code == 3 and kept["output_tokens"] == 4 and "output tokens" in " ".join(kept["suspect"]), err
+
+
 def test_a_server_of_another_model_gets_no_verdict(tmp_path: Path) -> None:
     from inferplan.measuring.server import Server
     from inferplan.reports.plan_measured import PlanFile
