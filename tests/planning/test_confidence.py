@@ -103,7 +103,7 @@ def test_a_slower_device_in_closed_form() -> None:
 
 
 def test_both_plans_are_shown_and_the_safe_one_is_sized_for_slower_devices() -> None:
-    """200 requests/s keep six GPUs busy as predicted; of devices 1.1 times as slow that is the work of 6.6, so seven."""
+    """200 requests/s keep six GPUs busy as predicted; on devices 1.1 times as slow they take 6.6, so seven."""
     busy = replace(DEMAND, rate=200.0)
     middle = plan(asked(demand=busy))
     safe = plan(asked(demand=busy, sizing=Sizing(confidence=0.8)))
