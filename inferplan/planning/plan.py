@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Bounds, Curve, Step, cheapest_within
-from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL
+from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL, Slowness
 from inferplan.planning.finalists import (
     Finalists,
     by_cost,
@@ -51,7 +51,7 @@ WORTH = 0.05
 _BESIDE = (
     ("other", "measured", "curve"),
     ("capacity", "sensitivity"),
-    ("miss", "native", "unknown", "cheaper_verified"),
+    ("miss", "native", "unknown", "cheaper_verified", "measured_between"),
 )
 """What is worked out beside a plan, by what is asked together."""
 
@@ -317,6 +317,29 @@ class Plan(Chosen):
             return {}
         found = {name: result.band(name) for name in self.question.slo.limits}
         return {name: band for name, band in found.items() if band is not None}
+
+    @cached_property
+    def measured_between(self) -> dict[str, tuple[float, float | None]]:
+        """By limited latency, seconds at the percentile between which 80 % of measurements lie of a service like this:
+        two runs under the load itself, on devices as fast and as slow as the ends of the bands of the means say.
+        ``None`` where the slow ones are overloaded.
+        """
+        result, question = self.best.result, self.question
+        if result is None or not self.bands:
+            return {}
+        known = {name: result.band(name) for name in ("ttft", "tpot")}
+        ends = []
+        for end in (0, 1):
+            step, first = ((band[end] if (band := known[name]) else None) for name in ("tpot", "ttft"))
+            slow = Slowness(step or 1.0, 1.0 if first is None else first / (step or 1.0))
+            option = replace(self.option, slow=slow)
+            ends.append(Simulations(most=0, known=self.known).long(option, question).achieved)
+        low, high = ends
+        quoted = self.best.achieved
+        return {
+            name: (min(low[name], quoted[name]), max(high[name], quoted[name]) if isfinite(high[name]) else None)
+            for name in self.bands
+        }
 
     @cached_property
     def sensitivity(self) -> list[dict[str, Any]]:
