@@ -1,9 +1,9 @@
-"""``python -m tests.benchmarks.examine_fleets [part[:number] ...]``: answers of ``fleet`` and ``several``, run for longer.
+"""``python -m tests.benchmarks.examine_fleets [part[:number] ...]``: ``fleet`` and ``several`` examined.
 
 The questions are those of ``examined.yaml``. A part of a mix is run by ``inferplan simulate`` as a fleet of its own with
 its share of the stream, as regular as every so manieth request; models of a file one after another, here, from the
-departures of each. Both with another seed, under the load and under ``load/utilisation``. What costs less, by price lists
-read here and packed by trying everything, is run under the latter too.
+departures of each. Both with another seed, under the load and under ``load/utilisation``. What costs less, by price
+lists read here and packed by trying everything, is run under the latter too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.benchmarks.examine_plans import REQUESTS, SEED, ask, main, options
 
 PRICES = Path(__file__).parents[2] / "configs" / "prices"
 TRIED, MORE = 3, 4
-"""Cheaper mixes that are run, those that carry most first; replicas beyond those bought that a cheaper fleet may have."""
+"""Cheaper mixes that are run, those that carry most first; replicas that a cheaper fleet may have more of a model."""
 Counts = tuple[int, ...]
 
 
@@ -200,7 +200,8 @@ def examine_fleet(question: str) -> Iterator[str]:
         for one, count in zip(there, counts)
         if count
     ]
-    yield f"{answer['cost_per_hour']:.4g} by hand {bill(words, answer, there, counts):.4g}, {' + '.join(mix)}, keeps {answer['keeps_the_limits']}"
+    yield f"{answer['cost_per_hour']:.4g} by hand {bill(words, answer, there, counts):.4g}, {' + '.join(mix)}"
+    yield f", keeps {answer['keeps_the_limits']}"
     for factor in (1, 1 / answer["utilisation"]):
         for place, run, why in parts_run(model, words, there, counts, factor):
             quoted = picked[place]
@@ -209,7 +210,8 @@ def examine_fleet(question: str) -> Iterator[str]:
                 if run and quoted and factor == 1
                 else []
             )
-            yield f"; x{factor:g} {there[place].gpu} {', '.join(off)} {broken(run, percentile) or 'keeps' if run else why[:200]}"
+            over = broken(run, percentile) or "keeps"
+            yield f"; x{factor:g} {there[place].gpu} {', '.join(off)} {over if run else why[:200]}"
     load = answer["requests_per_s"]
     ranges = [range(min(ceil(load / one.rate), int(min(one.most, 1e6)) // one.design["devices"]) + 1) for one in there]
     here = (answer["cost_per_hour"] + 1e-6, answer["devices"])
