@@ -283,7 +283,8 @@ def stream_requests(members: Sequence[Member], factor: float = 1.0, times: int =
     """Requests of the stream of each model: as many as its percentiles take, that of the whole answer and those of the
     models that the fewest come to; and as many as come in 24 times of one request, so that a trend can be seen.
 
-    times: so many times as many of all, as far as :data:`MOST` allows.
+    times: so many times as many, as far as :data:`MOST` allows, but of models that share GPUs: simulating these together
+    takes longer by far.
     """
     stages = [member.stage for member in members]
     shares, needed = reach(stages), dict[int, float]()
@@ -296,7 +297,9 @@ def stream_requests(members: Sequence[Member], factor: float = 1.0, times: int =
         path = sum(members[one].alone for one in range(len(stages)) if root_of(stages, one) == root and shares[one])
         wanted.append(_LIVES * (stages[root].rate or 0.0) * factor * path)
         needed[root] = max(wanted)
-    needed = {root: times * count for root, count in needed.items()}
+    pairs = [(place, stage.shares) for place, stage in enumerate(stages) if stage.shares is not None]
+    shared = {one for pair in pairs for one in pair}
+    needed = {root: count if root in shared else times * count for root, count in needed.items()}
     for place, stage in enumerate(stages):  # models that share GPUs are there for as long as each other
         if stage.shares is not None:
             pair = stage.shares, place
@@ -310,15 +313,17 @@ class _Runs:
     """Simulations of a load that are made once: of a model behind so many replicas of those before it."""
 
     def __init__(self, asked: SeveralAsked, factor: float, told: Callable[[int], None], times: int = 1) -> None:
-        self.asked, self.members, self.told, self.factor, self.times = asked, asked.members, told, factor, times
+        self.asked, self.members, self.told, self.factor = asked, asked.members, told, factor
         self.stages = scale_rates([member.stage for member in asked.members], factor)
-        self.drawn = draws(self.stages, stream_requests(asked.members, factor, times), asked.seed)
+        self.requests = stream_requests(asked.members, factor, times)
+        self.drawn = draws(self.stages, self.requests, asked.seed)
         self.known: dict[tuple[int, tuple[int, ...]], Asked] = {}
 
     @cached_property
     def longer(self) -> _Runs | None:
         """Runs of more requests; ``None`` where these are they."""
-        return None if self.times > 1 else _Runs(self.asked, self.factor, self.told, _LONGER)
+        more = stream_requests(self.members, self.factor, _LONGER)
+        return _Runs(self.asked, self.factor, self.told, _LONGER) if more != self.requests else None
 
     def path(self, place: int) -> list[int]:
         """The models that a request of this one has been at, and itself."""

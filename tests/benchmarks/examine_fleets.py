@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks.examine_fleets [part[:number] ...]``: ``fleet`` and ``several`` examined.
 
-The questions are those of ``examined.yaml``. A part of a mix is run by ``inferplan simulate`` as a fleet of its own with
-its share of the stream, as regular as every so manieth request; models of a file one after another, here, from the
+The questions are those of ``examined.yaml``. A part of a mix is run by ``inferplan simulate`` as a fleet of its own
+with its share of the stream, as regular as every so manieth request; models of a file one after another, here, from the
 departures of each. Both with another seed, under the load and under ``load/utilisation``. What costs less, by price
 lists read here and packed by trying everything, is run under the latter too.
 """
