@@ -283,8 +283,8 @@ def stream_requests(members: Sequence[Member], factor: float = 1.0, times: int =
     """Requests of the stream of each model: as many as its percentiles take, that of the whole answer and those of the
     models that the fewest come to; and as many as come in 24 times of one request, so that a trend can be seen.
 
-    times: so many times as many, as far as :data:`MOST` allows, but of models that share GPUs: simulating these together
-    takes longer by far.
+    times: so many times as many, as far as :data:`MOST` allows, but of models that share GPUs: to simulate these
+    together takes longer by far.
     """
     stages = [member.stage for member in members]
     shares, needed = reach(stages), dict[int, float]()
