@@ -153,12 +153,14 @@ class Chosen(Shown):
     @cached_property
     def native(self) -> Verified | None:
         """The cheapest in the checkpoint's own format beside a plan in another; ``None`` where the plan is in its own,
-        and where nothing in its own keeps the limits.
+        and where nothing in its own keeps the limits. Beside one pool it is one pool too: what the format costs, not
+        what pools apart save.
         """
         if self.option.request.quant is None or self.question.demand.offline:
             return None
         options = beside(options_at(self.searched, self.question, self.confidence), self.option.tiers)
-        bare = [one for one in options if not one.narrowness[0]]
+        alike = [one for one in options if one.pools is None or self.option.pools is not None]
+        bare = [one for one in alike if not one.narrowness[0]]
         return self._beside(bare, self.confidence, Bounds(self.option.cost or 0.0))
 
     @cached_property
