@@ -251,18 +251,20 @@ _PACKED = "w4a16"
 def default_quants(model: ModelSpec, hardware: HardwareSpec, engine: Engine) -> tuple[str | None, ...]:
     """The checkpoint's own formats and the narrower ones that device and engine run: fp8 and the maker's 4 bits where
     the device computes in them; where it has no 4-bit arithmetic, int8 and 4-bit weights (AWQ, GPTQ) that the engine
-    loads there.
+    loads there; the usual GGUF files of eight and four bits where it reads those.
 
     Whether an answer in a narrower format is good enough is not counted here: that is the user's to judge.
     """
     native, peaks = native_precision(model), hardware.peak
     bits = min(native.weights.bits, native.experts.bits)
-    fourth = "fp4" in peaks
+    fourth, gguf = "fp4" in peaks, engine.loads("q8_0", hardware)
     found = {
-        "fp8": "fp8" in peaks and bits >= 16,
+        "fp8": "fp8" in peaks and bits >= 16 and not gguf,
         "int8": "int8" in peaks and bits >= 16 and not fourth and engine.loads("int8", hardware),
         hardware.four_bits: fourth and bits >= 8,
         _PACKED: not fourth and bits >= 8 and engine.loads(_PACKED, hardware),
+        "q8_0": bits >= 16 and gguf,
+        "q4_k_m": bits >= 8 and engine.loads("q4_k_m", hardware),
     }
     return (None, *(name for name, tried in found.items() if tried))
 

@@ -48,7 +48,8 @@ def planned() -> Plan:
         ("h100-sxm", "sglang", (None, "fp8", "int8", "w4a16")),
         ("a100-80gb-sxm", "vllm", (None, "int8", "w4a16")),  # Ampere: no fp8
         ("h100-sxm", "trtllm", (None, "fp8", "w4a16")),  # QuantAlgo has AWQ and GPTQ
-        ("h100-sxm", "llama.cpp", (None, "fp8")),  # reads GGUF files alone
+        ("h100-sxm", "llama.cpp", (None, "q8_0", "q4_k_m")),  # reads GGUF files alone
+        ("m3-max", "llama.cpp", (None, "q8_0", "q4_k_m")),
         ("b200-hgx", "vllm", (None, "fp8", "nvfp4")),  # 4-bit arithmetic of its own
         ("mi300x", "vllm", (None, "fp8")),  # the table says neither AWQ nor int8 on AMD
         ("v100-sxm2-32gb", "vllm", (None, "w4a16")),  # int8 without tensor cores is not on file
