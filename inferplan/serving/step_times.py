@@ -31,7 +31,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, overlap_part
 from inferplan.estimate.phase import Overlap, launch_times, layer_seconds, overlap_of, require_finite
 from inferplan.estimate.roofline import price
-from inferplan.serving.rounds import eager_floors
+from inferplan.serving.launches import eager_floors
 from inferplan.units import Array, Num
 from inferplan.work.ops import Attention, Exchange, Op
 from inferplan.work.step import WIDE, Segment, Step
