@@ -26,8 +26,7 @@ from inferplan.serving.plain_scheduler import (
 )
 from inferplan.serving.ranks import Batch, RankLoad
 from inferplan.serving.scheduler import Scheduler
-from inferplan.serving.step_price import StepPrice
-from inferplan.serving.step_times import StepTimes
+from inferplan.serving.step_times import StepPrice, StepTimes
 
 
 def pipeline_of(times: StepTimes, group: Sequence[Scheduler], prices: Sequence[Sequence[StepPrice]]) -> Pipeline:
@@ -58,7 +57,7 @@ class PlainPipeline(Pipeline):
             if self.waits:
                 if self.clock >= until or self.flying[0].back >= until:
                     return
-                if not self._run(until):
+                if not (self._run(until) or self._again(until)):
                     self._take_back()
                 continue
             if self.clock >= until:
@@ -163,6 +162,33 @@ class PlainPipeline(Pipeline):
                 finish_prompts(scheduler, completed, back)
         if scheduler.clients.unseen:
             scheduler.clients.show(back)
+
+    def _again(self, until: float) -> bool:
+        """The oldest batch comes back and goes round once more; false where anything is to be done in between."""
+        scheduler, flying, inbox, clock = self.scheduler, self.flying, self.inbox, self.clock
+        lane, loads, back = flying[0]
+        now, decodes, admitted = back if back > clock else clock, scheduler.lanes[lane], scheduler.admitted
+        if self.waiting or scheduler.partial is not None or scheduler.clients.unseen:
+            return False
+        if now >= until or (inbox and inbox[0][0] <= now) or loads[0][1] is not None or admitted.loading:
+            return False
+        size = decodes.size
+        if size != loads[0][0] or decodes.ends[0][0] <= decodes.steps:
+            return False
+        if size * decodes.block > self.rules.capacity - admitted.used:
+            return False
+        self._meter(now, flying)
+        flying.popleft()
+        scheduler.decodes = decodes
+        back = send(self.shop.free, now, self._pass(size, decodes.context / size))
+        self.previous, self.clock = now, self.shop.free[0]
+        self.unchanged += 1
+        self.ranks.sent = 1
+        make_tokens(scheduler, decodes, back)
+        flying.append(Batch(lane, loads, back))
+        self.tried = len(flying) == self.lanes
+        self.waits = self.tried or flying[0].back <= self.clock
+        return True
 
     def _run(self, until: float) -> bool:
         count, bound = self._alike(until)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from math import ceil, isfinite
 from typing import Any
@@ -404,10 +405,26 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
     return times
 
 
-@lru_cache(maxsize=4)
+_KNOWN: deque[tuple[Deployment, Reach, StepTimes]] = deque(maxlen=8)
+"""Tables that were made last."""
+
+
 def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:
-    """The tables without drafts: the same fleet is simulated under one load after another."""
-    return step_times(deployment, reach)
+    """The tables without drafts: the same replicas are simulated under one load after another, and in other numbers."""
+    for other, far, times in list(_KNOWN):
+        if far == reach and _steps_alike(other, deployment):
+            return times
+    times = step_times(deployment, reach)
+    _KNOWN.append((deployment, reach, times))
+    return times
+
+
+def _steps_alike(one: Deployment, other: Deployment) -> bool:
+    """Whether deployments differ in nothing but their number of replicas."""
+    if replace(one.parallel, replicas=1) != replace(other.parallel, replicas=1):
+        return False
+    parts = [(getattr(one, part.name), getattr(other, part.name)) for part in fields(one) if part.name != "parallel"]
+    return all(ours is theirs or ours == theirs for ours, theirs in parts)
 
 
 @lru_cache(maxsize=4)
