@@ -16,12 +16,14 @@ from inferplan.estimate.phase import send
 from inferplan.serving.decode_batch import steps_within
 from inferplan.serving.flow_shop import Passage
 from inferplan.serving.pipeline import Pipeline
+from inferplan.serving.plain_ranks import PlainRanks
 from inferplan.serving.plain_scheduler import (
     finish_decodes,
     finish_prompts,
     is_plain,
     make_runs,
     make_tokens,
+    meter_time,
     plan_prompts,
 )
 from inferplan.serving.ranks import Batch, RankLoad
@@ -31,12 +33,14 @@ from inferplan.serving.step_times import StepPrice, StepTimes
 
 def pipeline_of(times: StepTimes, group: Sequence[Scheduler], prices: Sequence[Sequence[StepPrice]]) -> Pipeline:
     """The pipeline of schedulers that step together, a plain one where it can be."""
-    first = group[0]
-    usual = all(price is times for lanes in prices for price in lanes) and times.staged is not None and not times.drafts
-    apart = first.rules.batching.pieces_apart or first.rules.balance_steps
-    if len(group) == 1 and usual and not apart and is_plain(first):
-        return PlainPipeline(times, first)
-    return Pipeline(times, group, prices)
+    rules = group[0].rules
+    usual = all(price is times for lanes in prices for price in lanes) and not times.drafts
+    pipeline = Pipeline(times, group, prices)
+    if usual and not (rules.batching.pieces_apart or rules.balance_steps) and all(map(is_plain, group)):
+        if len(group) == 1 and times.staged is not None:
+            return PlainPipeline(times, group[0])
+        pipeline.ranks = PlainRanks(times, group, prices)
+    return pipeline
 
 
 class PlainPipeline(Pipeline):
@@ -74,17 +78,7 @@ class PlainPipeline(Pipeline):
             decodes = 0
             for _, loads, _ in flying:
                 decodes += loads[0][0]
-            meter, admitted, capacity, duration = scheduler.meter, scheduler.admitted, self.rules.capacity, now - since
-            share, grown = admitted.used / capacity, admitted.grown / capacity
-            meter.steps += sent
-            meter.busy += duration
-            meter.batch_seconds += decodes * duration
-            meter.kv_seconds += (share - grown * (sent - 1) / (2 * sent) if sent > 1 else share) * duration
-            if share > meter.kv_peak:  # noqa: PLR1730 (a call takes five times as long)
-                meter.kv_peak = share
-            if self.waiting:
-                meter.wait(meter.blocking, len(self.waiting) * duration)
-            admitted.grown = 0.0
+            meter_time(scheduler, now - since, sent, decodes)
         ranks.metered, ranks.sent = now, 0
 
     def _send(self) -> bool:

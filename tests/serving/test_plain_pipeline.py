@@ -1,6 +1,8 @@
-"""The plain pipeline against the general one: the same figures to the last bit, whatever the load."""
+"""The plain pipeline and plain ranks against the general ones: the same figures to the last bit, whatever the load."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -17,11 +19,11 @@ MODELS = {"windows": "gpt-oss-20b", "states": "granite-4.0-h-small"}
 """Of whose cache a part does not grow."""
 
 
-def hold_to_the_general_one(name: str, stages: int, ideal: bool, model: str = "llama-3.1-8b") -> None:
+def hold_to_the_general_one(name: str, parallel: Parallelism, ideal: bool, model: str = "llama-3.1-8b") -> None:
     """Run a case both ways."""
     traffic, flags, options = CASES[name]
     replicas = 3 if options.fleet.routing == "least-loaded" else 1
-    served = deployment(model, ideal=ideal, parallel=Parallelism(replicas=replicas, pp=stages))
+    served = deployment(model, ideal=ideal, parallel=replace(parallel, replicas=replicas))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_pipeline, "is_plain", lambda scheduler: False)
         general = figures_of(simulate(served, traffic, flags, options))
@@ -31,12 +33,18 @@ def hold_to_the_general_one(name: str, stages: int, ideal: bool, model: str = "l
 @for_each("stages", [2, 3])
 @for_each("name", CASES)
 def test_the_plain_pipeline_is_the_general_one(name: str, stages: int) -> None:
-    hold_to_the_general_one(name, stages, ideal=stages == 3)
+    hold_to_the_general_one(name, Parallelism(pp=stages), ideal=stages == 3)
+
+
+@for_each("stages", [1, 2])
+@for_each("name", ["open", "short of cache", "few slots", "pieces of prompts", "users", "least loaded", "pools"])
+def test_plain_ranks_are_the_general_ones(name: str, stages: int) -> None:
+    hold_to_the_general_one(name, Parallelism(dp=2, ep=2, pp=stages), stages == 2, "deepseek-v2-lite")
 
 
 @for_each("model", MODELS)
 def test_with_a_cache_that_is_bounded_in_part(model: str) -> None:
-    hold_to_the_general_one("pieces of prompts", 2, False, MODELS[model])
+    hold_to_the_general_one("pieces of prompts", Parallelism(pp=2), False, MODELS[model])
 
 
 def test_usual_loads_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +53,11 @@ def test_usual_loads_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError
 
+    monkeypatch.setattr(Scheduler, "plan", never)
+    monkeypatch.setattr(Scheduler, "run_decodes", never)
+    experts = deployment("deepseek-v2-lite", ideal=False, parallel=Parallelism(dp=2, ep=2))
+    assert simulate(experts, open_loop(5.0), None).counts["finished"] == 600
     for name in ("_send", "_take_back", "_run"):
         monkeypatch.setattr(Pipeline, name, never)
-    monkeypatch.setattr(Scheduler, "plan", never)
     run = simulate(deployment(ideal=False, parallel=Parallelism(pp=2)), open_loop(5.0), None)
     assert run.counts["finished"] == 600
