@@ -42,6 +42,7 @@ class FlowShop:
         No batch is sent at or after ``bound``. Gives (number of cycles, when each lane is back at their end): cycle by
         cycle until one takes every lane and every station equally far, then all the others at once.
         """
+        places = range(1, len(self.free))
         while count > 0:
             free, left, start = self.free.copy(), [], 0.0
             for ready, (stations, behind) in zip(back, batches):  # :func:`_send`, without a call
@@ -49,7 +50,7 @@ class FlowShop:
                 start = ready if ready > start else start
                 time = start + host
                 free[0] = time + behind
-                for station in range(1, len(stations)):
+                for station in places:
                     begun = free[station] + host
                     time = free[station] = (begun if begun > time else time) + stations[station]
                 left.append(time)

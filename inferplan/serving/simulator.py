@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from math import ceil, isfinite
 from typing import Any
@@ -34,7 +34,7 @@ from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.session_process import SessionProcess
 from inferplan.serving.step_price import StepModifier
-from inferplan.serving.step_times import Reach, StepTimes, step_times
+from inferplan.serving.step_times import Reach, StepTimes, step_times, steps_alike
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
 from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared, require_tiers
@@ -412,19 +412,11 @@ _KNOWN: deque[tuple[Deployment, Reach, StepTimes]] = deque(maxlen=8)
 def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:
     """The tables without drafts: the same replicas are simulated under one load after another, and in other numbers."""
     for other, far, times in list(_KNOWN):
-        if far == reach and _steps_alike(other, deployment):
+        if far == reach and steps_alike(other, deployment):
             return times
     times = step_times(deployment, reach)
     _KNOWN.append((deployment, reach, times))
     return times
-
-
-def _steps_alike(one: Deployment, other: Deployment) -> bool:
-    """Whether deployments differ in nothing but their number of replicas."""
-    if replace(one.parallel, replicas=1) != replace(other.parallel, replicas=1):
-        return False
-    parts = [(getattr(one, part.name), getattr(other, part.name)) for part in fields(one) if part.name != "parallel"]
-    return all(ours is theirs or ours == theirs for ours, theirs in parts)
 
 
 @lru_cache(maxsize=4)

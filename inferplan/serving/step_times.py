@@ -18,8 +18,9 @@ tables where that is so. ``tests/serving/test_step_times.py`` holds them to :mod
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import inf
 from typing import NamedTuple
@@ -127,6 +128,40 @@ class _Pricer:
                 known[id(stage)] = total
             result.append(known[id(stage)])
         return result
+
+
+_FLAGS = ("tiers", "scheduler", "block_size", "memory_fraction")
+"""Defaults of an engine that its flags change: they say what is in a step and what the memory holds, not what a step
+takes."""
+
+
+def steps_alike(one: Deployment, other: Deployment) -> bool:
+    """Whether the same step takes the same on both: they differ in flags of the engine and in the number of replicas,
+    or in nothing."""
+    if replace(one.parallel, replicas=1) != replace(other.parallel, replicas=1):
+        return False
+    names = [part.name for part in fields(one) if part.name not in ("parallel", "engine")]
+    if not all(
+        ours is theirs or ours == theirs for ours, theirs in ((getattr(one, n), getattr(other, n)) for n in names)
+    ):
+        return False
+    flags = {name: getattr(other.engine.defaults, name) for name in _FLAGS}
+    defaults = one.engine.defaults.model_copy(update=flags)
+    return one.engine is other.engine or one.engine.model_copy(update={"defaults": defaults}) == other.engine
+
+
+_GROUPED: deque[tuple[Deployment, tuple[float, float], list[Grouping]]] = deque(maxlen=64)
+"""What was sorted last, by width and tokens of the probe's prompt."""
+
+
+def _grouped(deployment: Deployment, width: float, new: float) -> list[Grouping]:
+    """:func:`group_operators` of all of them; the same deployment is asked for with other flags."""
+    for other, probe, groups in list(_GROUPED):
+        if probe == (width, new) and steps_alike(other, deployment):
+            return groups
+    groups = group_operators(deployment, width, new)
+    _GROUPED.append((deployment, (width, new), groups))
+    return groups
 
 
 def group_operators(
@@ -363,6 +398,12 @@ class StepTimes(StepPrice):
         seconds = table.alone[tokens] = self._prompts(table, 1, tokens, tokens * (tokens + 1) / 2)
         return seconds
 
+    def _prompt_seconds(self, table: StageTable, prompts: int, tokens: float, pairs: float) -> float:
+        """The prompt segments, those of one whole prompt from what is known."""
+        if prompts == 1 and pairs + pairs == tokens * (tokens + 1):
+            return table.alone.get(tokens) or self._alone(table, tokens)
+        return self._prompts(table, prompts, tokens, pairs)
+
     def launches(self, tokens: float) -> list[float]:
         """Seconds in which the kernels of each stage are launched, in a step of so many tokens with a prompt in it."""
         return self.floors if tokens > self.graph_tokens else self.graph_floors
@@ -417,7 +458,7 @@ class StepTimes(StepPrice):
         if table.experts:
             time += _experts(table, *rows)
         if chunk.tokens:
-            time += self._prompts(table, chunk.prompts, chunk.tokens, chunk.pairs)
+            time += self._prompt_seconds(table, chunk.prompts, chunk.tokens, chunk.pairs)
         if batch:
             lines = table.segments.get(int(batch)) or self._segment_lines(table, int(batch))
             low, high, at = self.segment
@@ -653,7 +694,8 @@ def _stage_tables(
     """The tables of every stage for narrow prompts and for wide ones; of the operators that count, or of all."""
     pricer = _Pricer(deployment=deployment, width=float(width), source=reach.source)
     builder = _TableBuilder(pricer, reach, knots)
-    few, many = (group_operators(deployment, float(width), new, counts) for new in (float(WIDE), 2048.0))
+    sort = _grouped if counts is None else partial(group_operators, counts=counts)
+    few, many = (sort(deployment, float(width), new) for new in (float(WIDE), 2048.0))
     prompts = builder.prompts(few, many)
     wide = builder.tables(many, prompts, 64.0)
     alike = [(a.names, a.shared, a.decode) for a in few] == [(b.names, b.shared, b.decode) for b in many]
