@@ -61,7 +61,7 @@ class PlainPipeline(Pipeline):
             if self.waits:
                 if self.clock >= until or self.flying[0].back >= until:
                     return
-                if not (self._run(until) or self._again(until)):
+                if self.flying[0].loads[0].prompts is not None or not (self._run(until) or self._again(until)):
                     self._take_back()
                 continue
             if self.clock >= until:
@@ -83,7 +83,8 @@ class PlainPipeline(Pipeline):
 
     def _send(self) -> bool:
         lane, now, scheduler, inbox, waiting = self.idle[0], self.clock, self.scheduler, self.inbox, self.waiting
-        self._meter(now, self.flying)
+        if self.ranks.sent or now > self.ranks.metered:
+            self._meter(now, self.flying)
         scheduler.decodes = decodes = scheduler.lanes[lane]
         admitted, chunk = scheduler.admitted, None
         running = len(admitted.running)
@@ -112,7 +113,7 @@ class PlainPipeline(Pipeline):
         elif chunk is None:
             stations = self._pass(size, context)
         else:
-            stations = self.times.stations(size, context, chunk)
+            stations = self.times.staged_with_prompts(size, context, chunk)
         back = send(self.shop.free, now, stations)
         self.previous, self.clock = now, self.shop.free[0]
         self.unchanged += 1

@@ -38,6 +38,8 @@ from inferplan.work.ops import Attention, Exchange, Op
 from inferplan.work.step import WIDE, Segment, Step
 
 PromptGrid = list[list[list[float]]]
+_Place = tuple[int, float, int, int, float, float]
+"""Between which entries of such a grid, and how far from the first of them: by prompts; by new and past tokens."""
 Lines = list[tuple[float, float]]
 """Seconds over contexts, a line from knot to knot: its seconds at context 0, and its slope. The first entry is for
 contexts below the first knot, which take the seconds of that; beyond the last knot the last line goes on."""
@@ -398,12 +400,6 @@ class StepTimes(StepPrice):
         seconds = table.alone[tokens] = self._prompts(table, 1, tokens, tokens * (tokens + 1) / 2)
         return seconds
 
-    def _prompt_seconds(self, table: StageTable, prompts: int, tokens: float, pairs: float) -> float:
-        """The prompt segments, those of one whole prompt from what is known."""
-        if prompts == 1 and pairs + pairs == tokens * (tokens + 1):
-            return table.alone.get(tokens) or self._alone(table, tokens)
-        return self._prompts(table, prompts, tokens, pairs)
-
     def launches(self, tokens: float) -> list[float]:
         """Seconds in which the kernels of each stage are launched, in a step of so many tokens with a prompt in it."""
         return self.floors if tokens > self.graph_tokens else self.graph_floors
@@ -413,6 +409,34 @@ class StepTimes(StepPrice):
         """Whether there is one stage, not cut into halves, without drafts or experts that see other ranks."""
         plain = not any(table.experts or table.cut for table in (*self.wide, *self.narrow))
         return plain and len(self.wide) == 1 and not self.drafts
+
+    def staged_with_prompts(self, batch: int, context: float, chunk: Chunk) -> list[float]:
+        """:meth:`stations` of a step that holds prompts where there is ``staged`` and no draft, in one piece."""
+        prompts, tokens, pairs, _, _ = chunk
+        wide, last = tokens > WIDE * prompts, batch * self.width + prompts
+        rows = last - prompts + (tokens * self.prompt_share if wide else tokens)
+        row, before, seconds = int(rows), None, 0.0
+        place = None if prompts == 1 and pairs + pairs == tokens * (tokens + 1) else self._place(prompts, tokens, pairs)
+        low, high, at = self.segment
+        at = at if low <= context < high else self.line_at(context)
+        times = [self.host + self.host_sequence * (batch + prompts)]
+        for table in self.wide if wide else self.narrow:
+            if table is not before:
+                shared, head, before = table.shared, table.head, table
+                seconds = table.layers + (shared[row] if rows == row < len(shared) - 1 else _read(shared, rows))
+                seconds += head[last] if last < len(head) else _whole(head, last)
+                if place is None:
+                    seconds += table.alone.get(tokens) or self._alone(table, tokens)
+                else:
+                    seconds += _at_place(table.prompt_grid, place)
+                if batch:
+                    base, slope = (table.segments.get(batch) or self._segment_lines(table, batch))[at]
+                    seconds += base + slope * context
+                else:
+                    seconds += table.launch[wide]
+            times.append(seconds)
+        floors = self.launches(batch * self.width + tokens)
+        return [float(one) for one in launch_times(times, floors)] if any(floors) else times
 
     def stations(
         self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
@@ -458,7 +482,7 @@ class StepTimes(StepPrice):
         if table.experts:
             time += _experts(table, *rows)
         if chunk.tokens:
-            time += self._prompt_seconds(table, chunk.prompts, chunk.tokens, chunk.pairs)
+            time += self._prompts(table, chunk.prompts, chunk.tokens, chunk.pairs)
         if batch:
             lines = table.segments.get(int(batch)) or self._segment_lines(table, int(batch))
             low, high, at = self.segment
@@ -530,6 +554,10 @@ class StepTimes(StepPrice):
 
     def _prompts(self, table: StageTable, number: int, tokens: float, pairs: float) -> float:
         """The prompt segments' own operators: equal prompts of the same number, tokens and attention work."""
+        return _at_place(table.prompt_grid, self._place(number, tokens, pairs))
+
+    def _place(self, number: int, tokens: float, pairs: float) -> _Place:
+        """Where prompts lie in every grid."""
         prompts = float(number)
         new = tokens / prompts
         past = max(pairs / tokens - (new + 1) / 2, 0.0)
@@ -541,12 +569,9 @@ class StepTimes(StepPrice):
         x = (new - news[i]) / (news[i + 1] - news[i])
         y = (past - pasts[j]) / (pasts[j + 1] - pasts[j])
         if prompts == 1.0:
-            return _bilinear(table.prompt_grid[0], i, j, x, y)
+            return 0, 0.0, i, j, x, y
         k = min(bisect_right(_PROMPTS, prompts) - 1, len(_PROMPTS) - 2)
-        z = (prompts - _PROMPTS[k]) / (_PROMPTS[k + 1] - _PROMPTS[k])
-        low = _bilinear(table.prompt_grid[k], i, j, x, y)
-        high = _bilinear(table.prompt_grid[k + 1], i, j, x, y)
-        return low + (high - low) * z
+        return k, (prompts - _PROMPTS[k]) / (_PROMPTS[k + 1] - _PROMPTS[k]), i, j, x, y
 
 
 def slowest(of: StepTimes, decodes: Sequence[tuple[int, float]], beside: float) -> list[float]:
@@ -599,6 +624,12 @@ def _read(table: list[float], rows: float) -> float:
     if whole == rows:
         return table[whole]
     return table[whole] + (table[whole + 1] - table[whole]) * (rows - whole)
+
+
+def _at_place(grid: PromptGrid, place: _Place) -> float:
+    k, z, i, j, x, y = place
+    low = _bilinear(grid[k], i, j, x, y)
+    return low + (_bilinear(grid[k + 1], i, j, x, y) - low) * z if k or z else low
 
 
 def _bilinear(grid: list[list[float]], i: int, j: int, x: float, y: float) -> float:
