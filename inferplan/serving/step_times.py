@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import inf
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from inferplan.units import Array, Num
 from inferplan.work.ops import Attention, Exchange, Op
 from inferplan.work.step import WIDE, Segment, Step
 
+T = TypeVar("T")
 PromptGrid = list[list[list[float]]]
 _Place = tuple[int, float, int, int, float, float]
 """Between which entries of such a grid, and how far from the first of them: by prompts; by new and past tokens."""
@@ -152,18 +153,23 @@ def steps_alike(one: Deployment, other: Deployment) -> bool:
     return one.engine is other.engine or one.engine.model_copy(update={"defaults": defaults}) == other.engine
 
 
-_GROUPED: deque[tuple[Deployment, tuple[float, float], list[Grouping]]] = deque(maxlen=64)
-"""What was sorted last, by width and tokens of the probe's prompt."""
+class Kept(Generic[T]):
+    """What was worked out last, ``most`` times, from a deployment and something beside it."""
+
+    def __init__(self, most: int) -> None:
+        self.entries: deque[tuple[Deployment, object, T]] = deque(maxlen=most)
+
+    def get(self, deployment: Deployment, beside: object, make: Callable[[], T]) -> T:
+        """What is known of a deployment whose :func:`steps_alike`, else what is made now."""
+        for other, known, found in list(self.entries):
+            if known == beside and steps_alike(other, deployment):
+                return found
+        found = make()
+        self.entries.append((deployment, beside, found))
+        return found
 
 
-def _grouped(deployment: Deployment, width: float, new: float) -> list[Grouping]:
-    """:func:`group_operators` of all of them; the same deployment is asked for with other flags."""
-    for other, probe, groups in list(_GROUPED):
-        if probe == (width, new) and steps_alike(other, deployment):
-            return groups
-    groups = group_operators(deployment, width, new)
-    _GROUPED.append((deployment, (width, new), groups))
-    return groups
+_GROUPED = Kept[list[Grouping]](64)
 
 
 def group_operators(
@@ -725,8 +731,12 @@ def _stage_tables(
     """The tables of every stage for narrow prompts and for wide ones; of the operators that count, or of all."""
     pricer = _Pricer(deployment=deployment, width=float(width), source=reach.source)
     builder = _TableBuilder(pricer, reach, knots)
-    sort = _grouped if counts is None else partial(group_operators, counts=counts)
-    few, many = (sort(deployment, float(width), new) for new in (float(WIDE), 2048.0))
+    few, many = (
+        _GROUPED.get(deployment, (width, new), partial(group_operators, deployment, float(width), new))
+        if counts is None
+        else group_operators(deployment, float(width), new, counts)
+        for new in (float(WIDE), 2048.0)
+    )
     prompts = builder.prompts(few, many)
     wide = builder.tables(many, prompts, 64.0)
     alike = [(a.names, a.shared, a.decode) for a in few] == [(b.names, b.shared, b.decode) for b in many]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,7 @@ from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
-from inferplan.serving.step_times import Reach, StepTimes, step_times
+from inferplan.serving.step_times import Kept, Reach, StepTimes, step_times
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 from inferplan.work.parallel import Parallelism
@@ -369,7 +368,7 @@ def test_tables_are_made_once_for_any_number_of_replicas(monkeypatch: pytest.Mon
         return step_times(served, *reach)
 
     monkeypatch.setattr(simulator, "step_times", counted)
-    monkeypatch.setattr(simulator, "_KNOWN", deque(maxlen=2))
+    monkeypatch.setattr(simulator, "_KNOWN", Kept(2))
     prompt, output = np.full(40, 500), np.full(40, 20)
     for replicas, tp, gap in ((1, 1, 0.1), (2, 1, 0.05), (1, 2, 0.1), (3, 1, 0.1)):
         sent = Requests(prompt=prompt, output=output, arrival=gap * np.arange(40))
