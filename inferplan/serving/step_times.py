@@ -136,17 +136,18 @@ class _Pricer:
 _FLAGS = ("tiers", "scheduler", "block_size", "memory_fraction")
 """Defaults of an engine that its flags change: they say what is in a step and what the memory holds, not what a step
 takes."""
+_COMPARED_APART = {"model", "hardware", "calibration", "parallel", "engine"}
 
 
 def steps_alike(one: Deployment, other: Deployment) -> bool:
     """Whether the same step takes the same on both: they differ in flags of the engine and in the number of replicas,
-    or in nothing."""
-    if replace(one.parallel, replicas=1) != replace(other.parallel, replicas=1):
+    or in nothing. What is large has to be the same object."""
+    if one.model is not other.model or one.hardware is not other.hardware or one.calibration is not other.calibration:
         return False
-    names = [part.name for part in fields(one) if part.name not in ("parallel", "engine")]
-    if not all(
-        ours is theirs or ours == theirs for ours, theirs in ((getattr(one, n), getattr(other, n)) for n in names)
-    ):
+    names = [part.name for part in fields(one) if part.name not in _COMPARED_APART]
+    if any(getattr(one, name) != getattr(other, name) for name in names):
+        return False
+    if one.parallel != replace(other.parallel, replicas=one.parallel.replicas):
         return False
     flags = {name: getattr(other.engine.defaults, name) for name in _FLAGS}
     defaults = one.engine.defaults.model_copy(update=flags)
