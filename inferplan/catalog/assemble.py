@@ -405,7 +405,8 @@ def assemble(
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
     if request.anchor is not None:
-        deployment = with_anchor(deployment, load_anchor(request.anchor), request.anchor)
+        release = request.engine.partition("@")[2]
+        deployment = with_anchor(deployment, load_anchor(request.anchor), request.anchor, release)
     if request.power_cap is not None:
         deployment = _capped(deployment, request.power_cap)
     return with_host_memory(request, deployment, model_loader, hardware_loader)
