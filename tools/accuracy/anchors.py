@@ -142,7 +142,8 @@ def anchors_section(scored: Sequence[Scored]) -> str:
             f"{sum(len(system.points) for system in found)} possible rows of {len(found)} systems (model, GPU, engine, "
             "release, format), predicted by constants that saw neither the model on the GPU; some rows are taken as "
             "measured ([anchors](anchors.md)) and the others of the system are scored. The last column is the share of "
-            "them inside the 80 % band, whose width is that of the other (model, GPU) pairs with three rows at random.\n",
+            "them inside the 80 % band, whose width is that of the other (model, GPU) pairs with three rows at "
+            "random.\n",
             markdown(("measured runs", *HEADS, "inside"), lines),
         ]
     )
