@@ -40,6 +40,19 @@ sglang: waiting prompts first, alone in their step. trtllm: as vllm, admission b
 batch is finished before the next. What else an engine does is :class:`Batching`."""
 
 
+class PromptCadence(Spec):
+    """A flag that keeps prompts out of most steps while requests decode (:mod:`inferplan.serving.cadence`).
+
+    since: the first release that has it. alone_since: the first that heeds it without attention ranks that share
+    experts, where that is another.
+    """
+
+    source: str
+    option: Literal["prefill_schedule_interval", "prefill_decode_interval"]
+    since: str
+    alone_since: str = ""
+
+
 class Batching(Spec):
     """How an engine fills its steps, whatever its version."""
 
@@ -52,6 +65,8 @@ class Batching(Spec):
     """A piece of a prompt waits until the one before it has left the pipeline."""
     holds_prompts_for_ranks: bool = False
     """Attention ranks can be told to hold prompts back until each of them has one."""
+    cadence: PromptCadence | None = None
+    """Its flag that keeps prompts out of most steps."""
 
 
 class MaskFilling(Spec):

@@ -57,7 +57,7 @@ class Replica(Engine):
             if self.poll_interval > 1 and decodes.size:  # when the engine last looked at the queue
                 seen -= scheduler.queue.steps_since_look % self.poll_interval * self.price
             scheduler.queue.look(seen, False)
-        if (waiting or scheduler.partial is not None) and self._prompt_step():
+        if (waiting or scheduler.partial is not None) and not scheduler.decodes_first() and self._prompt_step():
             if self.pause or self.clock >= until or (inbox and inbox[0][0] <= self.clock):
                 return True
             if waiting or scheduler.partial is not None or not decodes.size:
@@ -153,7 +153,8 @@ class Replica(Engine):
                     return
         mean = decodes.context / batch
         price = decode(batch, mean + (run - 1) * each / 2)
-        limit = self._steps_until_look(start, price) if queue.inbox or queue.waiting else run
+        comes = queue.inbox or queue.waiting or scheduler.partial is not None
+        limit = self._steps_until_look(start, price) if comes else run
         if scheduler.short:
             limit, scheduler.short = 1, False
         if until - start < run * price:
@@ -181,7 +182,9 @@ class Replica(Engine):
     def _steps_until_look(self, start: float, price: float) -> int:
         """Decode steps until the queue may change in a way that matters."""
         rules, scheduler, queue = self.rules, self.scheduler, self.scheduler.queue
-        limit = 1 << 60
+        limit, held = 1 << 60, scheduler.decodes_first()
+        if held and (queue.waiting or scheduler.partial is not None):
+            return held
         free_slot = len(scheduler.admitted.running) < rules.slots
         if queue.waiting:
             if rules.wait_steps:
@@ -196,5 +199,6 @@ class Replica(Engine):
             ahead = (ahead if ahead > 0 else 0) + 1 if rules.overlapped else ahead if ahead > 1 else 1
             if rules.poll_interval > 1:
                 ahead += -(queue.steps_since_look + ahead) % rules.poll_interval
+            ahead = max(ahead, held)
             return ahead if ahead < limit else limit
         return limit

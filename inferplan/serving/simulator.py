@@ -58,7 +58,7 @@ def features_of_run(deployment: Deployment, traffic: Traffic | Requests, flags: 
         deployment.features
         | traffic.features
         | options.features
-        | those(queue=flags.queue != "fcfs", fair_queue=flags.queue == "fair")
+        | those(queue=flags.queue != "fcfs", fair_queue=flags.queue == "fair", cadence=flags.keeps_prompts_out)
     )
     return found.union(*(other.deployment.features for other in options.fleet.others))
 
@@ -468,6 +468,8 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
         "batch_wait_steps": kind.rules.wait_steps,
         "batch_wait_fill": kind.rules.wait_fill,
         "balance_steps": kind.rules.balance_steps,
+        "prefill_schedule_interval": flags.prefill_schedule_interval,
+        "prefill_decode_interval": flags.prefill_decode_interval,
         "client_timeout_s": flags.client_timeout,
         "latency_s": kind.rules.latency,
         "front_end_s": {"request": kind.rules.front_request, "prompt_token": kind.rules.front_token},
