@@ -152,7 +152,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     flags, (defaults, note) = flags or EngineFlags.default(), _defaults(spec, version or None)
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:
         raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
-    return spec.running(flags.applied(defaults), version if note else "", note)
+    return spec.running(flags.applied(defaults), version if note else "", note, version)
 
 
 def usual_engine(model: str, gpu: str) -> str:
@@ -405,8 +405,7 @@ def assemble(
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_backends(deployment, backends)
     if request.anchor is not None:
-        release = request.engine.partition("@")[2]
-        deployment = with_anchor(deployment, load_anchor(request.anchor), request.anchor, release)
+        deployment = with_anchor(deployment, load_anchor(request.anchor), request.anchor)
     if request.power_cap is not None:
         deployment = _capped(deployment, request.power_cap)
     return with_host_memory(request, deployment, model_loader, hardware_loader)

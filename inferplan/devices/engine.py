@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from inferplan.devices.constants import memory_class
 from inferplan.devices.hardware import HardwareSpec, Segment
+from inferplan.devices.releases import release_number
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.fields import SHARE, Switch, Whole, need, option_fields
 from inferplan.spec import Spec
@@ -542,8 +543,11 @@ class EngineSpec(Spec):
         newest = _key(self.versions[-1].version)
         return _key(version)[: len(newest)] > newest
 
-    def running(self, defaults: EngineVersion, asked: str = "", note: str = "") -> "Engine":
-        """The engine under ``defaults``, which stand for the version ``asked`` for where that is not on file."""
+    def running(self, defaults: EngineVersion, asked: str = "", note: str = "", release: str | None = None) -> "Engine":
+        """The engine under ``defaults``, which stand for the version ``asked`` for where that is not on file.
+
+        release: the version that runs, where one is said.
+        """
         return Engine.model_construct(
             name=self.name,
             policy=self.policy,
@@ -564,6 +568,7 @@ class EngineSpec(Spec):
             sized_for_batch=self.sized_for_batch,
             asked=asked,
             note=note,
+            release=release_number(release) or "",
         )
 
 
@@ -595,6 +600,8 @@ class Engine(Spec):
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""
     """The same for people, with what is on file."""
+    release: str = ""
+    """The release that runs, without candidates and builds; empty where none is said."""
 
     def inputs(self, precision: Precision, hardware: HardwareSpec) -> Precision:
         """Formats as it multiplies them: inputs of quantised matmuls that nobody narrowed may be (``block_inputs``)."""

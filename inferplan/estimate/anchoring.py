@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.devices.anchors import METRICS, Anchor, AnchorLoad, System
-from inferplan.devices.releases import release_number
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band
@@ -37,8 +36,8 @@ class Correction(NamedTuple):
         return not np.all(np.equal(self.ttft, 1.0) & np.equal(self.tpot, 1.0))
 
 
-def system_of(deployment: Deployment, release: str | None = None) -> System:
-    """What an anchor of this deployment's runs is of. release: of the engine, where one is said."""
+def system_of(deployment: Deployment) -> System:
+    """What an anchor of this deployment's runs is of."""
     precision, experts = deployment.precision, deployment.model.has_experts
     return System(
         model=deployment.model.name,
@@ -47,7 +46,7 @@ def system_of(deployment: Deployment, release: str | None = None) -> System:
         weights=precision.weights.name,
         experts=precision.experts.name if experts else None,
         kv=precision.kv.name,
-        release=release_number(release),
+        release=deployment.engine.release or None,
     )
 
 
@@ -66,13 +65,12 @@ def fingerprint(deployment: Deployment) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def with_anchor(deployment: Deployment, anchor: Anchor, name: str, release: str | None = None) -> Deployment:
-    """The deployment with its measured runs; name: the file that they are from, for messages; release: of the engine,
-    where one is asked for.
+def with_anchor(deployment: Deployment, anchor: Anchor, name: str) -> Deployment:
+    """The deployment with its measured runs; name: the file that they are from, for messages.
 
     Raises ``UsageError`` for runs of another system, or predicted with other constants.
     """
-    own = system_of(deployment, release)
+    own = system_of(deployment)
     if not own.same(anchor.system):
         raise UsageError(
             f"{name} is anchored to {anchor.system.describe()}, not to {own.describe()}",

@@ -214,10 +214,10 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
             except InferplanError as error:
                 rejections.add("impossible", len(shapes), error.what)
                 continue
-            release, base = engine.partition("@")[2], known
-            seen.add(system := system_of(known, release))
+            base = known
+            seen.add(system := system_of(known))
             if runs and runs.system.same(system):
-                base = with_anchor(known, runs, str(space.anchor), release)
+                base = with_anchor(known, runs, str(space.anchor))
             for (asked, whole), parallel in itertools.product(_with_slots(space, request, base), shapes):
                 for flags in _flags(space, asked, parallel):
                     try:

@@ -56,7 +56,7 @@ def _require(deployment: Deployment, name: str) -> None:
     if known is None or known.option != name:
         other = "" if known is None else f"; it has --{known.option.replace('_', '-')}"
         raise UsageError(f"{engine.name} has no {option}{other}", hint=f"leave {option} out, or another --engine")
-    release = engine.asked or engine.defaults.version
+    release = engine.release or engine.defaults.version
     if _before(release, known.since):
         raise UsageError(
             f"{engine.name} {release} has no {option}",

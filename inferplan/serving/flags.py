@@ -158,12 +158,11 @@ def rules_of(
         longest += 1  # the answer of a request counts as one token, and takes no position
     unit = unit if growing else 1.0
     activations = float(np.max(stage.activations(prompt, 1.0))) if engine.sized_for_batch else 0.0
-    static = engine.policy == "static"
     return Rules(
         policy=engine.policy,
         batching=engine.batching,
         slots=tier.max_sequences,
-        budget=_UNLIMITED if static else tier.token_budget,
+        budget=_UNLIMITED if engine.policy == "static" else tier.token_budget,
         scheduler=defaults.scheduler,
         longest=longest,
         capacity=pool / unit,

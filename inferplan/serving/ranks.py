@@ -231,7 +231,7 @@ class Ranks(RankPrices):
             decodes, admitted = scheduler.decodes, scheduler.admitted
             running = len(admitted.running)
             waits = not held and (scheduler.queue.waiting or scheduler.partial is not None)
-            waits = waits and not (late and decodes.size and not scheduler.backlog)
+            waits = waits and not (late and decodes.size and not scheduler.queue.backlog)
             if waits and not (apart and _in_flight(rank, scheduler.partial, flying)):
                 prompts = scheduler.plan(now)
                 if prompts is not None:

@@ -57,7 +57,7 @@ class Replica(Engine):
             if self.poll_interval > 1 and decodes.size:  # when the engine last looked at the queue
                 seen -= scheduler.queue.steps_since_look % self.poll_interval * self.price
             scheduler.queue.look(seen, False)
-        if (waiting or scheduler.partial is not None) and not scheduler.decodes_first() and self._prompt_step():
+        if (waiting or scheduler.partial is not None) and self._prompt_step():
             if self.pause or self.clock >= until or (inbox and inbox[0][0] <= self.clock):
                 return True
             if waiting or scheduler.partial is not None or not decodes.size:
@@ -115,6 +115,8 @@ class Replica(Engine):
     def _prompt_step(self) -> bool:
         """One step that holds prompts, beside the decodes where the policy mixes them; false where none can start."""
         scheduler, rules, start = self.scheduler, self.rules, self.clock
+        if scheduler.queue.decodes_first(self.decodes.size):
+            return False
         chunk = scheduler.plan(start)
         if chunk is None:
             return False
@@ -182,7 +184,7 @@ class Replica(Engine):
     def _steps_until_look(self, start: float, price: float) -> int:
         """Decode steps until the queue may change in a way that matters."""
         rules, scheduler, queue = self.rules, self.scheduler, self.scheduler.queue
-        limit, held = 1 << 60, scheduler.decodes_first()
+        limit, held = 1 << 60, queue.decodes_first(self.decodes.size)
         if held and (queue.waiting or scheduler.partial is not None):
             return held
         free_slot = len(scheduler.admitted.running) < rules.slots

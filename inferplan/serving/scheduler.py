@@ -60,8 +60,6 @@ class Scheduler:
         """Tokens of that prompt that are in the cache."""
         self.short = False
         """A request was sent back for want of cache: nothing new is admitted to this step."""
-        self.backlog = False
-        """The last step that might hold prompts left some waiting: no cadence keeps them out until none wait."""
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
 
@@ -123,16 +121,8 @@ class Scheduler:
             pairs += new * past + new * (new + 1) / 2
         for request in reversed(skipped):
             waiting.appendleft(request)
-        self.backlog = bool(waiting) and rules.cadence.yields
-        if waiting and (budget <= 0 or self.partial is not None or self.short):
-            self.meter.block("cache" if self.short else "budget")
+        self.queue.leave(full=budget <= 0 or self.partial is not None, short=self.short)
         return Chunk(prompts, tokens, pairs, completed, self.partial) if tokens else None
-
-    def decodes_first(self) -> int:
-        """Steps that only decode before the next that may hold prompts, by the cadence of the engine's own last ones."""
-        gap = self.rules.cadence.gap
-        left = gap - self.queue.steps_since_look if gap and self.decodes.size and not self.backlog else 0
-        return max(left, 0)
 
     def _may_form_batch(self) -> bool:
         """Static batching: whether the lane may take its share of a new batch, which starts when the last is done."""

@@ -65,8 +65,7 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
         static = one.row.run.batch is not None
         digest = fingerprint(deployment)
         kernels[digest] = deployment.calibration.note or NEWEST
-        system = system_of(deployment, one.row.run.engine_version)
-        rows.setdefault((system, digest, static), []).append(row)
+        rows.setdefault((system_of(deployment), digest, static), []).append(row)
     if not rows:
         reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
         hint = "--model, --gpu, --engine, --quant and --tp state what a file does not" if "empty" in reasons else ""

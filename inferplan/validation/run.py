@@ -57,7 +57,7 @@ def price_alike(rows: Sequence[Row], pricing: Pricing) -> list[Scored]:
     try:
         deployment, notes = deployment_of(run, pricing.calibration, pricing.ideal)
         if pricing.anchor is not None:
-            deployment = with_anchor(deployment, load_anchor(pricing.anchor), pricing.anchor, run.engine_version)
+            deployment = with_anchor(deployment, load_anchor(pricing.anchor), pricing.anchor)
         found = predict_run(run, deployment)
         scored = [for_row(found, deployment, run, row.measured, (*row.notes, *notes)) for row in rows]
     except NotFiniteError:

@@ -422,7 +422,7 @@ def test_results_of_the_suggested_command_say_what_was_run(engine: str, tmp_path
     ((measured,), deployment) = read_file(tmp_path / run.result, {})[1], assemble(asked)
     assert measured.run is not None, measured.refused
     again = deployment_of(measured.run)[0]
-    assert (system_of(again), fingerprint(again)) == (system_of(deployment), fingerprint(deployment))
+    assert system_of(again).same(system_of(deployment)) and fingerprint(again) == fingerprint(deployment)
     assert again.parallel == deployment.parallel
     assert (measured.run.concurrency, measured.run.requests) == (4, 40)
 
