@@ -506,16 +506,17 @@ def _achieved(result: SimulationResult, percentile: float, option: PlanOption) -
 
 
 def _enough(result: SimulationResult, slo: Slo) -> bool:
-    """Whether a run holds as many values of each limited latency as its percentile takes; where nothing ran, all are
-    late. Of sessions, which are fewer, it takes as many as one batch of such values has.
+    """Whether a run holds as many values of each limited latency as its percentile takes; where nothing ran, or nothing
+    of a class, all are late. Of sessions, which are fewer, it takes as many as one batch of such values has.
     """
     if slo.session is not None and result.sessions is not None:
         whole = int(np.sum(result.sessions.whole))
         if whole and whole < batch_size(slo.percentile):
             return False
-    return not len(result.e2el) or all(
+    return all(
         len(getattr(part, name)) >= fewest_values(own.percentile)
         for own, part in _limited(result, slo)
+        if len(part.e2el)
         for name in own.limits
     )
 
