@@ -56,6 +56,9 @@ it, which is mostly too long. Where it is not, the run is too short to tell and 
 _LIVES_OF_POOLS = 7
 """The same of pools apart, which run as a whole. At six times, 7 of 13 first runs of such pairs were too short to tell
 and made again, for want of less than a sixth."""
+_SPANS = 7.0
+"""Times of one conversation in which conversations begin in a run: three quarters are counted, and a verdict takes
+five."""
 _MOST_USERS = 3_000
 """Users who think that are simulated together. Those in conversations send :data:`_FEWEST_LIVES` of them each, whatever
 the time between; others begin as if they had been at it for long."""
@@ -285,6 +288,9 @@ def traffic_of(
     lives = _GLANCE_LIVES if fewest < _LOOK else _LIVES
     lives = _LIVES_OF_POOLS if option.pools else lives  # all replicas are simulated: percentiles are of more
     count = max(int(min(lives * held, _MOST)), fewest, round(_FEWEST_LIVES * held))
+    if demand.prefix.turns > 1:  # the system fills over whole conversations, and a verdict takes some of them
+        pauses = (demand.prefix.turns - 1) * demand.prefix.think.mean
+        count = max(count, ceil(_SPANS * rate * (demand.prefix.turns * lasting + pauses)))
     return demand.one_of(share).traffic(rate, count)
 
 
