@@ -245,7 +245,7 @@ def _starts(requests: Requests, closed: ClosedLoop) -> list[float]:
     before; empty where users begin otherwise.
 
     A moment falls into a cycle (an answer and the think time after it) with a chance in proportion to its length, and
-    anywhere in it (Cox, 1962, Renewal Theory, section 5.4). All answers take as long as that of the ramp.
+    anywhere in it (Cox, Renewal Theory, 1962). All answers take as long as that of the ramp.
     """
     if requests.phases is None or requests.think is None or not _begins_anywhere(requests):
         return []

@@ -62,7 +62,7 @@ def test_a_closed_loop_with_think_times_is_the_open_loop_of_its_rate(think: str)
         assert error < 0.5 * float(np.percentile(wanted, 95))
 
 def test_users_begin_as_if_they_had_been_at_it_for_long() -> None:
-    """A renewal process in equilibrium (Cox, 1962, Renewal Theory, section 5): from the first moment on users send at
+    """A renewal process in equilibrium (Cox, Renewal Theory, 1962): from the first moment on users send at
     ``N/(R + Z)``, in no span more than in another. What is left of a cycle has the mean ``E[C^2]/(2 E[C])``: with answers
     of no length half a constant think time, a whole exponential one, ``(1 + cv^2)/2`` of a log-normal one."""
     lengths = {"prompt": Lengths(mean=16), "output": Lengths(mean=1)}
