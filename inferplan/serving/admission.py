@@ -7,7 +7,7 @@ and windows. Where steps make fractions of tokens (drafts that are accepted), it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Literal, NamedTuple
 
@@ -82,6 +82,8 @@ class Rules:
     """Share of every prompt that is taken as found in the prefix cache, beside what the cache itself finds."""
     queue: QueueOrder = "fcfs"
     """Which of the waiting requests is admitted next."""
+    known: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What :meth:`fixed` has said before, by tokens."""
 
     @property
     def admission(self) -> Admission:
@@ -96,10 +98,13 @@ class Rules:
         """Tokens of capacity that a request takes whatever it has written so far; ``total`` are prompt and output."""
         if not self.windows:
             return self.overhead
-        windows = sum(
-            [share * ((total if total < size else size) / size if size else 1.0) for share, size in self.windows]
-        )
-        return self.overhead + windows
+        tokens = self.known.get(total)
+        if tokens is None:
+            windows = sum(
+                [share * ((total if total < size else size) / size if size else 1.0) for share, size in self.windows]
+            )
+            tokens = self.known[total] = self.overhead + windows
+        return tokens
 
     def unsettled(self, prompt: Num) -> Num:
         """Tokens of capacity that a prompt takes for a while beside :meth:`held`: windows let go of what is settled."""

@@ -20,6 +20,7 @@ from inferplan.serving.clock import Clock, Event
 from inferplan.serving.failures import Failures
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
+from inferplan.serving.plain_pipeline import pipeline_of
 from inferplan.serving.plain_replica import replica_of
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Metering, Records
@@ -195,7 +196,7 @@ def _engine(group: list[Scheduler], kind: EngineKind) -> Replica | Pipeline:
         prices = [
             [price_with_modifiers(times, modifiers, Lane(one, lane)) for lane in range(len(one.lanes))] for one in group
         ]
-        return Pipeline(times, group, prices)
+        return pipeline_of(times, group, prices)
     return (
         Replica(price_with_modifiers(times, modifiers, Lane(first)), first) if modifiers else replica_of(times, first)
     )

@@ -14,6 +14,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import Band
 from inferplan.estimate.phase import media_seconds, run_step
 from inferplan.estimate.structured import MaskedSteps
 from inferplan.estimate.support import DRAFTS, POOLS
@@ -33,7 +34,7 @@ from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.session_process import SessionProcess
 from inferplan.serving.step_price import StepModifier
-from inferplan.serving.step_times import Reach, StepTimes, step_times
+from inferplan.serving.step_times import Kept, Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
 from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared, require_tiers
@@ -434,10 +435,12 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
     return times
 
 
-@lru_cache(maxsize=4)
+_KNOWN = Kept[StepTimes](8)
+
+
 def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:
-    """The tables without drafts: the same fleet is simulated under one load after another."""
-    return step_times(deployment, reach)
+    """The tables without drafts: the same replicas are simulated under one load after another, and in other numbers."""
+    return _KNOWN.get(deployment, reach, lambda: step_times(deployment, reach))
 
 
 @lru_cache(maxsize=4)
@@ -450,10 +453,19 @@ def draft_times(speculation: Speculation, reach: Reach) -> list[tuple[StepTimes,
     return found
 
 
+_BASES = Kept[str](32)
+_BANDS = Kept[dict[str, Band]](32)
+
+
 def _bases(pools: Iterable[Deployment], context: float) -> tuple[str, ...]:
     """What most of a step's time rests on, in each pool."""
-    found = [run_step(deployment, decode(1.0, context)).by_basis() for deployment in dict.fromkeys(pools)]
-    return tuple(dict.fromkeys(max(shares, key=lambda name: shares[name]) for shares in found))
+
+    def made(deployment: Deployment) -> str:
+        shares = run_step(deployment, decode(1.0, context)).by_basis()
+        return max(shares, key=lambda name: shares[name])
+
+    found = [_BASES.get(one, context, partial(made, one)) for one in dict.fromkeys(pools)]
+    return tuple(dict.fromkeys(found))
 
 
 def _forms(options: Options) -> tuple[str, ...]:
@@ -462,14 +474,18 @@ def _forms(options: Options) -> tuple[str, ...]:
     return tuple(form for form, has in forms.items() if has)
 
 
-def _bands(
-    prompts: Deployment, decodes: Deployment, context: float, forms: tuple[str, ...]
-) -> dict[str, tuple[float, float]]:
+def _bands(prompts: Deployment, decodes: Deployment, context: float, forms: tuple[str, ...]) -> dict[str, Band]:
     """The error of TTFT where prompts are computed, and of TPOT where decoding goes on."""
-    bands = serving_bands(decodes, context, forms)
+
+    def of(deployment: Deployment) -> dict[str, Band]:
+        made = partial(serving_bands, deployment, context, forms)
+        if deployment.calibration.anchor is not None:  # what it leaves open depends on the engine's slots
+            return made()
+        return _BANDS.get(deployment, (context, forms), made)
+
     if prompts is decodes:
-        return bands
-    found = {"ttft": serving_bands(prompts, context, forms).get("ttft"), "tpot": bands.get("tpot")}
+        return dict(of(decodes))
+    found = {"ttft": of(prompts).get("ttft"), "tpot": of(decodes).get("tpot")}
     return {name: band for name, band in found.items() if band is not None}
 
 
