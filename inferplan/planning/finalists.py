@@ -384,9 +384,8 @@ def options_at(searched: SearchResult, question: Question, confidence: float) ->
     options = []
     # what is too slow in one pool as predicted is too slow here
     able = {id(option.deployment) for option in searched.options if option.pools is None}
-    for priced, slow in slowed_grids(searched, question, confidence):
-        if id(priced.grid.deployment) not in able:
-            continue
+    grids = [priced for priced in searched.grids if id(priced.grid.deployment) in able]
+    for priced, slow in slowed_grids(searched._replace(grids=grids), question, confidence):
         option = cheapest_point(priced, question.stream)
         if option is not None and option.bound < inf and not carried_over(option):
             options.append(replace(option, slow=slow))

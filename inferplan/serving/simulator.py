@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
 from math import ceil, isfinite
 from typing import Any
@@ -25,7 +25,7 @@ from inferplan.serving.cache_transfer import Links, handoff_of
 from inferplan.serving.cluster import EngineKind
 from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.elastic import ElasticReplicas
-from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
+from inferplan.serving.flags import FLAGGED, Flags, rules_of, verifying, with_flags
 from inferplan.serving.masked_times import MaskModifier
 from inferplan.serving.options import Options
 from inferplan.serving.prefix_cache import PrefixCache
@@ -33,7 +33,7 @@ from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.session_process import SessionProcess
 from inferplan.serving.step_price import StepModifier
-from inferplan.serving.step_times import Reach, StepTimes, step_times
+from inferplan.serving.step_times import DENSE_ROWS, Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
 from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared, require_tiers
@@ -47,6 +47,9 @@ _REQUESTS_TO_TIME = 2
 _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
 
+
+_SEQUENCES = 128
+"""Tables are made for multiples of so many sequences, as far as that changes nothing in them."""
 
 MOST_ENGINES = 10_000
 """Engines of one run: replicas times attention data-parallel ranks, of both pools."""
@@ -398,16 +401,41 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
         source=None if deployment.model.encoder is None else float(np.mean(requests.prompt)),
     )
     if speculation is PLAIN:
-        return _known_times(deployment, reach)
+        return _known_times(_Priced(deployment), replace(reach, sequences=_rounded(reach.sequences)))
     times = step_times(deployment, reach, speculation.width)
     times.drafts = draft_times(speculation, reach)
     return times
 
 
-@lru_cache(maxsize=4)
-def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:
-    """The tables without drafts: the same fleet is simulated under one load after another."""
-    return step_times(deployment, reach)
+def _rounded(sequences: int) -> int:
+    """So many sequences or some more, so that one table serves fleets of many sizes. Up to :data:`DENSE_ROWS` each has
+    an entry of its own, so that the table of more says the same of fewer."""
+    return max(sequences, min(-(-sequences // _SEQUENCES) * _SEQUENCES, DENSE_ROWS))
+
+
+class _Priced:
+    """A deployment as far as it decides what steps take: two are equal that differ in replicas and in flags alone
+    (:func:`inferplan.serving.flags.with_flags`)."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment, engine = deployment, deployment.engine
+        self._parallel = replace(deployment.parallel, replicas=1)
+        own = [getattr(deployment, each.name) for each in fields(deployment) if each.name not in ("engine", "parallel")]
+        own += [value for name, value in engine if name != "defaults"]
+        own += [value for name, value in engine.defaults if name not in FLAGGED]
+        self._parts = tuple(map(id, own))  # which the deployment keeps
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Priced) and (self._parallel, self._parts) == (other._parallel, other._parts)
+
+
+@lru_cache(maxsize=16)
+def _known_times(priced: _Priced, reach: Reach) -> StepTimes:
+    """The tables without drafts: the same structure is simulated in one size and under one load after another."""
+    return step_times(priced.deployment, reach)
 
 
 @lru_cache(maxsize=4)
