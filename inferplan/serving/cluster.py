@@ -32,9 +32,9 @@ from inferplan.serving.step_price import Lane, Modifiers, price_with_modifiers
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 
-SENT, CACHED, ANSWERED, BEGIN, END, AHEAD = range(6)
+SENT, CACHED, ANSWERED, BEGIN, END, AHEAD, PAUSE = range(7)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
-next one; the meters begin to count; they stop; engines that nothing connects are sent what comes next."""
+next one; the meters begin to count; they stop; engines that nothing connects are sent what comes next; they pause."""
 
 
 class Beside(NamedTuple):

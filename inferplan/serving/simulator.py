@@ -130,6 +130,28 @@ class Prepared:
         )
         return _anchored(found, deployment, None if closed is None else closed.concurrency)
 
+    def so_far(self, count: int) -> SimulationResult:
+        """What the first ``count`` requests of an open loop in order say as the last of them comes. Those that have
+        begun to answer and are not done are left out; of steps only the largest is told.
+        """
+        whole, rules = self.cluster.records, self.kind.rules
+        which = np.zeros(len(whole.prompt), dtype=bool)
+        which[:count] = np.isnan(np.asarray(whole.first)[:count]) | ~np.isnan(np.asarray(whole.finish)[:count])
+        records = whole.only(which)
+        fill = len(records.prompt) // 4 if self.fill else 0
+        found = SimulationResult(
+            records=records,
+            meters=(),
+            closed=False,
+            slo=self.options.slo,
+            warmup=fill,
+            cooldown=_cooldown(records) if fill else 0,
+            metered=(records.arrival[fill], whole.arrival[count - 1]) if fill else None,
+            slots=rules.slots,
+        )
+        largest = max(meter.largest_step for meter in self.cluster.meters)
+        return replace(found, meters=(Meter(waited={"queue": float(np.sum(found.wait))}, largest_step=largest),))
+
 
 def prepare(
     deployment: Deployment,
