@@ -457,7 +457,7 @@ def surely_kept(checked: Verified, slo: Slo) -> bool:
     )
 
 
-def _clear(checked: Verified, slo: Slo, look: int) -> bool:
+def _clear(checked: Verified, slo: Slo, look: float) -> bool:
     """Whether a longer run would say the same: limits are kept or missed by far, or this run is long: half a look."""
     result = checked.result
     if result is None or result.counts["arrived"] >= look / 2 or checked.verdict == "overloaded":
@@ -470,6 +470,13 @@ def _clear(checked: Verified, slo: Slo, look: int) -> bool:
                 return True
             kept = kept and (share < _CLEARLY_KEPT or share * (1.0 + error) < 1.0)
     return kept
+
+
+def beyond_doubt(checked: Verified, slo: Slo) -> Verified:
+    """What a run says: all of it, where the part that was seen leaves a doubt."""
+    if checked.rest is None or _clear(checked, slo, inf):
+        return checked
+    return checked.rest.whole() or checked
 
 
 def _limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:
