@@ -19,7 +19,7 @@ from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.option import PlanOption, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import SHOWN, Verified, surely_kept, together, verify
+from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, surely_kept, together, verify
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.traffic.requests import Slo
 
@@ -181,7 +181,9 @@ class Sizer:
         return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
 
     def _simulated(self, sized: PlanOption) -> Verified:
-        return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
+        """A size under that load; of one that keeps the limits with a doubt the whole run: a part of one errs low."""
+        seen, slo = self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation), self.question.slo
+        return beyond_doubt(seen, slo) if seen.meets(slo) else seen
 
     def meets(self, trial: Verified, names: set[str] | None = None) -> bool:
         """Whether a trial keeps the limits, or those of ``names``."""
