@@ -388,7 +388,8 @@ def _in_parts(asked: tuple[PlanOption, Question, float], fewest: tuple[int, int]
     """
     option, question, factor = asked
     run = _asked(option, question, factor, fewest[1], replace(SHOWN, percentile=question.slo.percentile), False)
-    looks = [traffic_of(question.demand, option, factor * option.slow.step, least).count for least in fewest]
+    seen_at = (traffic_of(question.demand, option, factor * option.slow.step, least) for least in fewest)
+    looks = [one.count for one in seen_at if isinstance(one, Traffic)]
     assert isinstance(run.traffic, Traffic) and run.precision is not None
     try:
         paused = PausedRun(run.served, run.traffic, run.options, run.precision, looks)
