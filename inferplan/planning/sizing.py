@@ -151,9 +151,15 @@ class Sizer:
         return self.trials[key]
 
     def _tried(self, sized: PlanOption) -> Verified:
-        """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess."""
-        tried = self._simulated(sized)
-        over = tried.violations(self.question.slo)
+        """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess.
+
+        A part of a run errs low, so of what keeps the limits with a doubt the whole is seen; budgets are told apart by
+        parts alone.
+        """
+        tried, slo = self._simulated(sized), self.question.slo
+        if tried.meets(slo):
+            return beyond_doubt(tried, slo)
+        over = tried.violations(slo)
         worst = max(over.values(), default=1.0)
         if sized.pools or not self.simulations.budgets or not 1.0 < worst < _NARROW:
             return tried
@@ -169,7 +175,8 @@ class Sizer:
             if screened and (screened > _FAR_OFF or worst * screened / self._screened(sized) > hopeless):
                 continue
             other = self._simulated(there)
-            self.budgets[budget] = own * max(other.shares(self.question.slo).values()) / worst
+            self.budgets[budget] = own * max(other.shares(slo).values()) / worst
+            other = beyond_doubt(other, slo) if other.meets(slo) else other
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
@@ -181,9 +188,7 @@ class Sizer:
         return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
 
     def _simulated(self, sized: PlanOption) -> Verified:
-        """A size under that load; of one that keeps the limits with a doubt the whole run: a part of one errs low."""
-        seen, slo = self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation), self.question.slo
-        return beyond_doubt(seen, slo) if seen.meets(slo) else seen
+        return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
 
     def meets(self, trial: Verified, names: set[str] | None = None) -> bool:
         """Whether a trial keeps the limits, or those of ``names``."""
