@@ -171,8 +171,8 @@ class Sizer:
             if tried.largest_step <= min(budget, sized.budget - 1):  # neither is ever full: it would be the same run
                 continue
             there = with_budget(sized, self.question, budget)
-            screened = self._screened(there)
-            if screened and (screened > _FAR_OFF or worst * screened / self._screened(sized) > hopeless):
+            screened = _screened(there, self.question)
+            if screened and (screened > _FAR_OFF or worst * screened / _screened(sized, self.question) > hopeless):
                 continue
             other = self._simulated(there)
             self.budgets[budget] = own * max(other.shares(slo).values()) / worst
@@ -181,11 +181,6 @@ class Sizer:
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
         return tried
-
-    def _screened(self, option: PlanOption) -> float:
-        """The worst latency over its limit, in closed form; 0 where that rules nothing out."""
-        limits = self.question.stream.ruling.slo.limits
-        return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
 
     def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -385,6 +380,12 @@ class Sizer:
         return search_smallest(lambda size: (sized(size).cost or 0.0) >= below, 0, most) - 1
 
 
+def _screened(option: PlanOption, question: Question) -> float:
+    """The worst latency over its limit, in closed form; 0 where that rules nothing out."""
+    limits = question.stream.ruling.slo.limits
+    return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
+
+
 def waits_for_decodes(seen: Verified) -> bool:
     """Whether requests of pools apart wait for those that decode (:data:`_HARDLY`), or it is not known."""
     result = seen.result
@@ -501,7 +502,7 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
         if high < 0.05:
             break
         if high == inf:  # a fleet with far more than its load, or that no load breaks, is not climbed step by step
-            factor, growth = min(growth * low, 1.01 * _MOST_CAPACITY), growth**2
+            factor, growth = min(_beyond(low, growth, shares), 1.01 * _MOST_CAPACITY), growth**2
         elif low == 0.0:
             factor = high / 1.3
         else:
@@ -510,6 +511,16 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
                 return Capacity(factor=between, broken=broken)
             factor = _next_load(low, high, between if len(shares) < _MOST_FITTED else None)
     return Capacity(factor=low, broken=broken)
+
+
+def _beyond(low: float, growth: float, shares: dict[float, float]) -> float:
+    """The next load to try above the largest that was: ``growth`` times it, or where the worst latency breaks its limit
+    sooner than that if it goes on as a power of the load, so far beyond that what is left is interpolated.
+    """
+    law = power_law([(log(share), log(load)) for load, share in shares.items() if share > 0])
+    if law is None or law.slope <= 0.0:
+        return growth * low
+    return min(growth * low, max(exp(law.at), low) * _BRACKET**0.5)
 
 
 def _between_loads(low: float, high: float, shares: dict[float, float]) -> float | None:

@@ -99,10 +99,6 @@ class Flags:
             raise UsageError(f"--batch-wait-fill is in [0, 1], not {self.batch_wait_fill:g}")
 
 
-FLAGGED = ("tiers", "scheduler", "block_size", "memory_fraction")
-"""Of an engine's defaults those that flags change: none of them changes what a step takes."""
-
-
 def with_flags(deployment: Deployment, flags: Flags) -> Deployment:
     """The deployment whose engine has these flags for defaults, so that memory is sized as that engine would."""
     if flags.chunked_prefill:
