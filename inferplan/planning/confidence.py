@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from inferplan.estimate.bands import serving_bands, slow_end
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import Band
 from inferplan.planning.grid import LoadGrid
 from inferplan.traffic.requests import Slo
 
@@ -60,10 +61,16 @@ def slowness(
     """
     if confidence == MIDDLE:
         return AS_PREDICTED
-    factors = slow_end(serving_bands(deployment, prompt, forms), metrics_of(slo), confidence)
+    factors = slow_end(_bands(deployment, prompt, forms), metrics_of(slo), confidence)
     if factors is None:
         return None
     return Slowness(factors["tpot"], max(factors.get("ttft", 1.0) / factors["tpot"], 1.0))
+
+
+@lru_cache(maxsize=4096)
+def _bands(deployment: Deployment, prompt: float, forms: tuple[str, ...]) -> dict[str, Band]:
+    """The bands, which take two steps to price, once for every confidence."""
+    return serving_bands(deployment, prompt, forms)
 
 
 def slow_grid(grid: LoadGrid, slow: Slowness) -> LoadGrid:

@@ -21,7 +21,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, option_order
 from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulated, Simulations, Sizer, next_size
 from inferplan.planning.space import Rejections
-from inferplan.planning.verify import QUOTED, SHOWN, Verified, verify
+from inferplan.planning.verify import QUOTED, SHOWN, Verified, beyond_doubt, verify
 from inferplan.units import Array
 
 MAX_SIMULATIONS = 60
@@ -312,8 +312,10 @@ def size_one(option: PlanOption, question: Question, below: float, so_far: tuple
 
 
 def run_under_load(question: Question, known: Simulated) -> Callable[[PlanOption], Verified]:
-    """Simulates options under the load itself, without headroom, in short runs; or what is known of them."""
-    return lambda option: Simulations(most=1, known=known).of(option, question, 1.0)
+    """Simulates options under the load itself, without headroom, in short runs where these leave no doubt; or what is
+    known of them.
+    """
+    return lambda option: beyond_doubt(Simulations(most=1, known=known).of(option, question, 1.0), question.slo)
 
 
 def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated) -> Verified | None:
@@ -384,9 +386,8 @@ def options_at(searched: SearchResult, question: Question, confidence: float) ->
     options = []
     # what is too slow in one pool as predicted is too slow here
     able = {id(option.deployment) for option in searched.options if option.pools is None}
-    for priced, slow in slowed_grids(searched, question, confidence):
-        if id(priced.grid.deployment) not in able:
-            continue
+    grids = [priced for priced in searched.grids if id(priced.grid.deployment) in able]
+    for priced, slow in slowed_grids(searched._replace(grids=grids), question, confidence):
         option = cheapest_point(priced, question.stream)
         if option is not None and option.bound < inf and not carried_over(option):
             options.append(replace(option, slow=slow))

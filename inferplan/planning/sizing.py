@@ -19,7 +19,7 @@ from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.option import PlanOption, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import SHOWN, Verified, surely_kept, together, verify
+from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, surely_kept, together, verify
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.traffic.requests import Slo
 
@@ -111,6 +111,7 @@ class Simulations:
         if long not in self.known:
             if precision is SHOWN:
                 known = seen if seen is not None and seen.holds(SHOWN.fewest, question.slo) else None
+                known = seen.rest.whole() if known is None and seen is not None and seen.rest is not None else known
             else:
                 shown, precision = self.known.get((*key, SHOWN)), replace(precision, percentile=question.slo.percentile)
                 known, precision = (None, precision) if shown is None else shown.longer(precision)
@@ -150,9 +151,15 @@ class Sizer:
         return self.trials[key]
 
     def _tried(self, sized: PlanOption) -> Verified:
-        """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess."""
-        tried = self._simulated(sized)
-        over = tried.violations(self.question.slo)
+        """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess.
+
+        A part of a run errs low, so of what keeps the limits with a doubt the whole is seen; budgets are told apart by
+        parts alone.
+        """
+        tried, slo = self._simulated(sized), self.question.slo
+        if tried.meets(slo):
+            return beyond_doubt(tried, slo)
+        over = tried.violations(slo)
         worst = max(over.values(), default=1.0)
         if sized.pools or not self.simulations.budgets or not 1.0 < worst < _NARROW:
             return tried
@@ -164,20 +171,16 @@ class Sizer:
             if tried.largest_step <= min(budget, sized.budget - 1):  # neither is ever full: it would be the same run
                 continue
             there = with_budget(sized, self.question, budget)
-            screened = self._screened(there)
-            if screened and (screened > _FAR_OFF or worst * screened / self._screened(sized) > hopeless):
+            screened = _screened(there, self.question)
+            if screened and (screened > _FAR_OFF or worst * screened / _screened(sized, self.question) > hopeless):
                 continue
             other = self._simulated(there)
-            self.budgets[budget] = own * max(other.shares(self.question.slo).values()) / worst
+            self.budgets[budget] = own * max(other.shares(slo).values()) / worst
+            other = beyond_doubt(other, slo) if other.meets(slo) else other
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
         return tried
-
-    def _screened(self, option: PlanOption) -> float:
-        """The worst latency over its limit, in closed form; 0 where that rules nothing out."""
-        limits = self.question.stream.ruling.slo.limits
-        return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
 
     def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -375,6 +378,12 @@ class Sizer:
         if (sized(most).cost or 0.0) < below:
             return most
         return search_smallest(lambda size: (sized(size).cost or 0.0) >= below, 0, most) - 1
+
+
+def _screened(option: PlanOption, question: Question) -> float:
+    """The worst latency over its limit, in closed form; 0 where that rules nothing out."""
+    limits = question.stream.ruling.slo.limits
+    return max((float(getattr(option, name)) / limit for name, limit in limits.items()), default=0.0)
 
 
 def waits_for_decodes(seen: Verified) -> bool:

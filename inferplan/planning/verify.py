@@ -11,6 +11,7 @@ import numpy as np
 
 from inferplan.answers.power import run_energy
 from inferplan.errors import InferplanError, NotFiniteError
+from inferplan.estimate.deployment import Deployment
 from inferplan.planning.agents import every, in_time_of, sessions_of
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import PlanOption
@@ -21,6 +22,7 @@ from inferplan.serving.class_results import METRICS, at_percentile, metrics_of
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
+from inferplan.serving.paused_run import PausedRun
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.run_length import as_sure_as, simulate_steady
 from inferplan.serving.simulator import simulate
@@ -135,6 +137,8 @@ class Verified:
     """What the run was asked."""
     growth: float = 1.0
     """How many times as long as was planned the run had to be, so that it was not too short to tell."""
+    rest: Rest | None = None
+    """The run of which it is a part."""
 
     def kept(self, slo: Slo) -> tuple[Kept, ...]:
         """What is held to limits: every class to its own, or all traffic to ``slo``."""
@@ -355,8 +359,64 @@ def verify(
     glance, look = round(_GLANCE * more), round(_LOOK * more)
     if precision is not None:
         return _told((option, question, factor), look, growth, replace(precision, percentile=slo.percentile))
+    if growth == 1.0 and _may_pause(option, question):
+        return _in_parts((option, question, factor), (glance, look))
     first = _told((option, question, factor), glance, growth)
     return first if _clear(first, slo, look) else _told((option, question, factor), look, max(growth, first.growth))
+
+
+def _may_pause(option: PlanOption, question: Question) -> bool:
+    """Whether a run of an option may be seen in parts: a plain load on one pool, of which one replica is seen."""
+    demand = question.demand
+    plain = demand.users is None and demand.trace is None and demand.sessions is None and not demand.classes
+    plain = plain and demand.prefix.turns == demand.samples == 1 and demand.output.kind != "reasoning"
+    alone = option.pools is None and not together(option, question)
+    return plain and alone and option.deployment.calibration.anchor is None
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """A run of which a part was seen. It stays in its process: elsewhere there is ``None`` in its place."""
+
+    run: _Run
+    paused: PausedRun
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+    def whole(self) -> Verified | None:
+        """What all of it says, as sure as what is shown (:data:`SHOWN`); ``None`` where that takes a longer one."""
+        ended = as_sure_as(self.paused.to_the_end(), self.paused.precision)[0]
+        whole = None if ended is None else replace(self.run.told(ended, short=False), rest=self)
+        return None if whole is None or whole.verdict == TOO_SHORT else whole
+
+
+def _in_parts(asked: tuple[PlanOption, Question, float], fewest: tuple[int, int]) -> Verified:
+    """The first requests of the run that is shown (:data:`SHOWN`), and more of them where these do not settle it:
+    :attr:`Verified.rest` goes on with it. fewest: requests of a first look, and of a second.
+    """
+    option, question, factor = asked
+    run = _asked(option, question, factor, fewest[1], replace(SHOWN, percentile=question.slo.percentile), False)
+    seen_at = (traffic_of(question.demand, option, factor * option.slow.step, least) for least in fewest)
+    looks = [one.count for one in seen_at if isinstance(one, Traffic)]
+    assert isinstance(run.traffic, Traffic) and run.precision is not None
+    try:
+        paused = PausedRun(run.served, run.traffic, run.options, run.precision, looks)
+        rest = Rest(run, paused)
+        while paused.looks:
+            last = len(paused.looks) == 1
+            seen = replace(run.told(paused.go_on(), short=True), rest=rest)
+            if seen.verdict != TOO_SHORT:
+                settled = last or _clear(seen, question.slo, fewest[1])
+            else:
+                settled = max(seen.shares(question.slo).values(), default=0.0) > _FAR_OVER
+            if settled:
+                return seen
+        return rest.whole() or _told(asked, fewest[1], 1.0)
+    except NotFiniteError:
+        raise
+    except InferplanError as error:
+        return run.refused(error)
 
 
 def _told(
@@ -407,7 +467,7 @@ def surely_kept(checked: Verified, slo: Slo) -> bool:
     )
 
 
-def _clear(checked: Verified, slo: Slo, look: int) -> bool:
+def _clear(checked: Verified, slo: Slo, look: float) -> bool:
     """Whether a longer run would say the same: limits are kept or missed by far, or this run is long: half a look."""
     result = checked.result
     if result is None or result.counts["arrived"] >= look / 2 or checked.verdict == "overloaded":
@@ -420,6 +480,13 @@ def _clear(checked: Verified, slo: Slo, look: int) -> bool:
                 return True
             kept = kept and (share < _CLEARLY_KEPT or share * (1.0 + error) < 1.0)
     return kept
+
+
+def beyond_doubt(checked: Verified, slo: Slo) -> Verified:
+    """What a run says: all of it, where the part that was seen leaves a doubt."""
+    if checked.rest is None or _clear(checked, slo, inf):
+        return checked
+    return checked.rest.whole() or checked
 
 
 def _limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:
@@ -436,16 +503,54 @@ def _error(values: Array, percentile: float) -> float:
     return max(spread, _LEAST_ERROR)
 
 
-def _run(
+class _Run(NamedTuple):
+    """A run that is to be made. slots: sequences that one replica is started with."""
+
+    option: PlanOption
+    question: Question
+    served: tuple[Deployment, Flags]
+    traffic: Traffic | Requests
+    options: Options
+    slots: int
+    precision: RunPrecision | None
+
+    @property
+    def open(self) -> bool:
+        """Whether it is as long as its precision says."""
+        return self.precision is not None and isinstance(self.traffic, Traffic) and _is_open(self.traffic)
+
+    def refused(self, error: InferplanError) -> Verified:
+        """What is said of it where the simulator cannot make it."""
+        said = f"refused: {error.what}"
+        return Verified(option=self.option, slots=self.slots, achieved=_screened(self.option), verdict=said)
+
+    def told(self, result: SimulationResult, short: bool) -> Verified:
+        """What it says when it was made. short: it need not hold the values that the percentile takes."""
+        option, slo = self.option, self.question.slo
+        achieved, parts = _achieved(result, slo.percentile, option), class_parts(result)
+        classes = tuple(Kept(one.name, one.slo, _achieved(p, one.slo.percentile, option)) for one, p in parts)
+        trace = self.question.demand.trace is not None
+        told = short or trace or result.verdict == "overloaded" or _enough(result, slo)
+        verdict = result.verdict if told else TOO_SHORT
+        found = Verified(
+            option=option, slots=self.slots, achieved=achieved, result=result, verdict=verdict, classes=classes
+        )
+        return replace(found, options=self.options)
+
+
+def _is_open(traffic: Traffic) -> bool:
+    return isinstance(traffic.arrivals, OpenLoop)
+
+
+def _asked(
     option: PlanOption, question: Question, factor: float, fewest: int, precision: RunPrecision | None, whole: bool
-) -> Verified:
+) -> _Run:
     """One simulation of at least so many requests; ``whole``: of all replicas, else of one where there is one pool."""
-    demand, slo, deployment = question.demand, question.slo, option.deployment
+    demand, deployment = question.demand, option.deployment
     whole = whole or together(option, question)
     if not option.pools:
         replicas = option.replicas if whole else replicas_together(option, demand)
         deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=replicas))
-    slots = slots_of(option, question)
     slower = 1.0 if demand.users is not None else option.slow.step
     if demand.sessions is not None and precision is not None:
         fewest = min(max(fewest, precision.fewest // 2), _MOST // 2)  # such calls take longer to simulate
@@ -457,27 +562,33 @@ def _run(
     traffic = traffic_of(demand, option, factor * slower, fewest, whole)
     flags = flags_of(option, question)
     options = replace(options_of(option, question, _fleet(option, flags, question)), trim=demand.trace is None)
+    if precision is not None and isinstance(traffic, Traffic) and _is_open(traffic):
+        count = traffic.requests_count or 0
+        least = max(precision.fewest, fewest, count if count > precision.most else 0, demand.fewest)
+        precision = replace(precision, fewest=least, most=max(precision.most, count, least))
+    return _Run(option, question, (deployment, flags), traffic, options, slots_of(option, question), precision)
+
+
+def _run(
+    option: PlanOption, question: Question, factor: float, fewest: int, precision: RunPrecision | None, whole: bool
+) -> Verified:
+    """The same, made."""
+    asked = _asked(option, question, factor, fewest, precision, whole)
+    (deployment, flags), traffic, options = asked.served, asked.traffic, asked.options
     try:
-        if precision is not None and isinstance(traffic, Traffic) and isinstance(traffic.arrivals, OpenLoop):
-            count = traffic.requests_count or 0
-            least = max(precision.fewest, fewest, count if count > precision.most else 0, demand.fewest)
-            precision = replace(precision, fewest=least, most=max(precision.most, count, least))
-            result = simulate_steady(deployment, traffic, flags, options, precision)
+        if asked.open:
+            assert isinstance(traffic, Traffic)
+            result = simulate_steady(deployment, traffic, flags, options, asked.precision)
         else:
             result = simulate(deployment, traffic, flags, options)
-            if demand.sessions is not None and precision is not None:
+            if question.demand.sessions is not None and precision is not None:
                 known = as_sure_as(result, replace(precision, fewest=1, most=len(result.records.prompt)))[0]
                 result = known or result
     except NotFiniteError:
         raise
     except InferplanError as error:
-        return Verified(option=option, slots=slots, achieved=_screened(option), verdict=f"refused: {error.what}")
-    achieved = _achieved(result, slo.percentile, option)
-    classes = tuple(Kept(one.name, one.slo, _achieved(p, one.slo.percentile, option)) for one, p in class_parts(result))
-    told = precision is None or demand.trace is not None or result.verdict == "overloaded" or _enough(result, slo)
-    verdict = result.verdict if told else TOO_SHORT
-    found = Verified(option=option, slots=slots, achieved=achieved, result=result, verdict=verdict, classes=classes)
-    return replace(found, options=options)
+        return asked.refused(error)
+    return asked.told(result, short=precision is None)
 
 
 def flags_of(option: PlanOption, question: Question) -> Flags:

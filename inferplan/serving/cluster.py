@@ -33,10 +33,10 @@ from inferplan.serving.step_price import Lane, Modifiers, price_with_modifiers
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 
-SENT, CACHED, ANSWERED, BEGIN, END, AHEAD, THOUGHT = range(7)
+SENT, CACHED, ANSWERED, BEGIN, END, AHEAD, THOUGHT, PAUSE = range(8)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
 next one; the meters begin to count; they stop; engines that nothing connects are sent what comes next; a user who
-thinks has something to send."""
+thinks has something to send; engines pause."""
 
 
 class Beside(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from inferplan.errors import UsageError
 from inferplan.serving.clock import Event
-from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, SENT, THOUGHT, Cluster, Fleet
+from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, PAUSE, SENT, THOUGHT, Cluster, Fleet
 from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
@@ -29,6 +30,10 @@ class Incoming(NamedTuple):
     times: npt.NDArray[np.float64]
     computed: bool = False
     """The pool only decodes: it is the cache of a request that comes."""
+
+
+class _PausedError(Exception):
+    """A run is paused."""
 
 
 class Served(NamedTuple):
@@ -56,13 +61,17 @@ class Ahead:
         """Send the requests in this order and run until all is quiet, in so many processes."""
         cluster = self.cluster
         if not cluster.back.pool:
-            for scheduler in cluster.front.pool:  # nobody waits for an answer, or asks where it came from
-                scheduler.clients.notify = cluster.count
+            self._only_count()
         cluster.moved = []
         self._serve(Incoming(order, np.array(cluster.records.arrival)[order]), jobs)
         if cluster.moved:
             times, requests, _ = zip(*sorted(cluster.moved))
             self._serve(Incoming(np.asarray(requests), np.asarray(times), True), jobs)
+
+    def _only_count(self) -> None:
+        """Nobody waits for an answer, or asks where it came from."""
+        for scheduler in self.cluster.front.pool:
+            scheduler.clients.notify = self.cluster.count
 
     def _serve(self, incoming: Incoming, jobs: int) -> None:
         """Each engine of a pool serves what it is sent; in several processes, of neighbours."""
@@ -94,13 +103,38 @@ class Ahead:
 
     def serve_on(self, engines: list[int], incoming: Incoming) -> None:
         """Some engines of a pool serve what is theirs of what comes to it, to the end."""
+        self._set_out(engines, incoming)
+        self.cluster.run_until_quiet(sealed=True)
+        self.metering.close(self.meters)
+
+    def in_parts(self, order: npt.NDArray[np.int64], pauses: list[Event]) -> Iterator[None]:
+        """The requests in this order, of one pool, with these pauses; the last part goes on until all is quiet."""
+        cluster = self.cluster
+        self._only_count()
+        self._set_out([*range(len(cluster.engines))], Incoming(order, np.array(cluster.records.arrival)[order]))
+        cluster.handlers[PAUSE] = self._pause
+        cluster.events = sorted([*cluster.events, *pauses])
+        for _ in pauses:
+            with contextlib.suppress(_PausedError):
+                cluster.run_until_quiet(sealed=True)
+            yield
+        cluster.run_until_quiet(sealed=True)
+        self.metering.close(self.meters)
+        yield
+
+    def _pause(self, event: Event) -> None:
+        """The engines are brought up to this moment, and the loop of events is left; begun again, it goes on."""
+        for index in self.engines:
+            self.cluster.advance(index, event[0])
+        raise _PausedError
+
+    def _set_out(self, engines: list[int], incoming: Incoming) -> None:
+        """Nothing is sent yet, and the meters have not begun."""
         self.engines, self.incoming, self.sent = set(engines), incoming, 0
         self.meters = [scheduler.meter for scheduler in self._schedulers(engines)]
         self.metering = Metering(self.cluster.records, 0)
         self.cluster.handlers |= {BEGIN: self._mark, END: self._mark, AHEAD: self._send}
         self.cluster.events = sorted([*self.marks, (float(incoming.times[0]), 0, AHEAD)])
-        self.cluster.run_until_quiet(sealed=True)
-        self.metering.close(self.meters)
 
     def _mark(self, event: Event) -> None:
         """The meters begin to count, or stop; their engines are brought up to it."""
@@ -227,6 +261,20 @@ class ClusterRun(Cluster):
             went, count = self.front.went, len(self.records.prompt)
             self.records.served_by = [self.member[went[request]] if request in went else -1 for request in range(count)]
         return self.meters
+
+    def in_parts(self, fill: int, looks: Sequence[int]) -> Iterator[list[Meter]]:
+        """:meth:`run` of an open loop on engines that nothing connects, all of one pool: the meters when each of so
+        many requests have come, and when all are done. The meters only count for the whole.
+        """
+        assert self._one_way and self.closed is None and not self.back.pool
+        arrival = np.asarray(self.records.arrival)
+        order = np.argsort(arrival, kind="stable")
+        marks = [(float(arrival[order[fill]]), -1, BEGIN), (float(arrival[order[-1]]), -1, END)] if fill else []
+        pauses = [(float(arrival[order[look - 1]]), -1, PAUSE) for look in looks]
+        self.metering = Metering(self.records, fill)
+        for _ in Ahead(self, marks).in_parts(order, pauses):
+            self.metering.span = [time for time, _, _ in marks] or self.metering.span
+            yield self.meters
 
     @property
     def _one_way(self) -> bool:

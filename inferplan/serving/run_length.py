@@ -100,16 +100,25 @@ def simulate_steady(
     if not isinstance(traffic.arrivals, OpenLoop):
         raise UsageError("a closed loop has a length of its own: a number of requests for each user")
     precision = precision or RunPrecision()
-    options = replace(options or Options(), trim=True)
-    traffic = replace(traffic, arrivals=replace(traffic.arrivals, exact=True))
-    count = ceil(min(max(precision.fewest, precision.counted / COUNTED), precision.most))
+    options, count = replace(options or Options(), trim=True), first_count(precision)
     while True:
-        result = simulate(deployment, replace(traffic, requests_count=count), flags, options)
+        result = simulate(deployment, steady(traffic, count), flags, options)
         if set(result.records.status) == {REJECTED}:  # nothing runs, and nothing converges
-            return simulate(deployment, replace(traffic, requests_count=min(count, _FEW)), flags, options)
+            return simulate(deployment, steady(traffic, min(count, _FEW)), flags, options)
         ended, count = as_sure_as(result, precision)
         if ended is not None:
             return ended
+
+
+def first_count(precision: RunPrecision) -> int:
+    """Requests of the first run for a precision."""
+    return ceil(min(max(precision.fewest, precision.counted / COUNTED), precision.most))
+
+
+def steady(traffic: Traffic, count: int) -> Traffic:
+    """So many requests of an open loop, each quarter of which comes at its rate."""
+    assert isinstance(traffic.arrivals, OpenLoop)
+    return replace(traffic, requests_count=count, arrivals=replace(traffic.arrivals, exact=True))
 
 
 def as_sure_as(result: SimulationResult, precision: RunPrecision) -> tuple[SimulationResult | None, int]:

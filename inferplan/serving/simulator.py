@@ -34,7 +34,7 @@ from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.session_process import SessionProcess
 from inferplan.serving.step_price import StepModifier
-from inferplan.serving.step_times import Kept, Reach, StepTimes, step_times
+from inferplan.serving.step_times import DENSE_ROWS, Kept, Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
 from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared, require_tiers
@@ -50,6 +50,9 @@ _TIMED = 600
 _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
 
+
+_SEQUENCES = 128
+"""Tables are made for multiples of so many sequences, as far as that changes nothing in them."""
 
 MOST_ENGINES = 10_000
 """Engines of one run: replicas times attention data-parallel ranks, of both pools."""
@@ -129,6 +132,28 @@ class Prepared:
             conditions=_conditions(cluster, self.flags, traffic, options),
         )
         return _anchored(found, deployment, None if closed is None else closed.concurrency)
+
+    def so_far(self, count: int) -> SimulationResult:
+        """What the first ``count`` requests of an open loop in order say as the last of them comes. Those that have
+        begun to answer and are not done are left out; of steps only the largest is told.
+        """
+        whole, rules = self.cluster.records, self.kind.rules
+        which = np.zeros(len(whole.prompt), dtype=bool)
+        which[:count] = np.isnan(np.asarray(whole.first)[:count]) | ~np.isnan(np.asarray(whole.finish)[:count])
+        records = whole.only(which)
+        fill = len(records.prompt) // 4 if self.fill else 0
+        found = SimulationResult(
+            records=records,
+            meters=(),
+            closed=False,
+            slo=self.options.slo,
+            warmup=fill,
+            cooldown=_cooldown(records) if fill else 0,
+            metered=(records.arrival[fill], whole.arrival[count - 1]) if fill else None,
+            slots=rules.slots,
+        )
+        largest = max(meter.largest_step for meter in self.cluster.meters)
+        return replace(found, meters=(Meter(waited={"queue": float(np.sum(found.wait))}, largest_step=largest),))
 
 
 def prepare(
@@ -429,13 +454,19 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
         source=None if deployment.model.encoder is None else float(np.mean(requests.prompt)),
     )
     if speculation is PLAIN:
-        return _known_times(deployment, reach)
+        return _known_times(deployment, replace(reach, sequences=_rounded(reach.sequences)))
     times = step_times(deployment, reach, speculation.width)
     times.drafts = draft_times(speculation, reach)
     return times
 
 
-_KNOWN = Kept[StepTimes](8)
+def _rounded(sequences: int) -> int:
+    """So many sequences or some more, so that one table serves fleets of many sizes. Up to :data:`DENSE_ROWS` each has
+    an entry of its own, so that the table of more says the same of fewer."""
+    return max(sequences, min(-(-sequences // _SEQUENCES) * _SEQUENCES, DENSE_ROWS))
+
+
+_KNOWN = Kept[StepTimes](16)
 
 
 def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:

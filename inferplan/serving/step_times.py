@@ -44,7 +44,7 @@ _Place = tuple[int, float, int, int, float, float]
 Lines = list[tuple[float, float]]
 """Seconds over contexts, a line from knot to knot: its seconds at context 0, and its slope. The first entry is for
 contexts below the first knot, which take the seconds of that; beyond the last knot the last line goes on."""
-_DENSE_ROWS = 256
+DENSE_ROWS = 256
 """Up to this batch every integer is priced; beyond, every 3 %."""
 _PROMPTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0)
 _NOBODY = 1e-6
@@ -804,8 +804,8 @@ class _TableBuilder(NamedTuple):
         experts = self._experts(groupings, rows, (new, cp))
         logits = np.arange(1.0, width * reach.sequences + 2)
         head = pricer.seconds([group.head for group in groupings], replace(base, rows=logits))
-        batches = [float(b) for b in range(1, min(reach.sequences, _DENSE_ROWS) + 1)]
-        batches += _knots(float(_DENSE_ROWS), float(max(reach.sequences, _DENSE_ROWS + 1)), 1.03)[1:]
+        batches = [float(b) for b in range(1, min(reach.sequences, DENSE_ROWS) + 1)]
+        batches += _knots(float(DENSE_ROWS), float(max(reach.sequences, DENSE_ROWS + 1)), 1.03)[1:]
         if len(batches) == 1:
             batches.append(2.0)
         decodes = replace(base, decode=(np.asarray(batches)[:, None], self.knots.contexts[None, :]))

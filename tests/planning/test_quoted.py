@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.search import search
 from inferplan.planning.sizing import Simulations
 from inferplan.planning.space import Space
-from inferplan.planning.verify import QUOTED, SHOWN, Verified, traffic_of, verify
+from inferplan.planning.verify import QUOTED, SHOWN, Verified, beyond_doubt, traffic_of, verify
 from inferplan.reports.plan import plan_report
 from inferplan.table import render
 from inferplan.traffic.requests import Lengths, Requests, Slo
@@ -90,6 +91,25 @@ def test_a_run_goes_on_until_it_holds_five_times_one_request() -> None:
         start, end = seen.result.window
         arrivals = np.asarray(seen.result.records.arrival)
         assert (min(end, float(np.nanmax(arrivals))) - start) / float(np.mean(seen.result.e2el)) > 4.0
+
+
+def test_a_part_of_a_run_goes_on_to_what_a_run_of_its_own_says() -> None:
+    """Of the same 4,000 requests; a size that keeps its limits with a doubt is seen in all of them, and of another
+    process comes what was seen, not the run."""
+    question = asked(replace(DEMAND, rate=100.0), replace(SLO, percentile=95.0), ("h100-sxm",))
+    option = search(question.space, question.stream, question.prices).options[0].sized(2)
+    seen, shown = verify(option, question), verify(option, question, precision=SHOWN)
+    assert seen.rest is not None and seen.result is not None and shown.result is not None
+    assert len(seen.result.records.prompt) <= 2000 < len(shown.result.records.prompt) == 4000
+    assert pickle.loads(pickle.dumps(seen.rest)) is None
+    whole = seen.rest.whole()
+    assert whole is not None and whole.result is not None and whole.verdict == shown.verdict
+    assert whole.achieved == pytest.approx(shown.achieved, rel=1e-6)
+    assert whole.result.converged == shown.result.converged and whole.result.precision == shown.result.precision
+    assert Simulations(most=1, known={}).long(option, question).achieved == shown.achieved
+    limit = Slo(percentile=95.0, ttft=SLO.ttft, tpot=shown.achieved["tpot"] / 0.95)  # closer than a part of a run tells
+    assert beyond_doubt(seen, limit).achieved == whole.achieved
+    assert beyond_doubt(seen, replace(limit, tpot=10.0)) is seen
 
 
 def _trace(count: int, seconds: float) -> Requests:

@@ -34,7 +34,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, option_order, search
 from inferplan.planning.sizing import Simulations, next_size
 from inferplan.planning.space import Space
-from inferplan.planning.verify import QUOTED, slots_for, verify
+from inferplan.planning.verify import QUOTED, SHOWN, slots_for, verify
 from inferplan.reports.cost import cost_table
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
@@ -350,7 +350,8 @@ def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypat
     load = StaticLoad(batch=1.0, prompt=100.0, output=10.0)
     swallowers: dict[str, Callable[[], object]] = {
         "inferplan.planning.search.load_grids": lambda: search(space, Stream(DEMAND, P95, Sizing()), prices),
-        "inferplan.planning.verify.simulate": lambda: verify(option(), asked()),
+        "inferplan.planning.verify.PausedRun": lambda: verify(option(), asked()),
+        "inferplan.planning.verify.simulate_steady": lambda: verify(option(), asked(), precision=SHOWN),
         "inferplan.answers.compare.estimate": lambda: compare([assemble(REQUEST)], ["h100"], load),
         "inferplan.answers.sweep.estimate_unchecked": lambda: sweep(Grid(base=REQUEST)),
     }

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from inferplan.devices.constants import IDEAL
+from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, price_batches, run_step
-from inferplan.serving.flags import Flags, with_flags
-from inferplan.serving.step_times import Chunk, Reach, group_operators, step_times, steps_alike
+from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.simulator import times_for
+from inferplan.serving.step_times import Chunk, Reach, StepTimes, group_operators, step_times, steps_alike
+from inferplan.traffic.requests import Requests
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step, decode
 from tests.cases import for_each
@@ -112,6 +115,29 @@ def test_chunks_of_a_prompt_cost_at_least_the_whole_and_work_is_conserved() -> N
     assert sum(pairs) == 8192 * 8193 / 2
     parts = sum(prices.mixed(0, 0.0, Chunk(1, 1024.0, pair)) for pair in pairs)
     assert whole <= parts <= 1.1 * whole
+
+
+def test_fleets_of_many_sizes_share_their_tables() -> None:
+    """Two sizes of a fleet with other flags, to the last bit; another format has tables of its own."""
+    one = deployment(ideal=False)
+    few = Flags(max_num_seqs=72, max_num_batched_tokens=4096, block_size=32, gpu_memory_utilization=0.8)
+    many, lengths = replace(few, max_num_seqs=100, chunked_prefill=False, block_size=16), np.full(4000, 512)
+    requests = Requests(prompt=lengths, output=lengths // 4, arrival=np.zeros(4000))
+
+    def times(served: Deployment, flags: Flags) -> StepTimes:
+        flagged = with_flags(served, flags)
+        return times_for(flagged, rules_of(flagged, flags, 512.0, 640.0), requests)
+
+    fleet = replace(one, parallel=replace(one.parallel, replicas=3))
+    shared = times(one, few)
+    assert times(fleet, many) is shared
+    assert times(deployment(ideal=False, quant="fp8"), few) is not shared
+    for served, flags, sequences in ((one, few, 72), (fleet, many, 100)):
+        own = step_times(with_flags(served, flags), Reach(sequences=sequences, tokens=4096, context=640))
+        for batch, context, tokens in ((1, 64.0, 512.0), (70, 300.0, 1024.0), (sequences, 639.0, 3000.0)):
+            chunk = Chunk(1, tokens, tokens * (tokens + 1) / 2)
+            assert shared.decode(batch, context) == own.decode(batch, context)
+            assert shared.mixed(batch, context, chunk) == own.mixed(batch, context, chunk)
 
 
 @for_each(("model", "parallel"), CASES)
