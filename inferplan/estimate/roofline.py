@@ -34,7 +34,9 @@ from inferplan.work.ops import (
     TopK,
     Wired,
     Work,
+    at_width,
 )
+from inferplan.work.step import WIDE
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
@@ -298,13 +300,29 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
 
 def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None = None) -> Term:
     """The time of one run as :func:`price` computes it, with its formula. Raises what that raises."""
+    found: Any = _one_kernel_terms(op, hardware, calibration, cap)
+    kernels = _kernels_beside(op, calibration)
+    if kernels is None or not np.any(price(op, hardware, calibration, cap).time != found.value):
+        return cast("Term", found)
+
+    def named(other: Op, tokens: int) -> Any:
+        return name_term(_one_kernel_terms(other, hardware, calibration, cap), f"{other.kernel} of {tokens} tokens", "s")
+
+    if _is_wide(op):
+        return cast("Term", np.maximum(found, named(kernels.narrowest, 1)))
+    most = np.maximum(named(kernels.widest, WIDE + 1), named(kernels.narrowest, 1))
+    return cast("Term", np.minimum(name_term(found, f"{op.kernel} of its own", "s"), most))
+
+
+def _one_kernel_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None) -> Any:
+    """The time of one run by the operator's own kernel, whatever other kernels take."""
     fit, name = calibration.fit(op.kernel, op.label), named_at(op.place)
     chosen: Any = _IDEAL_FIT if fit is None else fit_terms(op, fit, name)
     asked = ideal_time(op, op.work(), hardware, chosen.terms, name)
-    clock = price(op, hardware, calibration, cap).clock
+    clock = _one_kernel(op, hardware, calibration, cap)[1]
     if np.any(clock < 1.0):
         asked = asked.at(name(clock, "clock", "", ("power", "cap")))
-    return cast("Term", fitted_time(asked, chosen).total)
+    return fitted_time(asked, chosen).total
 
 
 def _soft_maximum_terms(a: Any, b: Any, p: Any) -> Any:
@@ -338,19 +356,63 @@ def fit_terms(op: Op, fit: Fit, name: Naming = name_term) -> SimpleNamespace:
 def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None = None) -> OpCost:
     """The time of one run of ``op`` on one rank of ``hardware``, which draws no more than ``cap``.
 
+    Where few and many new tokens a sequence have kernels of their own, one token more never takes less time
+    (docs/continuity.md): few take no longer than ``WIDE + 1`` do, which a kernel of many may be given instead, and many
+    no less than one.
+
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
     """
-    fit = calibration.fit(op.kernel, op.label)
-    work = op.work()
-    chosen = fit or _IDEAL_FIT
-    asked = ideal_time(op, work, hardware, chosen.terms)
-    clock: Num = 1.0
-    spent = fitted_time(asked, chosen)
+    spent, clock = _one_kernel(op, hardware, calibration, cap)
+    kernels = _kernels_beside(op, calibration)
+    if kernels is not None:
+        one = dense(_one_kernel(kernels.narrowest, hardware, calibration, cap)[0].total)
+        if _is_wide(op):
+            total = np.maximum(dense(spent.total), one)
+        else:
+            many = dense(_one_kernel(kernels.widest, hardware, calibration, cap)[0].total)
+            total = np.minimum(dense(spent.total), np.maximum(many, one))
+        spent = spent._replace(total=total)
+    return OpCost(
+        op=op,
+        work=op.work(),
+        spent=spent,
+        fit=calibration.fit(op.kernel, op.label),
+        carried=calibration.basis == "transferred",
+        clock=clock,
+    )
+
+
+def _one_kernel(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None) -> tuple[FittedTime, Num]:
+    """What one run takes by the operator's own kernel, and its share of the device's own clock."""
+    chosen = calibration.fit(op.kernel, op.label) or _IDEAL_FIT
+    asked = ideal_time(op, op.work(), hardware, chosen.terms)
+    spent, clock = fitted_time(asked, chosen), cast("Num", 1.0)
     if cap is not None and cap.holds:
         clock = _clock_under(cap, asked, spent, chosen)
         if np.any(clock < 1.0):
             spent = fitted_time(asked.at(clock), chosen)
-    return OpCost(op=op, work=work, spent=spent, fit=fit, carried=calibration.basis == "transferred", clock=clock)
+    return spent, clock
+
+
+class _KernelsBeside(NamedTuple):
+    """An operator with one new token a sequence, and with the fewest that its kernel of many takes."""
+
+    narrowest: Op
+    widest: Op
+
+
+def _is_wide(op: Op) -> bool:
+    return bool(np.max(cast("Attention", op).new) > WIDE)
+
+
+def _kernels_beside(op: Op, calibration: Calibration) -> _KernelsBeside | None:
+    """The neighbours of an operator that another kernel runs at another width; ``None`` where all have one's constants,
+    and for one token, by which the others are held."""
+    if not isinstance(op, (Attention, IndexSelect, Scan)) or not np.any(np.asarray(op.new) > 1.0):
+        return None
+    beside = _KernelsBeside(at_width(op, 1.0), at_width(op, WIDE + 1.0))
+    places = (calibration.place(one.kernel, one.label) for one in beside)
+    return beside if len(set(places)) > 1 else None
 
 
 def _clock_under(cap: PowerCap, asked: IdealTime, spent: FittedTime, fit: Fit) -> Num:

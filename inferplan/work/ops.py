@@ -8,7 +8,7 @@ output element written once, which is the least any kernel can do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from math import ceil
@@ -696,6 +696,14 @@ class Scan(Op):
     @property
     def kernel(self) -> str:
         return f"scan.{'prefill' if np.max(self.new) > WIDE else 'decode'}"
+
+
+def at_width(op: Attention | IndexSelect | Scan, new: float) -> Attention | IndexSelect | Scan:
+    """The same operator with so many new tokens a sequence: those of many divide queries, others divide keys."""
+    if isinstance(op, Scan):
+        return replace(op, new=new)
+    shards = op.query_shards * op.key_shards
+    return replace(op, new=new, query_shards=shards if new > WIDE else 1, key_shards=1 if new > WIDE else shards)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

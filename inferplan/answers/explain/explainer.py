@@ -24,7 +24,8 @@ from inferplan.serving.first_token import FirstToken
 from inferplan.serving.techniques.applied import Techniques, served_estimate, served_first_token
 from inferplan.terms import Field, Term
 from inferplan.work.formats import Format
-from inferplan.work.ops import Op
+from inferplan.work.ops import Attention, IndexSelect, Op, Scan, at_width
+from inferplan.work.step import WIDE
 
 _MEMORY = {
     "memory.weights": ("weights", "docs/formulas/memory.md"),
@@ -188,7 +189,19 @@ class Explainer:
             )
         alone: Field = ("number", "ttft") if np.all(np.asarray(self.load.batch) == 1) else ()
         term = self._first.terms(self.estimate.deployment, self.estimate.load.prompt, alone)
-        return self._explanation("ttft_at_server", term, "docs/nomenclature.md", self._given())
+        found = self._explanation("ttft_at_server", term, "docs/nomenclature.md", self._given())
+        parts = (ExplainedPart(name="switch", value="", formula=text) for text in self._first_switches())
+        return replace(found, parts=(*found.parts, *parts))
+
+    def _first_switches(self) -> Iterable[str]:
+        """Where one prompt token more makes the first token of an idle server leap, in words."""
+        deployment = self.estimate.deployment
+        engine = deployment.engine
+        if engine.serving.graph_tokens:
+            yield f"a step of more than {engine.serving.graph_tokens} tokens: kernels are launched one by one"
+        if engine.defaults.scheduler.chunked_prefill:
+            budget = self.techniques.chunk or engine.defaults.tier(deployment.hardware).token_budget
+            yield f"every {budget} new tokens: one step more (max_num_batched_tokens)"
 
     def _operator(self, phase_name: str, phase: Phase, operator: str) -> Explanation:
         """Seconds of an operator, with what kind it is and the shape of its first kernel."""
@@ -216,6 +229,7 @@ class Explainer:
         kernel = (
             ExplainedPart(name=op.kind, value="", formula=does),
             ExplainedPart(name="shape", value="", formula=_shape(op)),
+            *(ExplainedPart(name="switch", value="", formula=text) for text in _switch(op)),
         )
         return replace(found, parts=(*found.parts, *kernel))
 
@@ -269,6 +283,14 @@ def _owner(group: LayerGroup, op: Op) -> Any:
     if prefix == "ffn":
         return group.ffn
     return group.mixer if prefix not in ("embedding", "head", "sampling", "norm", "residual", "pipeline") else None
+
+
+def _switch(op: Op) -> Iterable[str]:
+    """Where another kernel takes over from that of an operator, in words; nothing where none does."""
+    if isinstance(op, (Attention, IndexSelect, Scan)):
+        few, many = at_width(op, 1.0).kernel, at_width(op, WIDE + 1.0).kernel
+        if few != many:
+            yield f"up to {WIDE} new tokens a sequence {few}, beyond {many}"
 
 
 def _shape(op: Op) -> str:

@@ -1,0 +1,282 @@
+"""Falls and leaps of times by one unit of work: ``python -m tests.benchmarks.bench_continuity``.
+
+Deployments are drawn from the catalogue (model, device, engine, division, formats, calibrated or ideal). Of each every
+time is walked along one quantity at a time: tokens of a prompt (alone, behind a cache, at an idle server), the batch,
+the context and the tokens a sequence of a decode step, users in their steady state. Two neighbours differ by one unit.
+
+A *fall* is a time that is shorter by more than 0.1 % with one unit more, a *leap* one that is longer by more than 5 %
+and by more than in proportion to the quantity (a second sequence may take as long as the first).
+Each is put to the operators that make most of it, and those to a cause: another ``kernel`` (which ``explain`` names),
+``work`` that grew as much as the time (an operator's FLOP, bytes or messages), or the part of its time that moved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from inferplan.api import deploy
+from inferplan.catalog.files import names
+from inferplan.errors import InferplanError
+from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
+from inferplan.serving.first_token import IdlePrompt, first_token
+from inferplan.serving.steady import UserLoad, steady_state
+from inferplan.serving.techniques.speculation import Speculation
+from inferplan.units import Num
+from inferplan.work.step import WIDE
+
+FALL, LEAP = 0.001, 0.05
+NAMED = "named"
+"""How causes of leaps begin that ``explain`` names: a switch of kernels, a step or a tile more, work that grew."""
+CALIBRATED = ("h100-sxm", "h200-sxm", "b200-hgx", "a100-80gb-sxm", "l40s", "mi300x", "mi355x")
+ENGINES = ("vllm", "sglang", "trtllm", "llama.cpp", "none")
+FORMATS = ("bf16", "fp8", "w8a8", "w4a16", "nvfp4", "mxfp4", None)
+EDGES = (48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384)
+"""Powers of two, tiles, sizes of captured graphs and budgets of tokens."""
+
+
+def units(longest: int) -> list[int]:
+    """1 to 40, and three neighbours around each edge up to ``longest``."""
+    near = {edge + off for edge in EDGES for off in (-1, 0, 1, 2)}
+    return sorted({*range(1, 41), *near} & set(range(1, longest + 3)))
+
+
+def draw(chosen: random.Random) -> dict[str, Any]:
+    """The arguments of one deployment; half of the devices have constants of their own."""
+    devices = CALIBRATED if chosen.random() < 0.5 else names("hardware")
+    tp = chosen.choice((1, 1, 2, 4, 8))
+    asked: dict[str, Any] = {
+        "model": chosen.choice(names("models")),
+        "gpu": chosen.choice(devices),
+        "engine": chosen.choice(ENGINES),
+        "quant": chosen.choice(FORMATS),
+        "tp": tp,
+        "pp": chosen.choice((1, 1, 1, 2, 3)),
+        "dp": chosen.choice((1, 1, 1, 2)),
+    }
+    asked["ep"] = chosen.choice((1, 1, tp * asked["dp"]))
+    return asked | ({"ideal": True} if chosen.random() < 0.1 else {})
+
+
+def drawn(count: int, seed: int) -> Iterator[tuple[dict[str, Any], Deployment]]:
+    """So many deployments that can be assembled, with what was asked."""
+    chosen, found = random.Random(seed), 0
+    while found < count:
+        asked = draw(chosen)
+        try:
+            deployment = deploy(**asked)
+        except InferplanError:
+            continue
+        if deployment.model.generation.kind == "autoregressive" and deployment.model.encoder is None:
+            found += 1
+            yield asked, deployment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walk:
+    """A time along a quantity: seconds at the points of an array, and the phase at one of them, if one step it is."""
+
+    name: str
+    points: Sequence[int]
+    seconds: Callable[[np.ndarray[Any, Any]], Num]
+    phase: Callable[[float], Phase] | None = None
+    narrow: bool = False
+    """Its points are new tokens a sequence, whose kernels change beyond ``WIDE``: a grid is of one side."""
+
+    edges: Callable[[int], str] | None = None
+    """What ``explain`` says of a leap beyond a point; nothing where it says nothing."""
+    groups: int = 1
+    """Into which the points are divided by whole sequences."""
+
+    def whole(self, at: int) -> int:
+        """What the fullest of the groups holds."""
+        return -(-at // self.groups)
+
+    def edge(self, at: int) -> str:
+        return "" if self.edges is None else self.edges(at)
+
+    def times(self) -> np.ndarray[Any, Any]:
+        """Seconds at each point."""
+        at = np.asarray(self.points, float)
+        sides = [at[at <= WIDE], at[at > WIDE]] if self.narrow else [at]
+        return np.concatenate([np.broadcast_to(self.seconds(side), side.shape) for side in sides if len(side)])
+
+
+def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | None = None) -> list[Walk]:
+    """What is walked of a deployment."""
+    chosen = chosen or random.Random(0)
+    past, batch, width = chosen.choice((300.0, 2000.0, 30000.0)), chosen.choice((2.0, 8.0, 64.0)), 1.0
+    behind, prompts = chosen.choice((100.0, 5000.0)), chosen.choice((2.0, 16.0))
+    longest = min(deployment.model.max_context or tokens, tokens)
+    some = units(longest)
+    groups = deployment.parallel.pp * deployment.parallel.dp
+    found = [
+        Walk(
+            name="prompt tokens",
+            points=some,
+            seconds=lambda at: prompt_drain(deployment, 1.0, at).time,
+            phase=lambda at: prompt_drain(deployment, 1.0, at),
+            narrow=True,
+        ),
+        Walk(
+            name="prompt tokens of a batch behind a cache",
+            points=units(2048),
+            seconds=lambda at: prompt_drain(deployment, prompts, at, behind).time,
+            phase=lambda at: prompt_drain(deployment, prompts, at, behind),
+            narrow=True,
+        ),
+        Walk(
+            name="batch",
+            groups=groups,
+            points=units(512),
+            seconds=lambda at: decode_cycle(deployment, at, past).time,
+            phase=lambda at: decode_cycle(deployment, at, past),
+        ),
+        Walk(
+            name="batch of prompts",
+            groups=groups,
+            points=units(64),
+            seconds=lambda at: prompt_drain(deployment, at, past / 10).time,
+            phase=lambda at: prompt_drain(deployment, at, past / 10),
+        ),
+        Walk(
+            name="context",
+            points=units(longest),
+            seconds=lambda at: decode_cycle(deployment, batch, at).time,
+            phase=lambda at: decode_cycle(deployment, batch, at),
+        ),
+        Walk(
+            name="tokens a sequence",
+            points=units(64),
+            seconds=lambda at: decode_cycle(deployment, batch, past, at).time,
+            phase=lambda at: decode_cycle(deployment, batch, past, at),
+            narrow=True,
+        ),
+    ]
+    serving = deployment.engine.serving
+    if serving.latency:
+        budget = float(chosen.choice((512, 2048, 8192)))
+
+        def server(at: Num) -> Num:
+            return first_token(deployment, IdlePrompt(new=at, cached=0.0, budget=budget)).at_server
+
+        def edges(at: int) -> str:
+            if at % budget == 0 and deployment.engine.defaults.scheduler.chunked_prefill:
+                return f"{NAMED}: a step more"
+            return f"{NAMED}: kernels launched one by one" if at == serving.graph_tokens else ""
+
+        found.append(Walk(name="prompt tokens at the server", points=some, seconds=server, narrow=True, edges=edges))
+    drafts = Speculation(length=3, acceptance=0.7) if chosen.random() < 0.3 else Speculation()
+    prompt, output = chosen.choice(((100.0, 100.0), (1000.0, 100.0), (1000.0, 1000.0), (8000.0, 500.0)))
+    if deployment.engine.name != "none":
+        users = cache(lambda: steady_state(deployment, UserLoad(concurrency=np.array(units(512), float), prompt=prompt, output=output), speculation=drafts))
+        found.append(Walk(name="users, ttft without the wait for a place", points=units(512), seconds=lambda at: users().ttft - users().wait))
+        found.append(Walk(name="users, tpot", points=units(512), seconds=lambda at: users().tpot))
+
+        def longer(at: Num) -> Num:
+            return steady_state(deployment, UserLoad(concurrency=8.0, prompt=at, output=output), speculation=drafts).ttft
+
+        found.append(Walk(name="prompt tokens of 8 users, ttft", points=units(2048), seconds=longer, narrow=True))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break:
+    """A fall or a leap between two neighbours."""
+
+    walk: str
+    at: int
+    ratio: float
+    cause: str
+
+    @property
+    def kind(self) -> str:
+        return "fall" if self.ratio < 1.0 else "leap"
+
+
+def breaks(walk: Walk) -> list[Break]:
+    """The falls and leaps of a walk, with their causes."""
+    times, found = walk.times(), []
+    for index, (at, after) in enumerate(zip(walk.points, walk.points[1:])):
+        ratio = times[index + 1] / times[index]
+        most = max(1.0 + LEAP, after / at, walk.whole(after) / walk.whole(at)) + 1e-9
+        if after == at + 1 and np.isfinite(ratio) and not 1.0 - FALL <= ratio <= most:
+            cause = walk.edge(at)
+            if not cause and walk.phase is not None:
+                cause = cause_of(walk.phase(float(at)), walk.phase(float(after)))
+            found.append(Break(walk=walk.name, at=at, ratio=float(ratio), cause=cause))
+    return found
+
+
+def cause_of(before: Phase, after: Phase) -> str:
+    """What makes most of the difference between two phases: the operator, and what of it moved."""
+    then, now = before.by_operator(), after.by_operator()
+    moved = {name: float(now.get(name, 0.0)) - float(then.get(name, 0.0)) for name in {*then, *now}}
+    name = max(moved, key=lambda one: moved[one] * np.sign(float(after.time) - float(before.time)))
+    old = [cost for cost in before.costs if cost.op.name == name]
+    new = [cost for cost in after.costs if cost.op.name == name]
+    if not old or not new:
+        return f"{name}: {'appears' if new else 'vanishes'}"
+    one, other = old[0], new[0]
+    if (one.op.kernel, one.op.label) != (other.op.kernel, other.op.label):
+        return f"{NAMED}: {one.op.kernel} {one.op.label} to {other.op.kernel} {other.op.label}"
+    grown = float(np.max(np.divide(other.total, one.total)))
+    works = [
+        (float(getattr(other.work, key)), float(getattr(one.work, key)))
+        for key in ("flop", "bytes", "wire")
+        if float(getattr(one.work, key))
+    ]
+    more = max((a / b for a, b in works), default=1.0)
+    if grown > 1.0 and more >= grown - 1e-9:
+        return f"{NAMED}: work of {one.op.kernel}"
+    if grown > 1.0 and one.fit is not None and "padding" in one.fit.terms:
+        return f"{NAMED}: a tile more of {one.op.kernel}"
+    if grown > 1.0 and one.fit is not None and "fallback" in one.fit.terms:
+        return f"{NAMED}: another library beyond 8 MiB in {one.op.kernel}"
+    parts = {part: float(getattr(other, part)) - float(getattr(one, part)) for part in ("time_math", "time_memory", "time_wire", "overhead")}
+    part = max(parts, key=lambda key: parts[key] * np.sign(grown - 1.0))
+    return f"{one.op.kernel}: {part} ({', '.join(one.fit.terms) if one.fit else 'ideal'})"
+
+
+def main() -> None:
+    """Print every fall and leap by cause."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_continuity")
+    parser.add_argument("--deployments", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--each", action="store_true", help="print each fall and leap as it is found")
+    options = parser.parse_args()
+    seen: dict[tuple[str, str, str], list[tuple[float, str]]] = defaultdict(list)
+    fell: Counter[str] = Counter()
+    done = 0
+    for number, (asked, deployment) in enumerate(drawn(options.deployments, options.seed)):
+        done += 1
+        for walk in walks(deployment, chosen=random.Random(options.seed * 100003 + number)):
+            try:
+                found = breaks(walk)
+            except InferplanError:
+                continue
+            for kind in {one.kind for one in found}:
+                fell[f"{kind} along {walk.name}"] += 1
+            for one in found:
+                where = f"{asked} {one.at}->{one.at + 1}"
+                seen[one.kind, walk.name, one.cause].append((one.ratio, where))
+                if options.each:
+                    print(one.kind, f"{one.ratio:.3f}", walk.name, one.cause, where, flush=True)
+    print(f"{done} deployments, seed {options.seed}")
+    for text, count in sorted(fell.items()):
+        print(f"{count:4d} deployments with a {text}")
+    for (kind, name, cause), cases in sorted(seen.items(), key=lambda item: (item[0][0], -len(item[1]))):
+        worst = (min if kind == "fall" else max)(cases)
+        print(f"{kind}\t{len(cases)}\t{name}\t{cause}\tworst {worst[0]:.3f} {worst[1]}")
+
+
+if __name__ == "__main__":
+    main()
