@@ -306,7 +306,9 @@ def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: Po
         return cast("Term", found)
 
     def named(other: Op, tokens: int) -> Any:
-        return name_term(_one_kernel_terms(other, hardware, calibration, cap), f"{other.kernel} of {tokens} tokens", "s")
+        return name_term(
+            _one_kernel_terms(other, hardware, calibration, cap), f"{other.kernel} of {tokens} tokens", "s"
+        )
 
     if _is_wide(op):
         return cast("Term", np.maximum(found, named(kernels.narrowest, 1)))
@@ -382,7 +384,9 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
     )
 
 
-def _one_kernel(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None) -> tuple[FittedTime, Num]:
+def _one_kernel(
+    op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None
+) -> tuple[FittedTime, Num]:
     """What one run takes by the operator's own kernel, and its share of the device's own clock."""
     chosen = calibration.fit(op.kernel, op.label) or _IDEAL_FIT
     asked = ideal_time(op, op.work(), hardware, chosen.terms)

@@ -177,12 +177,26 @@ def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | N
     drafts = Speculation(length=3, acceptance=0.7) if chosen.random() < 0.3 else Speculation()
     prompt, output = chosen.choice(((100.0, 100.0), (1000.0, 100.0), (1000.0, 1000.0), (8000.0, 500.0)))
     if deployment.engine.name != "none":
-        users = cache(lambda: steady_state(deployment, UserLoad(concurrency=np.array(units(512), float), prompt=prompt, output=output), speculation=drafts))
-        found.append(Walk(name="users, ttft without the wait for a place", points=units(512), seconds=lambda at: users().ttft - users().wait))
+        users = cache(
+            lambda: steady_state(
+                deployment,
+                UserLoad(concurrency=np.array(units(512), float), prompt=prompt, output=output),
+                speculation=drafts,
+            )
+        )
+        found.append(
+            Walk(
+                name="users, ttft without the wait for a place",
+                points=units(512),
+                seconds=lambda at: users().ttft - users().wait,
+            )
+        )
         found.append(Walk(name="users, tpot", points=units(512), seconds=lambda at: users().tpot))
 
         def longer(at: Num) -> Num:
-            return steady_state(deployment, UserLoad(concurrency=8.0, prompt=at, output=output), speculation=drafts).ttft
+            return steady_state(
+                deployment, UserLoad(concurrency=8.0, prompt=at, output=output), speculation=drafts
+            ).ttft
 
         found.append(Walk(name="prompt tokens of 8 users, ttft", points=units(2048), seconds=longer, narrow=True))
     return found
@@ -218,8 +232,12 @@ def breaks(walk: Walk) -> list[Break]:
 
 def cause_of(before: Phase, after: Phase) -> str:
     """What makes most of the difference between two phases: the operator, and what of it moved."""
+    if float(np.max(before.microbatches)) != float(np.max(after.microbatches)):
+        return f"{NAMED}: a batch more in flight"
     then, now = before.by_operator(), after.by_operator()
-    moved = {name: float(now.get(name, 0.0)) - float(then.get(name, 0.0)) for name in {*then, *now}}
+    moved = {
+        name: float(now.get(name, 0.0)) - float(then.get(name, 0.0)) for name in sorted({*then, *now}) if name != "host"
+    }
     name = max(moved, key=lambda one: moved[one] * np.sign(float(after.time) - float(before.time)))
     old = [cost for cost in before.costs if cost.op.name == name]
     new = [cost for cost in after.costs if cost.op.name == name]
@@ -235,13 +253,19 @@ def cause_of(before: Phase, after: Phase) -> str:
         if float(getattr(one.work, key))
     ]
     more = max((a / b for a, b in works), default=1.0)
+    less = min((a / b for a, b in works), default=1.0)
     if grown > 1.0 and more >= grown - 1e-9:
         return f"{NAMED}: work of {one.op.kernel}"
+    if grown < 1.0 and less < 1.0:
+        return f"{NAMED}: less work of {one.op.kernel}, where a chunk or block of its mask begins anew"
     if grown > 1.0 and one.fit is not None and "padding" in one.fit.terms:
         return f"{NAMED}: a tile more of {one.op.kernel}"
     if grown > 1.0 and one.fit is not None and "fallback" in one.fit.terms:
         return f"{NAMED}: another library beyond 8 MiB in {one.op.kernel}"
-    parts = {part: float(getattr(other, part)) - float(getattr(one, part)) for part in ("time_math", "time_memory", "time_wire", "overhead")}
+    parts = {
+        part: float(getattr(other, part)) - float(getattr(one, part))
+        for part in ("time_math", "time_memory", "time_wire", "overhead")
+    }
     part = max(parts, key=lambda key: parts[key] * np.sign(grown - 1.0))
     return f"{one.op.kernel}: {part} ({', '.join(one.fit.terms) if one.fit else 'ideal'})"
 
