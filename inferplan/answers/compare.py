@@ -21,6 +21,7 @@ from inferplan.estimate.run import carrying, estimate
 from inferplan.serving.techniques.applied import served_first_token
 from inferplan.shown import Shown
 from inferplan.table import frame
+from inferplan.units import format_time
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +141,7 @@ class Comparison(Shown):
         if abs(moves[largest]) < 0.005 * whole:
             return f"{phase} unchanged"
         old, new = before.get(largest, 0.0), after.get(largest, 0.0)
-        return f"{phase}: {largest} time {old * 1e3:.3g} -> {new * 1e3:.3g} ms"
+        return f"{phase}: {largest} time {format_time(old, 3)} -> {format_time(new, 3)}"
 
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate."""

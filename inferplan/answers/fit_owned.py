@@ -30,6 +30,8 @@ class OwnedFits(Shown):
     context: int
     """Tokens of a request."""
     options: Sequence[FitOption]
+    remarks: Sequence[str] = ()
+    """Of the prices."""
 
     @property
     def fitting(self) -> list[FitOption]:
@@ -44,6 +46,8 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     """
     if asked.offload.any:
         raise UsageError("layers on the host are of GPUs without a number", hint="--gpu NAME --tp N")
+    if asked.most != FitAsked.most:
+        raise UsageError(f"{have} says how many GPUs, and --most {asked.most} too", hint="leave one of them out")
     meant, spec = devices_meant(have), load_model(model)
     prices.check(one.gpu for one in meant)
     tokens = asked_context(spec, asked.context)
@@ -59,7 +63,9 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
             because="; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
             hint="a shorter --context, less --in-flight, a narrower --quant, or inferplan fit without --gpu",
         )
-    return OwnedFits(model=spec, asked=asked, have=have, count=meant[0].number or 1, context=tokens, options=options)
+    remarks = prices.remarks(option.gpu for option in options)
+    whole = meant[0].number or 1
+    return OwnedFits(model=spec, asked=asked, have=have, count=whole, context=tokens, options=options, remarks=remarks)
 
 
 def _quants(gpu: str, asked: FitAsked) -> list[str | None]:

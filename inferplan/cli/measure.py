@@ -123,7 +123,7 @@ def _of_plan(path: str, csv_file: str | None, asked: Mapping[str, Any], values: 
     click.echo(f"{load.requests:,} requests, {load.tokens:,} tokens, about {load.seconds:,.0f} s", err=True)
     _run(session)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    found = plan_measured.measurement(session, plan, now, replicas)
+    found = plan_measured.measurement(session, plan, load, now, replicas)
     lines = figure_rows(session, plan.facts)
     unwritten = _written(csv_file, csv_text(lines)) if csv_file is not None and lines else None
     click.get_current_context().call_on_close(lambda: _leave(session, unwritten))

@@ -202,7 +202,7 @@ class Deployment(Shown):
             defaults = defaults.model_copy(update={"scheduler": scheduler})
             object.__setattr__(self, "engine", self.engine.model_copy(update={"defaults": defaults}))
 
-    @property
+    @cached_property
     def step(self) -> StepConstants:
         """What a step costs beyond its kernels: shared constants, with the engine's own host where it was measured."""
         if self.offload is not None and self.offload.head:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import inf
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Bounds, Curve, Step, cheapest_within
-from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL
+from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL, Slowness
 from inferplan.planning.finalists import (
     Finalists,
     by_cost,
@@ -51,7 +51,7 @@ WORTH = 0.05
 _BESIDE = (
     ("other", "measured", "curve"),
     ("capacity", "sensitivity"),
-    ("miss", "native", "unknown", "cheaper_verified"),
+    ("miss", "native", "unknown", "cheaper_verified", "measured_between"),
 )
 """What is worked out beside a plan, by what is asked together."""
 
@@ -153,12 +153,14 @@ class Chosen(Shown):
     @cached_property
     def native(self) -> Verified | None:
         """The cheapest in the checkpoint's own format beside a plan in another; ``None`` where the plan is in its own,
-        and where nothing in its own keeps the limits.
+        and where nothing in its own keeps the limits. Beside one pool it is one pool too: what the format costs, not
+        what pools apart save.
         """
         if self.option.request.quant is None or self.question.demand.offline:
             return None
         options = beside(options_at(self.searched, self.question, self.confidence), self.option.tiers)
-        bare = [one for one in options if not one.narrowness[0]]
+        alike = [one for one in options if one.pools is None or self.option.pools is not None]
+        bare = [one for one in alike if not one.narrowness[0]]
         return self._beside(bare, self.confidence, Bounds(self.option.cost or 0.0))
 
     @cached_property
@@ -317,6 +319,29 @@ class Plan(Chosen):
             return {}
         found = {name: result.band(name) for name in self.question.slo.limits}
         return {name: band for name, band in found.items() if band is not None}
+
+    @cached_property
+    def measured_between(self) -> dict[str, tuple[float, float | None]]:
+        """By limited latency, seconds at the percentile between which 80 % of measurements lie of a service like this:
+        two runs under the load itself, on devices as fast and as slow as the ends of the bands of the means say.
+        ``None`` where the slow ones are overloaded.
+        """
+        result, question = self.best.result, self.question
+        if result is None or not self.bands:
+            return {}
+        known = {name: result.band(name) for name in ("ttft", "tpot")}
+        ends = []
+        for end in (0, 1):
+            step, first = ((band[end] if (band := known[name]) else None) for name in ("tpot", "ttft"))
+            slow = Slowness(step or 1.0, 1.0 if first is None else first / (step or 1.0))
+            option = replace(self.option, slow=slow)
+            ends.append(Simulations(most=0, known=self.known).long(option, question).achieved)
+        low, high = ends
+        quoted = self.best.achieved
+        return {
+            name: (min(low[name], quoted[name]), max(high[name], quoted[name]) if isfinite(high[name]) else None)
+            for name in self.bands
+        }
 
     @cached_property
     def sensitivity(self) -> list[dict[str, Any]]:

@@ -53,6 +53,9 @@ _PARTS, _LEAST_ERROR = 5, 0.02
 _FEWEST_LIVES = 6
 """A run of a large fleet is longer than the most, so that it holds so many times one request as the closed form sees
 it, which is mostly too long. Where it is not, the run is too short to tell and is repeated."""
+_LIVES_OF_POOLS = 7
+"""The same of pools apart, which run as a whole. At six times, 7 of 13 first runs of such pairs were too short to tell
+and made again, for want of less than a sixth."""
 _MOST_USERS = 3_000
 """Users who think that are simulated together: each sends :data:`_FEWEST_LIVES` requests, whatever the time between."""
 QUOTED = RunPrecision(tolerance=0.03, fewest=4_000, most=24_000)
@@ -157,6 +160,11 @@ class Verified:
         counts = self.result.counts
         refused = f"{counts['rejected']:,} of {counts['arrived']:,} requests are refused"
         return f"{refused}: {'; '.join(self.result.records.refused)}"
+
+    @property
+    def largest_step(self) -> float:
+        """Tokens of the largest step of the run that held prompts; infinity without a run."""
+        return inf if self.result is None else max(meter.largest_step for meter in self.result.meters)
 
     @property
     def watts(self) -> float | None:
@@ -272,7 +280,7 @@ def traffic_of(
         return calls_for(demand, option, rate, fewest)
     held = rate * lasting
     lives = _GLANCE_LIVES if fewest < _LOOK else _LIVES
-    lives = _FEWEST_LIVES if option.pools else lives  # all replicas are simulated: percentiles are of more
+    lives = _LIVES_OF_POOLS if option.pools else lives  # all replicas are simulated: percentiles are of more
     count = max(int(min(lives * held, _MOST)), fewest, round(_FEWEST_LIVES * held))
     return demand.one_of(share).traffic(rate, count)
 

@@ -39,6 +39,7 @@ def owned_report(found: OwnedFits) -> Report:
             "enough is yours to judge",
             spec.made_from.line,
             *(f"note: {line}" for line in uncounted_notes(spec)),
+            *found.remarks,
         ],
         rows=records,
         of=found,
@@ -47,10 +48,10 @@ def owned_report(found: OwnedFits) -> Report:
 
 
 def _figures(option: FitOption) -> list[Figure]:
-    """An option with how the model is divided over the GPUs, and no price: they are there."""
+    """An option with how the model is divided over the GPUs, and what it would cost to rent them."""
     assert option.fitting is not None
     parallel = option.fitting.deployment.parallel
-    kept = [figure for figure in option_figures(option) if figure.label not in ("GPUs", "an hour", "bought")]
+    kept = [figure for figure in option_figures(option) if figure.label != "GPUs"]
     division = [
         text("division", parallel.describe(), left=True),
         Figure("devices", parallel.devices),

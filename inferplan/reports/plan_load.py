@@ -124,7 +124,14 @@ def planned_load(demand: Demand, shares: int, answer: float, asked: tuple[float,
     users = None if demand.users is None else round(demand.users / shares)
     if users == 0:
         raise UsageError("a share of the users is none", hint="--replicas: more of them behind the address")
-    count = max(stated or ceil(fewest_values(percentile) / (1 - FILL)), 2 * (users or 0), 2)
+    least = max(2 * (users or 0), 2)
+    if stated is not None and stated < least:
+        raise UsageError(
+            f"{stated} requests are too few",
+            because=f"each of {users} users sends two at least" if users else "a rate is of two at least",
+            hint=f"--requests {least}, or more",
+        )
+    count = max(stated or ceil(fewest_values(percentile) / (1 - FILL)), least)
     plain = replace(demand.one_of(shares), prefix=replace(demand.prefix, tokens=0))
     traffic = plain.traffic((demand.requests_per_second or 0.0) / shares if users is None else users, count)
     if isinstance(traffic.arrivals, OpenLoop):

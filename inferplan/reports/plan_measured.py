@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
-from inferplan.errors import InfeasibleError, InputFileError, SpecError, UsageError
+from inferplan.catalog.files import find
+from inferplan.errors import InfeasibleError, InferplanError, InputFileError, SpecError, UsageError
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.figures import record as figures_record
 from inferplan.files import LARGEST_SPEC, parse_json, read_text
-from inferplan.measuring.figures import LoadFigures, load_figures
+from inferplan.measuring.figures import load_figures
 from inferplan.measuring.planned import PlannedLoad
+from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.planning.demand import Demand
 from inferplan.reports.plan_file import checked_part, planned_of
@@ -26,11 +30,17 @@ from inferplan.spec import Spec
 from inferplan.table import Report
 from inferplan.units import format_time
 from inferplan.validation.as_planned import AsPlanned, all_as_planned
+from inferplan.validation.names import catalogue_name
 from inferplan.validation.score import NAMES
 
 _LATENCIES = ("ttft", "tpot", "e2el")
-_UNLIKE = 0.1
-"""By how much the lengths or the rate that were measured may differ from those of the plan: the chance of its draw."""
+_UNLIKE, _UNLIKE_DRAWN = 0.1, 0.25
+"""By how much a mean of what was measured may differ from the plan's, and that of lengths that are drawn: their mean
+over some hundreds of requests has an error of its own."""
+
+
+Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=0)]
 
 
 class _Measurement(Spec):
@@ -40,19 +50,57 @@ class _Measurement(Spec):
 
     at: str
     url: str
-    replicas: int
-    requests: int
-    failed: int
-    percentile: float
-    prompt_tokens: float
-    output_tokens: float
-    requests_per_s: float
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2el_s: float | None = None
+    replicas: Annotated[int, Field(ge=1)]
+    requests: Whole
+    failed: Whole
+    percentile: Above
+    prompt_tokens: Above
+    output_tokens: Above
+    requests_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    ttft_s: Above | None = None
+    tpot_s: Above | None = None
+    e2el_s: Above | None = None
     half_width_s: dict[str, float | None] = {}
     suspect: list[str] = []
     server: dict[str, str] = {}
+
+
+class _Limits(Spec):
+    """``question.slo``, as far as it is measured."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    ttft_s: Above | None = None
+    tpot_s: Above | None = None
+    e2el_s: Above | None = None
+
+
+class _Quoted(_Limits):
+    """``plan``: what it quotes, and of how many replicas."""
+
+    replicas: Annotated[int, Field(ge=1)]
+
+
+Ends = Annotated[list[Above | None], Field(min_length=2, max_length=2)]
+
+
+class _Bands(Spec):
+    """``band_s``: seconds from and to; no end where the slow devices are overloaded."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    ttft_s: Ends | None = None
+    tpot_s: Ends | None = None
+    e2el_s: Ends | None = None
+
+
+class _Asked(Spec):
+    """``question``, as far as a measurement is held to it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    percentile: Annotated[float, Field(gt=0, lt=100)]
+    slo: _Limits
 
 
 class PlanFile:
@@ -66,27 +114,29 @@ class PlanFile:
         self.path, self.data = path, read_json(path)
         self.planned = planned_of(self.data, path)
         self.demand: Demand = planned_demand(self.data, path)
-        question, plan = self.data["question"], self.data["plan"]
-        try:
-            self.percentile = float(question["percentile"])
-            self.replicas = int(plan["replicas"])
-            self.limits = {
-                name: float(question["slo"][f"{name}_s"]) for name in _LATENCIES if f"{name}_s" in question["slo"]
-            }
-            self.quoted = {name: float(plan[f"{name}_s"]) for name in _LATENCIES if plan.get(f"{name}_s") is not None}
-            bands = {name: self.data["band_s"].get(f"{name}_s") for name in _LATENCIES}
-            self.bands = {name: (float(pair[0]), float(pair[1])) for name, pair in bands.items() if pair}
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise SpecError(
-                f"{path} is not the JSON of a plan", because=repr(error), hint="inferplan plan ... -o plan.json"
-            ) from None
+        asked = checked_part(path, _Asked, self.data["question"], "question")
+        plan = checked_part(path, _Quoted, self.data["plan"], "plan")
+        bands = checked_part(path, _Bands, self.data.get("band_s", {}), "band_s")
+        self.percentile, self.replicas = asked.percentile, plan.replicas
+        self.limits, self.quoted = _by_latency(asked.slo), _by_latency(plan)
+        self.bands = {name: (low or 0.0, high or inf) for name, (low, high) in _by_latency(bands).items()}
         if not self.limits:
             raise UsageError(f"{path} has no limit that is measured", hint="a plan with --ttft, --tpot or --e2e")
+        deployed = self.planned.request.parallel.replicas if self.planned.pools is None else self.replicas
+        wrong = [f"plan.{name}_s is missing" for name in self.limits if name not in self.quoted]
+        wrong += [f"band_s.{name}_s falls" for name, (low, high) in self.bands.items() if low > high]
+        if deployed != self.replicas:
+            wrong.append(f"plan.replicas is {self.replicas}, that of plan.deployment {deployed}")
+        for one in self.measurements:  # (read here, so that what is wrong with them is said before a load is sent)
+            if one.percentile != self.percentile:
+                wrong.append(f"a measurement is of the percentile {one.percentile:g}, the plan of {self.percentile:g}")
+        if wrong:
+            raise SpecError(f"{path} contradicts itself", because="; ".join(wrong), hint="make the plan again")
 
     @property
     def answer(self) -> float:
         """Seconds of a request, as planned: at the percentile, which is no less than the mean."""
-        return self.quoted.get("e2el", 0.0)
+        return float(self.quoted.get("e2el", 0.0))
 
     @property
     def measurements(self) -> list[_Measurement]:
@@ -127,9 +177,7 @@ class PlanFile:
         return whole
 
     def judged(self, one: _Measurement) -> list[AsPlanned]:
-        """Each limited latency of a measurement. Raises ``InputFileError`` for one under another load, at another
-        percentile, or without a latency that is limited."""
-        self._require_alike(one)
+        """Each limited latency of a measurement. Raises ``InputFileError`` for one without a limited latency."""
         found = []
         for name, limit in self.limits.items():
             measured = getattr(one, f"{name}_s")
@@ -147,26 +195,48 @@ class PlanFile:
             )
         return found
 
-    def _require_alike(self, one: _Measurement) -> None:
+    def require_own(self, facts: Mapping[str, str], where: str) -> None:
+        """Raise ``InputFileError`` for what is measured of something else, as far as ``facts`` say of what."""
+        for name, own in self.facts.items():
+            other = "" if name == "engine_version" else facts.get(name, "")
+            if name in ("model", "gpu"):
+                other = catalogue_name("models" if name == "model" else "hardware", other)
+            if other and other.lower() != own.lower():
+                raise InputFileError(
+                    f"{where} was measured of another deployment than {self.path} is for",
+                    because=f"{name} {other}, and {own} was planned",
+                    hint="inferplan measure PLAN.json --url URL measures that of the plan",
+                )
+
+    def unlike(self, server: Server | None) -> str:
+        """That a server has another model than was planned, where it says so by a name that is on file; else empty."""
+        own = self.facts["model"]
+        for name in () if server is None else (server.source, server.model):
+            with suppress(InferplanError):
+                served = find("models", name).stem
+                return "" if served == own else f"the server has {name} ({served}), and {own} was planned"
+        return ""
+
+    def require_load(self, one: _Measurement, users: float | None) -> None:
+        """Raise ``InputFileError`` for a measurement under another load, as far as its means and ``users`` say."""
         demand = self.demand
         prompt = demand.prompt.average + demand.prefix.tokens
+        lengths = [_UNLIKE if one.kind == "fixed" else _UNLIKE_DRAWN for one in (demand.prompt, demand.output)]
         pairs = {
-            "prompt tokens": (one.prompt_tokens, prompt),
-            "output tokens": (one.output_tokens, demand.output.average),
+            "prompt tokens": (one.prompt_tokens, prompt, lengths[0]),
+            "output tokens": (one.output_tokens, demand.output.average, lengths[1]),
         }
         if demand.rate is not None:
-            pairs["requests/s"] = one.requests_per_s, demand.rate * one.replicas / self.replicas
-        for what, (measured, planned) in pairs.items():
-            if abs(measured / planned - 1.0) > _UNLIKE:
+            pairs["requests/s"] = one.requests_per_s, demand.rate * one.replicas / self.replicas, _UNLIKE
+        if demand.users is not None and users is not None:
+            pairs["users"] = users, demand.users * one.replicas / self.replicas, _UNLIKE
+        for what, (measured, planned, most) in pairs.items():
+            if abs(measured / planned - 1.0) > most:
                 raise InputFileError(
                     f"{one.url} was measured under another load than {self.path} is for",
                     because=f"{measured:,.4g} {what}, and {planned:,.4g} were planned",
                     hint="inferplan measure PLAN.json --url URL sends the plan's own",
                 )
-        if abs(one.percentile - self.percentile) > 1e-9:
-            raise InputFileError(
-                f"{one.url} was measured at the percentile {one.percentile:g}, and the plan is of {self.percentile:g}"
-            )
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -188,14 +258,29 @@ def is_plan(path: str) -> bool:
     return isinstance(data.get("plan"), dict) and isinstance(data.get("question"), dict)
 
 
-def measurement(session: Session, plan: PlanFile, at: str, replicas: int) -> dict[str, Any] | None:
+def measurement(session: Session, plan: PlanFile, load: PlannedLoad, at: str, replicas: int) -> dict[str, Any] | None:
     """What a run of the plan's load came to, as the plan's JSON keeps it; ``None`` without figures."""
     measured = session.loads[-1] if session.loads else None
     found = None if measured is None else load_figures(measured)
     if measured is None or found is None:
         return None
     latencies, errors = _latencies(measured, plan.percentile)
-    server = session.server
+    server, doubts = session.server, list(measured.suspect)
+    if other := plan.unlike(server):
+        doubts.append(other)
+    rate = _rate(measured)
+    prompts, outputs = load.prompts[load.fill :], load.outputs[load.fill :]
+    means = {
+        "prompt tokens": (found.isl, sum(prompts) / len(prompts) + load.head_tokens),
+        "output tokens": (found.osl, sum(outputs) / len(outputs)),
+    }
+    if load.arrivals:
+        means["requests/s"] = rate, load.requests / load.seconds
+    for what, (got, drawn) in means.items():
+        if abs(got / drawn - 1.0) > _UNLIKE:
+            doubts.append(f"{got:,.4g} {what} came to pass, and {drawn:,.4g} were to be sent")
+    if found.requests * (1 - plan.percentile / 100) < 1:
+        doubts.append(f"{found.requests:,} requests hold no {plan.percentile:g}th percentile")
     return {
         "at": at,
         "url": session.settings.address.root,
@@ -206,10 +291,10 @@ def measurement(session: Session, plan: PlanFile, at: str, replicas: int) -> dic
         "percentile": plan.percentile,
         "prompt_tokens": found.isl,
         "output_tokens": found.osl,
-        "requests_per_s": _rate(measured, found),
+        "requests_per_s": rate,
         **{f"{name}_s": latencies.get(name) for name in _LATENCIES},
         "half_width_s": errors,
-        "suspect": list(measured.suspect),
+        "suspect": doubts,
     }
 
 
@@ -230,9 +315,9 @@ def _latencies(measured: MeasuredLoad, percentile: float) -> tuple[dict[str, flo
     )
 
 
-def _rate(measured: MeasuredLoad, found: LoadFigures) -> float:
-    """Requests a second that were sent."""
-    sent = sorted(one.sent for one in measured.judged)
+def _rate(measured: MeasuredLoad) -> float:
+    """Requests a second that were sent, whatever became of them."""
+    sent = sorted(one.sent for one in measured.replies)
     return (len(sent) - 1) / (sent[-1] - sent[0]) if len(sent) > 1 and sent[-1] > sent[0] else 0.0
 
 
@@ -249,7 +334,18 @@ def measurements_of(files: Sequence[str]) -> tuple[PlanFile, list[_Measurement]]
     held = PlanFile(plan)
     found = [] if others else list(held.measurements)
     for path in others:
-        found += PlanFile(path).measurements if is_plan(path) else rows_as_measurements(path, held)
+        if not is_plan(path):
+            found += rows_as_measurements(path, held)
+            continue
+        other = PlanFile(path)
+        held.require_own(other.facts, path)
+        if other.data["question"]["load"] != held.data["question"]["load"] or other.percentile != held.percentile:
+            raise InputFileError(
+                f"{path} was measured under another load than {plan} is for",
+                because="its own plan is for another",
+                hint=f"inferplan measure {plan} --url URL sends that of the plan",
+            )
+        found += other.measurements
     if not found:
         raise InputFileError(
             f"{others[0] if others else plan} holds no measurement of a plan",
@@ -264,7 +360,10 @@ def rows_as_measurements(path: str, plan: PlanFile) -> list[_Measurement]:
     wanted = "median" if plan.percentile == 50 else f"p{plan.percentile:g}"
     found = []
     for number, line in enumerate(lines, 2):
+        plan.require_own({name: line.get(name) or "" for name in ("model", "gpu", "engine")}, f"{path}: line {number}")
         cells = {name: _number(line.get(f"{name}_{wanted}_ms")) for name in _LATENCIES}
+        if odd := [f"{name}_{wanted}_ms {cells[name]:g}" for name in _LATENCIES if not (cells[name] or 1.0) > 0.0]:
+            raise InputFileError(f"{path}: line {number} has no time", because=", ".join(odd), hint="milliseconds")
         if all(cells[name] is None for name in plan.limits):
             raise InputFileError(
                 f"{path}: line {number} has no {', '.join(f'{name}_{wanted}_ms' for name in plan.limits)}",
@@ -273,21 +372,22 @@ def rows_as_measurements(path: str, plan: PlanFile) -> list[_Measurement]:
             )
         rate = _number(line.get("rate_per_s")) or 0.0
         seconds: dict[str, Any] = {f"{name}_s": None if ms is None else ms / 1e3 for name, ms in cells.items()}
-        found.append(
-            _Measurement(
-                at="",
-                url=f"{path}: line {number}",
-                replicas=_replicas_of(rate, plan),
-                requests=int(_number(line.get("requests")) or 0),
-                failed=int(_number(line.get("failed_requests")) or 0),
-                percentile=plan.percentile,
-                prompt_tokens=_number(line.get("isl")) or 0.0,
-                output_tokens=_number(line.get("osl")) or 0.0,
-                requests_per_s=rate,
-                suspect=[cell] if (cell := line.get("suspect") or "") else [],
-                **seconds,
-            )
+        users = _number(line.get("concurrency"))
+        one = _Measurement(
+            at="",
+            url=f"{path}: line {number}",
+            replicas=_replicas_of(rate, users, plan),
+            requests=int(_number(line.get("requests")) or 0),
+            failed=int(_number(line.get("failed_requests")) or 0),
+            percentile=plan.percentile,
+            prompt_tokens=_tokens(line, "isl", path, number),
+            output_tokens=_tokens(line, "osl", path, number),
+            requests_per_s=rate,
+            suspect=[cell] if (cell := line.get("suspect") or "") else [],
+            **seconds,
         )
+        plan.require_load(one, users)
+        found.append(one)
     return found
 
 
@@ -298,10 +398,25 @@ def _number(cell: str | None) -> float | None:
         return None
 
 
-def _replicas_of(rate: float, plan: PlanFile) -> int:
-    """How many of the plan's replicas a rate is the share of: the nearest whole number."""
-    whole = plan.demand.rate
-    return plan.replicas if whole is None else max(round(rate / whole * plan.replicas), 1)
+def _tokens(line: Mapping[str, str | None], column: str, path: str, number: int) -> float:
+    found = _number(line.get(column))
+    if found is None or not 0.0 < found < inf:
+        raise InputFileError(
+            f"{path}: line {number} has no {column}", hint="mean tokens: isl of prompts, osl of outputs"
+        )
+    return found
+
+
+def _by_latency(part: Spec) -> dict[str, Any]:
+    """The latencies that a part states."""
+    found = {name: getattr(part, f"{name}_s") for name in _LATENCIES}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _replicas_of(rate: float, users: float | None, plan: PlanFile) -> int:
+    """How many of the plan's replicas a rate, or so many users, are the share of: the nearest whole number."""
+    whole, part = (plan.demand.rate, rate) if plan.demand.users is None else (plan.demand.users, users)
+    return plan.replicas if whole is None or part is None else max(round(part / whole * plan.replicas), 1)
 
 
 def verdict_report(plan: PlanFile, found: Sequence[_Measurement], record: Mapping[str, Any] | None = None) -> Report:
@@ -339,7 +454,8 @@ def verdict_report(plan: PlanFile, found: Sequence[_Measurement], record: Mappin
 def _title(plan: PlanFile, one: _Measurement, latencies: Sequence[AsPlanned]) -> str:
     verdict = "no verdict" if one.suspect else "as planned" if all_as_planned(latencies) else "not as planned"
     share = "" if one.replicas == plan.replicas else f" on {one.replicas} of {plan.replicas} replicas"
-    return f"{verdict}: {one.url}{share}, {one.requests:,} requests of the plan's load"
+    many = f", {one.requests:,} requests of the plan's load" if one.requests else ""
+    return f"{verdict}: {one.url}{share}{many}"
 
 
 def _row(one: AsPlanned, percentile: float) -> list[Figure]:

@@ -92,21 +92,8 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "next_cheaper": _cheaper_record(plan),
         "sensitivity": [] if plan.question.demand.offline else plan.sensitivity,
         "bands": plan.bands,
-        "band_s": band_seconds(plan),
+        "band_s": {f"{name}_s": list(ends) for name, ends in plan.measured_between.items()},
     }
-
-
-def band_seconds(plan: Plan) -> dict[str, list[float]]:
-    """By limited latency, in seconds at the percentile, between which 80 % of measurements lie of a plan like this:
-    the known factors on what is predicted, of which a plan at a confidence quotes the slow side.
-    """
-    slow, quoted = plan.option.slow, plan.best.achieved
-    found = {}
-    for name, (low, high) in plan.bands.items():
-        late = 0.0 if name == "tpot" else quoted["ttft"] * (1.0 - 1.0 / slow.first)  # see Slowness.of
-        predicted = (quoted[name] - late) / slow.step
-        found[f"{name}_s"] = [predicted * low, max(predicted * high, quoted[name])]
-    return found
 
 
 def step_record(step: Step) -> dict[str, Any]:

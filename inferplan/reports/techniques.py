@@ -81,7 +81,7 @@ def _speculation(result: ServedEstimate) -> list[Figure]:
             "  drafts and verification",
             text=f"{format_time(draft)} + {format_time(verify)}, {speedup:.3g} times as fast",
         ),
-        Figure("loses_from_batch", losing, "  slower than no drafts from batch", ",", absent="none up to 4,096"),
+        Figure("loses_from_batch", losing, "  batch from which drafts are slower", ",", absent="none up to 4,096"),
     ]
 
 

@@ -93,12 +93,18 @@ class Rules:
         """Tokens of capacity that a request takes whatever it has written so far; ``total`` are prompt and output."""
         if not self.windows:
             return self.overhead
-        windows = sum(share * (min(total, size) / size if size else 1.0) for share, size in self.windows)
+        windows = sum(
+            [share * ((total if total < size else size) / size if size else 1.0) for share, size in self.windows]
+        )
         return self.overhead + windows
 
     def unsettled(self, prompt: Num) -> Num:
         """Tokens of capacity that a prompt takes for a while beside :meth:`held`: windows let go of what is settled."""
-        return sum((share * np.clip(prompt - window, 0.0, most) for share, window, most in self.in_flight), start=0.0)
+        if isinstance(prompt, np.ndarray):
+            return sum(
+                (share * np.clip(prompt - window, 0.0, most) for share, window, most in self.in_flight), start=0.0
+            )
+        return sum([share * min(max(prompt - window, 0.0), most) for share, window, most in self.in_flight])
 
     def paged(self, tokens: float) -> float:
         """Tokens of capacity in the blocks of ``tokens``; none where the cache does not grow with them."""

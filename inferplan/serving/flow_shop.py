@@ -49,18 +49,21 @@ class FlowShop:
                 left.append(_send(free, start, each))
             if start >= bound:
                 return
-            period = left[0] - back[0]
-            steady = all(
-                abs(after - before - period) <= _ALIKE * period
-                for after, before in zip((*left, *free), (*back, *self.free))
-            )
+            period, before, was = left[0] - back[0], back, self.free
             self.free, back, count = free, left, count - 1
             yield 1, left
+            if not count:
+                return
             repeats = count if start + count * period < bound else ceil((bound - start) / period) - 1
-            if steady and repeats > 0:
+            if repeats > 0 and _steady((*left, *free), (*before, *was), period):
                 self.free = [time + repeats * period for time in free]
                 back, count = [time + repeats * period for time in left], count - repeats
                 yield repeats, back
+
+
+def _steady(after: Sequence[float], before: Sequence[float], period: float) -> bool:
+    """Whether all times have moved on by a period."""
+    return all(abs(now - then - period) <= _ALIKE * period for now, then in zip(after, before))
 
 
 def _send(free: list[float], start: float, batch: Passage) -> float:

@@ -72,7 +72,7 @@ class Pipeline(Engine):
     def step(self, until: float) -> bool:
         """Take the oldest batch back, where that is waited for, or send the next one."""
         if self.waits:
-            if max(self.clock, self.flying[0].back) >= until:
+            if self.clock >= until or self.flying[0].back >= until:
                 return False
             if not self._run(until):
                 self._take_back()
@@ -199,12 +199,16 @@ class Pipeline(Engine):
         lanes = len(self.flying)
         for scheduler in self.ranks.schedulers:  # mostly one of many ranks has a piece of a prompt
             adapters = scheduler.admitted.adapters
-            if scheduler.partial is not None or (adapters is not None and adapters.crowded):
+            if scheduler.partial is not None or scheduler.short or scheduler.clients.unseen:
                 return 0, bound
+            if adapters is not None and adapters.crowded:
+                return 0, bound
+        for batch in self.flying:
+            for load in batch.loads:
+                if load.prompts is not None and (load.prompts.completed or not self.rules.mixed):
+                    return 0, bound
         for rank, scheduler in enumerate(self.ranks.schedulers):
             queue, running = scheduler.queue, len(scheduler.admitted.running)
-            if scheduler.clients.unseen or scheduler.partial is not None or scheduler.short:
-                return 0, bound
             if queue.waiting:
                 if rules.wait_steps or rules.balance_steps or self.unchanged < lanes or not self.tried:
                     return 0, bound
@@ -214,13 +218,11 @@ class Pipeline(Engine):
             if queue.inbox and not behind and running < rules.slots and not (rules.policy == "static" and running):
                 bound = min(bound, queue.inbox[0][0])
             for batch in self.flying:
-                load, lane = batch.loads[rank], scheduler.lanes[batch.lane]
-                if load.prompts is not None and (load.prompts.completed or not scheduler.mixed):
+                lane = scheduler.lanes[batch.lane]
+                if lane.size < batch.loads[rank].decodes:  # somebody has given up
                     return 0, bound
-                if lane.size < load.decodes:  # somebody has given up
-                    return 0, bound
-                if lane.size:
-                    count = min(count, lane.steps_left())
+                if lane.size and (left := lane.ends[0][0] - lane.steps) < count:
+                    count = left
             if scheduler.grows:
                 size = sum([lane.size for lane in scheduler.lanes])
                 if (count + rules.page) * size * rules.tokens_per_step > scheduler.free:

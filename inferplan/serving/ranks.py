@@ -73,8 +73,12 @@ class RankPrices:
 
     def decode_pass(self, batch: Batch) -> float:
         """Seconds of a decode step of a batch's lane through all stages, at its present contexts."""
-        lanes = [(one.lanes[batch.lane], prices[batch.lane]) for one, prices in zip(self.schedulers, self.prices)]
-        return max(price.decode(lane.size, lane.context / lane.size) for lane, price in lanes if lane.size)
+        longest, number = 0.0, batch.lane
+        for scheduler, prices in zip(self.schedulers, self.prices):
+            lane = scheduler.lanes[number]
+            if lane.size:
+                longest = max(longest, prices[number].decode(lane.size, lane.context / lane.size))
+        return longest
 
     def price_of(self, scheduler: Scheduler) -> StepPrice:
         """The price of the lane of a rank whose turn it is."""
@@ -98,25 +102,34 @@ class RankPrices:
         brings its share.
         """
         times, mean, ranks = self.times, None, []
+        if len(loads) == 1 and (loads[0].decodes or loads[0].prompts is not None):
+            return self._seconds_of(0, lane, loads[0], later)
         if len(loads) > 1:
             rows = sum([times.rows(decodes, prompts) for decodes, prompts in loads if prompts is not None])
             rows += times.width * sum([decodes for decodes, prompts in loads if prompts is None])
             mean = rows / len(loads)
         alone: list[tuple[int, float]] = []
-        for scheduler, prices, (decodes, prompts) in zip(self.schedulers, self.prices, loads):
+        for rank, (decodes, prompts) in enumerate(loads):
+            scheduler = self.schedulers[rank]
             if prompts is None and decodes and self.alike and not scheduler.admitted.loading:
                 alone.append((decodes, scheduler.lanes[lane].context / decodes + later))
             elif decodes or prompts is not None:
-                context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
-                stations = prices[lane].stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
-                stations[1] = scheduler.admitted.with_loads(stations[1])
-                if scheduler.admitted.adapters is not None and scheduler.admitted.adapters.copies:
-                    copied = scheduler.admitted.adapters.copied()
-                    stations[1:] = map(add, stations[1:], copied)
-                ranks.append(stations)
+                ranks.append(self._seconds_of(rank, lane, loads[rank], later, mean))
         if alone and mean is not None:
             ranks.append(slowest(times, alone, mean))
         return ranks[0] if len(ranks) == 1 else list(map(max, *ranks))
+
+    def _seconds_of(self, rank: int, lane: int, load: RankLoad, later: float, mean: float | None = None) -> list[float]:
+        """Those of one rank that has something in the batch; the mean one brings ``mean`` rows to the experts."""
+        scheduler, (decodes, prompts) = self.schedulers[rank], load
+        admitted = scheduler.admitted
+        context = scheduler.lanes[lane].context / decodes + later if decodes else 0.0
+        stations = self.prices[rank][lane].stations(decodes, context, NO_PROMPTS if prompts is None else prompts, mean)
+        if admitted.loading:
+            stations[1] = admitted.with_loads(stations[1])
+        if admitted.adapters is not None and admitted.adapters.copies:
+            stations[1:] = map(add, stations[1:], admitted.adapters.copied())
+        return stations
 
 
 class Ranks(RankPrices):
@@ -199,7 +212,8 @@ class Ranks(RankPrices):
         for scheduler in self.schedulers:
             queue = scheduler.queue
             scheduler.decodes = scheduler.lanes[lane]
-            scheduler.admitted.turn(lane)
+            if scheduler.admitted.adapters is not None:
+                scheduler.admitted.adapters.turn(lane)
             if queue.inbox and queue.inbox[0][0] <= seen:
                 known = len(queue.waiting)
                 queue.look(seen, scheduler.decodes.size > 0)
@@ -214,14 +228,15 @@ class Ranks(RankPrices):
                 if prompts is not None:
                     changed = True
                     loads.append(RankLoad(decodes.size if scheduler.mixed else 0, prompts))
+                    if admitted.adapters is not None:
+                        admitted.adapters.fetch()
                     continue
             if scheduler.grows and decodes.size * decodes.block > capacity - admitted.used:
                 scheduler.make_room(now)
             changed = changed or len(admitted.running) != running
             loads.append(RankLoad(decodes.size, None))
-        for scheduler, load in zip(self.schedulers, loads):
-            if scheduler.admitted.adapters is not None and (load.decodes or load.prompts is not None):
-                scheduler.admitted.adapters.fetch()
+            if admitted.adapters is not None and decodes.size:
+                admitted.adapters.fetch()
         return loads, changed
 
     def _held_back(self) -> bool:
@@ -244,8 +259,7 @@ class Ranks(RankPrices):
         for scheduler, load in zip(self.schedulers, loads):
             queue = scheduler.queue
             if load.prompts is not None:
-                scheduler.meter.prompt_steps += 1
-                scheduler.meter.prompt_tokens += load.prompts.tokens
+                scheduler.meter.count_prompts(load.prompts.tokens, load.decodes * scheduler.width)
                 queue.steps_since_look = 0
             else:
                 queue.steps_since_look += 1
@@ -312,19 +326,19 @@ class Ranks(RankPrices):
 
     def meter(self, now: float, flying: Sequence[Batch]) -> None:
         """Count the time since the last batch was sent, with what each rank has in flight."""
-        if flying and (self.sent or now > self.metered):
-            last = flying[-1].loads
+        since, sent = self.metered, self.sent
+        if flying and (sent or now > since):
+            last, before = flying[-1].loads, list(flying)[:-1] if len(flying) > 1 else ()
             for rank, scheduler in enumerate(self.schedulers):
                 decodes, prompts = last[rank]
                 busy = decodes > 0 or prompts is not None
-                if len(flying) > 1:
-                    for batch in list(flying)[:-1]:
-                        decoding, others = batch.loads[rank]
-                        decodes += decoding
-                        busy = busy or decoding > 0 or others is not None
+                for batch in before:
+                    decoding, others = batch.loads[rank]
+                    decodes += decoding
+                    busy = busy or decoding > 0 or others is not None
                 if busy:
-                    tokens = 0.0 if prompts is None or not self.sent else prompts.tokens  # of the batch sent last
-                    scheduler.book_time(self.metered, now - self.metered, self.sent, decodes, tokens)
+                    tokens = 0.0 if prompts is None or not sent else prompts.tokens  # of the batch sent last
+                    scheduler.book_time(since, now - since, sent, decodes, tokens)
         self.metered, self.sent = now, 0
 
     def meter_run(self, last: float, flying: Sequence[Batch], sent: int) -> None:

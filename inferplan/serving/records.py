@@ -254,6 +254,8 @@ class Meter:
     kv_seconds: float = 0.0
     """Integral of the share of the cache in use over time."""
     kv_peak: float = 0.0
+    largest_step: float = 0.0
+    """Tokens of the largest step that held prompts, with its decodes; it is not cleared."""
     preemptions: int = 0
     adapters_found: int = 0
     """Admissions of requests whose LoRA adapter was in device memory."""
@@ -272,6 +274,12 @@ class Meter:
     """Why the first waiting request had to wait last."""
     paused: dict[str, Any] | None = None
     """What was counted when it was paused: nothing that follows shall count."""
+
+    def count_prompts(self, tokens: float, beside: float) -> None:
+        """Another step holds so many tokens of prompts, and others of those that decode ``beside`` them."""
+        self.prompt_steps += 1
+        self.prompt_tokens += tokens
+        self.largest_step = max(self.largest_step, tokens + beside)
 
     def block(self, reason: str) -> None:
         """The first waiting request has to wait, in one more plan."""
@@ -328,7 +336,8 @@ class Meter:
             setattr(self, name, type(getattr(self, name))())
 
     def _counted(self) -> list[str]:
-        return [entry.name for entry in fields(self) if entry.name not in ("timeline", "blocking", "paused")]
+        kept = ("timeline", "blocking", "paused", "largest_step")
+        return [entry.name for entry in fields(self) if entry.name not in kept]
 
 
 class Metering:

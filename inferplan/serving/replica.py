@@ -124,8 +124,7 @@ class Replica(Engine):
         duration = scheduler.admitted.with_loads(duration)
         self.previous, self.clock = start, start + duration
         scheduler.queue.steps_since_look = 0
-        meter.prompt_steps += 1
-        meter.prompt_tokens += chunk.tokens
+        meter.count_prompts(chunk.tokens, batch * scheduler.width)
         if batch:
             scheduler.run_decodes(start, 1, duration)
             decodes.token_time = self.clock

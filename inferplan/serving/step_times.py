@@ -516,13 +516,16 @@ def slowest(of: StepTimes, decodes: Sequence[tuple[int, float]], beside: float) 
     where = [(batch, context, bisect_right(contexts, context)) for batch, context in decodes]
     times = [of.host + of.host_sequence * max([batch for batch, _ in decodes])]
     for table in of.narrow:
-        passes, longest = table.passes, -inf
+        passes, longest, (received, sent) = table.passes, -inf, table.exchanges
+        brought = _read(table.experts, beside) if table.experts else 0.0  # :func:`_experts` of each rank
+        there = _read(received, beside) if table.experts and sent else 0.0
         for batch, context, at in where:
             base, slope = (passes.get(batch) or of._pass_lines(table, batch))[at]
-            time = base + slope * context
+            time, rows = base + slope * context, batch * of.width
             if table.experts:
-                time += _experts(table, batch * of.width, beside)
-            longest = max(longest, time)
+                time += brought + max(_read(sent, rows) - there, 0.0) if rows > beside and sent else brought
+            if time > longest:  # noqa: PLR1730 (a call takes five times as long)
+                longest = time
         times.append(longest)
     return times
 

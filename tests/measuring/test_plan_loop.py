@@ -119,13 +119,85 @@ def test_a_csv_at_the_percentile_of_the_plan_is_held_to_it(call: Called, tmp_pat
     data = json.loads(plan.read_text("utf-8"))
     data["question"]["percentile"] = 95.0
     plan.write_text(json.dumps(data), encoding="utf-8")
-    head = "isl,osl,rate_per_s,requests,ttft_p95_ms,tpot_p95_ms,suspect\n"
+    head = "isl,osl,rate_per_s,requests,ttft_p95_ms,tpot_p95_ms,suspect,model,gpu\n"
     for row, code in (("64,8,4,500,60,10,", 0), ("64,8,2,500,60,10,", 0), ("64,8,4,500,80,10,", 3),
                       ("64,8,4,500,30,10,", 3), ("64,8,4,500,60,10,cut short", 3), ("128,8,4,500,60,10,", 4),
-                      ("64,8,3,500,60,10,", 4), ("64,8,4,500,,,", 4)):  # fmt: skip
+                      ("64,8,3,500,60,10,", 4), ("64,8,4,500,,,", 4), ("64,8,4,500,nan,10,", 4),
+                      ("64,8,4,500,60,-1,", 4), ("64,,4,500,60,10,", 4), ("64,8,4,500,60,10,,llama-3.1-8b,h100", 0),
+                      ("64,8,4,500,60,10,,qwen3-8b,", 4), ("64,8,4,500,60,10,,,b200", 4)):  # fmt: skip
         Path("own.csv").write_text(head + row + "\n", encoding="utf-8")
         got, out, err = call("validate", str(plan), "own.csv")
         assert got == code, (row, out, err)
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("band_s", "x"),
+        ("band_s.tpot_s", [0.02, 0.01]),
+        ("question.percentile", 101),
+        ("question.slo.ttft_s", -1),
+        ("plan.ttft_s", None),
+        ("plan.tpot_s", -3),
+        ("plan.replicas", 0),
+        ("plan.replicas", 3),
+        ("measurements", [1]),
+    ],
+)
+def test_a_plan_that_was_edited_is_refused_before_a_load_is_sent(
+    call: Called, tmp_path: Path, where: str, value: Any
+) -> None:
+    """Nobody listens at the address: that would be exit code 5."""
+    path = plan_file(tmp_path)
+    data = json.loads(path.read_text("utf-8"))
+    *within, name = where.split(".")
+    part = data
+    for key in within:
+        part = part[key]
+    part[name] = value
+    path.write_text(json.dumps(data), encoding="utf-8")
+    code, _, err = call("measure", str(path), "--url", "http://127.0.0.1:1")
+    assert code == 2 and name in err, err
+
+
+def test_a_measurement_of_another_plan_is_refused(call: Called, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    data = json.loads(plan_file(other).read_text("utf-8"))
+    data["plan"]["deployment"]["model"] = "qwen3-8b"
+    (other / "plan.json").write_text(json.dumps(data), encoding="utf-8")
+    code, _, err = call("validate", str(plan_file(tmp_path)), str(other / "plan.json"))
+    assert code == 4 and "qwen3-8b" in err
+
+
+def test_users_are_those_of_the_plan(call: Called, tmp_path: Path) -> None:
+    """64 users on two replicas: 64 of both, or 32 of one; 24 users are 0.75 of a replica's share."""
+    plan = plan_file(tmp_path, users=64, think_time=NO_THINKING)
+    for users, code in (("64", 0), ("32", 0), ("24", 4), ("1", 4), ("", 0)):
+        Path("own.csv").write_text(f"isl,osl,concurrency,ttft_median_ms,tpot_median_ms\n64,8,{users},50,10\n", "utf-8")
+        got, _, err = call("validate", str(plan), "own.csv")
+        assert got == code, (users, err)
+    code, _, err = call("measure", str(plan), "--url", "http://127.0.0.1:1", "--requests", "100")
+    assert code == 2 and "--requests 128" in err
+
+
+def test_a_measurement_of_another_load_than_was_sent_is_kept_and_doubted(call: Called, tmp_path: Path) -> None:
+    """A stand-in that ends each reply after half of its tokens: what was measured is in the copy."""
+    plan, copy = plan_file(tmp_path), tmp_path / "measured.json"
+    with served(StandIn(first=FIRST, refuses=("ignore_eos",), ends_after=4)) as server:
+        code, _, err = call("measure", str(plan), "--requests", "16", "-o", str(copy), "--url", server.url)
+    (kept,) = json.loads(copy.read_text("utf-8"))["measurements"]
+    assert code == 3 and kept["output_tokens"] == 4 and "output tokens" in " ".join(kept["suspect"]), err
+
+
+def test_a_server_of_another_model_gets_no_verdict(tmp_path: Path) -> None:
+    from inferplan.measuring.server import Server
+    from inferplan.reports.plan_measured import PlanFile
+
+    plan = PlanFile(str(plan_file(tmp_path)))
+    assert "qwen3-32b" in plan.unlike(Server(model="Qwen/Qwen3-32B", id="Qwen/Qwen3-32B"))
+    for own in ("meta-llama/Llama-3.1-8B-Instruct", "chat", ""):
+        assert plan.unlike(Server(model=own, id=own)) == ""
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,14 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
+from inferplan.planning.verify import flags_of
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_notes import error_unknown, unknown_line
 from inferplan.reports.plan_record import plan_record
+from inferplan.serving.options import Options
+from inferplan.serving.simulator import simulate
 from inferplan.table import render
-from inferplan.traffic.requests import Lengths, Slo
+from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 from tests.cases import for_each
 
 DEMAND = Demand(prompt=Lengths(mean=700), output=Lengths(mean=200), rate=30.0)
@@ -113,6 +116,26 @@ def test_both_plans_are_shown_and_the_safe_one_is_sized_for_slower_devices() -> 
     text = render(plan_report(middle), "table")
     assert "Cost of safety" in text
     assert "--confidence 0.8" in text
+
+
+def test_what_a_service_is_held_to_are_runs_at_both_ends_of_the_band() -> None:
+    """Devices whose steps take f times as long under so many requests a second are predicted ones under f times as
+    many, each of whose seconds lasts f: simulated here by themselves, another seed, 12,000 requests."""
+    safe = plan(asked(sizing=Sizing(confidence=0.8)))
+    (low, high), option = safe.measured_between["tpot"], safe.option
+    deployment = replace(option.deployment, parallel=replace(option.deployment.parallel, replicas=option.replicas))
+    rate, band = safe.question.demand.rate or 0.0, safe.bands["tpot"]
+    assert high is not None and low < safe.best.achieved["tpot"] / option.slow.step < safe.best.achieved["tpot"] < high
+    for seconds, factor in zip((low, high), band):
+        traffic = Traffic(
+            prompt=safe.question.demand.prompt,
+            output=safe.question.demand.output,
+            arrivals=OpenLoop(rate=rate * factor),
+            requests_count=12_000,
+            seed=3,
+        )
+        found = simulate(deployment, traffic, flags_of(option, safe.question), Options())
+        assert seconds == pytest.approx(factor * np.percentile(found.tpot, safe.question.slo.percentile), rel=0.05)
 
 
 def test_more_confidence_never_costs_less() -> None:

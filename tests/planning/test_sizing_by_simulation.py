@@ -44,6 +44,10 @@ def test_the_least_is_found_from_any_guess(most: int, guess: int, threshold: int
     assert least(holds, guess, most) == expected
     assert len(asked) == len(set(asked)) <= 2 * most.bit_length() + 2
     assert all(1 <= size <= most for size in asked)
+    asked.clear()
+    known = min(max(threshold - 1, 0), most)  # so many are known not to do
+    assert least(holds, guess, most, low=known) == expected
+    assert not asked or min(asked) > known
 
 
 def test_nothing_is_tried_where_nothing_is_affordable() -> None:

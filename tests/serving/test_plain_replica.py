@@ -14,7 +14,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.replica import Replica
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import ClosedLoop, OpenLoop, Traffic, parse_lengths
+from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 from tests.serving.conftest import deployment
@@ -65,11 +65,21 @@ def _figures(run: SimulationResult) -> dict[str, object]:
     }
 
 
-def hold_to_the_general_one(name: str, overlapped: bool, late: bool = False) -> None:
+OTHERS = {
+    "windows": ("gpt-oss-20b", "open"),
+    "windows, pieces of prompts": ("gpt-oss-20b", "pieces of prompts"),
+    "windows, short of cache": ("gpt-oss-20b", "short of cache"),
+    "states": ("granite-4.0-h-small", "pieces of prompts"),
+    "states, pools": ("granite-4.0-h-small", "pools"),
+}
+"""Models of whose cache a part does not grow, and the case that each is tried in."""
+
+
+def hold_to_the_general_one(name: str, overlapped: bool, late: bool = False, model: str = "llama-3.1-8b") -> None:
     """Run a case both ways."""
     traffic, flags, options = CASES[name]
     replicas = 3 if options.fleet.routing == "least-loaded" else 1
-    served = deployment(ideal=not overlapped, parallel=Parallelism(replicas=replicas))
+    served = deployment(model, ideal=not overlapped, parallel=Parallelism(replicas=replicas))
     seen = served.engine.serving.model_copy(update={"seen_late": late})
     served = replace(served, engine=served.engine.model_copy(update={"serving": seen}))
     with pytest.MonkeyPatch.context() as patch:
@@ -84,6 +94,24 @@ def test_the_plain_replica_is_the_general_one(name: str, overlapped: bool, late:
     hold_to_the_general_one(name, overlapped, late)
 
 
+@for_each("plain", [True, False])
+def test_a_budget_that_no_step_fills_is_any_budget(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request of 100 tokens decodes when two of 300 come: the largest step has 1 + 600 tokens."""
+    if not plain:
+        monkeypatch.setattr(plain_replica, "is_plain", lambda scheduler: False)
+    sent = Requests(prompt=np.array([100, 300, 300]), output=np.full(3, 90), arrival=np.array([0.0, 0.3, 0.3]))
+    runs = [simulate(deployment(), sent, Flags(max_num_batched_tokens=budget)) for budget in (601, 8192, 512)]
+    assert [meter.largest_step for run in runs for meter in run.meters] == [601, 601, 512]
+    ends = [np.asarray(run.records.finish) for run in runs]
+    assert np.array_equal(ends[0], ends[1]) and not np.array_equal(ends[0], ends[2])
+
+
+@for_each("name", OTHERS)
+def test_with_a_cache_that_is_bounded_in_part(name: str) -> None:
+    model, case = OTHERS[name]
+    hold_to_the_general_one(case, True, model=model)
+
+
 def test_usual_loads_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an ordinary run no step goes the general way, or the comparison above would compare nothing."""
 
@@ -92,4 +120,5 @@ def test_usual_loads_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Replica, "_decode_run", never)
     monkeypatch.setattr(Replica, "_prompt_step", never)
-    assert simulate(deployment(ideal=False), _open(10.0), None).counts["finished"] == 600
+    for model in ("llama-3.1-8b", "gpt-oss-20b", "granite-4.0-h-small"):
+        assert simulate(deployment(model, ideal=False, gpu="h200-sxm"), _open(5.0), None).counts["finished"] == 600

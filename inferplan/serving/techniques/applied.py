@@ -67,7 +67,7 @@ class Techniques:
         if drafts.length:
             name = "free drafts" if drafts.draft is None else f"drafts of {drafts.draft.model.name}"
             tree = f" x {drafts.branches}" if drafts.branches > 1 else ""
-            found.append(f"{name}, {drafts.length}{tree} tokens")
+            found.append(f"{name}, {drafts.length}{tree} token{'s' if drafts.length > 1 or tree else ''} per step")
         if self.hit_rate:
             found.append(f"{self.hit_rate:.0%} of the prompt cached{' on the host' if self.host else ''}")
         if self.chunk:
