@@ -32,11 +32,11 @@ from inferplan.work.ops import (
     Op,
     Scan,
     TopK,
+    Widths,
     Wired,
     Work,
-    at_width,
+    widths,
 )
-from inferplan.work.step import WIDE
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
@@ -305,14 +305,14 @@ def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: Po
     if kernels is None or not np.any(price(op, hardware, calibration, cap).time != found.value):
         return cast("Term", found)
 
-    def named(other: Op, tokens: int) -> Any:
+    def named(other: Op, tokens: float) -> Any:
         return name_term(
-            _one_kernel_terms(other, hardware, calibration, cap), f"{other.kernel} of {tokens} tokens", "s"
+            _one_kernel_terms(other, hardware, calibration, cap), f"{other.kernel} of {tokens:g} tokens", "s"
         )
 
-    if _is_wide(op):
-        return cast("Term", np.maximum(found, named(kernels.narrowest, 1)))
-    most = np.maximum(named(kernels.widest, WIDE + 1), named(kernels.narrowest, 1))
+    if kernels.wide:
+        return cast("Term", np.maximum(found, named(kernels.narrowest, kernels.narrowest.new)))
+    most = np.maximum(named(kernels.widest, kernels.widest.new), named(kernels.narrowest, kernels.narrowest.new))
     return cast("Term", np.minimum(name_term(found, f"{op.kernel} of its own", "s"), most))
 
 
@@ -359,7 +359,7 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
     """The time of one run of ``op`` on one rank of ``hardware``, which draws no more than ``cap``.
 
     Where few and many new tokens a sequence have kernels of their own, one token more never takes less time
-    (docs/continuity.md): few take no longer than ``WIDE + 1`` do, which a kernel of many may be given instead, and many
+    (docs/continuity.md): few take no longer than 17 do, which a kernel of many may be given instead, and many
     no less than one.
 
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
@@ -368,7 +368,7 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
     kernels = _kernels_beside(op, calibration)
     if kernels is not None:
         one = dense(_one_kernel(kernels.narrowest, hardware, calibration, cap)[0].total)
-        if _is_wide(op):
+        if kernels.wide:
             total = np.maximum(dense(spent.total), one)
         else:
             many = dense(_one_kernel(kernels.widest, hardware, calibration, cap)[0].total)
@@ -398,24 +398,13 @@ def _one_kernel(
     return spent, clock
 
 
-class _KernelsBeside(NamedTuple):
-    """An operator with one new token a sequence, and with the fewest that its kernel of many takes."""
-
-    narrowest: Op
-    widest: Op
-
-
-def _is_wide(op: Op) -> bool:
-    return bool(np.max(cast("Attention", op).new) > WIDE)
-
-
-def _kernels_beside(op: Op, calibration: Calibration) -> _KernelsBeside | None:
+def _kernels_beside(op: Op, calibration: Calibration) -> Widths | None:
     """The neighbours of an operator that another kernel runs at another width; ``None`` where all have one's constants,
     and for one token, by which the others are held."""
-    if not isinstance(op, (Attention, IndexSelect, Scan)) or not np.any(np.asarray(op.new) > 1.0):
+    beside = widths(op)
+    if beside is None:
         return None
-    beside = _KernelsBeside(at_width(op, 1.0), at_width(op, WIDE + 1.0))
-    places = (calibration.place(one.kernel, one.label) for one in beside)
+    places = (calibration.place(one.kernel, one.label) for one in (beside.narrowest, beside.widest))
     return beside if len(set(places)) > 1 else None
 
 

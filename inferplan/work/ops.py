@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from math import ceil
 from operator import attrgetter, mul
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -704,6 +704,22 @@ def at_width(op: Attention | IndexSelect | Scan, new: float) -> Attention | Inde
         return replace(op, new=new)
     shards = op.query_shards * op.key_shards
     return replace(op, new=new, query_shards=shards if new > WIDE else 1, key_shards=1 if new > WIDE else shards)
+
+
+class Widths(NamedTuple):
+    """An operator with one new token a sequence, and with the fewest that its kernel of many takes. wide: it has as
+    many itself."""
+
+    narrowest: Attention | IndexSelect | Scan
+    widest: Attention | IndexSelect | Scan
+    wide: bool
+
+
+def widths(op: Op) -> Widths | None:
+    """The neighbours of an operator whose kernel is chosen by its new tokens; ``None`` of others, and of one token."""
+    if not isinstance(op, (Attention, IndexSelect, Scan)) or not np.any(np.asarray(op.new) > 1.0):
+        return None
+    return Widths(at_width(op, 1.0), at_width(op, WIDE + 1.0), bool(np.max(op.new) > WIDE))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -113,7 +113,7 @@ class Walk:
 def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | None = None) -> list[Walk]:
     """What is walked of a deployment."""
     chosen = chosen or random.Random(0)
-    past, batch, width = chosen.choice((300.0, 2000.0, 30000.0)), chosen.choice((2.0, 8.0, 64.0)), 1.0
+    past, batch = chosen.choice((300.0, 2000.0, 30000.0)), chosen.choice((2.0, 8.0, 64.0))
     behind, prompts = chosen.choice((100.0, 5000.0)), chosen.choice((2.0, 16.0))
     longest = min(deployment.model.max_context or tokens, tokens)
     some = units(longest)

@@ -1,4 +1,4 @@
-"""One unit of work more never takes less time, and no time leaps but where ``explain`` says why (docs/continuity.md)."""
+"""One unit of work more never takes less time; a time leaps only where ``explain`` says why (docs/continuity.md)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def _beyond_overhead(new: float) -> float:
 
 
 def test_kernels_of_few_and_of_many_tokens_hold_each_other() -> None:
-    """Where that of few has 1 ms and that of many 0.2 ms of its own, 16 tokens take what one takes by the first, for one
-    is less than all that 17 take only by the second; and 17 no less."""
+    """Of 1 ms for few and 0.2 ms for many, 2 to 17 tokens take what one does; of 0.2 and 1 ms each has its own."""
     slow_decode = _constants(1e-3, 2e-4)
     one = 1e-3 + _beyond_overhead(1)
     for new in (1.0, 2.0, 16.0, 17.0):
