@@ -305,9 +305,11 @@ def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: Po
     if kernels is None or not np.any(price(op, hardware, calibration, cap).time != found.value):
         return cast("Term", found)
 
-    def named(other: Op, tokens: float) -> Any:
+    def named(other: Op, tokens: Num) -> Any:
         return name_term(
-            _one_kernel_terms(other, hardware, calibration, cap), f"{other.kernel} of {tokens:g} tokens", "s"
+            _one_kernel_terms(other, hardware, calibration, cap),
+            f"{other.kernel} of {float(np.max(tokens)):g} tokens",
+            "s",
         )
 
     if kernels.wide:

@@ -168,12 +168,17 @@ def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | N
         def server(at: Num) -> Num:
             return first_token(deployment, IdlePrompt(new=at, cached=0.0, budget=budget)).at_server
 
+        def tail(at: float) -> Phase:
+            return prompt_drain(deployment, 1.0, at)
+
         def edges(at: int) -> str:
             if at % budget == 0 and deployment.engine.defaults.scheduler.chunked_prefill:
                 return f"{NAMED}: a step more"
             return f"{NAMED}: kernels launched one by one" if at == serving.graph_tokens else ""
 
-        found.append(Walk(name="prompt tokens at the server", points=some, seconds=server, narrow=True, edges=edges))
+        found.append(
+            Walk(name="prompt tokens at the server", points=some, seconds=server, phase=tail, narrow=True, edges=edges)
+        )
     drafts = Speculation(length=3, acceptance=0.7) if chosen.random() < 0.3 else Speculation()
     prompt, output = chosen.choice(((100.0, 100.0), (1000.0, 100.0), (1000.0, 1000.0), (8000.0, 500.0)))
     if deployment.engine.name != "none":
