@@ -91,6 +91,7 @@ FEATURES: dict[str, Feature] = {
     # how an answer is read
     "ideal": Feature("ideal devices", "--ideal", "calibration.md"),
     "confidence": Feature("a confidence beyond the prediction itself", "--confidence", "planning.md"),
+    "miss-cost": Feature("a cost of a miss", "--miss-cost", "planning.md"),
     "page": Feature("a page", "--report", "planning.md"),
     "energy": Feature("energy", "--energy", "cost.md"),
     "hit-curve": Feature("what caches of any size would find", "--hit-curve", "tiers.md"),
@@ -127,6 +128,7 @@ _ALIKE = "the replicas of one pool, all alike: --replicas 4"
 _AS_TIER = "--cache-tier host:100GB:50GB/s in its place"
 _BATCH = "a larger --batch: answers that share nothing"
 _NO_CANCEL = "leave cancel: out of the kinds of session"
+_NO_MISS = "leave --miss-cost out"
 _OPEN = "--rate, or requests with times of their own"
 _LENGTHS = "--prompt and --output, or another --workload"
 _ONE_SET = "one pool of replicas; in plan --aggregated"
@@ -239,6 +241,8 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("classes", "think-time", "plan", "users of classes are planned without", "leave --think-time out"),
     ("job", "think-time", "plan", "nobody waits for the answers of a job", "leave --think-time out"),
     ("confidence", "ideal", "plan", "ideal devices have no known error", "leave --confidence out"),
+    ("miss-cost", "job", "plan", "nobody waits for the answers of a job, which misses no limit", _NO_MISS),
+    ("miss-cost", "ideal", "plan", "ideal devices have no known error, and so no chance of a miss", _NO_MISS),
     ("page", "tiers classes sessions", "plan", "such a page is not drawn yet", "inferplan plan without --report"),
     ("page", "budgets", "plan", "a page is of one budget of thought", "one --thinking-budget, or no --report"),
     # replicas

@@ -24,6 +24,8 @@ from tests.cases import for_each
         ("4 x rtx-4090", 4, "rtx-4090"),
         ("8 × h100-sxm", 8, "h100-sxm"),
         ("2x24GB", 2, "24GB"),
+        ("1000x24GB", 1000, "24GB"),
+        ("1000000 x 24 GB", 1000000, "24 GB"),
         ("h100-sxm", None, "h100-sxm"),
         ("rtx-4090", None, "rtx-4090"),
         ("2x-h100,l40s", None, "2x-h100,l40s"),  # a list, whose parts are read one by one
@@ -39,7 +41,7 @@ def test_no_device_on_file_is_taken_for_a_number() -> None:
     assert [name for name in aliases if counted(name).number is not None] == []
 
 
-@for_each("text", ["0x-h100", "0 x h100", "1000001x-h100"])
+@for_each("text", ["0x-h100", "0 x h100", "1000001x-h100", "1000001x24GB"])
 def test_what_is_no_number_of_gpus_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="no number of GPUs"):
         counted(text)
@@ -74,7 +76,7 @@ def test_what_two_cards_hold() -> None:
     assert [(one.quant, one.fitting is not None) for one in found.options] == [
         ("native", False),
         ("int8", True),
-        ("int4", True),
+        ("w4a16", True),
     ]
     eight, fits = found.fitting
     assert eight.fitting is not None and fits.fitting is not None
@@ -90,6 +92,12 @@ def test_what_two_cards_hold() -> None:
     assert "weights do not fit" in found.options[0].reason
 
 
+def test_formats_are_those_that_the_engine_loads_there() -> None:
+    """TensorRT-LLM's QuantAlgo has AWQ and GPTQ, and no int8 of weights and activations; Ampere computes in no fp8."""
+    tried = fit_owned("llama-3.1-8b", "1x-a10g", FitAsked(engine="trtllm"), price_book()).options
+    assert [one.quant for one in tried] == ["native", "w4a16"]
+
+
 def test_a_number_that_tensor_parallelism_cannot_divide_is_cut_into_stages() -> None:
     """8 key-value heads and 32 query heads on 3 cards: no tensor parallelism of 3, three stages."""
     (best,) = fit_owned("llama-3.1-8b", "3x-rtx-3090", FitAsked(quant="bf16"), price_book()).fitting
@@ -102,6 +110,8 @@ def test_what_they_do_not_hold_is_infeasible() -> None:
     that an engine takes of 2 x 24 GB, without activations and a cache."""
     with pytest.raises(InfeasibleError, match="2x24GB hold no 1 x 8,192 tokens") as refused:
         fit_owned("llama-3.1-70b", "2x24GB", FitAsked(), price_book())
-    assert "int4" in refused.value.because
+    assert "w4a16: room for 0 of 1 requests" in refused.value.because  # others are 0.6 GB short of the weights
+    with pytest.raises(UsageError, match="nosuch"):
+        fit_owned("llama-3.1-8b", "2x24GB", FitAsked(quant="nosuch"), price_book())
     with pytest.raises(UsageError, match="does not divide 3"):
         fit_owned("llama-3.1-8b", "3x-rtx-3090", FitAsked(tp=2), price_book())

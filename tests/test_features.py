@@ -423,6 +423,7 @@ PLANNED: dict[str, Callable[[Planned], None]] = {
     "mean-power": lambda of: of.sizing.update(power=PowerBudget(watts=1e6, provision="mean")),
     "routing": lambda of: of.question.update(routing="least-loaded"),
     "confidence": lambda of: of.sizing.update(confidence=0.9),
+    "miss-cost": lambda of: of.sizing.update(miss_cost=50.0),
     "ideal": lambda of: of.base.update(ideal=True),
 }
 

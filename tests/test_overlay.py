@@ -16,18 +16,20 @@ from inferplan.catalog.calibrations import load_calibration, load_kernels
 from inferplan.catalog.files import config_root, load_hardware, names
 from inferplan.devices.constants import Calibration, Constants, Fit
 from inferplan.errors import SpecError
+from inferplan.estimate.bands import latency_bands, serving_bands
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import run_step
 from inferplan.estimate.roofline import OpCost
+from inferplan.estimate.support import lacking
 from inferplan.reports.estimate import band_note, basis_note, estimate_record
 from inferplan.reports.overlay import overlay_note
 from inferplan.work.step import Segment, Step
 from tests.cases import for_each
 
 HALF = {"math": 0.5, "memory": 0.5, "sharpness": 1.0}
-
+KNOWN = {"error": {"low": 0.3, "high": 3.0}}
 
 LAPTOP = {
     "name": "laptop",
@@ -183,6 +185,21 @@ def test_a_measured_kernel_makes_no_measured_system(tmp_path: Path) -> None:
         "calibrated",
         "transferred",
     ]
+
+
+def test_a_band_of_serving_is_of_the_constants_that_it_was_measured_with(tmp_path: Path) -> None:
+    """Of serving on H200 more than three systems are on file. Predictions of matmuls at half the speed were compared
+    with none of them, and a file that prices nothing changes nothing."""
+    shipped = deployment()
+    own = deployment(calibration(tmp_path, {"matmul": {"bf16": HALF | KNOWN}}))
+    of_another = deployment(calibration(tmp_path, {"matmul": {"bf16": HALF | KNOWN}}, name="a100-80gb-sxm"))
+    assert set(serving_bands(shipped, 512.0)) == set(serving_bands(of_another, 512.0)) == {"ttft", "tpot"}
+    assert serving_bands(own, 512.0) == {}
+    assert lacking(own) == {f"vllm on h200-sxm by the constants of {tmp_path / 'own.yaml'}": 0}
+    step = run_step(own, Step(segments=(Segment(batch=np.array([1.0, 8.0]), new=1.0, past=511.0),)))
+    assert all(np.isnan(end).all() for end in latency_bands(own, "tpot", step))
+    said = band_note(Estimate(deployment=own, load=StaticLoad(batch=1, prompt=512, output=16)))
+    assert said.startswith("error: unknown") and "own.yaml" in said
 
 
 def test_one_set_of_constants_for_all_formats_prices_all(tmp_path: Path) -> None:

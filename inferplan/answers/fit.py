@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
 
-from inferplan.catalog.assemble import Request, assemble, parse_memory
+from inferplan.catalog.assemble import Request, assemble, parse_memory, precision_of
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import OffloadAsked
@@ -67,6 +67,8 @@ class FitOption:
     """``native`` for the checkpoint's own formats."""
     fitting: Fitting | None = None
     reason: str = ""
+    short: float = inf
+    """Bytes of each GPU that the load lacks, where it is memory that it lacks."""
     bill: Bill | None = None
     """What one replica costs; ``None`` without a price."""
 
@@ -245,6 +247,8 @@ class FitAsked:
         "How long an answer takes; needed with --think-time and --people [of a --workload at its limits].",
         None,
     )
+    timed_by: str = ""
+    """Whose the answer time is, where nobody gave it."""
     most: int = ask("--most", Whole(), "Largest number of GPUs to try.", 8, shown=True)
     engine: str = "vllm"
     people: People | None = None
@@ -263,7 +267,7 @@ class FitAsked:
         if self.think_time and self.answer_time is None:
             raise UsageError(
                 "how many users wait at a time depends on how long an answer takes, and fit counts memory, not time",
-                hint="--answer-time 5s as well, or inferplan plan with --people, which finds it",
+                hint="--answer-time 5s, a --workload with limits, or inferplan plan with --people, which finds it",
             )
         if self.people is not None and self.answer_time is None:
             raise UsageError(
@@ -272,6 +276,9 @@ class FitAsked:
             )
         if self.answer_time is not None and not 0 < self.answer_time < float("inf"):
             raise UsageError(f"--answer-time is more than 0 s, not {self.answer_time:g} s", hint="--answer-time 5s")
+
+        if self.people is not None:
+            self.people.require_one_each(self.answer_time or 0.0)
 
     @property
     def held(self) -> int:
@@ -331,14 +338,14 @@ def fit_asked(load: FitLoad, **own: Any) -> FitAsked:
     if load.sessions:
         calls = sample_of(load_sessions(load.sessions).kinds)
         own.setdefault("context", ceil(float(np.mean(calls.prompt + calls.output))))
-    if people is None:
-        return FitAsked(**own)
-    own.pop("think_time", None)
-    if own.get("answer_time") is None and workload is not None and (time := workload.answer_time()) is not None:
-        own["answer_time"] = time
-        limits = f"workload {workload.name} at its limits"
-        answer = PeopleFigure("answer time", f"{time:.3g} s", limits, "TTFT + (output - 1) TPOT")
-        people = replace(people, figures=(*people.figures, answer))
+    timed = people is not None or own.get("think_time")
+    if timed and own.get("answer_time") is None and workload is not None and (time := workload.answer_time()):
+        own |= {"answer_time": time, "timed_by": (limits := f"workload {workload.name} at its limits")}
+        if people is not None:
+            answer = PeopleFigure("answer time", f"{time:.3g} s", limits, "TTFT + (output - 1) TPOT")
+            people = replace(people, figures=(*people.figures, answer))
+    if people is not None:
+        own.pop("think_time", None)
     return FitAsked(people=people, **own)
 
 
@@ -365,6 +372,12 @@ def quants_tried(asked: FitAsked) -> list[str | None]:
     return [asked.quant] if asked.quant else [None, "fp8", "int4"]
 
 
+def require_format(asked: FitAsked, model: ModelSpec, gpu: str) -> None:
+    """Raise ``UsageError`` for a format that there is not, or that the model cannot have."""
+    if asked.quant:
+        precision_of(asked.request(model.name, gpu), model, load_hardware(gpu))
+
+
 def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     """Which accelerators on file hold a model; native formats, fp8 and int4 where none was named.
 
@@ -374,6 +387,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
         raise UsageError("layers on the host are of one GPU", hint="--gpu NAME beside --gpu-layers, --cpu-moe-layers")
     prices.check(names("hardware"))
     spec = load_model(model)
+    require_format(asked, spec, names("hardware")[0])
     tokens = asked_context(spec, asked.context)
     quants = quants_tried(asked)
     if asked.memory:

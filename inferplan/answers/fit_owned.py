@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from operator import itemgetter
 
-from inferplan.answers.fit import FitAsked, FitOption, Fitting, asked_context, bill_of, footprint_at
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.answers.fit import FitAsked, FitOption, Fitting, asked_context, bill_of, footprint_at, require_format
+from inferplan.catalog.assemble import Request, assemble, default_quants, load_engine
 from inferplan.catalog.counted import Counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
@@ -40,7 +42,8 @@ class OwnedFits(Shown):
 
 
 def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> OwnedFits:
-    """What ``have`` holds over all of the GPUs: where no format was named, in those of :func:`_quants`.
+    """What ``have`` holds over all of the GPUs: where no format was named, in those of
+    :func:`inferplan.catalog.assemble.default_quants`.
 
     Raises ``InfeasibleError`` where nothing of it holds one request, ``UsageError`` beside layers on the host.
     """
@@ -50,17 +53,19 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
         raise UsageError(f"{have} says how many GPUs, and --most {asked.most} too", hint="leave one of them out")
     meant, spec = devices_meant(have), load_model(model)
     prices.check(one.gpu for one in meant)
-    tokens = asked_context(spec, asked.context)
+    require_format(asked, spec, meant[0].gpu)
+    tokens, engine = asked_context(spec, asked.context), load_engine(asked.engine)
     options = [
         _best(one, asked.request(model, one.gpu), quant, (tokens, asked, prices))
         for one in meant
-        for quant in _quants(one.gpu, asked)
+        for quant in ([asked.quant] if asked.quant else default_quants(spec, load_hardware(one.gpu), engine))
     ]
     if not any(option.fitting for option in options):
-        small = min(options, key=lambda option: ("GB" not in option.reason, option.reason))
+        small = min(options, key=lambda option: option.short)
         raise InfeasibleError(
             f"{have} hold no {asked.held} x {tokens:,} tokens of {spec.name}",
-            because="; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
+            because=f"{small.gpu}{' comes nearest' if len(meant) > 1 else ''}: "
+            + "; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
             hint="a shorter --context, less --in-flight, a narrower --quant, or inferplan fit without --gpu",
         )
     remarks = prices.remarks(option.gpu for option in options)
@@ -68,36 +73,28 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     return OwnedFits(model=spec, asked=asked, have=have, count=whole, context=tokens, options=options, remarks=remarks)
 
 
-def _quants(gpu: str, asked: FitAsked) -> list[str | None]:
-    """The format that was asked for, else the checkpoint's own, and eight and four bits as the device computes in them:
-    int8 where it has no fp8 (Ampere), weights alone in four bits where it has no fp4.
-    """
-    if asked.quant:
-        return [asked.quant]
-    hardware = load_hardware(gpu)
-    eight = "int8" if "int8" in hardware.peak and "fp8" not in hardware.peak else "fp8"
-    return [None, eight, hardware.four_bits if "fp4" in hardware.peak else "int4"]
-
-
 def _best(have: Counted, request: Request, quant: str | None, load: tuple[int, FitAsked, PriceBook]) -> FitOption:
     """The division over all of them that holds most requests; of equals the one with fewest stages."""
     tokens, asked, prices = load
-    named, found, reasons = quant or "native", list[Fitting](), list[str]()
+    named, found, reasons = quant or "native", list[Fitting](), list[tuple[float, str]]()
     for parallel in _divisions(have.number or 1, asked.tp):
         try:
             deployment = assemble(replace(request, quant=quant, parallel=parallel))
             footprint = footprint_at(deployment, tokens)
-            fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, users=asked.users)
+            fitting = Fitting(deployment=deployment, footprint=footprint, context=tokens, users=asked.held)
             if fitting.requests >= asked.held:
                 found.append(fitting)
-            elif footprint.kv_pool < 0:
-                reasons.append(f"the weights do not fit, {format_bytes(-footprint.kv_pool, 3)} short on each GPU")
-            else:
-                reasons.append(f"room for {fitting.requests} of {asked.held} requests")
+                continue
+            needed = float(replace(footprint, batch=float(asked.held)).state_allocated)
+            reason, short = f"room for {fitting.requests} of {asked.held} requests", needed - footprint.kv_pool
+            if footprint.kv_pool < 0:
+                reason = f"the weights do not fit, {format_bytes(-footprint.kv_pool, 3)} short on each GPU"
+            reasons.append((short, reason))
         except InferplanError as error:
-            reasons.append(error.what)
+            reasons.append((inf, error.what))
     if not found:
-        return FitOption(gpu=have.gpu, quant=named, reason=reasons[0])
+        short, reason = min(reasons, key=itemgetter(0))
+        return FitOption(gpu=have.gpu, quant=named, reason=reason, short=short)
     best = max(found, key=lambda one: (one.requests, -one.deployment.parallel.pp))
     return FitOption(gpu=have.gpu, quant=named, fitting=best, bill=bill_of(best, prices))
 

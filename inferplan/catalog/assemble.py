@@ -244,6 +244,31 @@ def native_precision(model: ModelSpec) -> Precision:
     return replace(wide, exceptions=exceptions, **chosen)
 
 
+_PACKED = "w4a16"
+"""4-bit weights that kernels widen to 16 bits: AWQ and GPTQ. They need no 4-bit arithmetic."""
+
+
+def default_quants(model: ModelSpec, hardware: HardwareSpec, engine: Engine) -> tuple[str | None, ...]:
+    """The checkpoint's own formats and the narrower ones that device and engine run: fp8 and the maker's 4 bits where
+    the device computes in them; where it has no 4-bit arithmetic, int8 and 4-bit weights (AWQ, GPTQ) that the engine
+    loads there; the usual GGUF files of eight and four bits where it reads those.
+
+    Whether an answer in a narrower format is good enough is not counted here: that is the user's to judge.
+    """
+    native, peaks = native_precision(model), hardware.peak
+    bits = min(native.weights.bits, native.experts.bits)
+    fourth, gguf = "fp4" in peaks, engine.loads("q8_0", hardware)
+    found = {
+        "fp8": "fp8" in peaks and bits >= 16 and not gguf,
+        "int8": "int8" in peaks and bits >= 16 and not fourth and engine.loads("int8", hardware),
+        hardware.four_bits: fourth and bits >= 8,
+        _PACKED: not fourth and bits >= 8 and engine.loads(_PACKED, hardware),
+        "q8_0": bits >= 16 and gguf,
+        "q4_k_m": bits >= 8 and engine.loads("q4_k_m", hardware),
+    }
+    return (None, *(name for name, tried in found.items() if tried))
+
+
 def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Precision:
     """The formats asked for; without ``--quant`` those of the released checkpoint.
 

@@ -9,9 +9,12 @@ from inferplan.catalog.files import device_name, load_hardware, names
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.units import parse_quantity, parse_whole
 
-_COUNTED = re.compile(r"(\d{1,3}|\d+(?=\s*[x×][\s-]))\s*[x×]\s*-?\s*(?=\S)([^,]+)", re.IGNORECASE)
-"""A larger number needs a gap behind the x: 7900xtx and 9070xt are names."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(GB|GiB|TB)", re.IGNORECASE)
+_MEMORY = r"(\d+(?:\.\d+)?)\s*(GB|GiB|TB)"
+_SIZE = re.compile(_MEMORY, re.IGNORECASE)
+_COUNTED = re.compile(
+    rf"(\d{{1,3}}|\d+(?=\s*[x×](?:[\s-]|{_MEMORY}$)))\s*[x×]\s*-?\s*(?=\S)(?P<named>[^,]+)", re.IGNORECASE
+)
+"""A larger number needs a gap, or a size, behind the x: 7900xtx and 9070xt are names."""
 _MOST = 1_000_000
 """GPUs of one kind."""
 
@@ -33,10 +36,10 @@ def counted(text: str) -> Counted:
     found = _COUNTED.fullmatch(text.strip())
     if found is None:
         return Counted(None, text)
-    count = parse_whole(found[1])
+    count, named = parse_whole(found[1]), found["named"].strip()
     if not 0 < count <= _MOST:
-        raise UsageError(f"{text}: {count:,} is no number of GPUs", hint=f"2x-{found[2]}, a count up to {_MOST:,}")
-    return Counted(count, found[2].strip())
+        raise UsageError(f"{text}: {count:,} is no number of GPUs", hint=f"2x-{named}, a count up to {_MOST:,}")
+    return Counted(count, named)
 
 
 def counted_device(text: str) -> Counted:

@@ -14,6 +14,7 @@ from inferplan.spec import Spec
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.people import IN_FLIGHT, People, PeopleFigure
 
+_LOADS = ("users", "concurrency", "rate", "trace", "deadline", "classes", "session_rate", "peak")
 _HINT = "--workload chat (or another with people: in its file), or --think-time 60s"
 
 
@@ -71,15 +72,20 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
     """The people that options ask for; ``None`` without ``--people``.
 
     spec, of: what is known of them, and whose it is (``"workload chat"``). agents: they begin sessions of agents.
-    Raises ``UsageError`` where nothing says how long they think, or how many sessions of agents they begin.
+    Raises ``UsageError`` for another load beside them, and where nothing says how long they think, or how many sessions
+    of agents they begin.
     """
     asked = question_if_asked(PeopleAsked, values)
     if asked is None or asked.people is None:
         return None
+    if option := first_given(values, _LOADS):
+        option = IN_FLIGHT[0] if option in IN_FLIGHT else option
+        raise UsageError(f"--people and {option} each say how much load there is", hint="leave one of them out")
     figures: list[PeopleFigure] = []
-    think, turns = None, 1.0
+    think, turns, pause = None, 1.0, None
     daily, usual = asked.sessions_a_day, None if spec is None else _number(spec.sessions_a_day)
     if agents:
+        _refuse_thinking(values, "their file says what comes between two calls", "leave it out")
         daily = usual if daily is None else daily
         if daily is None:
             raise UsageError(
@@ -87,9 +93,17 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
                 because=f"{of} does not say it",
                 hint="--sessions-a-day 12, or people: {sessions_a_day: ...} in the file",
             )
-    else:
+    elif daily is None or (values.get("turns") or 1) > 1:
         think = _thinking(values, spec, of, figures)
         turns = _turns(values, spec, of, figures, counted=daily is not None)
+    else:  # requests at a rate, none of which waits for the one before it
+        because = "--sessions-a-day counts requests, and none of them follows another"
+        _refuse_thinking(values, because, "leave it out; in plan and simulate --turns 3 as well")
+        turns = _turns(values, spec, of, figures, counted=True)
+        if values.get("turns") is not None:
+            think = ThinkTime()
+        elif spec is not None and spec.think_time is not None:
+            think, pause = _time(spec.think_time.value), _figure("think time", spec.think_time, of, None)
     if daily is not None:
         figures.append(
             _figure("sessions a day", None if spec is None else spec.sessions_a_day, of, asked.sessions_a_day)
@@ -102,6 +116,7 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
         sessions_a_day=daily,
         busy_hour=None if daily is None else _number(people_file().busy_hour),
         figures=tuple(figures),
+        pause=pause,
         usual=usual if daily is None else None,
     )
 
@@ -116,8 +131,17 @@ def _thinking(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, figur
             hint=_HINT,
         )
     figures.append(_figure("think time", usual, of, given))
-    text = given if given is not None else str(usual.value)  # type: ignore[union-attr]  # one of them is there
-    return parse_think_time(text) if isinstance(text, str) else ThinkTime(mean=float(text))
+    return _time(given if given is not None else str(usual.value))  # type: ignore[union-attr]  # one of them is there
+
+
+def _time(value: str | float) -> ThinkTime:
+    return parse_think_time(value) if isinstance(value, str) else ThinkTime(mean=float(value))
+
+
+def _refuse_thinking(values: Mapping[str, Any], because: str, hint: str) -> None:
+    """Raise ``UsageError`` for a think time that would change nothing of the load."""
+    if values.get("think_time") is not None:
+        raise UsageError("--think-time changes nothing of this load", because=because, hint=hint)
 
 
 def _turns(
@@ -154,17 +178,11 @@ def _number(figure: FigureSpec) -> float:
         raise UsageError(f"{figure.value!r:.40} is no number", hint="value: 2.5") from None
 
 
-_LOADS = ("users", "concurrency", "rate", "trace", "deadline", "classes", "session_rate", "peak")
-
-
 def people_load(values: dict[str, Any], people: People | None, closed: str | None) -> dict[str, Any]:
     """The options of the load that people make: ``closed`` (the key of requests in flight) with a think time, or a
-    rate, which without ``closed`` is the most that people send. Raises ``UsageError`` for another load beside them."""
+    rate, which without ``closed`` is the most that people send."""
     if people is None:
         return values
-    if option := first_given(values, _LOADS):
-        option = IN_FLIGHT[0] if option in IN_FLIGHT else option
-        raise UsageError(f"--people and {option} each say how much load there is", hint="leave one of them out")
     if values.get("sessions"):
         return {**values, "session_rate": people.session_rate}
     if closed is None:

@@ -7,11 +7,12 @@ import io
 import json
 import re
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from inferplan.catalog.files import names, validate
-from inferplan.catalog.price_lists import Instance, PriceList, every_list, own_folder
+from inferplan.catalog.price_lists import Instance, PriceList, every_list, own_folder, require_dated
 from inferplan.catalog.yaml_text import parse
 from inferplan.errors import InputFileError, SpecError, UsageError
 from inferplan.files import read_text, save
@@ -22,6 +23,8 @@ _LARGEST = 1 << 20
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 _COLUMNS = ("gpu", "instance_gpus", "per_instance_hour", "currency", "term", "list", "date", "provider")
 """What a CSV has to have of ``inferplan prices --format csv``."""
+_ONCE = ("currency", "provider", "list_kind", "confidence", "source")
+"""Columns of which a list has one value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +85,14 @@ def update_prices(source: str) -> list[StoredList]:
 def lists_of(source: str) -> list[PriceList]:
     """The price lists in a file or at an address: one of a YAML, any number of a CSV."""
     text = fetch_document(source, _LARGEST) if is_url(source) else read_text(Path(source), _LARGEST)
+    text = text.removeprefix("\ufeff")  # spreadsheets begin a CSV with it
     if Path(source).suffix.lower() == ".csv":
-        return _of_csv(source, text)
-    return [validate(Path(source), parse(Path(source), text), PriceList)]
+        found = _of_csv(source, text)
+    else:
+        found = [validate(Path(source), parse(Path(source), text), PriceList)]
+    for listing in found:
+        require_dated(listing, source)
+    return found
 
 
 def _of_csv(source: str, text: str) -> list[PriceList]:
@@ -95,6 +103,8 @@ def _of_csv(source: str, text: str) -> list[PriceList]:
             f"{source}: no price list: {'no rows' if not rows else 'it has no ' + ', '.join(missing)}",
             hint="the columns of inferplan prices --format csv, or a YAML (docs/cost.md)",
         )
+    if any(None in row for row in rows):
+        raise SpecError(f"{source}: a row has more values than there are columns", hint="quote values that hold commas")
     lists: dict[str, list[dict[str, str]]] = {}
     for row in rows:
         lists.setdefault(row["list"], []).append({key: (value or "").removeprefix("'") for key, value in row.items()})
@@ -102,7 +112,18 @@ def _of_csv(source: str, text: str) -> list[PriceList]:
 
 
 def _list_of_rows(source: str, name: str, rows: list[dict[str, str]]) -> dict[str, Any]:
-    """The fields of a list from its rows; its date is the newest of them."""
+    """The fields of a list from its rows; its date is the newest of them. Raises ``SpecError`` where rows differ in
+    what a list has once: its currency above all, which no price of an instance says.
+    """
+    single = [row for row in rows if row["instance_gpus"] == "any"]  # a host is of GPUs that are sold one by one
+    once = {"host_gpus": single, **dict.fromkeys(_ONCE, rows)}
+    for column, of in once.items():
+        if len(values := dict.fromkeys(row.get(column, "") for row in of)) > 1:
+            raise SpecError(
+                f"{source}: rows of the list {name!r} have {len(values)} values of {column}",
+                because=f"a list has one, and these are {', '.join(repr(value) for value in islice(values, 3))}",
+                hint="another name in the column list for each of them",
+            )
     newest = max(row["date"] for row in rows)
     first = rows[0]
     return {
@@ -113,7 +134,7 @@ def _list_of_rows(source: str, name: str, rows: list[dict[str, str]]) -> dict[st
         "currency": first["currency"],
         "confidence": first.get("confidence") or "low",
         "kind": first.get("list_kind") or "provider",
-        "host": int(first["host_gpus"]) if (first.get("host_gpus") or "").isdecimal() else None,
+        "host": (single[0].get("host_gpus") or None) if single else None,
         "instances": [_instance(row, newest) for row in rows],
     }
 
@@ -134,14 +155,10 @@ def _instance(row: dict[str, str], newest: str) -> dict[str, Any]:
 
 def _changes(name: str, before: list[Instance], after: list[Instance]) -> tuple[PriceChange, ...]:
     """Lines whose price is another one, and those that came or went: by GPU, size, name, term and length."""
-    old, new = ({_line(sold): sold for sold in lines} for lines in (before, after))
+    old, new = ({sold.line: sold for sold in lines} for lines in (before, after))
     found = []
     for line in sorted({**old, **new}, key=str):
         one, other = old.get(line), new.get(line)
         if one is None or other is None or one.per_hour != other.per_hour:
             found.append(PriceChange(listing=name, before=one, after=other))
     return tuple(found)
-
-
-def _line(sold: Instance) -> tuple[str, ...]:
-    return sold.gpu, str(sold.gpus), sold.name, sold.term, sold.length

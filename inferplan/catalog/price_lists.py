@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,9 +17,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from inferplan.catalog.bills import STATED, Bill, Offer, Tariff
+from inferplan.catalog.bills import STATED, Bill, Offer, Tariff, today
 from inferplan.catalog.files import PROFILE, aliases, find, load, load_hardware, names, spec_of
-from inferplan.errors import MissingFactError, UnknownNameError, UsageError
+from inferplan.errors import MissingFactError, SpecError, UnknownNameError, UsageError
 from inferplan.fields import Text, Words, ask
 from inferplan.spec import Spec
 from inferplan.units import parse_number, parse_whole
@@ -67,6 +68,11 @@ class Instance(Spec):
     """When it held, where that differs from the list's own date."""
     note: str = ""
 
+    @property
+    def line(self) -> tuple[str, ...]:
+        """What a list sells once, at one price."""
+        return self.gpu, str(self.gpus), self.name, self.term, self.length
+
     @field_validator("gpu")
     @classmethod
     def _canonical(cls, name: str) -> str:
@@ -103,6 +109,16 @@ class PriceList(Spec):
     """The most GPUs of one host, where they are sold one by one; left out where the source does not say."""
     notes: list[str] = []
     instances: list[Instance]
+
+    @model_validator(mode="after")
+    def _one_price_of_each(self) -> Self:
+        """Bills would take the cheaper of two prices, whichever of them still holds."""
+        twice = [line for line, count in Counter(sold.line for sold in self.instances).items() if count > 1]
+        if twice:
+            gpu, gpus, name, *contract = twice[0]
+            said = " ".join(filter(None, (gpu, f"x {gpus}", name, *contract)))
+            raise ValueError(f"instances has {said} more than once; names or terms tell two instances apart")
+        return self
 
     def offers(self, gpu: str | None = None, term: Contract | None = None) -> list[Offer]:
         """What the list sells, of one GPU and on one term where they are given."""
@@ -327,7 +343,20 @@ def _lists(own: tuple[tuple[str, int], ...]) -> tuple[PriceList, ...]:
 def _list_of(name: str) -> PriceList:
     """The list of a name, the user's own before a shipped one, or of a path."""
     own = _own_files().get(name)
-    return load("prices", name, PriceList) if own is None else spec_of(own, PriceList)
+    if own is not None:
+        return spec_of(own, PriceList)
+    found = load("prices", name, PriceList)
+    if name not in names("prices"):  # shipped lists were checked when they were shipped, whatever the clock says
+        require_dated(found, name)
+    return found
+
+
+def require_dated(listing: PriceList, where: str) -> None:
+    """Raise ``SpecError`` for prices of a day to come, which would never be old; tomorrow is today further east."""
+    newest = max((sold.date for sold in listing.instances if sold.date), default=listing.date)
+    if (day := max(newest, listing.date)) > (now := today()) + datetime.timedelta(days=1):
+        because = f"today is {now}"
+        raise SpecError(f"{where}: the date {day} of {listing.name!r} is yet to come", because, f"date: {now}")
 
 
 def price_book(

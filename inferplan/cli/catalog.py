@@ -17,7 +17,7 @@ from inferplan.catalog.price_lists import PriceList, every_list
 from inferplan.catalog.search import Number, Value, parse_filter, parse_size
 from inferplan.cli.options import report_options
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.errors import MissingFactError, UnknownNameError
+from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import ModelSpec
 from inferplan.reports.cost import price_record
@@ -221,6 +221,11 @@ def prices_command(gpu: str | None, update: str | None) -> Report:
     Example: inferplan prices 2x-h100
     """
     if update is not None:
+        if gpu is not None:
+            raise UsageError(
+                f"--update stores all of {update}, and {gpu} would be left out of account",
+                hint=f"inferplan prices --update {update}, then inferplan prices {gpu}",
+            )
         return updated_report(update_prices(update))
     count, named = counted(gpu) if gpu else (None, None)
     wanted = catalog.load_hardware(named).name if named else None

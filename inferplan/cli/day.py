@@ -12,7 +12,7 @@ import numpy as np
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.energy import EnergyOfDay
-from inferplan.catalog.people import PeopleAsked, people_load
+from inferplan.catalog.people import PeopleAsked
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.sessions import people_of
@@ -120,7 +120,11 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
         require_together("day", trace.features | {"elastic"})
     named = load_workload(values["workload"]) if values["workload"] else None
     people = people_of(values, named)
-    people_load(values, people, None)  # refuses another load beside them
+    if people is None and values["think_time"] is not None:
+        raise UsageError(
+            "--think-time is of people, and a profile has rates",
+            hint="--people 2000 instead of --peak, or leave it out",
+        )
     profile, mix = _with_classes(_profile(values, trace, log), values)
     if mix.classes:
         demand, slo = _of_classes(mix, values), screened_by(mix.classes)
@@ -129,6 +133,7 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
         slo = asked_limits(values, named, Slo(percentile=95.0))
     response = 0.0 if people is None else answer_alone(deployment, demand)
     if people is not None:
+        people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
     question = Question(
         space=Space(base=request, gpus=(request.gpu,)),

@@ -16,6 +16,7 @@ from inferplan.serving.flags import remedy
 from inferplan.serving.outages import recovery_error
 from inferplan.serving.result import SimulationResult, limits_missed
 from inferplan.serving.verdict import Ending, flow_of, near_capacity
+from inferplan.traffic.people import IN_FLIGHT
 
 _FAILED, _WARNED = "inferplan.failed", "inferplan.warned"
 _MEANT = {
@@ -64,25 +65,50 @@ def exits_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def end_with(result: SimulationResult, ends: tuple[Ending, ...], hint: str) -> None:
-    """Say how the command that runs is to end. hint: how to change that, in a warning."""
-    failed, told = _failure(result, ends), click.get_current_context().meta
+def end_with(result: SimulationResult, asked: EndsAsked) -> None:
+    """Say how the command that runs is to end."""
+    failed, told = _failure(result, asked.fail_on or _usual(result)), click.get_current_context().meta
     told[_FAILED] = failed
     if failed is None and result.verdict in _MEANT:
-        told[_WARNED] = f"{result.verdict}: {_MEANT[result.verdict]} ({hint})"
+        limits = "--ttft, --tpot, --slo or " if not (asked.fail_on or result.outages) else ""
+        told[_WARNED] = (
+            f"{result.verdict}: {_MEANT[result.verdict]} (exit code 3 with {limits}--fail-on {result.verdict})"
+        )
+
+
+def _usual(result: SimulationResult) -> tuple[Ending, ...]:
+    """What exits 3 where nobody says it. A fleet that loses replicas is expected to be short of them for a while."""
+    if result.outages:
+        return ("rejecting",)
+    limited = result.slo.all_limits or any(one.slo.limits for one in result.records.classes)
+    return ("overloaded", "rejecting", "saturated") if limited else ("overloaded", "rejecting")
 
 
 def _failure(result: SimulationResult, ends: tuple[Ending, ...]) -> InfeasibleError | None:
     """The error that says why a load cannot be served as it is; ``None`` when it can, or where that is no ending."""
-    if result.outages and result.verdict != "rejecting":
-        return recovery_error(result)
-    if result.verdict in ends:
+    lost = recovery_error(result) if result.outages and result.verdict != "rejecting" else None
+    if lost is not None:
+        return lost
+    if result.verdict in ends or (result.verdict == "overloaded" and "saturated" in ends):  # the worse of the two
         return {"overloaded": _overloaded, "rejecting": _rejecting, "saturated": _saturated}[result.verdict](result)
     missed = limits_missed(result) if "limits" in ends else ""
-    return InfeasibleError("the limits are missed", because=missed, hint=_MORE) if missed else None
+    return InfeasibleError("the limits are missed", because=missed, hint=_more()) if missed else None
 
 
-_MORE = "a lower --rate, more --replicas, or a faster deployment"
+_LESS = {
+    "people": "fewer --people",
+    "session_rate": "a lower --session-rate",
+    "rate": "a lower --rate",
+    "concurrency": f"fewer {IN_FLIGHT[0]}",
+}
+"""What makes a load smaller, by the option that asks for it."""
+
+
+def _more() -> str:
+    """What would carry the load, or make it smaller."""
+    given = click.get_current_context().params
+    less = next((f"{said}, " for key, said in _LESS.items() if given.get(key)), "")
+    return f"{less}more --replicas, or a faster deployment"
 
 
 def _overloaded(result: SimulationResult) -> InfeasibleError:
@@ -91,12 +117,12 @@ def _overloaded(result: SimulationResult) -> InfeasibleError:
     if flow is not None:
         because = f"{flow.arriving:.4g} requests/s arrive, {flow.leaving:.4g} leave"
     within = ", within the error of capacity" if near else ""
-    return InfeasibleError(f"overloaded{within}: {_MEANT['overloaded']}", because=because, hint=_MORE)
+    return InfeasibleError(f"overloaded{within}: {_MEANT['overloaded']}", because=because, hint=_more())
 
 
 def _saturated(result: SimulationResult) -> InfeasibleError:
     because = f"the mean wait until admission is {float(result.wait.mean()):.3g} s" if len(result.wait) else ""
-    hint = f"{_MORE}; --fail-on overloaded,rejecting to take it"
+    hint = f"{_more()}; --fail-on overloaded,rejecting to take it"
     return InfeasibleError(f"saturated: {_MEANT['saturated']}", because=because, hint=hint)
 
 

@@ -44,7 +44,7 @@ def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
 
     Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """
-    engine = usual_engine(values | {"gpu": gpu}) if gpu else values["engine"]
+    engine = usual_engine(values | {"gpu": gpu or have}) if gpu or have else values["engine"]
     asked = fit_asked(question_of(FitLoad, values), **option_values(FitAsked, values), engine=engine)
     model, prices = values["model"], values["prices"].book
     if gpu and have:

@@ -14,7 +14,7 @@ import click
 
 from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.numbers import Count
-from inferplan.cli.options import report_options, writable
+from inferplan.cli.options import report_options, typed, writable
 from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
@@ -140,13 +140,7 @@ def _given_beside_plan() -> list[str]:
         one.name for one in options_of(Pricing, "calibration", "ideal")
     }
     decided |= {name.replace("-", "_") for name in FACTS_OF_DEPLOYMENT} | {"backend"}
-    ctx = click.get_current_context()
-    return [
-        parameter.opts[0]
-        for parameter in ctx.command.params
-        if parameter.name in decided
-        and ctx.get_parameter_source(parameter.name) is not click.core.ParameterSource.DEFAULT
-    ]
+    return typed(decided)
 
 
 _MORE = 64

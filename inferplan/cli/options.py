@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -254,6 +254,18 @@ def asks_of_request(*names: str) -> Callable[[Command], Command]:
         return with_options(options)(wrapper)
 
     return add
+
+
+def typed(names: Collection[str] | None = None, without: Collection[str] = ()) -> list[str]:
+    """The options of the running command that were given, as they are typed: of ``names``, by their keys."""
+    ctx = click.get_current_context()
+    return [
+        one.opts[0]
+        for one in ctx.command.params
+        if (names is None or one.name in names)
+        and one.name not in without
+        and ctx.get_parameter_source(one.name or "") is not click.core.ParameterSource.DEFAULT
+    ]
 
 
 def report_options(command: Command) -> Command:

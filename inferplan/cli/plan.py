@@ -307,7 +307,9 @@ def _arrivals(values: dict[str, Any], named: WorkloadSpec | None) -> tuple[Arriv
     if option and values["users"] is not None:
         because = "users send when they have their answers, and think in between as --think-time says"
         raise UsageError(
-            f"{option} and --in-flight exclude each other", because=because, hint="--rate, or leave it out"
+            f"{option} and {'--people' if values['people'] else IN_FLIGHT[0]} exclude each other",
+            because=because,
+            hint="--rate instead of them, or leave it out",
         )
     if option and values["deadline"]:
         raise UsageError(f"{option} and --deadline exclude each other", because="a job is there from the beginning")

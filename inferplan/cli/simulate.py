@@ -68,7 +68,6 @@ from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.tiers import curve_records
-from inferplan.serving.verdict import Ending
 from inferplan.table import Report
 from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, in_flight_line
 from inferplan.traffic.popularity import AdaptersNamed
@@ -253,11 +252,7 @@ def simulate_command(
     with counting("requests", total) as progress:
         result = run(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
-    limited = bool(options.slo.all_limits)
-    usual: tuple[Ending, ...] = ("overloaded", "rejecting", *(("saturated",) if limited else ()))
-    end_with(
-        result, question_of(EndsAsked, values).fail_on or usual, "exit code 3 with --ttft, --tpot, --slo or --fail-on"
-    )
+    end_with(result, question_of(EndsAsked, values))
     report = _report(result, (deployment, flags, options), traffic, values, energy)
     return _with_load(report, people, result, values)
 
@@ -273,6 +268,8 @@ def _with_load(report: Report, people: People | None, result: SimulationResult, 
     if not len(result.e2el):
         return report
     response = float(result.e2el.mean())
+    if result.verdict != "overloaded":  # where answers take ever longer, they say nothing of people
+        people.require_one_each(response)
     sessions = report.record.get("sessions")
     if sessions is None:
         return with_people(report, people, people.rate(response), response)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferplan.cli.declared import Declared, gets, with_options
-from inferplan.cli.options import BACKEND, picture, report_options, writable
+from inferplan.cli.options import BACKEND, picture, report_options, typed, writable
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.files import save
 from inferplan.reports.progress import progress_counter
@@ -117,6 +117,12 @@ def _plan_held_to(files: tuple[str, ...]) -> Report:
     """A plan beside the measurements of its service: of further files, or of its own."""
     from inferplan.reports.plan_measured import measurements_of, require_as_planned, verdict_report
 
+    if given := typed(without=("files", "style", "report_file")):
+        raise UsageError(
+            f"{', '.join(given)} changes nothing of the verdict on {files[0]}",
+            because="it is a plan: the deployment, the load and the limits are its own",
+            hint="leave it out, or inferplan validate with the measured files alone",
+        )
     plan, found = measurements_of(files)
     click.get_current_context().call_on_close(lambda: require_as_planned(plan, found))
     return verdict_report(plan, found)

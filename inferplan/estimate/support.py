@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from inferplan.devices.constants import MeasuredCell
+from inferplan.devices.constants import Calibration, MeasuredCell
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import ModelSpec
 
@@ -40,21 +40,29 @@ def _counts(deployment: Deployment, forms: Sequence[str]) -> tuple[dict[str, int
     calibration, device = deployment.calibration, deployment.hardware.name
     if calibration.measured is not None:
         cell = measured_cell(deployment, forms)
-        return {cell_name(device, deployment.engine.name, forms): cell.systems if cell else 0}, (
-            calibration.measured.families
-        )
+        name = cell_name(device, deployment.engine.name, forms)
+        name += f" by the constants of {_own_constants(calibration)}" if _own_constants(calibration) else ""
+        return {name: cell.systems if cell else 0}, calibration.measured.families
     devices, counted = calibration.systems.get("device", {}), calibration.systems.get("form", {})
     own = {device: devices.get(device, devices.get(ANY_DEVICE, 0))} | {form: counted.get(form, 0) for form in forms}
     return own, calibration.systems.get("family", {})
 
 
 def measured_cell(deployment: Deployment, forms: Sequence[str]) -> MeasuredCell | None:
-    """What was measured of its engine on its device in exactly these forms; ``None`` for nothing."""
+    """What was measured of its engine on its device in exactly these forms; ``None`` for nothing. By how much serving
+    was off was measured of the constants on file, and says nothing of those of a file that was asked for."""
     measured = deployment.calibration.measured
-    if measured is None:
+    if measured is None or _own_constants(deployment.calibration):
         return None
     key = deployment.hardware.name, deployment.engine.name, frozenset(forms)
     return next((one for one in measured.cells if (one.device, one.engine, frozenset(one.forms)) == key), None)
+
+
+def _own_constants(calibration: Calibration) -> str:
+    """The file whose constants price a kernel in the place of those on file; empty for none, and for those of an
+    anchor, whose own runs say how far off they are."""
+    overlay = calibration.overlay
+    return overlay.file if overlay is not None and overlay.used and calibration.anchor is None else ""
 
 
 def cell_name(device: str, engine: str, forms: Sequence[str]) -> str:

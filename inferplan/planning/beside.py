@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.finalists import SizedStructure, is_measured, options_at, too_long_alone
-from inferplan.planning.forms import outranked
+from inferplan.planning.forms import outranked, settled
 from inferplan.planning.miss import slow_at
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
@@ -130,7 +130,10 @@ class Curve:
             options = [option for option in options if is_measured(option, question)]
         known = max(lower, key=lambda step: step.confidence, default=above).option
         options.sort(key=lambda option: known is None or option.deployment is not known.deployment)  # may do here too
-        return self._sized(options, question, Bounds(least, above.cost), above)
+        simple, less_simple = settled(options)
+        step = self._sized(simple, question, Bounds(least, above.cost), above)
+        nothing = step.option is None and step.exact and less_simple
+        return self._sized(options, question, Bounds(least), above) if nothing else step
 
     def _sized(self, options: list[PlanOption], question: Question, bounds: Bounds, above: Step) -> Step:
         """The cheapest size that short runs find; what keeps the limits above where nothing costs less."""

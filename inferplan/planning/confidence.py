@@ -43,6 +43,13 @@ class Slowness(NamedTuple):
 AS_PREDICTED = Slowness()
 
 
+def metrics_of(slo: Slo) -> set[str]:
+    """The metrics on whose errors it depends whether limits are kept: TPOT, by which every step is longer, and TTFT too
+    for any limit but that on TPOT.
+    """
+    return {"tpot"} if set(slo.all_limits) <= {"tpot"} else {"tpot", "ttft"}
+
+
 @lru_cache(maxsize=4096)
 def slowness(
     deployment: Deployment, prompt: float, slo: Slo, confidence: float, forms: tuple[str, ...] = ()
@@ -51,13 +58,10 @@ def slowness(
 
     forms: what the option has beyond its deployment (:func:`lacking`).
 
-    A limit on end-to-end latency, or on the first token of an answer, needs the error of both TTFT and TPOT.
     """
     if confidence == MIDDLE:
         return AS_PREDICTED
-    limits = set(slo.limits)
-    metrics = {"tpot"} | ({"ttft"} if limits & {"ttft", "e2el", "answer_ttft"} else set())
-    factors = slow_end(serving_bands(deployment, prompt, forms), metrics, confidence)
+    factors = slow_end(serving_bands(deployment, prompt, forms), metrics_of(slo), confidence)
     if factors is None:
         return None
     return Slowness(factors["tpot"], max(factors.get("ttft", 1.0) / factors["tpot"], 1.0))

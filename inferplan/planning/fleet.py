@@ -214,6 +214,7 @@ def _at_the_rate_of_people(question: Question, designs: Sequence[Design]) -> Que
     if demand.people is None or not designs:
         return question
     shortest = min(answer_alone(one.deployment, demand) for one in designs)
+    demand.people.require_one_each(shortest)
     return replace(question, demand=replace(demand, rate=demand.people.rate(shortest)))
 
 

@@ -86,15 +86,17 @@ def forgone_of(chosen: PlanOption, others: Sequence[PlanOption]) -> Forgone | No
 def _outranked(
     options: Sequence[PlanOption], ratio: Callable[[PlanOption, PlanOption], float | None]
 ) -> Iterator[Outranked]:
-    """Each option that is not chosen beside each simpler twin; ``ratio``: how much better it is, where both compare."""
+    """Each option that is not chosen beside each simpler twin that is; ``ratio``: how much better it is, where both
+    compare. From the simplest on: a twin that is not chosen itself takes no other's place."""
     errors, forms = form_errors(), [forms_in(option) for option in options]
     alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for place, option in enumerate(options):
+    for place, option in sorted(enumerate(options), key=lambda one: len(forms[one[0]])):
         alike[_kind(option)].append(place)
     for places in alike.values():
-        for place, twin in itertools.permutations(places, 2):
+        lost = set[int]()
+        for twin, place in itertools.product(places, places):
             beyond = forms[place] - forms[twin]
-            if not beyond or not forms[twin] <= forms[place] or not beyond <= set(errors):
+            if twin in lost or not forms[twin] < forms[place] or not beyond <= set(errors):
                 continue
             better = ratio(options[place], options[twin])
             error = hypot(*(log(errors[form].error) for form in beyond))
@@ -103,6 +105,7 @@ def _outranked(
                 gone = Forgone(
                     forms=tuple(sorted(beyond)), advantage=better - 1.0, error=exp(error) - 1.0, pairs=fewest
                 )
+                lost.add(place)
                 yield Outranked(place, twin, gone)
 
 

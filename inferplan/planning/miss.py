@@ -3,9 +3,11 @@
     expected = cost + chance * miss
 
 A plan is sized for devices that are slower than predicted by the factor of its confidence, with room to spare
-(``utilisation``), so it may keep its limits on devices that are slower still. ``chance`` is one less the largest of
-:data:`CONFIDENCES` at which simulation keeps them under the load itself. ``miss`` is what an hour costs more with the
-replicas that carry the load on devices as slow as nineteen in twenty measurements, or ``--miss-cost``.
+(``utilisation``), so it may keep its limits on devices that are slower still. ``held`` is the largest of
+:data:`CONFIDENCES` at which simulation keeps them under the load itself. Each metric is slower than the quantile at
+``held`` with a chance of ``1 - held``, and nobody has measured how often both are at once: ``chance`` is the sum over
+the metrics, which is at least that of their union (Boole's inequality). ``miss`` is what an hour costs more with the
+replicas that carry the load on slower devices (:func:`repaired_at`), or ``--miss-cost``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
-from inferplan.planning.confidence import MIDDLE, Slowness, slowness
+from inferplan.planning.confidence import MIDDLE, Slowness, metrics_of, slowness
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.verify import TOO_SHORT, Verified
@@ -23,22 +25,23 @@ Run = Callable[[PlanOption], Verified]
 CONFIDENCES = (0.8, 0.9, 0.95, 0.99)
 """At which it is tried whether a plan still keeps its limits, without headroom."""
 REPAIRED = 0.95
-"""Devices as slow as this share of measurements allow are what a miss is repaired for."""
+"""Devices as slow as this share of measurements allow are what a miss is repaired for, at the least."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Miss:
     """The risk of a plan. held: the largest confidence at which the limits are kept under the load itself, as far as it
-    was tried; a chance of more than that is not known to be kept. cost: of an hour in which a limit is missed.
+    was tried. metrics: whose errors decide whether they are kept. cost: of an hour in which a limit is missed.
     """
 
     held: float
+    metrics: frozenset[str]
     cost: float
 
     @property
     def chance(self) -> float:
-        """That a limit is missed, at most."""
-        return 1.0 - self.held
+        """That a limit is missed, at most: that one of the metrics is slower than at ``held``."""
+        return min(len(self.metrics) * (1.0 - self.held), 1.0)
 
     @property
     def expected(self) -> float:
@@ -49,7 +52,8 @@ class Miss:
 def miss_of(option: PlanOption, question: Question, run: Run) -> Miss | None:
     """The risk of an option that keeps its limits at the confidence of a question. run: simulates it under the load.
 
-    ``None`` where no error is known, for a job, which nobody waits for, and where no run is long enough to tell.
+    ``None`` where no error is known, and for a job, which nobody waits for. Where no run is long enough to tell, the
+    limits are not known to be kept.
     """
     if question.demand.offline or option.cost is None or slow_at(option, question, REPAIRED) is None:
         return None
@@ -59,13 +63,12 @@ def miss_of(option: PlanOption, question: Question, run: Run) -> Miss | None:
         if confidence <= held or slow is None:
             continue
         seen = run(replace(option, slow=slow))
-        if seen.verdict == TOO_SHORT:
-            return None
-        if not seen.meets(question.slo):
+        if seen.verdict == TOO_SHORT or not seen.meets(question.slo):
             break
         held = confidence
     stated = question.sizing.miss_cost
-    return Miss(held=held, cost=_repair(option, question) if stated is None else stated)
+    cost = _repair(option, question) if stated is None else stated
+    return Miss(held=held, metrics=frozenset(metrics_of(question.slo)), cost=cost)
 
 
 def slow_at(option: PlanOption, question: Question, confidence: float) -> Slowness | None:
@@ -73,9 +76,15 @@ def slow_at(option: PlanOption, question: Question, confidence: float) -> Slowne
     return slowness(option.deployment, question.demand.prompt.average, question.slo, confidence, option.forms)
 
 
+def repaired_at(confidence: float) -> float:
+    """The confidence for which a miss of a plan is repaired: :data:`REPAIRED`, and above 0.9 the middle of the devices
+    that are slower than planned for. A repair for devices that the plan is sized for would be none."""
+    return max(REPAIRED, (1.0 + confidence) / 2)
+
+
 def _repair(option: PlanOption, question: Question) -> float:
-    """What an hour costs more with so many more replicas as the devices of :data:`REPAIRED` are slower."""
-    slowest = slow_at(option, question, REPAIRED)
+    """What an hour costs more with so many more replicas as devices of :func:`repaired_at` are slower."""
+    slowest = slow_at(option, question, repaired_at(question.sizing.confidence))
     assert slowest is not None
     slower = max(slowest.step * slowest.first / (option.slow.step * option.slow.first), 1.0)
     free = replace(option, limits=())  # what may be bought is not asked: it is what would be needed
@@ -87,15 +96,16 @@ def _repair(option: PlanOption, question: Question) -> float:
 def least_expected(finalists: Sequence[Verified], question: Question, run: Run) -> Verified | None:
     """The finalist that is expected to cost least, misses included; of equals the first. finalists: by rising cost.
 
-    At the prediction itself, and where no error is known, the cheapest: nothing is known of its misses.
+    One of whose misses nothing is known comes after all others: the cheapest where that is so of all, as at the
+    prediction itself.
     """
-    best, least = None, inf
+    best, least = None, (True, inf)
     for one in finalists:
         cost = one.option.cost or 0.0
-        if cost >= least:
+        if (False, cost) >= least:
             break  # misses cost no less than nothing
         risk = None if question.sizing.confidence == MIDDLE else miss_of(one.option, question, run)
-        expected = cost + (0.0 if risk is None else risk.expected)
+        expected = (True, cost) if risk is None else (False, cost + risk.expected)
         if expected < least:
             best, least = one, expected
     return best

@@ -25,7 +25,7 @@ from inferplan.planning.finalists import (
     slowed_grids,
     without_unmeasured,
 )
-from inferplan.planning.forms import outranked
+from inferplan.planning.forms import outranked, settled
 from inferplan.planning.infeasible import infeasible, no_error_known
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
@@ -101,14 +101,19 @@ class Chosen(Shown):
         question = self.question
         return not question.demand.offline and bool(question.slo.limits) and not question.space.base.ideal
 
-    def _options(self, confidence: float, known: bool = True) -> list[PlanOption]:
-        """The options at a confidence beside the plan's own cache tiers: those whose error is known, or the others."""
+    def _options(self, confidence: float) -> list[PlanOption]:
+        """The options at a confidence beside the plan's own cache tiers, those whose error is known."""
         found = beside(options_at(self.searched, self.question, confidence), self.option.tiers)
-        return [option for option in found if is_measured(option, self.question) == known]
+        return [option for option in found if is_measured(option, self.question)]
 
     def _beside(self, options: list[PlanOption], confidence: float, bounds: Bounds) -> Verified | None:
-        """The cheapest of some options at a confidence; in short, what stands beside the plan."""
-        return cheapest_within(options, self.question.at(confidence), bounds, self.known)
+        """The cheapest of some options at a confidence; in short, what stands beside the plan. Of forms the simpler
+        one, as of the plan's own; the others where no simpler one keeps the limits at any cost."""
+        simple, less_simple = settled(options)
+        found = cheapest_within(simple, self.question.at(confidence), bounds, self.known)
+        if found is None and less_simple and bounds.below == inf:
+            found = cheapest_within(options, self.question.at(confidence), bounds, self.known)
+        return found
 
     @cached_property
     def other(self) -> Verified | None:
@@ -147,7 +152,8 @@ class Chosen(Shown):
         if not self.has_confidences or not self.supported or self.confidence == MIDDLE:
             return None
         below = (self.option.cost or 0.0) * (1 - WORTH)
-        options = self._options(MIDDLE, known=False)
+        everything = beside(options_at(self.searched, self.question, MIDDLE), self.option.tiers)
+        options = [one for one in settled(everything)[0] if not is_measured(one, self.question)]
         return cheapest_within(options, self.question.at(MIDDLE), Bounds(below=below), self.known, MOST_UNKNOWN)
 
     @cached_property
@@ -177,8 +183,8 @@ class Chosen(Shown):
 
     @property
     def expected_cost(self) -> float:
-        """The bill of an hour, and what misses cost on average, as far as it is known."""
-        return (self.option.cost or 0.0) + (0.0 if self.miss is None else self.miss.expected)
+        """The bill of an hour, and what misses cost on average; infinity where that is not known."""
+        return inf if self.miss is None else (self.option.cost or 0.0) + self.miss.expected
 
     @cached_property
     def miss(self) -> Miss | None:

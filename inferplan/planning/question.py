@@ -81,6 +81,7 @@ class Question:
             power_budget=power is not None,
             mean_power=power is not None and power.provision == "mean",
             confidence=sizing.insists and sizing.confidence > MIDDLE,
+            miss_cost=sizing.miss_cost is not None,
         )
         return own | self.space.features | self.demand.features
 

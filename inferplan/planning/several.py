@@ -12,24 +12,27 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf
 
+import numpy as np
+
 from inferplan import fields
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.services import ServiceEntry, SwapSpec
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.design import mean_request
 from inferplan.planning.machines import Bought, Kind, Need, Size, Stock, machines, size_of
 from inferplan.planning.sizing import NEARLY_ALONE, least, running_total, search_smallest
-from inferplan.serving.batch_means import fewest_values
-from inferplan.serving.class_results import at_percentile
+from inferplan.serving.batch_means import fewest_values, half_width
+from inferplan.serving.class_results import at_percentile, percentile_with_lost
 from inferplan.serving.cold_start import weights_of
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import MOST_ENGINES
 from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask_together, simulate_stage, simulate_tandem
 from inferplan.serving.time_shared import Swap, require_shareable
 from inferplan.serving.verdict import flow_of
-from inferplan.traffic.requests import Lengths
+from inferplan.traffic.requests import Lengths, Slo
 from inferplan.traffic.stages import (
     ModelStage,
     draws,
@@ -40,11 +43,14 @@ from inferplan.traffic.stages import (
     root_of,
     scale_rates,
 )
+from inferplan.units import Array
 
 FEWEST, MOST = 4000, 60_000
 """Requests of a stream in one run."""
 _MARGIN, _LIVES, _COUNTED = 1.5, 24.0, 0.75
 """Values that a percentile takes, times; times of one request, alone, that a run holds; share of a run that counts."""
+_LONGER = 4
+"""Times as many requests where a run does not tell on which side of a limit a latency is, and in the quoted run."""
 _MOST_FLEETS = 400
 """Fleets that are tried for the limits of whole answers before the search is given up."""
 
@@ -257,9 +263,28 @@ def keeps_own(run: SimulationResult | None, stage: ModelStage) -> bool:
     return run.verdict not in ("overloaded", "rejecting") and within
 
 
-def stream_requests(members: Sequence[Member], factor: float = 1.0) -> list[int]:
+def in_doubt(values: Mapping[str, Array], slo: Slo) -> bool:
+    """Whether a latency is within twice the error of its percentile of its limit, and none is over its own for certain.
+
+    values: seconds of each latency, in order of time, infinite for a request that is refused. Twice, as a plan takes it
+    (:mod:`inferplan.planning.sizing`): near capacity errors are larger than they look.
+    """
+    near = False
+    for name, most in slo.limits.items():
+        off = percentile_with_lost(values[name], slo.percentile) - most
+        error = half_width(values[name], slo.percentile) if np.all(np.isfinite(values[name])) else None
+        if off > 2 * (error or 0.0):
+            return False
+        near |= abs(off) <= 2 * (error or 0.0)
+    return near
+
+
+def stream_requests(members: Sequence[Member], factor: float = 1.0, times: int = 1) -> list[int]:
     """Requests of the stream of each model: as many as its percentiles take, that of the whole answer and those of the
     models that the fewest come to; and as many as come in 24 times of one request, so that a trend can be seen.
+
+    times: so many times as many, as far as :data:`MOST` allows, but of models that share GPUs: to simulate these
+    together takes longer by far.
     """
     stages = [member.stage for member in members]
     shares, needed = reach(stages), dict[int, float]()
@@ -272,6 +297,9 @@ def stream_requests(members: Sequence[Member], factor: float = 1.0) -> list[int]
         path = sum(members[one].alone for one in range(len(stages)) if root_of(stages, one) == root and shares[one])
         wanted.append(_LIVES * (stages[root].rate or 0.0) * factor * path)
         needed[root] = max(wanted)
+    pairs = [(place, stage.shares) for place, stage in enumerate(stages) if stage.shares is not None]
+    shared = {one for pair in pairs for one in pair}
+    needed = {root: count if root in shared else times * count for root, count in needed.items()}
     for place, stage in enumerate(stages):  # models that share GPUs are there for as long as each other
         if stage.shares is not None:
             pair = stage.shares, place
@@ -284,12 +312,18 @@ def stream_requests(members: Sequence[Member], factor: float = 1.0) -> list[int]
 class _Runs:
     """Simulations of a load that are made once: of a model behind so many replicas of those before it."""
 
-    def __init__(self, asked: SeveralAsked, factor: float, told: Callable[[int], None]) -> None:
-        self.asked, self.members, self.told = asked, asked.members, told
-        members, seed = asked.members, asked.seed
-        self.stages = scale_rates([member.stage for member in members], factor)
-        self.drawn = draws(self.stages, stream_requests(members, factor), seed)
+    def __init__(self, asked: SeveralAsked, factor: float, told: Callable[[int], None], times: int = 1) -> None:
+        self.asked, self.members, self.told, self.factor = asked, asked.members, told, factor
+        self.stages = scale_rates([member.stage for member in asked.members], factor)
+        self.requests = stream_requests(asked.members, factor, times)
+        self.drawn = draws(self.stages, self.requests, asked.seed)
         self.known: dict[tuple[int, tuple[int, ...]], Asked] = {}
+
+    @cached_property
+    def longer(self) -> _Runs | None:
+        """Runs of more requests; ``None`` where these are they."""
+        more = stream_requests(self.members, self.factor, _LONGER)
+        return _Runs(self.asked, self.factor, self.told, _LONGER) if more != self.requests else None
 
     def path(self, place: int) -> list[int]:
         """The models that a request of this one has been at, and itself."""
@@ -315,6 +349,22 @@ class _Runs:
             self.known[key] = simulate_stage(served, self.drawn[place], self.stages[place].limits, before)
             self.told(1)
         return self.known[key]
+
+    def keeps(self, place: int, counts: Sequence[int]) -> bool:
+        """Whether one model keeps its own limits: by a longer run where this one does not tell."""
+        run, limits = self.at(place, counts).run, self.stages[place].limits
+        unsure = run is not None and run.steady and in_doubt({n: getattr(run, n) for n in limits.limits}, limits)
+        if unsure and self.longer is not None:
+            return self.longer.keeps(place, counts)
+        return keeps_own(run, self.stages[place])
+
+    def keeps_whole(self, root: int, counts: Sequence[int]) -> bool:
+        """Whether a stream keeps the limits of its whole answers, likewise."""
+        found = self.answers(root, counts)
+        unsure = found.steady and in_doubt({n: getattr(found, n) for n in found.slo.limits}, found.slo)
+        if unsure and self.longer is not None:
+            return self.longer.keeps_whole(root, counts)
+        return found.keeps
 
     def answers(self, root: int, counts: Sequence[int]) -> Answers:
         """What users of a stream see."""
@@ -346,7 +396,8 @@ def _run(asked: SeveralAsked, counts: Sequence[int], told: Callable[[int], None]
     told(len(counts))
     served = [member.served(max(count, 1)) for member, count in zip(asked.members, counts)]
     swaps = {place: swap for place in range(len(counts)) if (swap := asked.swap(place)) is not None}
-    return simulate_tandem(asked.stages, served, stream_requests(asked.members), asked.seed, swaps)
+    requests = stream_requests(asked.members, times=_LONGER)
+    return simulate_tandem(asked.stages, served, requests, asked.seed, swaps)
 
 
 def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
@@ -385,7 +436,7 @@ def _fewest(runs: _Runs, place: int, counts: Sequence[int]) -> int:
 
     def kept(replicas: int) -> bool:
         tried = [replicas if one == place else count for one, count in enumerate(counts)]
-        return all(keeps_own(runs.at(one, tried).run, runs.stages[one]) for one in runs.asked.together(place))
+        return all(runs.keeps(one, tried) for one in runs.asked.together(place))
 
     below, tried, most = 0, 1, _most(runs, place)
     while not kept(tried):
@@ -409,7 +460,7 @@ def _more(runs: _Runs, place: int, counts: Sequence[int], tried: int) -> int:
 def _never(runs: _Runs, place: int, tried: int) -> InfeasibleError:
     missed = (one for one in runs.asked.together(place))
     at = [tried] * len(runs.members)
-    place = next((one for one in missed if not keeps_own(runs.at(one, at).run, runs.stages[one])), place)
+    place = next((one for one in missed if not runs.keeps(one, at)), place)
     member, run = runs.members[place], runs.at(place, at).run
     slo = member.stage.limits
     assert run is not None
@@ -417,7 +468,8 @@ def _never(runs: _Runs, place: int, tried: int) -> InfeasibleError:
         because = "; ".join(run.records.refused)
     else:
         found = (
-            f"{name} {at_percentile(run, name, slo.percentile):.3g} s (limit {m:g} s)" for name, m in slo.limits.items()
+            f"{METRIC_NAMES[name]} {at_percentile(run, name, slo.percentile):.3g} s (limit {m:g} s)"
+            for name, m in slo.limits.items()
         )
         because = f"with {tried:,} of them p{slo.percentile:g} of " + ", ".join(found)
     return InfeasibleError(
@@ -437,7 +489,7 @@ def _whole(
     roots, free = which
     plenty = [_most(runs, place) if place in free else count for place, count in enumerate(fewest)]
     for root in roots:
-        if not runs.answers(root, plenty).keeps:
+        if not runs.keeps_whole(root, plenty):
             raise _never_whole(runs, root, plenty)
     floors = asked.spread(
         [_floor(runs, roots, place, (count, plenty)) if place in free else count for place, count in enumerate(fewest)]
@@ -447,8 +499,8 @@ def _whole(
         if not waiting:
             break
         _, _, counts = heapq.heappop(waiting)
-        own = all(keeps_own(runs.at(place, counts).run, runs.stages[place]) for place in range(len(counts)))
-        if own and all(runs.answers(root, counts).keeps for root in roots):
+        own = all(runs.keeps(place, counts) for place in range(len(counts)))
+        if own and all(runs.keeps_whole(root, counts) for root in roots):
             return counts
         for place in free:
             more = asked.spread([count + (one == place) for one, count in enumerate(counts)])
@@ -480,7 +532,7 @@ def _floor(runs: _Runs, roots: Sequence[int], place: int, bounds: tuple[int, Seq
 
     def kept(few: int) -> bool:
         tried = [few if one == place else count for one, count in enumerate(plenty)]
-        return few >= fewest and all(runs.answers(root, tried).keeps for root in roots)
+        return few >= fewest and all(runs.keeps_whole(root, tried) for root in roots)
 
     return least(kept, fewest, plenty[place]) or plenty[place]
 
@@ -488,7 +540,7 @@ def _floor(runs: _Runs, roots: Sequence[int], place: int, bounds: tuple[int, Seq
 def _never_whole(runs: _Runs, root: int, plenty: Sequence[int]) -> InfeasibleError:
     found, slo = runs.answers(root, plenty), runs.stages[root].answer
     times = ", ".join(
-        f"{name} {found.at(name, slo.percentile):.3g} s (limit {m:g} s)" for name, m in slo.limits.items()
+        f"{METRIC_NAMES[name]} {found.at(name, slo.percentile):.3g} s (limit {m:g} s)" for name, m in slo.limits.items()
     )
     return InfeasibleError(
         f"{runs.stages[root].name}: no number of replicas keeps the limits of its whole answers",

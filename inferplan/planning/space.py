@@ -13,6 +13,7 @@ from inferplan.catalog.assemble import (
     Request,
     adapters_asked,
     assemble,
+    default_quants,
     load_anchor,
     load_engine,
     native_precision,
@@ -24,8 +25,7 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.anchors import System
-from inferplan.devices.engine import Engine, EngineFlags
-from inferplan.devices.hardware import HardwareSpec
+from inferplan.devices.engine import EngineFlags
 from inferplan.devices.releases import REDUCED, role_of
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import system_of, with_anchor
@@ -35,9 +35,6 @@ from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.planning.adapters import with_slots
 from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.work.parallel import Parallelism
-
-PACKED = "w4a16"
-"""4-bit weights that kernels widen to 16 bits: AWQ and GPTQ. They need no 4-bit arithmetic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,25 +172,6 @@ def default_gpus(prices: PriceBook) -> tuple[str, ...]:
     Raises ``UnknownNameError`` for a price of a device that is not on file.
     """
     return tuple(gpu for gpu in prices.gpus if load_hardware(gpu).segment == "datacenter" or gpu in prices.stated)
-
-
-def default_quants(model: ModelSpec, hardware: HardwareSpec, engine: Engine) -> tuple[str | None, ...]:
-    """The checkpoint's own formats and the narrower ones that device and engine run: fp8 and the maker's 4 bits where
-    the device computes in them; where it has no 4-bit arithmetic, int8 and 4-bit weights (AWQ, GPTQ) that the engine
-    loads there.
-
-    Whether an answer in a narrower format is good enough is not counted here: that is the user's to judge.
-    """
-    native, peaks = native_precision(model), hardware.peak
-    bits = min(native.weights.bits, native.experts.bits)
-    fourth = "fp4" in peaks
-    found = {
-        "fp8": "fp8" in peaks and bits >= 16,
-        "int8": "int8" in peaks and bits >= 16 and not fourth and engine.loads("int8", hardware),
-        hardware.four_bits: fourth and bits >= 8,
-        PACKED: not fourth and bits >= 8 and engine.loads(PACKED, hardware),
-    }
-    return (None, *(name for name, tried in found.items() if tried))
 
 
 def divisions(model: ModelSpec, space: Space) -> list[Parallelism]:

@@ -83,12 +83,12 @@ def load_tables(asked: FitAsked, context: int) -> list[Table]:
     elif asked.think_time:
         who = ["users", f"{asked.users:,}; each thinks {asked.think_time:g} s between an answer and the next request"]
     rate = "not known from memory: --answer-time 5s, or inferplan plan"
+    if asked.rate is not None:
+        of = f" ({asked.timed_by})" if asked.timed_by else ""
+        rate = f"{asked.rate:,.4g}, where an answer takes {asked.answer_time:.4g} s{of}"
     rows = [
         who,
-        [
-            "requests/s",
-            rate if asked.rate is None else f"{asked.rate:,.4g}, where an answer takes {asked.answer_time:g} s",
-        ],
+        ["requests/s", rate],
         ["held at once", f"{asked.held:,} x {context:,} tokens"],
     ]
     return [Table(title="the load", columns=["", "value"], rows=rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from inferplan.answers.fit import FitOption
@@ -17,6 +18,7 @@ def owned_report(found: OwnedFits) -> Report:
     spec, asked = found.model, found.asked
     fitting = sorted(found.fitting, key=lambda one: -(one.fitting.requests if one.fitting else 0))
     records = [_record(option) for option in found.options]
+    hidden = {"GPUs"} if any(option.bill for option in fitting) else {"GPUs", "an hour", "bought"}
     title = f"{spec.name} on {found.have}: what all of them hold, for {asked.held} x {found.context:,} tokens"
     report = Report(
         record={
@@ -31,7 +33,7 @@ def owned_report(found: OwnedFits) -> Report:
         },
         tables=[
             *load_tables(asked, found.context),
-            side_by_side(f"{title} ({asked.engine} defaults)", [_figures(option) for option in fitting]),
+            side_by_side(f"{title} ({asked.engine} defaults)", [_figures(option, hidden) for option in fitting]),
         ],
         notes=[
             *dict.fromkeys(_refused(option) for option in found.options if option.fitting is None),
@@ -47,11 +49,11 @@ def owned_report(found: OwnedFits) -> Report:
     return of_people(report, asked)
 
 
-def _figures(option: FitOption) -> list[Figure]:
-    """An option with how the model is divided over the GPUs, and what it would cost to rent them."""
+def _figures(option: FitOption, hidden: Collection[str] = ("GPUs",)) -> list[Figure]:
+    """An option with how the model is divided over the GPUs and what renting them would cost; less what is hidden."""
     assert option.fitting is not None
     parallel = option.fitting.deployment.parallel
-    kept = [figure for figure in option_figures(option) if figure.label != "GPUs"]
+    kept = [figure for figure in option_figures(option) if figure.label not in hidden]
     division = [
         text("division", parallel.describe(), left=True),
         Figure("devices", parallel.devices),

@@ -76,6 +76,7 @@ def opening(plan: Plan) -> list[str]:
     """The load in the lines that an answer begins with, where it was asked for by people or by requests in flight."""
     demand = plan.question.demand
     if demand.people is not None:
+        demand.people.require_one_each(_response(plan))
         return demand.people.lines(plan.rate, plan.rate * _response(plan), session_time(plan))
     return [] if demand.users is None or demand.think else [in_flight_line(demand.users, demand.chat)]
 

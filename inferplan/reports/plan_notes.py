@@ -356,15 +356,17 @@ def measured_line(plan: Plan) -> str:
 
 
 def miss_line(plan: Plan) -> str:
-    """The chance of a miss, and what it costs."""
-    risk = plan.miss
+    """The chance of a miss, and what it costs; or that a cost that was stated counted for nothing."""
+    risk, stated = plan.miss, plan.question.sizing.miss_cost is not None
     if risk is None or plan.option.tariff is None:
-        return ""
+        return "--miss-cost changes nothing: the chance of a miss of this plan is not known" if stated else ""
     unit = plan.option.tariff.currency
-    how = "--miss-cost" if plan.question.sizing.miss_cost is not None else "the replicas that would keep it"
+    how = "--miss-cost" if stated else "the replicas that would keep it"
+    each = " and ".join(METRIC_NAMES[name] for name in sorted(risk.metrics, reverse=True))
+    of_each = f" ({1.0 - risk.held:.0%} for each of {each})" if len(risk.metrics) > 1 else ""
     return (
-        f"chance of a miss under this load: at most {risk.chance:.0%}; a miss costs {risk.cost:,.2f} {unit}/h ({how}), "
-        f"which is {risk.expected:,.2f} {unit}/h on average"
+        f"chance of a miss under this load: at most {risk.chance:.0%}{of_each}; "
+        f"a miss costs {risk.cost:,.2f} {unit}/h ({how}), which is {risk.expected:,.2f} {unit}/h on average"
     )
 
 

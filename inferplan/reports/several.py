@@ -86,14 +86,28 @@ def _model(plan: SeveralPlan, place: int) -> list[Figure]:
         text("GPUs", f"{devices:,}" if shares is None else f"with {shares}"),
         Figure("requests", run and run.counts),
         Figure("verdict", run and run.verdict),
-        Figure("percentile", percentile),
-        *(Figure(f"{n}_s", at[n], label, text=_limited(at[n], limits.get(n))) for n, label in _NAMES.items()),
+        Figure("percentile", percentile, "percentile" if len(_percentiles(plan)) > 1 else None, "g"),
+        *(
+            Figure(f"{n}_s", at[n], _at_percentile(plan, label), text=_limited(at[n], limits.get(n)))
+            for n, label in _NAMES.items()
+        ),
         *(Figure(f"{n}_mean_s", run and run.percentiles(f"{n}_s")["mean"]) for n in _NAMES),
         Figure("slo", {f"{name}_s": limit for name, limit in limits.items()}),
         Figure("goodput_requests_per_s", run and run.goodput),
         Figure("keeps_the_limits", keeps, "keeps", text=("yes" if limits else "-") if keeps else "no"),
         Figure("replica", deployment_record(member.deployment)),
     ]
+
+
+def _percentiles(plan: SeveralPlan) -> set[float]:
+    """Those of the latencies of models."""
+    return {stage.limits.percentile for stage in plan.run.stages}
+
+
+def _at_percentile(plan: SeveralPlan, label: str) -> str:
+    """The head of a column, with the percentile where it is that of all models."""
+    own = _percentiles(plan)
+    return label if len(own) > 1 else f"{label} p{own.pop():g}"
 
 
 def _replica(member: Member) -> str:
@@ -300,7 +314,7 @@ def _offers(used: Sequence[tuple[Machine, int]], prices: PriceBook) -> list[str]
             lines.append(_sold(machine, count, prices).line)
             lines += machine.offer.remarks
         elif machine.offer.per_hour:
-            lines.append(f"an owned GPU costs {price_text(machine.offer.per_hour)} an hour while it works")
+            lines.append(f"an owned GPU costs {price_text(machine.offer.per_hour)} {prices.currency}/h while it works")
         else:
             lines.append("owned GPUs cost nothing more than they do anyway (--own-price)")
     return lines

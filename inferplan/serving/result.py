@@ -80,7 +80,8 @@ def class_parts(result: SimulationResult) -> list[tuple[TrafficClass, Simulation
 
 
 def limits_missed(result: SimulationResult) -> str:
-    """Whose limits too few requests keep: ``"71% of the requests keep them, 90% have to"``; empty where enough do."""
+    """Whose limits too few requests, or sessions, keep: ``"71% of the requests keep them, 90% have to"``; empty where
+    enough do."""
     whole = [("", result.slo, result)] if result.slo.limits else []
     missed = []
     for name, slo, part in [*whole, *((one.name, one.slo, part) for one, part in class_parts(result))]:
@@ -90,6 +91,10 @@ def limits_missed(result: SimulationResult) -> str:
         if share < slo.percentile / 100:
             of = f" of {name}" if name else ""
             missed.append(f"{share:.1%} of the requests{of} keep them, {slo.percentile:g}% have to")
+    sessions, limit, share = result.sessions, result.slo.session, result.slo.percentile
+    kept = None if sessions is None or limit is None else sessions.within(limit)
+    if kept is not None and kept < share / 100:
+        missed.append(f"{kept:.1%} of the sessions take no longer than {limit:g} s, {share:g}% have to")
     return "; ".join(missed)
 
 

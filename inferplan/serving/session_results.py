@@ -96,6 +96,12 @@ class SessionFigures:
         found: BoolArray = self.counted & (self.refused | (~self.refused & (self.duration > limit)))
         return found
 
+    def within(self, limit: float) -> float | None:
+        """The share that keeps a limit, of those of whom it is known; ``None`` of none."""
+        late = self.late(limit)
+        kept = int(np.sum(self.whole & ~late))
+        return kept / (kept + int(np.sum(late))) if kept or np.any(late) else None
+
     def at_percentile(self, percentile: float, limit: float = np.inf) -> float:
         """The time that so many percent of the sessions stay within; infinite for those that are refused, or given up
         after a ``limit``. Those that are given up before it are left out.
@@ -228,8 +234,6 @@ def session_record(figures: SessionFigures | None, limit: float | None) -> dict[
         return None
     error = half_width(figures.duration[figures.whole])
     counted = int(np.sum(figures.counted))
-    late = 0 if limit is None else int(np.sum(figures.late(limit)))
-    kept = int(np.sum(figures.whole)) - (0 if limit is None else int(np.sum(figures.late(limit) & figures.whole)))
     return {
         **figures.counts,
         "in_figures": counted,
@@ -240,7 +244,7 @@ def session_record(figures: SessionFigures | None, limit: float | None) -> dict[
         "sessions_per_h": 3600.0 * figures.rate,
         "in_system_mean": figures.in_system,
         "limit_s": limit,
-        "within_limit": kept / (kept + late) if limit is not None and kept + late else None,
+        "within_limit": None if limit is None else figures.within(limit),
         "kinds": [
             {
                 "name": name,

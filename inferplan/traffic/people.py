@@ -9,6 +9,7 @@ where ``b`` is the share of the day's ``S`` sessions that begin in its busiest h
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import floor, inf, log10
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inferplan.errors import UsageError
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 """Seconds."""
+_LEAST, _MOST = 1e-5, 1e6
+"""Requests a second."""
 IN_FLIGHT = ("--in-flight", "--users", "--concurrency")
 """The names of the option that asks for so many requests at every moment, the first of which help shows first."""
 IN_FLIGHT_HELP = (
@@ -48,8 +51,9 @@ class People:
     think: from an answer to the next request of the same person; ``None`` in sessions of agents, which have gaps of
     their own. turns: requests of a session. sessions_a_day: that each begins; ``None`` where all are in a session all
     through the hour. busy_hour: the share of them that begins in the busy hour. figures: those that the load
-    rests on, with their sources. usual: sessions a day by the workload where nobody asked for them.
-    Raises ``UsageError`` for people who neither think nor begin sessions.
+    rests on, with their sources. pause: the think time where it says how long a conversation takes, and nothing of the
+    load. usual: sessions a day by the workload where nobody asked for them.
+    Raises ``UsageError`` for people who neither think nor begin sessions, and as :meth:`require_one_each`.
     """
 
     count: int
@@ -58,6 +62,7 @@ class People:
     sessions_a_day: float | None = None
     busy_hour: float | None = None
     figures: tuple[PeopleFigure, ...] = ()
+    pause: PeopleFigure | None = None
     usual: float | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +71,37 @@ class People:
                 "people read and type between answers, and a think time of 0 s leaves no time for it",
                 hint=f"--in-flight {self.count} for so many requests at every moment, or --think-time 60s",
             )
+        self.require_one_each()
+        if self.think is None and self.session_rate is None:
+            return
+        if not _LEAST <= (rate := self.rate(0.0)) <= _MOST:
+            few = rate < _LEAST
+            daily = "" if self.sessions_a_day is None else f", or {'more' if few else 'fewer'} --sessions-a-day"
+            raise UsageError(
+                f"{self._who} make {rate:.3g} requests/s, which is no load for a clock of seconds",
+                because=f"{_LEAST:g} to {_MOST:g} requests/s are",
+                hint=f"{'more' if few else 'fewer'} --people{daily}",
+            )
+
+    def require_one_each(self, response: float = 0.0) -> None:
+        """Raise ``UsageError`` where a person would have to be in more than one conversation at a time (agents work in
+        several). response: mean seconds of an answer; 0 where it is not known yet."""
+        if self.sessions_a_day is None or self.busy_hour is None or self.think is None:
+            return
+        takes = self._conversation(response)
+        most = HOUR / self.busy_hour / takes if takes else inf
+        if self.sessions_a_day > most:
+            raise UsageError(
+                f"nobody has {self.sessions_a_day:g} conversations a day one after another",
+                because=f"{self.sessions_a_day * self.busy_hour:.3g} of them begin in the busy hour, and one takes "
+                f"{format_time(takes, 3)}" + ("" if response else " without its answers"),
+                hint=f"--sessions-a-day {_rounded_down(most)}, or without it all in one all through the hour",
+            )
+
+    def _conversation(self, response: float) -> float:
+        """Mean seconds of one: its answers, and the think times between them."""
+        assert self.think is not None
+        return self.turns * response + (self.turns - 1) * self.think.mean
 
     @property
     def session_rate(self) -> float | None:
@@ -98,10 +134,11 @@ class People:
         share = f"{self.sessions_a_day:g} sessions a day x {self.busy_hour:g} of them in the busy hour"
         text = f"{begin:.3g} sessions begin per second = {self._who} x {share} / 3600 s"
         if session is None and self.think is not None and rate > 0:
-            session = self.turns * in_flight / rate + (self.turns - 1) * self.think.mean
+            session = self._conversation(in_flight / rate)
         if session is not None:
             at_once = begin * session
-            text += f"; one takes {format_time(session, 3)}, so {_short(at_once)} are under way at a time"
+            between = "" if self.pause is None else f" with {self.pause.said()}"
+            text += f"; one takes {format_time(session, 3)}{between}, so {_short(at_once)} are under way at a time"
             text += f" ({at_once / self.count:.2g} per person)"
         return [*lines, text]
 
@@ -114,8 +151,8 @@ class People:
         return [
             f"{one.name} {one.value} {'is assumed' if one.assumed else 'is of'}"
             f"{'' if one.assumed else ' ' + one.of}: {one.source}"
-            for one in self.figures
-            if one.source
+            for one in (*self.figures, self.pause)
+            if one is not None and one.source
         ]
 
     def record(self, rate: float, in_flight: float) -> dict[str, Any]:
@@ -137,6 +174,12 @@ def in_flight_line(count: int, chat: bool) -> str:
     """What so many requests in flight are. chat: they are messages, which people may have been meant to write."""
     line = f"{count:,} {'request' if count == 1 else 'requests'} in flight at every moment"
     return line + (f"; for {count:,} people who read and type: --people {count}" if chat else "")
+
+
+def _rounded_down(number: float) -> str:
+    """Two digits that are not more than the number: ``"250"``, ``"3.8"``."""
+    place = 10.0 ** (floor(log10(number)) - 1)
+    return f"{floor(number / place) * place:.4g}"
 
 
 def _short(number: float) -> str:

@@ -525,7 +525,7 @@ class Traffic:
             raise UsageError(
                 f"{count * self.samples:,} requests are more than a run holds",
                 because=f"each is kept in memory; {MOST_REQUESTS:,} are the most",
-                hint="fewer --requests, or fewer users",
+                hint="fewer --requests, --people or --in-flight",
             )
         return count
 

@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from math import inf
 from pathlib import Path
@@ -34,6 +34,8 @@ OF_A_PLAN = {
     *("--percentile", "--cache-tier", "--max-loras"),
 }
 """Options that ``simulate`` gets from the answer, or does not have; all others are of the load."""
+FLEETS = ("fleet", "several")
+"""Parts of ``examine_fleets.py``."""
 FROM_DEPLOYMENT = {"lora.slots": "--max-loras", "power_cap": "--power-cap", "roles.kv": "--kv"}
 
 
@@ -185,17 +187,20 @@ def examine(question: str) -> Iterator[str]:
             yield f"; one less, {budget}: {breaks(words, run, percentile) or 'KEEPS' if run else why}"
 
 
-def main(chosen: list[str]) -> None:
-    """One line a question. chosen: parts, or ``part:3`` for the third of one."""
+def main(chosen: list[str], examiners: dict[str, Callable[[str], Iterator[str]]] | None = None) -> None:
+    """One line a question. chosen: parts, or ``part:3`` for the third of one. examiners: of the parts, those of plans
+    without them.
+    """
     examined, files = yaml.safe_load((HERE / "examined.yaml").read_text()), Path(tempfile.mkdtemp())
     for name, content in examined["files"].items():
         (files / name).write_text(yaml.safe_dump(content))
-    for one in chosen or list(examined["questions"]):
+    ours = examiners or dict.fromkeys((part for part in examined["questions"] if part not in FLEETS), examine)
+    for one in chosen or list(ours):
         part, _, number = one.partition(":")
         for place, question in enumerate(examined["questions"][part], 1):
             if not number or place == int(number):
                 print(f"\n{part} {place}: ", end="")
-                for piece in examine(question.format(files=files, traces=TRACES)):
+                for piece in ours[part](question.format(files=files, traces=TRACES)):
                     print(piece, end="", flush=True)
 
 

@@ -30,6 +30,40 @@ def test_a_saturated_run(run: Run, words: tuple[str, ...], code: int, said: str)
     assert ("saturated" in ran.out) == (code != 2)  # the report is written first
 
 
+def test_limits_of_classes_are_limits(run: Run, tmp_path: Path) -> None:
+    """The same bursts as two classes, one of which has a limit that nobody misses."""
+    (tmp_path / "two.yaml").write_text(
+        "name: two\nsource: here\nclasses:\n"
+        '  - {name: a, share: 0.5, prompt: "1000", output: "300", ttft: 60 s}\n'
+        '  - {name: b, share: 0.5, prompt: "1000", output: "300"}\n'
+    )
+    ran = run("simulate", "llama-3.1-8b", "--gpu", "l40s", *BURSTS[8:], "--classes", str(tmp_path / "two.yaml"))
+    assert ran.code == 3 and "error: saturated" in ran.err
+
+
+def test_limits_of_sessions_are_limits(run: Run) -> None:
+    """No session of an agent, whose tools alone take longer, is over in a second."""
+    load = "llama-3.1-8b --gpu h100-sxm --sessions coding-agent --session-rate 0.02/s --session-count 8"
+    ran = run("simulate", *load.split(), "--session-time", "1s", "--fail-on", "limits")
+    assert ran.code == 3 and "0.0% of the sessions" in ran.err
+
+
+def test_a_fleet_that_recovers_may_miss_limits(run: Run) -> None:
+    """docs/failures.md: one of four replicas is lost and comes back; nobody sees a first token within a microsecond."""
+    load = (
+        "simulate llama-3.1-8b --gpu l4 --replicas 4 --rate 2 --arrivals constant --prompt 256 --output 16 --fail 60s"
+    )
+    words = (*load.split(), "--restart", "30s", "--requests", "600", "--ttft", "1us")
+    assert run(*words).code == 0
+    missed = run(*words, "--fail-on", "limits")
+    assert missed.code == 3 and "0.0% of the requests" in missed.err
+
+
+def test_an_overload_is_worse_than_a_queue(run: Run) -> None:
+    ran = run(*WORDS, "--requests", "400", "--rate", "9", "--fail-on", "saturated")
+    assert ran.code == 3 and "error: overloaded" in ran.err
+
+
 def test_an_overloaded_run_may_be_let_pass(run: Run) -> None:
     load = (*WORDS, "--requests", "400", "--rate", "9")
     assert run(*load).code == 3

@@ -51,6 +51,14 @@ def test_a_plan_is_asked_for_a_closed_loop_a_rate_or_sessions(run: Run, question
         ("plan llama-3.1-8b --people 9 --prompt 64 --output 4 --ttft 1s", "no --workload says it"),
         ("plan llama-3.1-8b --people 9 --workload evaluation --ttft 1s", "workload evaluation does not say it"),
         ("plan llama-3.1-8b --people 9 --rate 1 --workload chat", "--people and --rate each say"),
+        ("plan llama-3.1-8b --people 9 --rate 1 --prompt 64 --output 4 --ttft 1s", "--people and --rate each say"),
+        ("plan llama-3.1-8b --people 9 --workload chat --arrivals gamma", "--arrivals and --people exclude"),
+        ("plan llama-3.1-8b --people 1 --workload chat --sessions-a-day 0.01", "hint: more --people"),
+        (f"{PLAN} --people 1000000000 --workload chat", "hint: fewer --people"),
+        (
+            "day llama-3.1-8b --gpu l4 --profile nope --workload chat --people 9 --peak 2",
+            "--people and --peak",
+        ),
         ("plan llama-3.1-8b --people 9 --in-flight 1 --workload chat", "--people and --in-flight each say"),
         ("plan llama-3.1-8b --sessions-a-day 3 --rate 1 --workload chat", "nobody says how many there are"),
         ("plan llama-3.1-8b --people 9 --workload chat --think-time 0s", "leaves no time for it"),
@@ -59,11 +67,21 @@ def test_a_plan_is_asked_for_a_closed_loop_a_rate_or_sessions(run: Run, question
         ("fit llama-3.1-8b --gpu l40s --people 9 --in-flight 3 --workload chat", "--people and --in-flight each say"),
         ("fit llama-3.1-8b --gpu l40s --sessions coding-agent", "--people 200"),
         ("fleet llama-3.1-8b --own l40s=2 --people 9 --rate 3 --workload chat", "--people and --rate each say"),
+        (f"{PLAN} --workload chat --people 9 --sessions-a-day 3 --think-time 9s", "--turns 3 as well"),
+        (f"{PLAN} --sessions coding-agent --people 9 --think-time 9s", "--think-time changes nothing"),
+        ("fit llama-3.1-8b --people 9 --sessions coding-agent --think-time 9s --answer-time 1s", "changes nothing"),
+        ("fit llama-3.1-8b --people 9 --workload chat --sessions-a-day 3 --think-time 9s", "changes nothing"),
     ],
 )
 def test_what_is_refused(words: str, meant: str, run: Run) -> None:
     refused = run(*words.split())
     assert refused.code == 2 and meant in refused.err
+
+
+def test_an_overload_of_people_is_of_fewer_people(run: Run) -> None:
+    load = "--gpu l4 --workload chat --people 20000 --sessions-a-day 200 --requests 500"
+    ran = run("simulate", "llama-3.1-8b", *load.split())
+    assert ran.code == 3 and "hint: fewer --people" in ran.err and "--rate" not in ran.err
 
 
 def test_the_load_is_said_first_and_in_json(run: Run) -> None:

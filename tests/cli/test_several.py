@@ -58,7 +58,7 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
     assert lines != run("several", path, *PRICE, "--format", "csv", "--seed", "1").out.splitlines()
     shown = run("several", path, *PRICE, "--own", "l4=4", "--own-price", "0.5").out
     assert "l4, owned" in shown
-    assert "an owned GPU costs 0.50 an hour while it works" in shown
+    assert "an owned GPU costs 0.50 USD/h while it works" in shown
 
 
 @for_each(

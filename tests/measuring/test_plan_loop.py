@@ -170,6 +170,14 @@ def test_a_measurement_of_another_plan_is_refused(call: Called, tmp_path: Path) 
     assert code == 4 and "qwen3-8b" in err
 
 
+def test_what_a_plan_says_is_not_said_again(call: Called, tmp_path: Path) -> None:
+    rows = tmp_path / "x.csv"
+    code, _, err = call(
+        "validate", str(plan_file(tmp_path)), "own.csv", "--rows", str(rows), "--gpu", "l4", "--jobs", "2"
+    )
+    assert code == 2 and all(name in err for name in ("--rows", "--gpu", "--jobs")) and not rows.exists()
+
+
 def test_users_are_those_of_the_plan(call: Called, tmp_path: Path) -> None:
     """64 users on two replicas: 64 of both, or 32 of one; 24 users are 0.75 of a replica's share."""
     plan = plan_file(tmp_path, users=64, think_time=NO_THINKING)

@@ -23,7 +23,7 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.planning.verify import flags_of
 from inferplan.reports.plan import plan_report
-from inferplan.reports.plan_notes import error_unknown, unknown_line
+from inferplan.reports.plan_notes import error_unknown, miss_line, unknown_line
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
@@ -103,16 +103,18 @@ def test_a_slower_device_in_closed_form() -> None:
 
 
 def test_both_plans_are_shown_and_the_safe_one_is_sized_for_slower_devices() -> None:
-    middle = plan(asked())
-    safe = plan(asked(sizing=Sizing(confidence=0.8)))
+    """200 requests/s keep six GPUs busy as predicted; on devices 1.1 times as slow they take 6.6, so seven."""
+    busy = replace(DEMAND, rate=200.0)
+    middle = plan(asked(demand=busy))
+    safe = plan(asked(demand=busy, sizing=Sizing(confidence=0.8)))
     assert middle.other is not None and safe.other is not None
-    assert middle.option.slow == AS_PREDICTED and safe.option.slow.step > 1.05
+    assert middle.option.slow == AS_PREDICTED and safe.option.slow.step > 1.1
     assert (middle.other.option.replicas, safe.other.option.replicas) == (safe.option.replicas, middle.option.replicas)
-    assert safe.option.replicas >= middle.option.replicas
+    assert safe.option.replicas > middle.option.replicas
     assert not safe.best.violations(SLO)
     record = plan_record(middle)
     assert record["at_the_other_confidence"]["confidence"] == 0.8
-    assert record["at_the_other_confidence"]["cost"] >= record["plan"]["cost"]
+    assert record["at_the_other_confidence"]["cost"] > record["plan"]["cost"]
     text = render(plan_report(middle), "table")
     assert "Cost of safety" in text
     assert "--confidence 0.8" in text
@@ -172,6 +174,9 @@ def test_without_a_known_error_the_plan_is_for_the_prediction_and_says_so_first(
     report = plan_report(found)
     assert report.headline.startswith("The error of this plan is not known: no measurements behind vllm on l40s")
     assert report.tables[0].rows[0][1] == error_unknown(found)
+    assert not miss_line(found)
+    stated = replace(found, question=replace(found.question, sizing=replace(found.question.sizing, miss_cost=50.0)))
+    assert miss_line(stated).startswith("--miss-cost changes nothing")
 
 
 def test_what_is_known_to_hold_comes_before_what_is_cheaper_and_unknown() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inferplan.catalog.assemble import Request, load_engine
+from inferplan.catalog.assemble import Request, default_quants, load_engine
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import price_book
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
@@ -14,7 +14,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
-from inferplan.planning.space import Space, default_quants
+from inferplan.planning.space import Space
 from inferplan.reports.plan_notes import answer, error_unknown, notes
 from inferplan.reports.plan_record import plan_record
 from inferplan.traffic.requests import Lengths, Slo
@@ -48,7 +48,8 @@ def planned() -> Plan:
         ("h100-sxm", "sglang", (None, "fp8", "int8", "w4a16")),
         ("a100-80gb-sxm", "vllm", (None, "int8", "w4a16")),  # Ampere: no fp8
         ("h100-sxm", "trtllm", (None, "fp8", "w4a16")),  # QuantAlgo has AWQ and GPTQ
-        ("h100-sxm", "llama.cpp", (None, "fp8")),  # reads GGUF files alone
+        ("h100-sxm", "llama.cpp", (None, "q8_0", "q4_k_m")),  # reads GGUF files alone
+        ("m3-max", "llama.cpp", (None, "q8_0", "q4_k_m")),
         ("b200-hgx", "vllm", (None, "fp8", "nvfp4")),  # 4-bit arithmetic of its own
         ("mi300x", "vllm", (None, "fp8")),  # the table says neither AWQ nor int8 on AMD
         ("v100-sxm2-32gb", "vllm", (None, "w4a16")),  # int8 without tensor cores is not on file

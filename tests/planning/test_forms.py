@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.planning import beside as planning_beside
 from inferplan.planning import forms
+from inferplan.planning import plan as chosen
+from inferplan.planning.beside import Bounds, Curve, Step
 from inferplan.planning.forms import FormError, forgone_of, form_errors, outranked, settled
 from inferplan.planning.option import PlanOption
 from inferplan.serving.techniques.speculation import Speculation
 from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
 
 EP, ADP = "expert parallelism", "attention data parallelism"
 DRAFTED = Speculation(length=2, acceptance=0.7)
@@ -78,10 +85,24 @@ def test_one_that_is_worse_is_not_worth_a_word() -> None:
 def test_errors_of_two_forms_add_as_squares_of_logarithms() -> None:
     """exp(sqrt(ln(1.2)^2 + ln(1.3)^2)) = 1.378: twice sharded attention and experts have to carry so much more than one
     without either; 1.35 times is within, and 1.4 is beyond."""
-    simple = option(10.0, tp=2)
-    assert settled([option(13.5, dp=2, ep=2), simple])[0] != [option(13.5, dp=2, ep=2), simple]
-    assert len(settled([option(13.5, dp=2, ep=2), simple])[0]) == 1
-    assert len(settled([option(14.0, dp=2, ep=2), simple])[0]) == 2
+    simple, within, beyond = option(10.0, tp=2), option(13.5, dp=2, ep=2), option(14.0, dp=2, ep=2)
+    kept, lost = settled([within, simple])
+    assert lost == [within] and [one.request for one in kept] == [simple.request]
+    assert settled([beyond, simple]) == ([beyond, simple], [])
+
+
+@for_each("order", list(itertools.permutations(range(3))))
+def test_one_that_is_outranked_takes_no_others_place(order: tuple[int, ...]) -> None:
+    """Experts at 11.9 beside 10 are within 20 %. Those of a release at 12.5 are within 10 % of them, but beyond the
+    exp(sqrt(ln(1.2)^2 + ln(1.1)^2)) = 1.228 of what is chosen: both are, in whatever order they come."""
+    plain, experts = option(10.0, tp=2), option(11.9, tp=2, ep=2)
+    both = option(12.5, tp=2, ep=2, engine="vllm@0.19")
+    found = [(plain, experts, both)[place] for place in order]
+    kept, lost = settled(found)
+    assert lost == [experts] and [one.rate for one in kept] == [one.rate for one in found if one is not experts]
+    (forgone,) = (one.forgone for one in kept if one.forgone is not None)
+    assert forgone.forms == (EP,) and forgone.advantage == pytest.approx(0.19)
+    assert [one.place for one in outranked(found)] == [found.index(experts)]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +159,49 @@ def test_a_plan_says_the_most_that_it_forgoes() -> None:
     assert alone is not None and both is not None
     assert (alone.forms, both.forms) == ((EP,), ("drafts",))
     assert forgone_of(drafted, []) is None
+
+
+@for_each(
+    "keeps, below, asked",
+    [
+        (True, inf, [1]),
+        (False, inf, [1, 2]),  # no simple one keeps the limits: all are tried
+        (False, 12.0, [1]),  # that the simple one costs more says nothing for the other
+    ],
+)
+def test_what_stands_beside_a_plan_is_of_the_simpler_form_too(
+    monkeypatch: pytest.MonkeyPatch, keeps: bool, below: float, asked: list[int]
+) -> None:
+    """Experts at 11.9 beside 10, within 20 %."""
+    tried: list[list[PlanOption]] = []
+
+    def found(options: list[PlanOption], *_: object) -> object:
+        tried.append(options)
+        return keeps or None
+
+    monkeypatch.setattr(chosen, "cheapest_within", found)
+    here: Any = SimpleNamespace(question=SimpleNamespace(at=lambda _: None), known={})
+    options = [option(11.9, tp=2, ep=2), option(10.0, tp=2)]
+    chosen.Chosen._beside(here, options, 0.8, Bounds(below=below))
+    assert [len(each) for each in tried] == asked
+    assert [one.deployment.parallel.ep for one in tried[0]] == [1]
+
+
+@for_each("keeps", [True, False])
+def test_a_step_of_the_curve_is_of_the_simpler_form_too(monkeypatch: pytest.MonkeyPatch, keeps: bool) -> None:
+    tried: list[list[PlanOption]] = []
+    options = [option(11.9, tp=2, ep=2), option(10.0, tp=2)]
+
+    def sized(self: Curve, options: list[PlanOption], *_: object) -> Step:
+        tried.append(options)
+        return Step(0.9, options[-1] if keeps else None)
+
+    monkeypatch.setattr(Curve, "_sized", sized)
+    monkeypatch.setattr(planning_beside, "options_at", lambda *_: options)
+    question: Any = SimpleNamespace(at=lambda _: None)
+    Curve(question, question, {})._between(0.9, {0.8: Step(0.8, options[-1])})
+    assert [len(each) for each in tried] == [1, 2][: 2 - keeps]
+    assert [one.deployment.parallel.ep for one in tried[0]] == [1]
 
 
 def test_the_errors_on_file_are_of_enough_pairs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
+import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request
@@ -12,16 +13,18 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.estimate.bands import serving_bands
 from inferplan.planning import miss
 from inferplan.planning.beside import STEPS
+from inferplan.planning.confidence import Slowness
 from inferplan.planning.demand import Demand
-from inferplan.planning.miss import Miss, least_expected
+from inferplan.planning.miss import Miss, least_expected, miss_of, repaired_at
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
-from inferplan.planning.verify import Verified
+from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.plan_notes import answer
 from inferplan.reports.plan_record import miss_record, plan_record
 from inferplan.traffic.requests import Lengths, Slo
+from tests.cases import for_each
 
 
 def asked(**sizing: object) -> Question:
@@ -49,6 +52,48 @@ def full(**sizing: object) -> Question:
 @pytest.fixture(scope="module")
 def planned() -> Plan:
     return plan(asked())
+
+
+TPOT, BOTH = frozenset({"tpot"}), frozenset({"ttft", "tpot"})
+
+
+def test_a_plan_for_slow_devices_is_repaired_for_slower_ones(planned: Plan) -> None:
+    """At 0.97 for those at 0.985, of 40 replicas; quantiles of a normal at 0.985, 0.97, 0.9: 2.1701, 1.8808, 1.2816."""
+    slow_end = serving_bands(planned.option.deployment, 700.0)["tpot"][1]
+    option = replace(planned.option, slow=Slowness(slow_end ** (1.8808 / 1.2816)), replicas=40, cost=120.0)
+    more = ceil(40 * slow_end ** ((2.1701 - 1.8808) / 1.2816)) - 40
+    found = miss_of(option, planned.question.at(0.97), lambda option: planned.best)
+    assert more >= 1 and found is not None and found.cost == pytest.approx(3.0 * more)
+    assert repaired_at(0.5) == repaired_at(0.9) == 0.95
+
+
+@for_each(
+    "limits, metrics",
+    [
+        ({"tpot": 0.012}, TPOT),
+        ({"ttft": 0.4, "tpot": 0.012}, BOTH),
+        ({"e2el": 5.0}, BOTH),  # one limit, to which both errors add
+        ({"tpot": 0.012, "session": 60.0}, BOTH),
+    ],
+)
+def test_the_chance_of_a_miss_is_no_less_than_that_of_its_union(
+    planned: Plan, limits: dict[str, float], metrics: frozenset[str]
+) -> None:
+    """Errors that are never large together: of evenly drawn u TPOT is slower than its 0.99 quantile for u > 0.99, and
+    TTFT for u < 0.01. Where both count, one of them is so in 2 of 100."""
+    question = replace(planned.question, slo=Slo(percentile=95.0, **limits))
+    fast = replace(planned.best, achieved=dict.fromkeys([*planned.best.achieved, "session"], 0.0))
+    found = miss_of(planned.option, question, lambda option: fast)
+    assert found is not None and found.metrics == metrics and found.held == 0.99
+    drawn = (np.arange(10_000) + 0.5) / 10_000
+    slow = (drawn > 0.99) | ((drawn < 0.01) & ("ttft" in metrics))
+    assert found.chance == pytest.approx(np.mean(slow))
+    assert found.expected == pytest.approx(np.mean(slow) * found.cost)
+
+
+def test_a_chance_is_never_more_than_one() -> None:
+    """At the prediction itself each of two metrics is as likely slower as not: 0.5 + 0.5."""
+    assert Miss(held=0.5, metrics=BOTH, cost=8.0).expected == 8.0
 
 
 def test_a_miss_costs_the_replicas_that_would_keep_the_limit(planned: Plan) -> None:
@@ -79,11 +124,46 @@ def test_the_choice_is_by_cost_and_the_chance_of_a_miss(planned: Plan, monkeypat
 
         def risk(option: object, *_: object, cost: float = cost, looked_at: list[float] = looked_at) -> Miss:
             looked_at.append(option.cost)  # type: ignore[attr-defined]
-            return Miss(held=0.8 if option.cost == 10.0 else 0.99, cost=cost)  # type: ignore[attr-defined]
+            held = 0.8 if option.cost == 10.0 else 0.99  # type: ignore[attr-defined]
+            return Miss(held=held, metrics=TPOT, cost=cost)
 
         monkeypatch.setattr(miss, "miss_of", risk)
         assert least_expected(plans, planned.question, lambda option: planned.best) is plans[best]
         assert looked_at == [10.0, 12.0][: best + 1]
+
+
+@for_each(
+    "risks, best",
+    [
+        ([4.0, None], 0),  # 10 + 4 is known, 12 and more is not
+        ([None, 4.0], 1),
+        ([None, None], 0),
+        ([None, 4.0, 0.5], 2),  # 12 + 4 is more than 13 + 0.5
+    ],
+)
+def test_what_is_not_known_is_no_better_than_what_is(
+    planned: Plan, monkeypatch: pytest.MonkeyPatch, risks: list[float | None], best: int
+) -> None:
+    """Of plans at 10, 12 and 13 with these expected costs of a miss; None where it is not known."""
+    plans = [replace(planned.best, option=replace(planned.option, cost=cost)) for cost in (10.0, 12.0, 13.0)]
+    plans = plans[: len(risks)]
+    known = {
+        one.option.cost: None if risk is None else Miss(held=0.0, metrics=TPOT, cost=risk)
+        for one, risk in zip(plans, risks, strict=True)
+    }
+    monkeypatch.setattr(miss, "miss_of", lambda option, *_: known[option.cost])
+    assert least_expected(plans, planned.question, lambda option: planned.best) is plans[best]
+
+
+def test_a_run_that_is_too_short_leaves_what_was_seen_before(planned: Plan) -> None:
+    """The band's slow end is its 90 % quantile: beyond it no run is long enough, up to it the limits are kept."""
+    slow_end = serving_bands(planned.option.deployment, 700.0)["tpot"][1]
+    kept = replace(planned.best, achieved=dict.fromkeys(planned.best.achieved, 0.0))
+    unsure = replace(kept, verdict=TOO_SHORT)
+    found = miss_of(
+        planned.option, planned.question, lambda option: kept if option.slow.step < slow_end * 1.001 else unsure
+    )
+    assert found is not None and found.held == 0.9 and found.chance == pytest.approx(0.1)
 
 
 def test_a_larger_chance_of_a_miss_where_the_devices_have_less_to_spare(planned: Plan) -> None:

@@ -191,6 +191,30 @@ def test_people_are_a_closed_loop_or_begin_sessions() -> None:
         People(count=3, think=ThinkTime())
 
 
+def test_a_person_is_in_one_conversation_at_a_time() -> None:
+    """3 requests with 60 s between take 120 s and their answers: 3600/120 = 30 an hour, which are 0.15 of 200 a day;
+    with answers of 10 s each 3600/150 = 24 an hour, 160 a day. Agents work in several sessions."""
+    chat: dict[str, Any] = {"turns": 3.0, "busy_hour": 0.15, "think": ThinkTime(mean=60.0)}
+    People(count=10, sessions_a_day=160.0, **chat).require_one_each(10.0)
+    for daily, answer, most in ((201.0, 0.0, "200"), (161.0, 10.0, "160")):
+        with pytest.raises(UsageError) as told:
+            People(count=10, sessions_a_day=daily, **chat).require_one_each(answer)
+        assert f"--sessions-a-day {most}," in told.value.hint
+    People(count=10, turns=3.0, sessions_a_day=1e4, busy_hour=0.15).require_one_each(10.0)
+
+
+def test_the_think_time_of_a_head_count_says_how_long_a_conversation_takes() -> None:
+    """1.54 times 60 s between 2.54 requests of chat: nothing of the load, which does not rest on it."""
+    chat = load_workload("chat").people
+    found = asked_people({"people": 500, "sessions_a_day": 3.0}, chat, "workload chat")
+    assert found is not None and [one.name for one in found.figures] == ["turns", "sessions a day", "busy-hour share"]
+    assert "one takes 92.4 s with think time exponential:60s (assumed" in found.lines(1.0, 0.0)[-1]
+    turned = asked_people({"people": 500, "sessions_a_day": 3.0, "turns": 2, "think_time": "9s"}, chat, "chat")
+    assert turned is not None and turned.figures[0].said() == "think time 9s (--think-time)"
+    single = asked_people({"people": 5, "sessions_a_day": 3.0, "turns": 1}, None, "")
+    assert single is not None and single.rate(0.0) == pytest.approx(5 * 3 * 0.15 / 3600)
+
+
 @for_each("name", [name for name in names("workloads") if load_workload(name).people])
 def test_figures_about_people_have_sources_and_assumptions_are_said(name: str) -> None:
     spec = load_workload(name).people
@@ -260,6 +284,9 @@ def test_python_plans_and_fits_for_people() -> None:
     found = fit("llama-3.1-8b", "h100-sxm", people=2000, workload="chat")
     assert (found.users, found.context) == (199, 1155 + 211)
     assert found.asked is not None and found.asked.rate == pytest.approx(2000 / 66.6)
+    assert "199 x 1,366 tokens" in str(fit("llama-3.1-8b", have="1x-h100", people=2000, workload="chat"))
+    users = fit("llama-3.1-8b", "h100-sxm", users=200, think_time="60s", workload="chat")  # 200 x 6.6/66.6 = 19.8
+    assert users.users == 20 and "(workload chat at its limits)" in str(memory_report(users).tables[0].rows)
     agents = fit("llama-3.1-8b", "h100-sxm", people=200, sessions="coding-agent", answer_time="2s", sessions_a_day=12)
     assert agents.asked is not None and agents.asked.people is not None
     assert agents.asked.people.session_rate == pytest.approx(0.1)

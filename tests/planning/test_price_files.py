@@ -66,6 +66,8 @@ def test_what_prices_writes_is_read_back(folder: Path, run: Run) -> None:  # noq
         (MINE.replace("currency: USD", "currency: dollars"), "currency"),
         (MINE.replace("instances:", "prices:"), "instances"),
         ("a: [", "not YAML"),
+        (MINE + "  - {name: 4-way, gpu: h200-sxm, gpus: 4, per_hour: 9.00}\n", "more than once"),
+        (MINE.replace("2026-11-20", "2099-01-01"), "2099-01-01"),
     ],
 )
 def test_what_is_no_list_changes_nothing(text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,3 +89,34 @@ def test_what_is_not_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (folder / "mine.yaml").write_text(MINE)
     with pytest.raises(UsageError, match="no folder"):
         update_prices(str(folder / "mine.yaml"))
+
+
+COLUMNS = "gpu,instance_gpus,per_instance_hour,currency,term,list,date,provider,list_kind,confidence,host_gpus"
+FIRST = "h200-sxm,any,3.5,USD,on-demand,mine,2026-11-20,us,provider,high,8"
+
+
+def test_a_csv_is_read_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
+    """With a byte order mark (UTF-8: EF BB BF); a fixed instance, which has no host, beside GPUs one by one."""
+    fixed = "b200-hgx,8,90,USD,on-demand,mine,2026-11-20,us,provider,high,"
+    (tmp_path / "mine.csv").write_bytes(b"\xef\xbb\xbf" + f"{COLUMNS}\r\n{fixed}\r\n{FIRST}\r\n".encode())
+    (read,) = lists_of(str(tmp_path / "mine.csv"))
+    told = [(offer.gpu, offer.per_hour, offer.currency, offer.host) for offer in read.offers()]
+    assert told == [("b200-hgx", 90.0, "USD", None), ("h200-sxm", 3.5, "USD", 8)]
+
+
+@for_each(
+    ("second", "said"),
+    [
+        ("h100-sxm,any,400,JPY,on-demand,mine,2026-11-20,us,provider,high,8", "currency"),
+        ("h100-sxm,any,2,USD,on-demand,mine,2026-11-20,them,provider,high,8", "provider"),
+        ("h100-sxm,any,2,USD,on-demand,mine,2026-11-20,us,survey,high,8", "list_kind"),
+        ("h100-sxm,any,2,USD,on-demand,mine,2026-11-20,us,provider,low,8", "confidence"),
+        ("h100-sxm,any,2,USD,on-demand,mine,2026-11-20,us,provider,high,4", "host_gpus"),
+        ("h100-sxm,any,2,USD,on-demand,mine,2026-11-20,us,provider,high,8,9", "more values"),
+        ("h200-sxm,any,2,USD,on-demand,mine,2026-11-20,us,provider,high,8", "more than once"),
+    ],
+)
+def test_rows_of_a_list_that_differ_are_no_list(second: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(f"{COLUMNS}\n{FIRST}\n{second}\n")
+    with pytest.raises(SpecError, match=said):
+        lists_of(str(tmp_path / "mine.csv"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import inferplan
 from inferplan.catalog.calibrations import measured_bands
 from inferplan.estimate.bands import quantile
 from inferplan.estimate.support import FEWEST_SYSTEMS
+from tools.fitting import priced
 from tools.fitting.bands import (
     METRICS,
     Cell,
@@ -37,20 +41,33 @@ def runs(logs: dict[str, list[float]], cell: Cell = CELL) -> list[Deviation]:
 
 def test_a_left_out_system_is_judged_by_the_others() -> None:
     """Systems at 0.1, 0.3 and 0.5. For the first the others lie at 0.4, with a scatter of sqrt(1 + 1/2) of theirs; each
-    of those lies 0.2 or 0.3 above and below what its own others say. Of all three the centre is 0.3 and the root
+    of those lies 0.2 above or below the other alone, over sqrt(1 + 1). Of all three the centre is 0.3 and the root
     sqrt(1 + 1/3)."""
     spread = Spread.of(runs({"a": [0.1], "b": [0.3], "c": [0.5]}), "tpot")
     wide = np.sqrt(1.5)
     assert spread.centre(CELL, "a") == pytest.approx((0.4, wide))
-    assert {model: float(u[0]) * wide for (_, model), u in spread.residuals.items()} == pytest.approx(
+    assert {model: float(u[0]) * wide for (_, model), u in spread.residuals().items()} == pytest.approx(
         {"a": -0.3, "b": 0.0, "c": 0.3}
     )
     # of "b" and "c" alike in weight the middles of their shares are 1/4 and 3/4: beyond them the ends
     low, high = spread.band(CELL, "a")
-    assert (low, high) == pytest.approx((1.0, np.exp(0.4 + 0.3)))
+    assert (low, high) == pytest.approx((1.0, np.exp(0.4 + 0.2 / np.sqrt(2) * wide)))
     low, high = spread.band(CELL)
     assert high == pytest.approx(np.exp(0.3 + 0.3 / wide * np.sqrt(4 / 3)))
     assert low == pytest.approx(np.exp(min(0.3 - 0.3 / wide * np.sqrt(4 / 3), 0.0)))
+
+
+def test_no_row_of_a_left_out_system_has_a_part_in_its_band() -> None:
+    """Wherever the rows of "a" lie, in this cell or another form of it, its band stays."""
+    others = {"b": [0.3], "c": [0.5], "d": [0.1]}
+    bands = {
+        Spread.of(
+            [*runs({"a": [at], **others}), *runs({"a": [2 * at], **others}, Cell("h100-sxm", "vllm", ("drafts",)))],
+            "tpot",
+        ).band(CELL, "a")
+        for at in (0.1, 5.0)
+    }
+    assert len(bands) == 1
 
 
 def test_rows_of_a_system_count_by_their_root() -> None:
@@ -113,3 +130,16 @@ def test_bands_cover_systems_that_had_no_part_in_them(metric: str) -> None:
 def test_four_in_five_is_a_narrower_end_than_nine_in_ten() -> None:
     """Of a normal error of which a tenth lies beyond 1.2: Phi^-1(0.8) / Phi^-1(0.9) = 0.6567 of its logarithm."""
     assert quantile((0.9, 1.2), 0.8) == pytest.approx(1.2**0.6567, rel=1e-4)
+
+
+def test_kept_predictions_depend_on_all_code_that_makes_them() -> None:
+    """What the interpreter loads to price rows, but for what is made of the predictions."""
+    told = (
+        "import sys, inferplan.validation.run; print(*(getattr(m, '__file__', 0) for m in list(sys.modules.values())))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout.split()
+    package = Path(inferplan.__file__).parent
+    asked = {file for file in map(Path, loaded) if package in file.parents}
+    assert len(asked) > 50
+    left_out = {file.relative_to(package).as_posix() for file in asked - set(priced._sources())}
+    assert left_out <= {"estimate/bands.py", "estimate/support.py"}

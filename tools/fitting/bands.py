@@ -12,7 +12,7 @@ systems of all cells together, each system weighted by the root of its number of
 ``centre + u(10 %, 90 %) * sqrt(1 + 1/n)`` with all its ``n`` systems (the conformal band of a further one; Barber et
 al. 2021, "Predictive inference with the jackknife+"), never inside the 10 % and 90 % quantiles of the cell's own rows,
 and never inside 1. What a left-out system is judged by rests on
-no row of it: neither ``centre`` nor the quantiles.
+no row of it: neither ``centre`` nor the quantiles, whose other systems are then measured from centres without it.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ METRICS = ("ttft", "tpot")
 ENDS = (0.1, 0.9)
 """Which quantiles of measured over predicted the ends of a band are."""
 
+System = tuple[str, str, str]
+"""Model, device and engine."""
+
 
 class Cell(NamedTuple):
     """What systems share that differ in their model alone."""
@@ -71,8 +74,8 @@ class Deviation:
     least: tuple[float, float]
 
     @property
-    def system(self) -> tuple[str, str, str]:
-        """Model, device and engine: what is left out together, whatever the form."""
+    def system(self) -> System:
+        """What is left out together, whatever the form."""
         return self.model, self.cell.device, self.cell.engine
 
 
@@ -159,37 +162,31 @@ class Spread:
         """Cells with systems enough for a band."""
         return [cell for cell, models in self.logs.items() if len(models) >= FEWEST_SYSTEMS]
 
-    def centre(self, cell: Cell, without: str | None = None) -> tuple[float, float]:
-        """The mean over systems, and the root of one plus one over their number; ``without`` the one of a model."""
-        means = [float(np.mean(logs)) for model, logs in self.logs[cell].items() if model != without]
+    def centre(self, cell: Cell, *without: str) -> tuple[float, float]:
+        """The mean over systems, and the root of one plus one over their number; ``without`` those of some models."""
+        means = [float(np.mean(logs)) for model, logs in self.logs[cell].items() if model not in without]
         return float(np.mean(means)), float(np.sqrt(1 + 1 / len(means)))
 
-    @cached_property
-    def residuals(self) -> dict[tuple[Cell, str], Array]:
-        """``u`` of each system of the known cells."""
+    def residuals(self, without: System | None = None) -> dict[tuple[Cell, str], Array]:
+        """``u`` of each system of the known cells; ``without`` a system in any of its forms, which has no part in the
+        centres of the others either."""
         found = {}
         for cell in self.known:
+            left_out = without[:1] if without is not None and without[1:] == (cell.device, cell.engine) else ()
             for model, logs in self.logs[cell].items():
-                centre, wide = self.centre(cell, model)
-                found[cell, model] = (logs - centre) / wide
+                if model not in left_out:
+                    centre, wide = self.centre(cell, model, *left_out)
+                    found[cell, model] = (logs - centre) / wide
         return found
-
-    def quantiles(self, without: tuple[str, str, str] | None = None) -> Array:
-        """``u`` at both ends over all systems; ``without`` a system in any of its forms."""
-        kept = [
-            u
-            for (cell, model), u in self.residuals.items()
-            if without is None or (model, cell.device, cell.engine) != without
-        ]
-        return quantiles_of(kept)
 
     @lru_cache(maxsize=1024)  # noqa: B019 (a spread lives as long as the command that asks it)
     def band(self, cell: Cell, without: str | None = None) -> tuple[float, float]:
         """The band of a known cell, for a further system or for the one of the model ``without``, as if it were."""
-        centre, wide = self.centre(cell, without)
-        system = None if without is None else (without, cell.device, cell.engine)
-        own = quantiles_of([logs for model, logs in self.logs[cell].items() if model != without])
-        low, high = centre + self.quantiles(system) * wide
+        left_out = () if without is None else (without,)
+        centre, wide = self.centre(cell, *left_out)
+        residuals = self.residuals(None if without is None else (without, cell.device, cell.engine))
+        own = quantiles_of([logs for model, logs in self.logs[cell].items() if model not in left_out])
+        low, high = centre + quantiles_of([*residuals.values()]) * wide
         low, high = min(low, own[0]), max(high, own[1])
         return float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0)))
 

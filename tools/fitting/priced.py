@@ -66,7 +66,7 @@ def _digest(path: Path) -> str:
 
 def _sources() -> Iterator[Path]:
     package = Path(inferplan.__file__).parent
-    for room in sorted(package.iterdir()):
-        if room.is_dir() and room.name not in _UNUSED_ROOMS:
-            yield from (file for file in sorted(room.rglob("*.py")) if file.name not in _MADE_OF_THEM)
-    yield from (file for file in sorted(config_root().rglob("*.yaml")) if file.name not in _MADE_OF_THEM)
+    code = (file for file in package.rglob("*.py") if file.relative_to(package).parts[0] not in _UNUSED_ROOMS)
+    for file in (*sorted(code), *sorted(config_root().rglob("*.yaml"))):
+        if file.name not in _MADE_OF_THEM:
+            yield file
