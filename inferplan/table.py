@@ -10,8 +10,9 @@ import io
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,14 +183,14 @@ def _json_lines(report: Report) -> Iterator[str]:
 
 
 def _csv(report: Report) -> Iterator[str]:
-    if isinstance(report.rows, Columns):
-        names = report.rows.names
-        yield ",".join(map(_csv_cell, names)) + "\n"
-        yield from report.rows.texts(_csv_cell, lambda slots: ",".join(slots.get(name, "") for name in names) + "\n")
-        return
-    rows = report.flat_rows()
     import csv
 
+    if isinstance(report.rows, Columns):
+        names, cell = report.rows.names, partial(_csv_cell, csv.writer)
+        yield ",".join(map(cell, names)) + "\n"
+        yield from report.rows.texts(cell, lambda slots: ",".join(slots.get(name, "") for name in names) + "\n")
+        return
+    rows = report.flat_rows()
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
@@ -207,12 +208,10 @@ def csv_value(value: Any) -> Any:
     return f"'{value}" if formula else value
 
 
-def _csv_cell(value: Any) -> str:
-    """One value as CSV has it, quoted where it must be."""
-    import csv
-
+def _csv_cell(writer: Callable[..., Any], value: Any) -> str:
+    """One value as CSV has it, quoted where it must be, by a ``writer`` of CSV."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow([csv_value(value), None])
+    writer(buffer, lineterminator="\n").writerow([csv_value(value), None])
     return buffer.getvalue().removesuffix(",\n")
 
 

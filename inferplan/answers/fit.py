@@ -372,6 +372,12 @@ def quants_tried(asked: FitAsked) -> list[str | None]:
     return [asked.quant] if asked.quant else [None, "fp8", "int4"]
 
 
+def weights_short(footprint: Footprint) -> str:
+    """That the weights alone are too large for each GPU, and by how much; empty where they are not."""
+    short = f"the weights do not fit, {format_bytes(-footprint.kv_pool, 3)} short on each GPU"
+    return short if footprint.kv_pool < 0 else ""
+
+
 def require_format(asked: FitAsked, model: ModelSpec, gpu: str) -> None:
     """Raise ``UsageError`` for a format that there is not, or that the model cannot have."""
     if asked.quant:
@@ -433,9 +439,8 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             raise sides_error(replace(footprint, batch=float(users)), footprint.host, IN_FLIGHT[0])
         raise InfeasibleError(
             f"{deployment.describe()} does not hold {users} x {tokens:,} tokens",
-            because=f"the weights do not fit, {format_bytes(-footprint.kv_pool, 3)} short on each GPU"
-            if footprint.kv_pool < 0
-            else f"the cache has {format_bytes(footprint.kv_pool)}, which holds {fitting.requests}",
+            because=weights_short(footprint)
+            or f"the cache has {format_bytes(footprint.kv_pool)}, which holds {fitting.requests}",
             hint="a larger --tp, a narrower --quant, or a shorter --context",
         )
     return fitting

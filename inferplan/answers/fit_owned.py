@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
 
-from inferplan.answers.fit import FitAsked, FitOption, Fitting, asked_context, bill_of, footprint_at, require_format
+from inferplan.answers.fit import (
+    FitAsked,
+    FitOption,
+    Fitting,
+    asked_context,
+    bill_of,
+    footprint_at,
+    require_format,
+    weights_short,
+)
 from inferplan.catalog.assemble import Request, assemble, default_quants, load_engine
 from inferplan.catalog.counted import Counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model
@@ -15,7 +24,6 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
-from inferplan.units import format_bytes
 from inferplan.work.parallel import Parallelism, divisors
 
 
@@ -86,10 +94,8 @@ def _best(have: Counted, request: Request, quant: str | None, load: tuple[int, F
                 found.append(fitting)
                 continue
             needed = float(replace(footprint, batch=float(asked.held)).state_allocated)
-            reason, short = f"room for {fitting.requests} of {asked.held} requests", needed - footprint.kv_pool
-            if footprint.kv_pool < 0:
-                reason = f"the weights do not fit, {format_bytes(-footprint.kv_pool, 3)} short on each GPU"
-            reasons.append((short, reason))
+            reason = weights_short(footprint) or f"room for {fitting.requests} of {asked.held} requests"
+            reasons.append((needed - footprint.kv_pool, reason))
         except InferplanError as error:
             reasons.append((inf, error.what))
     if not found:

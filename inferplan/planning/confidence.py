@@ -57,7 +57,6 @@ def slowness(
     """How much slower the devices may be; ``None`` where no measurement says so for one of the limits.
 
     forms: what the option has beyond its deployment (:func:`lacking`).
-
     """
     if confidence == MIDDLE:
         return AS_PREDICTED

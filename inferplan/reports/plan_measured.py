@@ -43,10 +43,18 @@ Above = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0)]
 
 
-class _Measurement(Spec):
-    """One of ``measurements`` of a plan's JSON."""
+class _Latencies(Spec):
+    """Seconds of each latency."""
 
     model_config = ConfigDict(strict=True)
+
+    ttft_s: Above | None = None
+    tpot_s: Above | None = None
+    e2el_s: Above | None = None
+
+
+class _Measurement(_Latencies):
+    """One of ``measurements`` of a plan's JSON."""
 
     at: str
     url: str
@@ -57,22 +65,15 @@ class _Measurement(Spec):
     prompt_tokens: Above
     output_tokens: Above
     requests_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    ttft_s: Above | None = None
-    tpot_s: Above | None = None
-    e2el_s: Above | None = None
     half_width_s: dict[str, float | None] = {}
     suspect: list[str] = []
     server: dict[str, str] = {}
 
 
-class _Limits(Spec):
+class _Limits(_Latencies):
     """``question.slo``, as far as it is measured."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    ttft_s: Above | None = None
-    tpot_s: Above | None = None
-    e2el_s: Above | None = None
+    model_config = ConfigDict(extra="ignore")
 
 
 class _Quoted(_Limits):

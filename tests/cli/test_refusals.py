@@ -249,3 +249,16 @@ def test_a_folder_that_is_named_like_a_model_is_shown_how_to_give(
 def test_a_gguf_file_that_is_not_there_is_not_called_a_bad_one(run: Run) -> None:
     said = run("show", "nowhere.gguf")
     assert (said.code, "cannot read nowhere.gguf" in said.err) == (4, True)
+
+
+def test_a_command_that_is_not_whole_shows_one_that_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of its help, which exits 0 as it stands."""
+    for words in (("fit",), ("estimate",), ("recipe", "llama-3.1-8b", "--gpu", "h100-sxm")):
+        code, said = run(words, capsys, monkeypatch)
+        hint = said.rpartition("hint: ")[2].strip()
+        example, _, helped = hint.partition("; ")
+        assert (code, helped) == (2, f"inferplan {words[0]} --help"), said
+        assert example.split()[:2] == ["inferplan", words[0]]
+        assert run(tuple(example.split()[1:]), capsys, monkeypatch)[0] == 0, example

@@ -144,7 +144,7 @@ def test_the_hints_about_users_work(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert (asked[-1].demand.rate, asked[-1].demand.prefix.turns) == (2.0, 4)
 
     memory = run("fit", "llama-3.1-8b", "--gpu", "h100-sxm", "--users", "20", "--think-time", "60s")
-    assert (memory.code, "--answer-time 5s as well" in memory.err) == (2, True)
+    assert (memory.code, "--answer-time 5s, a --workload" in memory.err) == (2, True)
     words = ("fit", "llama-3.1-8b", "--gpu", "h100-sxm", "--users", "20", "--think-time", "60s", "--answer-time", "5s")
     assert (
         run(*words).out.splitlines()[2] == "users         20; each thinks 60 s between an answer and the next request"

@@ -23,7 +23,7 @@ from tests.web.browser import CHROMIUM, fragment, printed, row, serving
 pytest.importorskip("playwright", reason="the page's tests need playwright (the extra dev)")
 pytest.importorskip("fastapi", reason="the server needs the extra web")
 
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 
@@ -162,6 +162,26 @@ def test_every_number_opens_its_explanation(opened: Opener) -> None:
     page.wait_for_timeout(300)  # the answer to "Back" may come now: it opens nothing
     figure(page, "Cost of an hour").locator(".big button").click()
     expect(dialog).to_contain_text("4 × one accelerator")
+
+
+def test_an_answer_that_comes_while_a_button_is_held_leaves_the_click(opened: Opener) -> None:
+    page = opened(fragment(**BIG))
+    settle(page)
+    page.locator("#picture-memory tbody button").last.click()
+    dialog = page.get_by_role("dialog")
+    inner = dialog.get_by_role("button", name="explain memory.weights")
+    expect(inner).to_be_visible(timeout=PATIENCE)
+    held: list[Route] = []
+    page.route("**/api/explain", lambda route: held.append(route))  # noqa: PLW0108 (Playwright marks the function that it is given)
+    inner.click()
+    dialog.get_by_role("button", name="Back to total").hover()
+    page.mouse.down()
+    page.wait_for_timeout(100)
+    held.pop().continue_()
+    expect(dialog).not_to_contain_text("Asking", timeout=PATIENCE)
+    page.unroute("**/api/explain")
+    page.mouse.up()
+    expect(dialog.get_by_role("heading")).to_have_text("total", timeout=PATIENCE)
 
 
 def test_what_does_not_fit_is_said_in_the_servers_words(opened: Opener) -> None:

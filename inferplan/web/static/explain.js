@@ -31,27 +31,24 @@ const opener = (text, name, open, key = name) =>
 
 let asked = 0;
 
-/** Opens the explanation of `term`; `trail` are the panels to go back to, each `{ name, open }`. An answer that comes when the dialog is closed, or asks for another, is dropped. */
+/** Opens the explanation of `term`; `trail` are the panels to go back to, each `{ name, open }`. An answer that comes when the dialog is closed, or asks for another, is dropped; one that is wanted leaves the buttons above it as they are, so that a click meanwhile is not lost. */
 export async function explain(view, term, name, trail = []) {
   const mine = ++asked;
   const wanted = () => mine === asked && $("#explanation").open;
-  show(name, [h("p", { class: "soft" }, "Asking …")], trail);
+  const body = show(name, [h("p", { class: "soft" }, "Asking …")], trail);
   try {
     const { points: _, ...deployment } = view;
     const found = checked("/api/explain", await ask("POST", "/api/explain", { view: deployment, term }), SHAPE);
     const open = (inner) =>
       explain(view, inner, inner, [...trail, { name, open: () => explain(view, term, name, trail) }]);
-    if (wanted()) show(name, explanation(found, open), trail);
+    if (wanted()) fill(body, explanation(found, open));
   } catch (error) {
     if (wanted())
-      show(
-        name,
-        [
-          h("p", { class: "wrong" }, error.what ?? "The server does not answer."),
-          h("p", {}, error.because ?? ""),
-          h("p", {}, error.hint ?? ""),
-        ],
-        trail,
+      fill(
+        body,
+        h("p", { class: "wrong" }, error.what ?? "The server does not answer."),
+        h("p", {}, error.because ?? ""),
+        h("p", {}, error.hint ?? ""),
       );
   }
 }
@@ -111,8 +108,10 @@ function explanation(found, open) {
   return parts;
 }
 
+/** Shows a panel, and gives the part of it below its head. */
 function show(name, content, trail) {
   const dialog = $("#explanation");
+  const body = h("div", {}, content);
   const shut = () => dialog.close();
   const last = trail.at(-1);
   const back =
@@ -126,7 +125,7 @@ function show(name, content, trail) {
       h("h2", { id: "explanation-title", tabindex: "-1" }, name),
       h("div", { class: "row" }, back, h("button", { type: "button", onclick: shut }, "Close")),
     ),
-    content,
+    body,
   );
   if (!dialog.open) {
     dialog.showModal();
@@ -134,4 +133,5 @@ function show(name, content, trail) {
   }
   $("#explanation-title").focus();
   dialog.scrollTop = 0;
+  return body;
 }
