@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from inferplan.affine import affine, dense, maximum, root, root_of_squares
+from inferplan.affine import FEWEST, affine, dense, maximum, root, root_of_squares
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.power import PowerCap
@@ -31,10 +31,13 @@ from inferplan.work.ops import (
     Matmul,
     Op,
     Scan,
+    Switched,
     TopK,
     Widths,
     Wired,
     Work,
+    at_loads,
+    rising,
     widths,
 )
 
@@ -369,12 +372,15 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
     spent, clock = _one_kernel(op, hardware, calibration, cap)
     kernels = _kernels_beside(op, calibration)
     if kernels is not None:
-        one = dense(_one_kernel(kernels.narrowest, hardware, calibration, cap)[0].total)
+
+        def seconds(other: Op) -> Num:
+            return dense(_one_kernel(other, hardware, calibration, cap)[0].total)
+
         if kernels.wide:
-            total = np.maximum(dense(spent.total), one)
+            total = _at_least(dense(spent.total), kernels.narrowest, seconds)
         else:
-            many = dense(_one_kernel(kernels.widest, hardware, calibration, cap)[0].total)
-            total = np.minimum(dense(spent.total), np.maximum(many, one))
+            most = np.maximum(seconds(kernels.widest), seconds(kernels.narrowest))
+            total = np.minimum(dense(spent.total), most)
         spent = spent._replace(total=total)
     return OpCost(
         op=op,
@@ -408,6 +414,20 @@ def _kernels_beside(op: Op, calibration: Calibration) -> Widths | None:
         return None
     places = (calibration.place(one.kernel, one.label) for one in (beside.narrowest, beside.widest))
     return beside if len(set(places)) > 1 else None
+
+
+def _at_least(total: Num, op: Switched, seconds: Callable[[Op], Num]) -> Num:
+    """``total``, and the seconds of ``op`` where those are more. Of a grid only points that its longest reaches are
+    priced."""
+    if np.size(total) < FEWEST or not rising(op):
+        return np.maximum(total, seconds(op))
+    near = total < seconds(at_loads(op, lambda numbers: float(np.max(numbers))))
+    if not np.any(near):
+        return total
+    found = total.copy()
+    chosen = at_loads(op, lambda numbers: np.broadcast_to(numbers, near.shape)[near] if np.ndim(numbers) else numbers)
+    found[near] = np.maximum(found[near], seconds(chosen))
+    return found
 
 
 def _clock_under(cap: PowerCap, asked: IdealTime, spent: FittedTime, fit: Fit) -> Num:

@@ -698,7 +698,11 @@ class Scan(Op):
         return f"scan.{'prefill' if np.max(self.new) > WIDE else 'decode'}"
 
 
-def at_width(op: Attention | IndexSelect | Scan, new: float) -> Attention | IndexSelect | Scan:
+Switched = Attention | IndexSelect | Scan
+"""Operators whose kernel is chosen by the new tokens of a sequence."""
+
+
+def at_width(op: Switched, new: float) -> Switched:
     """The same operator with so many new tokens a sequence: those of many divide queries, others divide keys."""
     if isinstance(op, Scan):
         return replace(op, new=new)
@@ -706,18 +710,29 @@ def at_width(op: Attention | IndexSelect | Scan, new: float) -> Attention | Inde
     return replace(op, new=new, query_shards=shards if new > WIDE else 1, key_shards=1 if new > WIDE else shards)
 
 
+def at_loads(op: Switched, change: Callable[[Num], Num]) -> Switched:
+    """The same operator with its sequences, and the tokens behind each, as ``change`` makes them."""
+    loads = {"batch": change(op.batch)}
+    return replace(op, **loads if isinstance(op, Scan) else loads | {"past": change(op.past)})
+
+
+def rising(op: Switched) -> bool:
+    """Whether more tokens behind a sequence never mean fewer that are looked at: no chunk or block begins anew."""
+    return isinstance(op, Scan) or op.mask.kind not in ("chunk", "blocks")
+
+
 class Widths(NamedTuple):
     """An operator with one new token a sequence, and with the fewest that its kernel of many takes. wide: it has as
     many itself."""
 
-    narrowest: Attention | IndexSelect | Scan
-    widest: Attention | IndexSelect | Scan
+    narrowest: Switched
+    widest: Switched
     wide: bool
 
 
 def widths(op: Op) -> Widths | None:
     """The neighbours of an operator whose kernel is chosen by its new tokens; ``None`` of others, and of one token."""
-    if not isinstance(op, (Attention, IndexSelect, Scan)) or not np.any(np.asarray(op.new) > 1.0):
+    if not isinstance(op, Switched) or not np.any(np.asarray(op.new) > 1.0):
         return None
     return Widths(at_width(op, 1.0), at_width(op, WIDE + 1.0), bool(np.max(op.new) > WIDE))
 
