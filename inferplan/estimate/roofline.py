@@ -21,7 +21,7 @@ from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.power import PowerCap
 from inferplan.errors import SpecError
 from inferplan.terms import Naming, Term, name_term, named_at, plain
-from inferplan.units import Num
+from inferplan.units import BoolArray, Num
 from inferplan.work.ops import (
     Attention,
     Collective,
@@ -419,13 +419,13 @@ def _kernels_beside(op: Op, calibration: Calibration) -> Widths | None:
 def _at_least(total: Num, op: Switched, seconds: Callable[[Op], Num]) -> Num:
     """``total``, and the seconds of ``op`` where those are more. Of a grid only points that its longest reaches are
     priced."""
-    if np.size(total) < FEWEST or not rising(op):
+    if not isinstance(total, np.ndarray) or total.size < FEWEST or not rising(op):
         return np.maximum(total, seconds(op))
-    near = total < seconds(at_loads(op, lambda numbers: float(np.max(numbers))))
+    near: BoolArray = total < seconds(at_loads(op, lambda numbers: float(np.max(numbers))))
     if not np.any(near):
         return total
     found = total.copy()
-    chosen = at_loads(op, lambda numbers: np.broadcast_to(numbers, near.shape)[near] if np.ndim(numbers) else numbers)
+    chosen = at_loads(op, lambda numbers: np.broadcast_to(numbers, total.shape)[near] if np.ndim(numbers) else numbers)
     found[near] = np.maximum(found[near], seconds(chosen))
     return found
 

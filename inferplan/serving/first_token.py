@@ -140,16 +140,16 @@ def _pieces(deployment: Deployment, prompt: IdlePrompt, speculation: Speculation
     if _begins_anew(deployment):
         number = np.arange(float(np.max(earlier))).reshape(-1, *(1,) * new.ndim)
         each = _launched(deployment, speculation, room + 0.0 * number, prompt.cached + number * room)
-        passages, intervals = (
-            np.sum(np.where(number < earlier, seconds, 0.0), axis=0) for seconds in (each.passage, each.interval)
-        )
-        first, others = each.passage[0], intervals - each.interval[0]
+        there = number < earlier
+        passages = np.sum(np.where(there, each.passage, 0.0), axis=0)
+        first, others = np.asarray(each.passage)[0], np.sum(np.where(there, each.interval, 0.0)[1:], axis=0)
     else:
         mean = _launched(deployment, speculation, room, prompt.cached + np.maximum(earlier - 1.0, 0.0) * room / 2)
         passages, first, others = earlier * mean.passage, mean.passage, (earlier - 1.0) * mean.interval
     if deployment.engine.batching.pieces_apart:
         return last.passage + passages
-    return np.where(earlier, first + others + last.interval, last.passage)
+    seconds: Num = np.where(earlier, first + others + last.interval, last.passage)
+    return seconds
 
 
 def _begins_anew(deployment: Deployment) -> bool:

@@ -703,17 +703,19 @@ Switched = Attention | IndexSelect | Scan
 
 
 def at_width(op: Switched, new: float) -> Switched:
-    """The same operator with so many new tokens a sequence: those of many divide queries, others divide keys."""
+    """The same operator with so many new tokens a sequence: those of many divide queries, others divide keys, and a
+    recurrence of few runs no matmuls."""
     if isinstance(op, Scan):
-        return replace(op, new=new)
+        return replace(op, new=new, tensor=op.tensor and new > WIDE)
     shards = op.query_shards * op.key_shards
     return replace(op, new=new, query_shards=shards if new > WIDE else 1, key_shards=1 if new > WIDE else shards)
 
 
 def at_loads(op: Switched, change: Callable[[Num], Num]) -> Switched:
-    """The same operator with its sequences, and the tokens behind each, as ``change`` makes them."""
-    loads = {"batch": change(op.batch)}
-    return replace(op, **loads if isinstance(op, Scan) else loads | {"past": change(op.past)})
+    """The same operator with its sequences, and what each brings beside new tokens, as ``change`` makes them."""
+    if isinstance(op, Scan):
+        return replace(op, batch=change(op.batch), flops=change(op.flops))
+    return replace(op, batch=change(op.batch), past=change(op.past))
 
 
 def rising(op: Switched) -> bool:

@@ -303,7 +303,7 @@ def _switched(one: OpCost, other: OpCost, deployment: Deployment) -> str:
     """The kernel that takes over from that of an operator, named where ``explain`` says so; nothing where none does."""
     if (one.op.kernel, one.op.label) == (other.op.kernel, other.op.label):
         return ""
-    says = " ".join(of_operator(one.op, one.fit, deployment))
+    says = " ".join(text for cost in (one, other) for text in of_operator(cost.op, cost.fit, deployment))
     known = other.op.kernel in says or "whichever" in says or getattr(other.op, "mode", "-") in says
     return f"{f'{NAMED}: ' if known else ''}{one.op.kernel} {one.op.label} to {other.op.kernel} {other.op.label}"
 

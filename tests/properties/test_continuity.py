@@ -74,14 +74,14 @@ def test_the_formula_of_a_held_kernel_gives_its_time() -> None:
 def test_a_grid_of_prompts_is_priced_as_each_of_its_points() -> None:
     """Of 600 prompts those alone are put to the kernel of one token that its longest could reach."""
     slow_decode = _constants(20e-6, 1e-6)
-    new, batch = np.tile(np.arange(17.0, 317.0), 2), np.repeat((1.0, 500.0), 300)
+    new, batch = np.arange(17.0, 317.0), np.array([[1.0], [500.0]])
     grid = price(replace(_attention(1.0), new=new, batch=batch), HARDWARE, slow_decode).time
-    points = [
-        float(price(replace(_attention(1.0), new=one, batch=many), HARDWARE, slow_decode).time)
-        for one, many in zip(new, batch)
+    each = [
+        [float(price(replace(_attention(one), batch=many), HARDWARE, slow_decode).time) for one in new]
+        for many in (1.0, 500.0)
     ]
-    assert grid == pytest.approx(points, rel=1e-12)
-    assert points[0] == pytest.approx(20e-6 + _beyond_overhead(1) / 4, rel=1e-9)
+    assert grid == pytest.approx(np.array(each), rel=1e-12)
+    assert each[0][0] == pytest.approx(20e-6 + _beyond_overhead(1) / 4, rel=1e-9)
 
 
 def test_pieces_of_a_prompt_under_chunks_take_what_each_takes() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from inferplan.devices.constants import Fit
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.roofline import OWN_LIMIT, TILE
+from inferplan.models.layers import LayerSpec
 from inferplan.work.ops import Attention, Collective, Mask, Matmul, Op, Scan, Switched, at_width
 from inferplan.work.step import WIDE
 
@@ -30,11 +31,13 @@ def of_operator(op: Op, fit: Fit | None, deployment: Deployment) -> Iterator[str
         few, many = at_width(op, 1.0).kernel, at_width(op, WIDE + 1.0).kernel
         if few != many:
             yield f"up to {WIDE} new tokens a sequence {few}, beyond {many}"
-    if isinstance(op, Attention) and op.kernel.startswith("mla"):
+    if isinstance(op, Attention) and any(part.kind == "mla" for part in _parts(deployment)):
         yield (
             f"up to {WIDE} new tokens a sequence attend to the cached latents; more to those or to keys and values of"
             " every head, whichever takes less time"
         )
+        for most in sorted(_chosen(deployment)):
+            yield f"prompts of up to {most} tokens in all choose every one: dense, beyond mla.sparse"
     mask = getattr(op, "mask", None)
     if mask is not None and mask.kind in ("chunk", "blocks"):
         yield f"every {mask.size} positions a {mask.kind.removesuffix('s')} begins anew, with fewer to look at"
@@ -68,8 +71,20 @@ def of_users(deployment: Deployment, budget: int) -> Iterator[str]:
         yield f"up to {deployment.parallel.pp} users a rank: one batch in flight more each"
 
 
+def _chosen(deployment: Deployment) -> set[int]:
+    """How many positions indexers choose, where the engine leaves out a choice of all."""
+    if not (deployment.calibration.fused or deployment.engine.defaults.dense_short_prompts):
+        return set()
+    indexers = (getattr(part, "indexer", None) for part in _parts(deployment))
+    return {indexer.top_k for indexer in indexers if indexer is not None}
+
+
 def _masks(deployment: Deployment) -> set[Mask]:
-    return {part.cache().mask for layer, _ in deployment.model.distinct for part in layer.parts}
+    return {part.cache().mask for part in _parts(deployment)}
+
+
+def _parts(deployment: Deployment) -> list[LayerSpec]:
+    return [part for layer, _ in deployment.model.distinct for part in layer.parts]
 
 
 def _launched(deployment: Deployment) -> Iterator[str]:
