@@ -137,6 +137,7 @@ def _pieces(deployment: Deployment, prompt: IdlePrompt, speculation: Speculation
     last = _launched(deployment, speculation, new - done, prompt.cached + done)
     if not np.any(earlier):
         return last.passage
+    passages: Num
     if _begins_anew(deployment):
         number = np.arange(float(np.max(earlier))).reshape(-1, *(1,) * new.ndim)
         each = _launched(deployment, speculation, room + 0.0 * number, prompt.cached + number * room)
