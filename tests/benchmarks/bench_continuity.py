@@ -372,6 +372,9 @@ class Crowd:
         crowds = [min(max(one.each(one.state.admitted) * ranks - 1.0, 0.0), 1.0) for one in (self, after)]
         budget = float(self.rules.budget)
         says = " ".join(of_users(deployment, int(budget)))
+        places = [float(np.max(one.state.admitted)) for one in (self, after)]
+        if float(np.max(after.state.queue)) > 0.0 and places[1] < places[0] and "wait for a place" in says:
+            return f"{NAMED}: fewer requests fit the cache"
         if crowds[0] != crowds[1]:
             return f"{NAMED}: a user alone meets no prompts of others"
         flights = [float(np.max(batches.microbatches)) for one in (self, after) for _, batches in one.rounds[:1]]

@@ -66,6 +66,7 @@ def of_users(deployment: Deployment, budget: int) -> Iterator[str]:
     yield from _launched(deployment)
     if deployment.engine.batching.mixed and deployment.engine.defaults.scheduler.chunked_prefill:
         yield f"prompts longer than {budget} tokens less those of the decodes beside them: one step more"
+    yield "more users than the cache holds (max_batch): those beyond wait for a place"
     yield "near capacity: prompts that take several steps wait for those ahead of them"
     if deployment.parallel.pp > 1:
         yield f"up to {deployment.parallel.pp} users a rank: one batch in flight more each"
