@@ -154,6 +154,10 @@ def with_queue(run: Run) -> None:
     run.flags = replace(run.flags, queue="fair")
 
 
+def with_cadence(run: Run) -> None:
+    run.flags = replace(run.flags, prefill_schedule_interval=4)
+
+
 def with_sessions(run: Run) -> None:
     run.sessions = run.sessions or SessionKind(name="one", share=1.0, agent=AGENT)
 
@@ -222,6 +226,7 @@ FEATURE: dict[str, Callable[[Run], None]] = {
     "streamed": with_streamed,
     "two-batches": with_two_batches,
     "power-cap": of_request(power_cap=500.0),
+    "cadence": with_cadence,
     "drafts": of_options(speculation=Speculation(length=2, acceptance=0.6)),
     "hit-rate": of_options(hit_rate=0.5),
     "kv-offload": of_options(host=HostTier(capacity=1e9, bandwidth=1e10)),

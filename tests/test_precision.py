@@ -57,6 +57,7 @@ def test_weight_only_formats_run_in_their_activations(weights: str, activations:
     [
         ("bf16", HOPPER, "bf16", "bf16", "bf16"),
         ("fp8", HOPPER, "fp8", "fp8", "bf16"),
+        ("FP8_block", HOPPER, "fp8-block", "fp8", "bf16"),
         ("w8a8", HOPPER, "int8", "int8", "bf16"),
         ("int8", HOPPER, "int8", "int8", "bf16"),
         ("int4", HOPPER, "int4", "bf16", "bf16"),

@@ -152,7 +152,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     flags, (defaults, note) = flags or EngineFlags.default(), _defaults(spec, version or None)
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:
         raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
-    return spec.running(flags.applied(defaults), version if note else "", note)
+    return spec.running(flags.applied(defaults), version if note else "", note, version)
 
 
 def usual_engine(model: str, gpu: str) -> str:

@@ -422,6 +422,12 @@ def plan_command(question: Question, html: str | None, jobs: int | None) -> Repo
     if html:
         require_together("plan", question.features | {"page"})
     if question.budgets:
+        if jobs is not None:
+            raise UsageError(
+                "several --thinking-budget take no --jobs",
+                because="each has a plan of its own, one after another, with nothing beside it to divide",
+                hint="one --thinking-budget, or no --jobs",
+            )
         with counting("simulations") as progress:
             report = budgets_report(question, plan_budgets(question, progress))
         return replace(report, record={**report.record, "command": command_line()})

@@ -107,7 +107,7 @@ class AnchorLoad(NamedTuple):
 
 class System(Spec):
     """What an anchor is of: names of the catalogue, formats of the linear weights, of the routed experts and of the
-    cache (``None`` in files that do not say)."""
+    cache, the engine's release (the last two ``None`` in files that do not say)."""
 
     model: str
     gpu: str
@@ -115,16 +115,22 @@ class System(Spec):
     weights: str
     experts: str | None = None
     kv: str | None = None
+    release: str | None = None
 
     def same(self, other: "System") -> bool:
-        """Whether both are one system, as far as they say."""
-        kv = self.kv or other.kv
-        return self.model_copy(update={"kv": kv}) == other.model_copy(update={"kv": other.kv or kv})
+        """Whether both are one system, as far as they say: 0.19.1 is one release with 0.19."""
+        said = self._said_with(other)
+        parts = [[] if one.release is None else one.release.split(".") for one in (self, other)]
+        return said == other._said_with(self) and all(a == b for a, b in zip(*parts))
+
+    def _said_with(self, other: "System") -> "System":
+        return self.model_copy(update={"kv": self.kv or other.kv, "release": None})
 
     def describe(self) -> str:
         experts = f", experts {self.experts}" if self.experts and self.experts != self.weights else ""
+        under = f"{self.engine} {self.release}" if self.release else self.engine
         cache = f", cache {self.kv}" if self.kv and self.kv != "bf16" else ""
-        return f"{self.model} in {self.weights}{experts}{cache} on {self.gpu} under {self.engine}"
+        return f"{self.model} in {self.weights}{experts}{cache} on {self.gpu} under {under}"
 
 
 class AnchorRow(Spec):

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from inferplan.devices.constants import memory_class
 from inferplan.devices.hardware import HardwareSpec, Segment
+from inferplan.devices.releases import release_number
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.fields import SHARE, Switch, Whole, need, option_fields
 from inferplan.spec import Spec
@@ -40,6 +41,19 @@ sglang: waiting prompts first, alone in their step. trtllm: as vllm, admission b
 batch is finished before the next. What else an engine does is :class:`Batching`."""
 
 
+class PromptCadence(Spec):
+    """A flag that keeps prompts out of most steps while requests decode (:mod:`inferplan.serving.cadence`).
+
+    since: the first release that has it. alone_since: the first that heeds it without attention ranks that share
+    experts, where that is another.
+    """
+
+    source: str
+    option: Literal["prefill_schedule_interval", "prefill_decode_interval"]
+    since: str
+    alone_since: str = ""
+
+
 class Batching(Spec):
     """How an engine fills its steps, whatever its version."""
 
@@ -52,6 +66,8 @@ class Batching(Spec):
     """A piece of a prompt waits until the one before it has left the pipeline."""
     holds_prompts_for_ranks: bool = False
     """Attention ranks can be told to hold prompts back until each of them has one."""
+    cadence: PromptCadence | None = None
+    """Its flag that keeps prompts out of most steps."""
 
 
 class MaskFilling(Spec):
@@ -529,8 +545,11 @@ class EngineSpec(Spec):
         newest = _key(self.versions[-1].version)
         return _key(version)[: len(newest)] > newest
 
-    def running(self, defaults: EngineVersion, asked: str = "", note: str = "") -> "Engine":
-        """The engine under ``defaults``, which stand for the version ``asked`` for where that is not on file."""
+    def running(self, defaults: EngineVersion, asked: str = "", note: str = "", release: str | None = None) -> "Engine":
+        """The engine under ``defaults``, which stand for the version ``asked`` for where that is not on file.
+
+        release: the version that runs, where one is said.
+        """
         return Engine.model_construct(
             name=self.name,
             policy=self.policy,
@@ -551,6 +570,7 @@ class EngineSpec(Spec):
             sized_for_batch=self.sized_for_batch,
             asked=asked,
             note=note,
+            release=release_number(release) or "",
         )
 
 
@@ -582,6 +602,8 @@ class Engine(Spec):
     """The version that was asked for, where it is not on file and another one's defaults stand for it."""
     note: str = ""
     """The same for people, with what is on file."""
+    release: str = ""
+    """The release that runs, without candidates and builds; empty where none is said."""
 
     def inputs(self, precision: Precision, hardware: HardwareSpec) -> Precision:
         """Formats as it multiplies them: inputs of quantised matmuls that nobody narrowed may be (``block_inputs``)."""

@@ -52,6 +52,15 @@ def release_order(version: str) -> Order | None:
     return tuple(numbers), int(found[2]) if found[2] else _FINAL, int(found[3] or 0)
 
 
+def release_number(version: str | None) -> str | None:
+    """The release of a version, of which candidates and later builds are one: ``"1.2.0"`` of ``"v1.2.0rc6.post2"``.
+
+    ``None`` for a name without a number.
+    """
+    found = _VERSION.match(version or "")
+    return found[1] if found else None
+
+
 class ReleaseDates(Spec):
     """``configs/releases.yaml``: the day of each release of an engine, oldest first."""
 

@@ -46,6 +46,7 @@ def system_of(deployment: Deployment) -> System:
         weights=precision.weights.name,
         experts=precision.experts.name if experts else None,
         kv=precision.kv.name,
+        release=deployment.engine.release or None,
     )
 
 

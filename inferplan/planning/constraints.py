@@ -182,11 +182,9 @@ class WithinOwned(Constraint):
         return f"on at most {self.owned.describe()}"
 
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
-        because = (
-            f"the fewest that keep the limits are {nearest.devices} x {nearest.deployment.hardware.name}: "
-            f"{nearest.replicas} x {nearest.deployment.describe()}"
-        )
-        return because, f"--gpu {nearest.devices}x-{nearest.deployment.hardware.name}, a lower --rate, or looser limits"
+        taken = OwnedGpus.of(nearest.kinds)
+        because = f"the fewest that keep the limits are {taken.describe()}: {_counted(nearest)}"
+        return because, f"--gpu {','.join(taken.names)}, a lower --rate, or looser limits"
 
 
 class Survives(Constraint):

@@ -325,7 +325,8 @@ def _confirmed(
     """The cheapest mix whose parts keep the limits under ``1/utilisation`` times the load in a run of the whole.
 
     What a replica carries is only known to a tolerance, and is the largest load that one run of many kept. Where a part
-    misses a limit its design carries as much less as that, and the mix is bought anew. Raises ``InfeasibleError``.
+    misses a limit its design carries as much less as that, and the mix is bought anew. Raises ``InfeasibleError``, also
+    where the last of the mixes that are tried misses one.
     """
     turns, used = 0, question.sizing.utilisation
     while True:
@@ -336,8 +337,10 @@ def _confirmed(
         shares = _shares(ways, bought)
         parts = _parts(shares, simulate_mix(question, shares, 1 / used, SHOWN), question)
         missed = {id(part.way.design): part.way.design for part in parts if not _keeps(part.run, question)}
-        if not missed or turns == MOST_GROWTH:
+        if not missed:
             return list(ways), bought
+        if turns == MOST_GROWTH:
+            raise _always_missed(question, [part.way for part in parts if id(part.way.design) in missed])
         less = {key: replace(one, rate=one.rate * (1 - CAPACITY_TOLERANCE)) for key, one in missed.items()}
         there = [(way, less.get(id(way.design), way.design)) for way in ways]
         ways, turns = [replace(way, design=one, rate=used * one.rate) for way, one in there], turns + 1
@@ -401,6 +404,15 @@ def _parts(
             way=way, replicas=count, share=share, load=share * load, run=part_of(run, by == member, question.slo)
         )
         for member, (way, count, share) in enumerate(shares)
+    )
+
+
+def _always_missed(question: Question, missing: Sequence[Way]) -> InfeasibleError:
+    less = 1.0 - (1.0 - CAPACITY_TOLERANCE) ** MOST_GROWTH
+    return InfeasibleError(
+        f"no mix was found whose replicas on {', '.join(sorted({way.kind.gpu for way in missing}))} keep the limits",
+        because=f"{MOST_GROWTH + 1} were run, in the last each replica is given {less:.0%} less than it keeps alone",
+        hint=f"longer limits, a lower --utilisation than {question.sizing.utilisation:g}, or fewer kinds of GPUs",
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from math import exp, hypot, log
 from typing import Any, NamedTuple
@@ -86,19 +86,30 @@ def forgone_of(chosen: PlanOption, others: Sequence[PlanOption]) -> Forgone | No
 def _outranked(
     options: Sequence[PlanOption], ratio: Callable[[PlanOption, PlanOption], float | None]
 ) -> Iterator[Outranked]:
-    """Each option that is not chosen beside each simpler twin that is; ``ratio``: how much better it is, where both
-    compare. From the simplest on: a twin that is not chosen itself takes no other's place."""
-    errors, forms = form_errors(), [forms_in(option) for option in options]
-    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for place, option in sorted(enumerate(options), key=lambda one: len(forms[one[0]])):
-        alike[_kind(option)].append(place)
+    """:func:`outranked_among` for options; ``ratio``: how much better the first is, where both compare."""
+    forms, kinds = [forms_in(option) for option in options], [_kind(option) for option in options]
+    return outranked_among(forms, kinds, lambda place, twin: ratio(options[place], options[twin]))
+
+
+def outranked_among(
+    forms: Sequence[frozenset[str]], kinds: Sequence[Hashable], ratio: Callable[[int, int], float | None]
+) -> Iterator[Outranked]:
+    """Each candidate that is not chosen beside each simpler twin that is, by their places. From the simplest on: a twin
+    that is not chosen itself takes no other's place.
+
+    forms: the forms of serving of each candidate; kinds: what twins have in common; ratio: how many times as good the
+    candidate at the first place is, ``None`` where the two do not compare.
+    """
+    errors, alike = form_errors(), defaultdict[Hashable, list[int]](list)
+    for place in sorted(range(len(forms)), key=lambda place: len(forms[place])):
+        alike[kinds[place]].append(place)
     for places in alike.values():
         lost = set[int]()
         for twin, place in itertools.product(places, places):
             beyond = forms[place] - forms[twin]
             if twin in lost or not forms[twin] < forms[place] or not beyond <= set(errors):
                 continue
-            better = ratio(options[place], options[twin])
+            better = ratio(place, twin)
             error = hypot(*(log(errors[form].error) for form in beyond))
             if better is not None and log(better) <= error:
                 fewest = min(errors[form].pairs for form in beyond)

@@ -73,6 +73,16 @@ class OwnedGpus:
     counts: Mapping[str, int]
     fills: ClassVar = True
 
+    @classmethod
+    def of(cls, kinds: Iterable[tuple[Deployment, int]]) -> OwnedGpus:
+        """No more than deployments on so many devices take."""
+        return cls(_by_gpu(kinds))
+
+    @property
+    def names(self) -> list[str]:
+        """``["2x-rtx-a6000"]``, as options name them."""
+        return [f"{count}x-{gpu}" for gpu, count in self.counts.items()]
+
     def allows(self, kinds: Iterable[tuple[Deployment, int]]) -> bool:
         """Whether deployments on so many devices take no more."""
         return all(count <= self.counts.get(gpu, count) for gpu, count in _by_gpu(kinds).items())

@@ -252,7 +252,12 @@ class Plan(Chosen):
         demand = self.question.demand
         if demand.users is None:
             return self.rate
-        return demand.users / ((verified.response or verified.option.e2el) + demand.think)
+        return demand.users / (_response(verified) + demand.think)
+
+    @property
+    def response(self) -> float:
+        """Mean seconds of a request from end to end, by simulation where there is one."""
+        return _response(self.best)
 
     @property
     def waiting(self) -> float | None:
@@ -260,7 +265,7 @@ class Plan(Chosen):
         demand = self.question.demand
         if demand.users is None:
             return None
-        return demand.users * demand.waiting_share(self.best.response or self.option.e2el)
+        return demand.users * demand.waiting_share(self.response)
 
     @property
     def load(self) -> float:
@@ -408,7 +413,8 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     Where nothing keeps the limits at a confidence that nobody asked for, the plan is for the prediction itself and says
     why (``unkept``). progress: called with the number of simulations that are done.
 
-    Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits.
+    Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits, ``UsageError`` for people who would
+    have to be in several conversations at a time with answers as long as these.
     """
     searched, known = without_unmeasured(search(question.space, question.stream, question.prices)), _Known(progress)
     try:
@@ -451,6 +457,8 @@ def _planned(question: Question, searched: SearchResult, known: _Known) -> Plan:
     if side is None or side.best is None:
         raise infeasible(question, searched, [failed for one in finalists.values() for failed in one.failed])
     best, found = side.best, finalists[side.chain]
+    if question.demand.people is not None:
+        question.demand.people.require_one_each(_response(best))
     return Plan(
         question=question,
         best=best,
@@ -462,6 +470,10 @@ def _planned(question: Question, searched: SearchResult, known: _Known) -> Plan:
         outranked=found.outranked,
         tiered=tuple(sides) if question.chains else (),
     )
+
+
+def _response(verified: Verified) -> float:
+    return verified.response or verified.option.e2el
 
 
 def _failure_free(

@@ -44,9 +44,11 @@ def run_beside(tasks: Sequence[Task], jobs: int, kept: Sequence[object] = ()) ->
     if count < 2 or not hasattr(os, "fork"):
         return [task() for task in tasks]
     shares = [[*range(share, len(tasks), count)] for share in range(count)]
-    others = [_forked([tasks[index] for index in share], kept) for share in shares[1:]]
+    others: list[tuple[int, int]] = []
     found: dict[int, Any] = {}
     try:
+        for share in shares[1:]:
+            others.append(_forked([tasks[index] for index in share], kept))
         found |= {index: tasks[index]() for index in shares[0]}
         for share, (_, pipe) in zip(shares[1:], others):
             with os.fdopen(os.dup(pipe), "rb") as file:

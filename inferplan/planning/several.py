@@ -28,6 +28,7 @@ from inferplan.serving.batch_means import fewest_values, half_width
 from inferplan.serving.class_results import at_percentile, percentile_with_lost
 from inferplan.serving.cold_start import weights_of
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import COUNTED
 from inferplan.serving.simulator import MOST_ENGINES
 from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask_together, simulate_stage, simulate_tandem
 from inferplan.serving.time_shared import Swap, require_shareable
@@ -47,8 +48,8 @@ from inferplan.units import Array
 
 FEWEST, MOST = 4000, 60_000
 """Requests of a stream in one run."""
-_MARGIN, _LIVES, _COUNTED = 1.5, 24.0, 0.75
-"""Values that a percentile takes, times; times of one request, alone, that a run holds; share of a run that counts."""
+_MARGIN, _LIVES = 1.5, 24.0
+"""Values that a percentile takes, times; times of one request, alone, that a run holds."""
 _LONGER = 4
 """Times as many requests where a run does not tell on which side of a limit a latency is, and in the quoted run."""
 _MOST_FLEETS = 400
@@ -293,7 +294,7 @@ def stream_requests(members: Sequence[Member], factor: float = 1.0, times: int =
         wanted = [float(FEWEST), needed.get(root, 0.0)]
         for slo, share in ((member.stage.limits, shares[place]), (member.stage.answer, 1.0)):
             if slo.limits and share:
-                wanted.append(_MARGIN * fewest_values(slo.percentile) / share / _COUNTED)
+                wanted.append(_MARGIN * fewest_values(slo.percentile) / share / COUNTED)
         path = sum(members[one].alone for one in range(len(stages)) if root_of(stages, one) == root and shares[one])
         wanted.append(_LIVES * (stages[root].rate or 0.0) * factor * path)
         needed[root] = max(wanted)

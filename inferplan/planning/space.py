@@ -214,9 +214,9 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
             except InferplanError as error:
                 rejections.add("impossible", len(shapes), error.what)
                 continue
-            seen.add(system_of(known))
             base = known
-            if runs and runs.system.same(system_of(known)):
+            seen.add(system := system_of(known))
+            if runs and runs.system.same(system):
                 base = with_anchor(known, runs, str(space.anchor))
             for (asked, whole), parallel in itertools.product(_with_slots(space, request, base), shapes):
                 for flags in _flags(space, asked, parallel):

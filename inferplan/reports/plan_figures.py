@@ -76,26 +76,20 @@ def opening(plan: Plan) -> list[str]:
     """The load in the lines that an answer begins with, where it was asked for by people or by requests in flight."""
     demand = plan.question.demand
     if demand.people is not None:
-        demand.people.require_one_each(_response(plan))
-        return demand.people.lines(plan.rate, plan.rate * _response(plan), session_time(plan))
+        return demand.people.lines(plan.rate, plan.rate * plan.response, session_time(plan))
     return [] if demand.users is None or demand.think else [in_flight_line(demand.users, demand.chat)]
 
 
 def people_record(plan: Plan) -> dict[str, Any] | None:
     """What people make of their load, with where its figures come from; ``None`` for another load."""
     people = plan.question.demand.people
-    return None if people is None else people.record(plan.rate, plan.rate * _response(plan))
-
-
-def _response(plan: Plan) -> float:
-    """Mean seconds of a request from end to end, by simulation where there is one."""
-    return plan.best.response or plan.option.e2el
+    return None if people is None else people.record(plan.rate, plan.rate * plan.response)
 
 
 def session_time(plan: Plan) -> float | None:
     """Mean seconds of a session of agents, at the mean time of a call; ``None`` where there are none."""
     sessions = plan.question.demand.sessions
-    return None if sessions is None else session_seconds(sessions, _response(plan))
+    return None if sessions is None else session_seconds(sessions, plan.response)
 
 
 def _users(number: float) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from inferplan.devices.engine import Admission, Batching, Policy, SchedulerDefaults
 from inferplan.serving.adapter_slots import AdapterSlots
 from inferplan.serving.cache_tiers import beside_loads
+from inferplan.serving.cadence import Cadence
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
 from inferplan.serving.waiting import QueueOrder
@@ -64,6 +65,8 @@ class Rules:
     wait_fill: float = 0.0
     balance_steps: int = 0
     """Steps for which attention ranks hold prompts back until each of them has one; 0 for not at all."""
+    cadence: Cadence = Cadence()
+    """How prompts are kept out of most steps while requests decode."""
     latency: float = 0.0
     front_request: float = 0.0
     front_token: float = 0.0

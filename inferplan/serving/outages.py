@@ -22,12 +22,11 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, REJECTED
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.run_length import COUNTED
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import OpenLoop, Requests, Slo, Traffic
 from inferplan.units import Array, BoolArray
 
-_FILL = 0.25
-"""Share of the time before the first failure in which the fleet fills: it counts for nothing."""
 _BINS = 4
 """Bins of a timeline in the time that a replica takes to be back."""
 _RESTARTS = 3.0
@@ -156,7 +155,7 @@ class Outages:
     def before(self) -> tuple[float, float]:
         """The time before the first failure that counts."""
         first = self.result.outages[0].at
-        return _FILL * first, first
+        return (1 - COUNTED) * first, first
 
     @cached_property
     def level(self) -> float:

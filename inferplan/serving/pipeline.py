@@ -210,7 +210,13 @@ class Pipeline(Engine):
         for rank, scheduler in enumerate(self.ranks.schedulers):
             queue, running = scheduler.queue, len(scheduler.admitted.running)
             if queue.waiting:
-                if rules.wait_steps or rules.balance_steps or self.unchanged < lanes or not self.tried:
+                if (
+                    rules.wait_steps
+                    or rules.balance_steps
+                    or rules.cadence.any
+                    or self.unchanged < lanes
+                    or not self.tried
+                ):
                     return 0, bound
                 if (rules.admission == "ratio" or rules.queue == "fair") and running < rules.slots:
                     count = min(count, max(_RECHECK // lanes, 1))

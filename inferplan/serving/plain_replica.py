@@ -35,7 +35,7 @@ def is_plain(scheduler: Scheduler) -> bool:
         and rules.scheduler.chunked_prefill
         and (rules.growing and not rules.overhead)
         and (rules.tokens_per_step == scheduler.width == rules.poll_interval == len(scheduler.lanes) == 1)
-        and not (rules.wait_steps or rules.hit_rate)
+        and not (rules.wait_steps or rules.hit_rate or rules.cadence.any)
         and rules.timeout == inf
         and records.hashes is None
         and records.encoder is None

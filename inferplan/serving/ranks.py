@@ -145,6 +145,10 @@ class Ranks(RankPrices):
         """Batches sent since then."""
         self.unbalanced = 0
         """Batches composed since every rank had a prompt, or none was waited for any longer."""
+        self.steps = 0
+        """Steps since all ranks were idle."""
+        self.gap = 0
+        """Steps that only decode before prompts may follow those of any rank."""
         for scheduler in schedulers:
             for lane in scheduler.lanes:
                 lane.interleaved = True
@@ -180,6 +184,7 @@ class Ranks(RankPrices):
     def wake(self, start: float) -> None:
         """All ranks were idle until ``start``, when a request can be seen."""
         self.metered = start
+        self.steps = self.gap = 0
         for scheduler in self.schedulers:
             scheduler.queue.steps_since_look = 0
             scheduler.queue.look(start, False)
@@ -218,11 +223,15 @@ class Ranks(RankPrices):
                 known = len(queue.waiting)
                 queue.look(seen, scheduler.decodes.size > 0)
                 changed = changed or len(queue.waiting) > known
+        cadence = self.rules.cadence
         held = self.rules.balance_steps > 0 and self._held_back()
+        held = held or (self.gap > 0 and any(scheduler.decodes.size for scheduler in self.schedulers))
+        late = self.steps % cadence.grid > 0
         for rank, scheduler in enumerate(self.schedulers):
             decodes, admitted = scheduler.decodes, scheduler.admitted
             running = len(admitted.running)
             waits = not held and (scheduler.queue.waiting or scheduler.partial is not None)
+            waits = waits and not (late and decodes.size and not scheduler.queue.backlog)
             if waits and not (apart and _in_flight(rank, scheduler.partial, flying)):
                 prompts = scheduler.plan(now)
                 if prompts is not None:
@@ -256,6 +265,9 @@ class Ranks(RankPrices):
     def book(self, loads: Sequence[RankLoad], back: float) -> None:
         """Count what a batch that was just sent makes by the time it is back."""
         self.sent = 1
+        self.steps += 1
+        prompts = any(load.prompts is not None for load in loads)
+        self.gap = self.rules.cadence.gap if prompts else max(self.gap - 1, 0)
         for scheduler, load in zip(self.schedulers, loads):
             queue = scheduler.queue
             if load.prompts is not None:
@@ -272,6 +284,7 @@ class Ranks(RankPrices):
         """Count what a batch makes that goes round ``cycles`` times between two times at which it is back."""
         if self.rules.balance_steps:
             self.unbalanced = (self.unbalanced + cycles) % self.rules.balance_steps
+        self.steps, self.gap = self.steps + cycles, max(self.gap - cycles, 0)
         for scheduler, load in zip(self.schedulers, batch.loads):
             queue = scheduler.queue
             queue.steps_since_look += cycles

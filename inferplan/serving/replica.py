@@ -115,6 +115,8 @@ class Replica(Engine):
     def _prompt_step(self) -> bool:
         """One step that holds prompts, beside the decodes where the policy mixes them; false where none can start."""
         scheduler, rules, start = self.scheduler, self.rules, self.clock
+        if scheduler.queue.decodes_first(self.decodes.size):
+            return False
         chunk = scheduler.plan(start)
         if chunk is None:
             return False
@@ -153,7 +155,8 @@ class Replica(Engine):
                     return
         mean = decodes.context / batch
         price = decode(batch, mean + (run - 1) * each / 2)
-        limit = self._steps_until_look(start, price) if queue.inbox or queue.waiting else run
+        comes = queue.inbox or queue.waiting or scheduler.partial is not None
+        limit = self._steps_until_look(start, price) if comes else run
         if scheduler.short:
             limit, scheduler.short = 1, False
         if until - start < run * price:
@@ -181,7 +184,9 @@ class Replica(Engine):
     def _steps_until_look(self, start: float, price: float) -> int:
         """Decode steps until the queue may change in a way that matters."""
         rules, scheduler, queue = self.rules, self.scheduler, self.scheduler.queue
-        limit = 1 << 60
+        limit, held = 1 << 60, queue.decodes_first(self.decodes.size)
+        if held and (queue.waiting or scheduler.partial is not None):
+            return held
         free_slot = len(scheduler.admitted.running) < rules.slots
         if queue.waiting:
             if rules.wait_steps:
@@ -196,5 +201,6 @@ class Replica(Engine):
             ahead = (ahead if ahead > 0 else 0) + 1 if rules.overlapped else ahead if ahead > 1 else 1
             if rules.poll_interval > 1:
                 ahead += -(queue.steps_since_look + ahead) % rules.poll_interval
+            ahead = max(ahead, held)
             return ahead if ahead < limit else limit
         return limit

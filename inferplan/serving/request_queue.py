@@ -32,6 +32,8 @@ class RequestQueue:
         self.steps_since_look = 0
         """Decode steps since the engine began, or computed prompts: every so many of them it looks at the queue."""
         self.steps_held_back = 0
+        self.backlog = False
+        """A step that might hold prompts left some waiting: no cadence keeps them out until none wait."""
 
     def submit(self, request: int, time: float) -> None:
         """A request reaches the front end at ``time``, and the scheduler when that is done with it."""
@@ -100,6 +102,17 @@ class RequestQueue:
                 self.steps_held_back = 0
                 return False
         return True
+
+    def decodes_first(self, decodes: int) -> int:
+        """Steps that only decode before one may hold prompts, while so many requests do: by those since the last."""
+        gap = self.rules.cadence.gap
+        return max(gap - self.steps_since_look, 0) if gap and decodes and not self.backlog else 0
+
+    def leave(self, full: bool, short: bool) -> None:
+        """A step that might hold prompts is composed; full, short of cache: why those that wait go on waiting."""
+        self.backlog = self.rules.cadence.yields and bool(self.waiting)
+        if self.waiting and (full or short):
+            self.meter.block("cache" if short else "budget")
 
     def expired(self, now: float) -> Iterator[int]:
         """Take the requests from the head of each line whose client has given up."""

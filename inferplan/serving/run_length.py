@@ -35,8 +35,8 @@ _LONG, _FAR, WORTH = 30_000, 2.0, 0.5
 is not repeated: near capacity, where that is so, errors are larger than they look, and the most would not settle it."""
 _LIFETIMES_IN_VAIN = 100.0
 """Times of one request that such a run holds: that of a large fleet is short with many requests."""
-_COUNTED = 0.75
-"""Share of the requests that come after the fill."""
+COUNTED = 0.75
+"""Share of the requests, or of the time, of a run that comes after the fill."""
 LIFETIMES = 10.0
 """Times of one request from admission on, or of a conversation, that the counted part of a run holds at least."""
 _PLAIN_GROWTH, _PLAIN_LIFETIMES = 0.25, 3.0
@@ -102,7 +102,7 @@ def simulate_steady(
     precision = precision or RunPrecision()
     options = replace(options or Options(), trim=True)
     traffic = replace(traffic, arrivals=replace(traffic.arrivals, exact=True))
-    count = ceil(min(max(precision.fewest, precision.counted / _COUNTED), precision.most))
+    count = ceil(min(max(precision.fewest, precision.counted / COUNTED), precision.most))
     while True:
         result = simulate(deployment, replace(traffic, requests_count=count), flags, options)
         if set(result.records.status) == {REJECTED}:  # nothing runs, and nothing converges

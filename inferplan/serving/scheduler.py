@@ -121,8 +121,7 @@ class Scheduler:
             pairs += new * past + new * (new + 1) / 2
         for request in reversed(skipped):
             waiting.appendleft(request)
-        if waiting and (budget <= 0 or self.partial is not None or self.short):
-            self.meter.block("cache" if self.short else "budget")
+        self.queue.leave(full=budget <= 0 or self.partial is not None, short=self.short)
         return Chunk(prompts, tokens, pairs, completed, self.partial) if tokens else None
 
     def _may_form_batch(self) -> bool:

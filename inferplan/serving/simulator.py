@@ -58,7 +58,7 @@ def features_of_run(deployment: Deployment, traffic: Traffic | Requests, flags: 
         deployment.features
         | traffic.features
         | options.features
-        | those(queue=flags.queue != "fcfs", fair_queue=flags.queue == "fair")
+        | those(queue=flags.queue != "fcfs", fair_queue=flags.queue == "fair", cadence=flags.keeps_prompts_out)
     )
     return found.union(*(other.deployment.features for other in options.fleet.others))
 
@@ -464,10 +464,7 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
     deployment, fleet = kind.deployment, options.fleet
     record: dict[str, Any] = {
         **_engine(kind),
-        "poll_interval_steps": kind.rules.poll_interval,
-        "batch_wait_steps": kind.rules.wait_steps,
-        "batch_wait_fill": kind.rules.wait_fill,
-        "balance_steps": kind.rules.balance_steps,
+        **_waits(kind.rules, flags),
         "client_timeout_s": flags.client_timeout,
         "latency_s": kind.rules.latency,
         "front_end_s": {"request": kind.rules.front_request, "prompt_token": kind.rules.front_token},
@@ -518,6 +515,18 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
     elif traffic.loop is not None:
         record["traffic"] = {"arrivals": asdict(traffic.loop)}
     return record
+
+
+def _waits(rules: Rules, flags: Flags) -> dict[str, Any]:
+    """What prompts wait for, in steps."""
+    return {
+        "poll_interval_steps": rules.poll_interval,
+        "batch_wait_steps": rules.wait_steps,
+        "batch_wait_fill": rules.wait_fill,
+        "balance_steps": rules.balance_steps,
+        "prefill_schedule_interval": flags.prefill_schedule_interval,
+        "prefill_decode_interval": flags.prefill_decode_interval,
+    }
 
 
 def _described(prompts: EngineKind, options: Options) -> list[dict[str, Any]] | None:

@@ -43,10 +43,12 @@ def load_of(run: Run, measured: Measured) -> AnchorLoad | None:
 def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted:
     """The anchor of rows of one system, predicted under ``pricing``; ``source`` says where they are from.
 
-    Rows without a prediction, suspect and impossible ones, and runs of pools or drafts are left out. Raises
+    Rows without a prediction, suspect and impossible ones, runs of pools or drafts, and a run that is there already
+    (its file given twice says nothing new) are left out. Raises
     ``UsageError`` when no row is left, or rows of more than one system.
     """
     rows: dict[tuple[Any, ...], list[AnchorRow]] = {}
+    known: dict[tuple[Run, frozenset[Any]], str] = {}
     kernels: dict[str, str] = {}
     left_out: list[tuple[str, str]] = []
     for one in scored:
@@ -54,6 +56,11 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
         if reason or row is None or one.row.run is None:
             left_out.append((one.row.where, reason or "its users are not known: a rate without TTFT and TPOT"))
             continue
+        facts = one.row.run, frozenset(one.row.measured.figures.items())
+        if facts in known:
+            left_out.append((one.row.where, f"the same run as {known[facts]}, to the last digit"))
+            continue
+        known[facts] = one.row.where
         deployment = deployment_of(one.row.run, pricing.calibration, pricing.ideal)[0]
         static = one.row.run.batch is not None
         digest = fingerprint(deployment)

@@ -70,7 +70,7 @@ def engine_of(name: str, version: str | None, flags: EngineFlags) -> tuple[Engin
         except UnknownNameError as error:
             known = spec.versions[0] if "older" in error.what else known
             note = f"{error.what}: defaults of {known.version}, the nearest"
-    return spec.running(flags.applied(known)), note
+    return spec.running(flags.applied(known), release=version), note
 
 
 def row_precision(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precision:

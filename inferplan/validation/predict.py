@@ -173,6 +173,8 @@ def row_flags(run: Run) -> Flags:
         batch_wait_steps=run.waits.batch,
         batch_wait_fill=run.waits.fill,
         balance_steps=run.waits.balance,
+        prefill_schedule_interval=run.waits.schedule,
+        prefill_decode_interval=run.waits.rounds,
         client_timeout=run.timeout or client_of(run).timeout,
     )
 

@@ -313,11 +313,13 @@ FORMATS: dict[str, Format] = {
 
 
 def find_format(name: str) -> Format:
-    """The format of that name. Raises ``UnknownNameError`` that lists the known ones."""
-    try:
-        return FORMATS[name.lower()]
-    except KeyError:
-        raise UnknownNameError(f"no number format named {name!r}", hint=f"known: {', '.join(FORMATS)}") from None
+    """The format of that name, also as engines write it (``fp8_ds_mla``). Raises ``UnknownNameError`` that lists the
+    known ones."""
+    asked = name.lower()
+    found = FORMATS.get(asked) or FORMATS.get(asked.replace("_", "-"))
+    if found is None:
+        raise UnknownNameError(f"no number format named {name!r}", hint=f"known: {', '.join(FORMATS)}")
+    return found
 
 
 def arithmetic(weights: Format, activations: Format) -> str:
@@ -409,9 +411,9 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
     ``int8`` are int8; ``llm.int8`` keeps outlier columns wide; ``int4`` is w4a16, ``awq`` and ``gptq`` are its layouts,
     ``nf4`` is bitsandbytes'; ``nvfp4``, ``mxfp4`` are w4a4; ``wNaMkvK`` sets each (8-bit activations of
     4-bit weights and ``kv8`` are fp8 where the device has it, else int8). Embedding, head, norms and router stay wide.
-    Raises ``UsageError`` for anything else.
+    ``fp8_block`` is another spelling. Raises ``UsageError`` for anything else.
     """
-    name = text.lower().strip()
+    name = text.lower().strip().replace("_", "-")
     eight = find_format("fp8" if "fp8" in peaks else "int8")
     if name in WIDE:
         return uniform(name)

@@ -13,7 +13,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from math import exp, hypot, inf, log
+from math import exp, inf, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.estimate.bands import quantile
 from inferplan.estimate.support import DRAFTS, POOLS, forms_of
 from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.forms import form_errors
+from inferplan.planning.forms import outranked_among
 from inferplan.validation.deploy import deployment_of
 from tools.fitting.bands import METRICS, Spread, deviation, deviations, left_out, spreads_of
 from tools.fitting.forms import Configuration, configurations
@@ -141,23 +141,14 @@ def _worth(one: Choice, value: float, priced: bool) -> float:
 
 
 def pick(able: Sequence[Choice], worth: Callable[[Choice], float], ruled: bool) -> Choice:
-    """The one that is worth most; where forms are ruled, of those that no simpler one outranks."""
-    errors = form_errors() if ruled else {}
+    """The one that is worth most; where forms are ruled, of those that no simpler one outranks, as in a plan."""
 
-    def outranked(one: Choice) -> bool:
-        for other in able:
-            beyond = one.forms - other.forms
-            alike = _alike(other) == _alike(one)
-            if alike and beyond and other.forms <= one.forms and beyond <= set(errors):
-                error = hypot(*(log(errors[form].error) for form in beyond))
-                if worth(one) <= exp(error) * worth(other):
-                    return True
-        return False
+    def ratio(place: int, twin: int) -> float:
+        return worth(able[place]) / worth(able[twin])
 
-    for one in sorted(able, key=worth, reverse=True):
-        if not errors or not one.forms or not outranked(one):
-            return one
-    return max(able, key=worth)
+    found = outranked_among([one.forms for one in able], [_alike(one) for one in able], ratio) if ruled else ()
+    lost = {one.place for one in found}
+    return max((one for place, one in enumerate(able) if place not in lost), key=worth)
 
 
 def _alike(one: Choice) -> tuple[Any, ...]:

@@ -12,10 +12,10 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
 from inferplan.planning import constraints, search
-from inferplan.planning.constraints import Constraint, WithinPower, constraints_of
+from inferplan.planning.constraints import Constraint, WithinOwned, WithinPower, constraints_of
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import LoadGrid
-from inferplan.planning.option import Sizing, Stream
+from inferplan.planning.option import OwnedGpus, Sizing, Stream
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.planning.search import keeping
@@ -24,6 +24,7 @@ from inferplan.planning.space import Space
 from inferplan.planning.verify import Verified
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.units import BoolArray
+from inferplan.work.parallel import Parallelism
 
 LIMITS = Slo(ttft=0.5, tpot=0.05, percentile=95.0)
 
@@ -53,6 +54,16 @@ def test_a_device_without_a_nameplate_cannot_be_held_to_watts() -> None:
     limit = WithinPower(PowerBudget(watts=1e3))
     assert not limit.unknown(known) and limit.unknown(nobody) == "the power of x is not on file"
     assert limit.describe() == "within 1 kW (nameplate, GPUs alone)"
+
+
+def test_too_few_gpus_are_counted_by_kind() -> None:
+    """Prompts on 4 A100, decoding on 3 replicas of 2 H100."""
+    prompts = assemble(Request(model="llama-3.1-8b", gpu="a100-80gb-sxm", parallel=Parallelism(tp=4)))
+    decode = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", parallel=Parallelism(tp=2)))
+    least: Any = SimpleNamespace(kinds=[(prompts, 4), (decode, 6)], replicas=3, deployment=decode, devices=10)
+    because, hint = WithinOwned(OwnedGpus({"h100-sxm": 4})).ruled_out(least, SimpleNamespace())  # type: ignore[arg-type]
+    assert because == f"the fewest that keep the limits are 4 x a100-80gb-sxm, 6 x h100-sxm: 3 x {decode.describe()}"
+    assert hint.startswith("--gpu 4x-a100-80gb-sxm,6x-h100-sxm, ")
 
 
 class SmallBatches(Constraint):

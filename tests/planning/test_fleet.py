@@ -69,6 +69,21 @@ def test_the_mix_by_hand(mixed: FleetPlan) -> None:
     assert (mixed.taken(OWN), mixed.taken(L40S), mixed.taken(H100)) == (4, second.replicas, 0)
 
 
+def test_a_mix_that_misses_in_every_run_is_not_sold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine runs; in the last each replica is given 0.97^8 = 0.784 of what it keeps alone."""
+    runs = list[float]()
+
+    def misses(run: SimulationResult, question: Question) -> bool:
+        runs.append(question.sizing.utilisation)
+        return False
+
+    monkeypatch.setattr("inferplan.planning.fleet._keeps", misses)
+    with pytest.raises(InfeasibleError, match="no mix was found whose replicas on l40s keep") as told:
+        fleet(L40S, rate=20.0)
+    assert len(runs) == 9
+    assert "9 were run, in the last each replica is given 22% less" in str(told.value.because)
+
+
 def test_the_mix_keeps_the_limits_behind_one_router(mixed: FleetPlan) -> None:
     assert mixed.keeps(mixed.run)
     by = np.asarray(mixed.run.records.served_by)

@@ -203,6 +203,15 @@ def test_a_person_is_in_one_conversation_at_a_time() -> None:
     People(count=10, turns=3.0, sessions_a_day=1e4, busy_hour=0.15).require_one_each(10.0)
 
 
+def test_a_plan_in_python_is_refused_to_people_in_several_conversations_at_a_time() -> None:
+    """2.54 requests of chat with 60 s between: 0.15 of 259 a day leave 3600/38.85 = 92.66 s for each, of which 92.4 are
+    thought: its answers take longer."""
+    chat: dict[str, Any] = {"people": 2, "sessions_a_day": 259.0, "workload": "chat", "ttft": 1}
+    with pytest.raises(UsageError, match="nobody has 259 conversations a day one after another") as told:
+        make_plan("llama-3.1-8b", 1024, 64, gpus="l40s", quants=["fp8"], progress=False, **chat)
+    assert "without its answers" not in str(told.value)
+
+
 def test_the_think_time_of_a_head_count_says_how_long_a_conversation_takes() -> None:
     """1.54 times 60 s between 2.54 requests of chat: nothing of the load, which does not rest on it."""
     chat = load_workload("chat").people

@@ -152,6 +152,40 @@ def test_an_anchor_is_of_one_system() -> None:
     assert [reason for _, reason in fitted.left_out] == ["suspect: cold start", "impossible: tpot"]
 
 
+def test_a_file_that_is_given_twice_says_it_once(tmp_path: Path) -> None:
+    """A copy of it, too, and the band is no narrower; another run of the same load counts."""
+    first, copy, again = (tmp_path / name for name in ("first.csv", "copy.csv", "again.csv"))
+    for path in (first, copy):
+        path.write_text(f"{HEAD}\n{CELLS}\n")
+    again.write_text(f"{HEAD}\n{CELLS}.1\n")
+
+    def fitted(*files: Path) -> Anchor:
+        target = tmp_path / "own.yaml"
+        code, _, error = run_cli("anchor", "fit", *map(str, files), "-o", str(target))
+        assert (code, error) == (0, "")
+        return load_anchor(str(target))
+
+    assert [len(fitted(*files).rows) for files in ((first, copy), (first, first), (first, again))] == [1, 1, 2]
+    scored = price_rows([row(), row()])
+    left = anchor_of(scored, Pricing(), "").left_out
+    assert [reason for _, reason in left] == [f"the same run as {scored[0].row.where}, to the last digit"]
+
+
+def test_an_anchor_is_of_the_release_that_ran(tmp_path: Path) -> None:
+    """As rows state it; 0.19 is each of its patches, and where nobody asks for one it is that which ran."""
+    with pytest.raises(UsageError, match="one system, not of 2") as told:
+        anchor_of(price_rows([row(engine_version="0.19.1"), row(engine_version="v0.19.0")]), Pricing(), "")
+    assert "under vllm 0.19.1, " in str(told.value) and "under vllm 0.19.0, " in str(told.value)
+    fitted = anchor_of(price_rows([row(engine_version="v0.19.1rc2")]), Pricing(), "")
+    assert fitted.anchor.system.release == "0.19.1"
+    target = tmp_path / "own.yaml"
+    target.write_text(anchor_yaml(fitted.anchor))
+    words = ("estimate", *BARE, "--anchor", str(target), "--engine")
+    assert [run_cli(*words, f"vllm@{one}")[0] for one in ("0.19.1", "0.19")] == [0, 0]
+    code, _, error = run_cli(*words, "vllm@0.19.0")
+    assert code == 2 and "under vllm 0.19.1, not to " in error and error.count("under vllm 0.19.0") == 1
+
+
 def test_the_file_says_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     target = own_file(tmp_path, CELLS, CELLS.replace(",256,32,2,", ",512,32,8,"))
     anchor = load_anchor(str(target))
@@ -388,7 +422,7 @@ def test_results_of_the_suggested_command_say_what_was_run(engine: str, tmp_path
     ((measured,), deployment) = read_file(tmp_path / run.result, {})[1], assemble(asked)
     assert measured.run is not None, measured.refused
     again = deployment_of(measured.run)[0]
-    assert (system_of(again), fingerprint(again)) == (system_of(deployment), fingerprint(deployment))
+    assert system_of(again).same(system_of(deployment)) and fingerprint(again) == fingerprint(deployment)
     assert again.parallel == deployment.parallel
     assert (measured.run.concurrency, measured.run.requests) == (4, 40)
 

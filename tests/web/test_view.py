@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from inferplan.devices.constants import IDEAL
 from inferplan.estimate.roofline import price
+from inferplan.planning.confidence import USUAL
 from inferplan.web.view import _run, batches
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Matmul
@@ -31,6 +32,11 @@ def test_batches_are_whole_numbers_that_grow_to_the_largest(largest: int, points
     assert len(found) == max(min(largest, points), 1)
     assert found[0] == 1 and (points == 1 or found[-1] == max(largest, 1))
     assert np.all(np.diff(found) >= 1) and np.all(found == np.round(found))
+
+
+def test_the_page_names_the_confidence_that_a_plan_has_unasked() -> None:
+    words = (ROOT / "inferplan" / "web" / "static" / "plan.js").read_text(encoding="utf-8")
+    assert f'["", "a chance of {USUAL * 100:.0f} % that each limit is kept"]' in words
 
 
 def test_an_operator_that_runs_often_counts_as_often() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from inferplan.catalog.assemble import anchor_process
 from inferplan.devices.anchors import AXES, METRICS, ErrorProcess, Metric, next_runs
+from inferplan.devices.releases import release_number
 from inferplan.units import Array
 from inferplan.validation.anchor import load_of
 from inferplan.validation.score import Score, Scored
@@ -48,12 +49,12 @@ class Outcome:
 
 
 def systems(scored: Sequence[Scored], process: ErrorProcess) -> list[MeasuredSystem]:
-    """Possible rows by (model, GPU, engine, format)."""
+    """Possible rows by (model, GPU, engine, release, format)."""
     groups: dict[tuple[str, ...], list[Scored]] = defaultdict(list)
     for one in scored:
         run, measured = one.row.run, one.row.measured
         if run and one.prediction and not one.impossible and measured.ttft and measured.tpot:
-            groups[(*run.pair, run.engine, run.label)].append(one)
+            groups[(*run.pair, run.engine, release_number(run.engine_version) or "", run.label)].append(one)
     found = []
     for name, members in groups.items():
         loads = [load_of(one.row.run, one.row.measured) for one in members if one.row.run]
@@ -139,9 +140,10 @@ def anchors_section(scored: Sequence[Scored]) -> str:
         [
             "### With measured runs of the system\n",
             f"{sum(len(system.points) for system in found)} possible rows of {len(found)} systems (model, GPU, engine, "
-            "format), predicted by constants that saw neither the model on the GPU; some rows are taken as measured "
-            "([anchors](anchors.md)) and the others of the system are scored. The last column is the share of them "
-            "inside the 80 % band, whose width is that of the other (model, GPU) pairs with three rows at random.\n",
+            "release, format), predicted by constants that saw neither the model on the GPU; some rows are taken as "
+            "measured ([anchors](anchors.md)) and the others of the system are scored. The last column is the share of "
+            "them inside the 80 % band, whose width is that of the other (model, GPU) pairs with three rows at "
+            "random.\n",
             markdown(("measured runs", *HEADS, "inside"), lines),
         ]
     )

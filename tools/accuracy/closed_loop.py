@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ import numpy as np
 
 from inferplan.catalog.files import load, load_model
 from inferplan.devices.engine import EngineSpec
+from inferplan.devices.releases import release_number
 from inferplan.errors import InferplanError
 from inferplan.estimate.support import lacking
 from inferplan.models.layers.moe import MoeLayer
@@ -136,8 +136,8 @@ def _form(run: Run) -> str:
 def _vintage(run: Run) -> str:
     """Its engine with the release, without candidates and patches."""
     library, _, release = run.library.partition("@")
-    found = re.match(r"\d+(\.\d+)*", release if library == run.engine else run.engine_version or "")
-    return f"{run.engine} {found[0]}" if found else f"{run.engine}, release not known"
+    found = release_number(release if library == run.engine else run.engine_version)
+    return f"{run.engine} {found}" if found else f"{run.engine}, release not known"
 
 
 BY: dict[str, Callable[[Run], str]] = {

@@ -9,7 +9,6 @@ same users. A ratio may be right where both latencies are off, and wrong where e
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,6 +21,7 @@ import numpy as np
 import yaml
 
 from inferplan.catalog.files import config_root
+from inferplan.devices.releases import release_number
 from inferplan.estimate.support import DRAFTS, POOLS
 from inferplan.files import save
 from inferplan.units import Array
@@ -102,7 +102,6 @@ class Difference(NamedTuple):
 _SAID_TWICE = ("precision", "warmup", "kernels", "engine_version")
 """Fields that differ between files of one campaign: the label of formats that are named one by one, and requests before
 the first that counts. Of the release its candidates (``1.2.0rc4``) are one."""
-_RELEASE = re.compile(r"\d+(\.\d+)*")
 
 
 def release(run: Run) -> tuple[str, str]:
@@ -110,8 +109,7 @@ def release(run: Run) -> tuple[str, str]:
     otherwise is its own."""
     name, _, of_day = run.library.partition("@")
     stated = run.engine_version or of_day
-    number = _RELEASE.match(stated)
-    return name, number[0] if number else stated
+    return name, release_number(stated) or stated
 
 
 DIFFERENCES: Mapping[str, Difference] = {

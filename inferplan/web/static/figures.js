@@ -139,7 +139,7 @@ export const purchase = (cost) => [
     "Price list",
     [cost.price_source, cost.price_date].filter(Boolean).join(", ") +
       (cost.price_kind && cost.price_kind !== "provider" ? `, a ${cost.price_kind}` : "") +
-      (cost.price_is_old ? " (older than 45 days)" : ""),
+      (cost.price_is_old ? " (old: prices move within weeks)" : ""),
   ],
   ...(cost.list_price_source
     ? [["At the list price", `${money(cost.list_price_per_hour, cost.currency)} an hour, ${cost.list_price_source}`]]

@@ -1,0 +1,77 @@
+"""How engines keep prompts out of most steps while requests decode: a cadence that a flag asks for.
+
+vLLM's ``--prefill-schedule-interval N``: while a request decodes, prompts enter every N-th step, counted from the last
+step that held one, or, of attention ranks that share experts, from when all of them were idle. What could not start in
+such a step ends the waiting until the queue is empty. SGLang's ``--prefill-decode-interval N``: N steps that only
+decode follow a batch of prompts, on all attention ranks where one of them had some. Both hold back pieces of prompts,
+too. Where and since when is in ``configs/engines`` (:class:`inferplan.devices.engine.PromptCadence`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from inferplan.devices.releases import release_order
+from inferplan.errors import UsageError
+from inferplan.estimate.deployment import Deployment
+from inferplan.serving.rounds import coupled_ranks
+
+
+class Cadence(NamedTuple):
+    """What of it a scheduler follows.
+
+    gap: steps that only decode behind one with prompts. grid: of attention ranks that share experts every so many steps
+    may hold prompts; 1: each. yields: what could not start in a step that may hold prompts ends the waiting.
+    """
+
+    gap: int = 0
+    grid: int = 1
+    yields: bool = False
+
+    @property
+    def any(self) -> bool:
+        return self.gap > 0 or self.grid > 1
+
+
+def cadence_of(deployment: Deployment, schedule_interval: int = 1, decode_interval: int = 0) -> Cadence:
+    """What the flags of an engine ask for; each at its default asks for nothing.
+
+    Raises ``UsageError`` for an engine, or a release of it, that has no such flag, or does not heed it here.
+    """
+    if schedule_interval > 1:
+        _require(deployment, "prefill_schedule_interval")
+        if coupled_ranks(deployment) > 1:
+            return Cadence(grid=schedule_interval, yields=True)
+        return Cadence(gap=schedule_interval - 1, yields=True)
+    if decode_interval > 0:
+        _require(deployment, "prefill_decode_interval")
+        return Cadence(gap=decode_interval)
+    return Cadence()
+
+
+def _require(deployment: Deployment, name: str) -> None:
+    """Raise ``UsageError`` where the engine does nothing with a flag."""
+    engine = deployment.engine
+    option, known = f"--{name.replace('_', '-')}", engine.batching.cadence
+    if known is None or known.option != name:
+        other = "" if known is None else f"; it has --{known.option.replace('_', '-')}"
+        raise UsageError(f"{engine.name} has no {option}{other}", hint=f"leave {option} out, or another --engine")
+    release = engine.release or engine.defaults.version
+    if _before(release, known.since):
+        raise UsageError(
+            f"{engine.name} {release} has no {option}",
+            because=f"it is there from {known.since} on",
+            hint=f"--engine {engine.name}@{known.since}, or leave it out",
+        )
+    if coupled_ranks(deployment) == 1 and known.alone_since and _before(release, known.alone_since):
+        raise UsageError(
+            f"{engine.name} {release} does not heed {option} here",
+            because=f"before {known.alone_since} only attention ranks that share experts do",
+            hint=f"--dp 2 or more of a model with experts, --engine {engine.name}@{known.alone_since}, or leave it out",
+        )
+
+
+def _before(release: str, first: str) -> bool:
+    """Whether a release is older than another; one that is all of a line (``0.5``) is its newest."""
+    found, known = release_order(release), release_order(first)
+    return found is not None and known is not None and found < known and found[0] != known[0][: len(found[0])]

@@ -1,0 +1,193 @@
+"""Prompts kept out of most steps: schedules written out, a replay step by step, and what engines are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferplan.catalog.assemble import Request, assemble
+from inferplan.errors import UsageError
+from inferplan.serving.cadence import Cadence, cadence_of
+from inferplan.work.parallel import Parallelism
+from tests.cases import for_each
+from tests.serving.test_pipeline import Even, rules, serve
+
+VLLM, RANKS = Cadence(gap=3, yields=True), Cadence(grid=4, yields=True)
+A = (0.0, 10, 20)
+"""Its prompt takes ten seconds, then it decodes: a step takes a second for each token in it."""
+
+
+def firsts(
+    requests: list[tuple[float, int, int]], cadence: Cadence, ranks: list[int] | None = None, **more: int
+) -> list[float]:
+    """When each first token is there, under vLLM."""
+    records, _ = serve(requests, Even(1), rules(cadence=cadence, **more), ranks=ranks, plain=ranks is None)
+    return list(records.first)
+
+
+def firsts_of_sglang(
+    requests: list[tuple[float, int, int]], gap: int, ranks: list[int] | None = None, **more: int
+) -> list[float]:
+    asked = rules("sglang", cadence=Cadence(gap=gap), **more)
+    return list(serve(requests, Even(1), asked, ranks=ranks, plain=ranks is None)[0].first)
+
+
+def test_three_steps_of_four_only_decode() -> None:
+    """A is there at 10 and decodes to 11, 12, 13; then B's ten tokens beside A's one. Without: from 12 on."""
+    late = (11.5, 10, 2)
+    assert firsts([A, late], Cadence()) == [10.0, 12.0 + 11.0]
+    assert firsts([A, late], VLLM) == [10.0, 13.0 + 11.0]
+
+
+def test_a_piece_of_a_prompt_waits_as_a_prompt_does() -> None:
+    """Six tokens a step: at 13 A's and five of B's, to 19; three steps of A, to 22; the other five, to 28."""
+    assert firsts([A, (11.5, 10, 2)], VLLM, budget=6) == [10.0, 28.0]
+
+
+def test_what_could_not_start_ends_the_waiting() -> None:
+    """Twelve tokens a step. At 13: A, B's ten, one of C's, and D waits; so at 25 A, B, nine of C's and one of D's. None
+    waits any more: three steps of A, B and C from 37 to 46, then D's nine beside them."""
+    late = (11.5, 10, 30)
+    assert firsts([(0.0, 10, 40), late, late, late], VLLM, budget=12) == [10.0, 25.0, 37.0, 46.0 + 12.0]
+
+
+def test_where_nobody_decodes_nobody_waits() -> None:
+    assert firsts([(0.0, 10, 2), (11.5, 10, 2)], VLLM) == [10.0, 21.5]
+    assert firsts_of_sglang([(0.0, 10, 2), (10.5, 10, 2)], 9) == [10.0, 21.0]
+
+
+def test_ranks_that_step_together_count_together() -> None:
+    """Steps 1 to 3 from 10 to 13 only decode; C enters step 4 on the second rank, beside B: 11 s. Then it decodes two:
+    steps 5 to 7 from 24 to 30; D enters step 8 on the first. After a pause the count begins anew."""
+    sent = [A, A, (10.5, 10, 30), (24.5, 10, 20), (1000.0, 10, 1)]
+    assert firsts(sent, RANKS, [0, 1, 1, 0, 0]) == [10.0, 10.0, 24.0, 41.0, 1010.0]
+
+
+def test_a_rank_that_decodes_nothing_takes_a_prompt_in_any_step() -> None:
+    """At 11, in the second step after A's prompt on the other rank."""
+    assert firsts([A, (10.5, 10, 2)], RANKS, [0, 1]) == [10.0, 21.0]
+
+
+def test_a_backlog_of_one_rank_ends_the_waiting_there() -> None:
+    """As without ranks, on the first of two that both decode; the other's prompt of 25.5 waits for step 8, at 43."""
+    late = (10.5, 10, 30)
+    sent = [(0.0, 10, 40), late, late, late, (0.0, 10, 90), (25.5, 10, 2)]
+    assert firsts(sent, RANKS, [0, 0, 0, 0, 1, 1], budget=12) == [10.0, 25.0, 37.0, 55.0, 10.0, 55.0]
+
+
+def test_sglang_decodes_so_many_times_behind_a_batch_of_prompts() -> None:
+    """Prompts are alone in their step: at 11 without; behind three steps of A with; in pieces of five: 13 to 18, three
+    steps of A, 21 to 26."""
+    late = (10.5, 10, 2)
+    assert firsts_of_sglang([A, late], 0) == [10.0, 21.0]
+    assert firsts_of_sglang([A, late], 3) == [10.0, 23.0]
+    assert firsts_of_sglang([(0.0, 5, 20), (5.5, 10, 2)], 3, budget=5) == [5.0, 8.0 + 5.0 + 3.0 + 5.0]
+
+
+def test_a_prompt_of_one_rank_makes_all_decode_under_sglang() -> None:
+    """C, on the first rank, at 12 behind two steps, beside B's token on the second: to 22. The first rank decodes two,
+    to 24 and 26, so D starts at 26 on the second."""
+    sent = [A, A, (10.5, 10, 20), (21.0, 10, 2)]
+    assert firsts_of_sglang(sent, 0, [0, 1, 0, 1])[2] == 21.0
+    assert firsts_of_sglang(sent, 2, [0, 1, 0, 1]) == [10.0, 10.0, 22.0, 36.0]
+
+
+# --- a replay of one engine, step by step ---------------------------------------------------------------------------
+
+
+def replayed(sent: Sequence[tuple[float, int, int]], gap: int, budget: int, mixed: bool) -> list[float]:
+    """First tokens under one cadence: what is there when a step begins takes part in it, in the order of arrival."""
+    now, since, backlog = 0.0, 1 << 30, False
+    left = [prompt for _, prompt, _ in sent]
+    owed = [output for _, _, output in sent]
+    first = [0.0] * len(sent)
+    started: set[int] = set()
+    while any(owed):
+        here = [i for i, (arrival, _, _) in enumerate(sent) if arrival <= now and owed[i]]
+        decoding = [i for i in here if not left[i]]
+        prompts = [i for i in here if left[i]]
+        if not here:
+            now, since, backlog = min(one[0] for one, out in zip(sent, owed) if out), 1 << 30, False
+            continue
+        holds = bool(decoding) and since < gap and not backlog
+        room = budget - len(decoding) if mixed else budget
+        done: list[int] = []
+        tokens = 0
+        for i in [] if holds else prompts:
+            take = min(left[i], room)
+            if take <= 0:
+                break
+            started.add(i)
+            left[i] -= take
+            room -= take
+            tokens += take
+            done += [i] if not left[i] else []
+        if not holds:
+            backlog = mixed and any(i not in started for i in prompts)
+        writing = decoding if mixed or not tokens else []
+        now += tokens + len(writing)
+        since = 0 if tokens else since + 1
+        for i in done:
+            first[i] = now
+        for i in [*writing, *done]:
+            owed[i] -= 1
+    return first
+
+
+REQUESTS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=9)
+
+
+@given(sent=REQUESTS, gap=st.integers(0, 5), budget=st.integers(10, 16), mixed=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_the_replay_agrees(sent: list[tuple[int, int, int]], gap: int, budget: int, mixed: bool) -> None:
+    """vLLM and SGLang, requests in their order, a half second off the ends of steps."""
+    asked = sorted([(arrival + 0.5, prompt, output) for arrival, prompt, output in sent], key=lambda one: one[0])
+    found = (
+        firsts(asked, Cadence(gap, 1, True), budget=budget) if mixed else firsts_of_sglang(asked, gap, budget=budget)
+    )
+    assert found == pytest.approx(replayed(asked, gap, budget, mixed), rel=1e-9)
+
+
+@given(sent=REQUESTS, gap=st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_one_rank_is_the_plain_case(sent: list[tuple[int, int, int]], gap: int) -> None:
+    asked = sorted([(arrival + 0.5, prompt, output) for arrival, prompt, output in sent], key=lambda one: one[0])
+    alone, ranked = (firsts_of_sglang(asked, gap, ranks) for ranks in (None, [0] * len(asked)))
+    assert alone == pytest.approx(ranked, rel=1e-9)
+
+
+# --- engines --------------------------------------------------------------------------------------------------------
+
+
+def made(engine: str, model: str = "llama-3.1-8b", dp: int = 1) -> Cadence:
+    interval = {"schedule_interval": 4} if engine.startswith("vllm") else {"decode_interval": 4}
+    parallel = Parallelism(dp=dp, ep=dp)
+    return cadence_of(assemble(Request(model=model, gpu="h100-sxm", engine=engine, parallel=parallel)), **interval)
+
+
+def test_each_engine_has_its_own_flag() -> None:
+    assert made("vllm") == VLLM and made("vllm", "gpt-oss-20b", 2) == RANKS == made("vllm@0.24", "gpt-oss-20b", 2)
+    assert made("sglang") == Cadence(gap=4) == made("sglang@0.5.19")
+    assert not cadence_of(assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="trtllm"))).any
+
+
+@for_each(
+    ("engine", "words"),
+    [
+        ("vllm@0.20", "vllm 0.20 has no --prefill-schedule-interval"),
+        ("vllm@0.24", "does not heed --prefill-schedule-interval here"),
+        ("sglang@0.5.18", "has no --prefill-decode-interval"),
+        ("trtllm", "trtllm has no --prefill-decode-interval"),
+    ],
+)
+def test_releases_without_it_are_refused(engine: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        made(engine)
+
+
+def test_the_flag_of_another_engine_names_its_own() -> None:
+    with pytest.raises(UsageError, match="sglang has no --prefill-schedule-interval; it has --prefill-decode-interval"):
+        cadence_of(assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang")), schedule_interval=2)
