@@ -326,7 +326,7 @@ def _one_kernel_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, 
     fit, name = calibration.fit(op.kernel, op.label), named_at(op.place)
     chosen: Any = _IDEAL_FIT if fit is None else fit_terms(op, fit, name)
     asked = ideal_time(op, op.work(), hardware, chosen.terms, name)
-    clock = _one_kernel(op, hardware, calibration, cap)[1]
+    clock = _one_kernel(op, op.work(), hardware, calibration, cap)[1]
     if np.any(clock < 1.0):
         asked = asked.at(name(clock, "clock", "", ("power", "cap")))
     return fitted_time(asked, chosen).total
@@ -369,12 +369,13 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
 
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
     """
-    spent, clock = _one_kernel(op, hardware, calibration, cap)
+    work = op.work()
+    spent, clock = _one_kernel(op, work, hardware, calibration, cap)
     kernels = _kernels_beside(op, calibration)
     if kernels is not None:
 
         def seconds(other: Op) -> Num:
-            return dense(_one_kernel(other, hardware, calibration, cap)[0].total)
+            return dense(_one_kernel(other, other.work(), hardware, calibration, cap)[0].total)
 
         if kernels.wide:
             total = _at_least(dense(spent.total), kernels.narrowest, seconds)
@@ -384,7 +385,7 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
         spent = spent._replace(total=total)
     return OpCost(
         op=op,
-        work=op.work(),
+        work=work,
         spent=spent,
         fit=calibration.fit(op.kernel, op.label),
         carried=calibration.basis == "transferred",
@@ -393,11 +394,11 @@ def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCa
 
 
 def _one_kernel(
-    op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None
+    op: Op, work: Work, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None
 ) -> tuple[FittedTime, Num]:
     """What one run takes by the operator's own kernel, and its share of the device's own clock."""
     chosen = calibration.fit(op.kernel, op.label) or _IDEAL_FIT
-    asked = ideal_time(op, op.work(), hardware, chosen.terms)
+    asked = ideal_time(op, work, hardware, chosen.terms)
     spent, clock = fitted_time(asked, chosen), cast("Num", 1.0)
     if cap is not None and cap.holds:
         clock = _clock_under(cap, asked, spent, chosen)
