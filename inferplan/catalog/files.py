@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from inferplan.models.huggingface import ConfigReading, Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
+_MAC = re.compile(r"\b(i?mac|macbook|mac-?(studio|mini|pro))")
+"""Computers of Apple's, which are sold with several chips."""
 _ALIASES = re.compile(rb"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200
 _SINGULAR = {
@@ -150,11 +152,24 @@ def find(kind: str, name: str) -> Path:
     listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
     if kind == "models" and _exists(name) and Path(name).is_dir():
         raise UnknownNameError(f"no model named {name!r}", hint=f"./{name} for the folder of that name")
+    if kind == "hardware" and (inside := _inside(name.lower())):
+        raise UnknownNameError(f"no GPU named {name!r}", hint=f"{inside}; or see {listing}")
     path_to = "a path to a YAML" + (" or to a config.json of Hugging Face" if kind == "models" else "")
     raise UnknownNameError(
         f"no {singular} named {name!r}",
         hint=(f"did you mean {', '.join(close)}? " if close else "") + f"see {listing}, or give {path_to}",
     )
+
+
+def _inside(computer: str) -> str:
+    """Which GPU a computer or a cloud's instance of this name has; empty for other names."""
+    if _MAC.search(computer.replace(" ", "-")):
+        return "the chip of the Mac: m4-max, m3-ultra (Apple menu, About This Mac)"
+    sold = re.compile(rf"\{{name: {re.escape(computer)}, gpu: ([^,]+), gpus: (\d+)")
+    for path in sorted((config_root() / "prices").glob("*.yaml")):
+        if found := sold.search(path.read_text(encoding="utf-8")):
+            return f"{computer} has {found[2]}: {found[2]}x-{found[1]}"
+    return ""
 
 
 def _close(name: str, known: list[str], most: int = 4, cutoff: float = 0.55) -> list[str]:
