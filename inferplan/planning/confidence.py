@@ -32,7 +32,7 @@ class Slowness(NamedTuple):
 
     def late(self, ttft: float) -> float:
         """Seconds by which first tokens come later than their steps make them, of a run in the devices' own time."""
-        return ttft * self.step * (self.first - 1.0)
+        return ttft * self.step * (self.first - 1.0) if self.first != 1.0 else 0.0  # of an infinite one, too
 
     def of(self, latencies: Mapping[str, float]) -> dict[str, float]:
         """Latencies of such a run, TTFT among them, in seconds of the clock."""

@@ -229,12 +229,12 @@ class Demand:
         )
 
     def one_of(self, replicas: int) -> Demand:
-        """The demand as one of so many replicas sees it that are fed in turn: every n-th request of the stream.
+        """The demand as one of so many replicas sees it that are fed in turn: every n-th request of the stream, or every
+        n-th conversation, all of whose turns stay on one replica.
 
         Sums of n gamma distributed gaps are gamma distributed with n times the shape; a Poisson stream has shape 1.
-        Conversations stay on one replica, so that their streams are split as they come.
         """
-        if replicas == 1 or self.own is not None or self.arrivals == "constant":
+        if replicas == 1 or self.arrivals == "constant":
             return self
         shape = 1.0 if self.arrivals == "poisson" else self.burstiness
         return replace(self, arrivals="gamma", burstiness=shape * replicas)

@@ -493,7 +493,7 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
         if high < 0.05:
             break
         if high == inf:  # a fleet with far more than its load, or that no load breaks, is not climbed step by step
-            factor, growth = min(growth * low, 1.01 * _MOST_CAPACITY), growth**2
+            factor, growth = min(_beyond(low, growth, shares), 1.01 * _MOST_CAPACITY), growth**2
         elif low == 0.0:
             factor = high / 1.3
         else:
@@ -502,6 +502,16 @@ def capacity(at: Callable[[float], Verified], question: Question) -> Capacity:
                 return Capacity(factor=between, broken=broken)
             factor = _next_load(low, high, between if len(shares) < _MOST_FITTED else None)
     return Capacity(factor=low, broken=broken)
+
+
+def _beyond(low: float, growth: float, shares: dict[float, float]) -> float:
+    """The next load to try above the largest that was: ``growth`` times it, or where the worst latency breaks its limit
+    sooner than that if it goes on as a power of the load, so far beyond that what is left is interpolated.
+    """
+    law = power_law([(log(share), log(load)) for load, share in shares.items() if share > 0])
+    if law is None or law.slope <= 0.0:
+        return growth * low
+    return min(growth * low, max(exp(law.at), low) * _BRACKET**0.5)
 
 
 def _between_loads(low: float, high: float, shares: dict[float, float]) -> float | None:

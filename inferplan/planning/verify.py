@@ -56,8 +56,12 @@ it, which is mostly too long. Where it is not, the run is too short to tell and 
 _LIVES_OF_POOLS = 7
 """The same of pools apart, which run as a whole. At six times, 7 of 13 first runs of such pairs were too short to tell
 and made again, for want of less than a sixth."""
+_SPANS = 7.0
+"""Times of one conversation in which conversations begin in a run: three quarters are counted, and a verdict takes
+five."""
 _MOST_USERS = 3_000
-"""Users who think that are simulated together: each sends :data:`_FEWEST_LIVES` requests, whatever the time between."""
+"""Users who think that are simulated together. Those in conversations send :data:`_FEWEST_LIVES` of them each, whatever
+the time between; others begin as if they had been at it for long."""
 QUOTED = RunPrecision(tolerance=0.03, fewest=4_000, most=24_000)
 """How sure the percentiles that a plan states are."""
 SHOWN = RunPrecision(tolerance=0.05, fewest=4_000, most=4_000)
@@ -268,7 +272,9 @@ def traffic_of(
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share * (1 if whole else replicas_together(option, demand))), 1)
         waiting = ceil(users * demand.waiting_share(lasting))
-        count = max(min(_LIVES * waiting, _MOST), fewest, _FEWEST_LIVES * users)
+        count = max(min(_LIVES * waiting, _MOST), fewest, _LIVES_OF_POOLS * waiting)
+        if demand.prefix.turns > 1 or not demand.think:
+            count = max(count, _FEWEST_LIVES * users)
         count *= demand.prefix.turns  # of conversations, every user's later turns too
         return demand.traffic(users, count, lasting)
     if demand.trace is not None and demand.trace.sessions is not None:
@@ -282,6 +288,9 @@ def traffic_of(
     lives = _GLANCE_LIVES if fewest < _LOOK else _LIVES
     lives = _LIVES_OF_POOLS if option.pools else lives  # all replicas are simulated: percentiles are of more
     count = max(int(min(lives * held, _MOST)), fewest, round(_FEWEST_LIVES * held))
+    if demand.prefix.turns > 1:  # the system fills over whole conversations, and a verdict takes some of them
+        pauses = (demand.prefix.turns - 1) * demand.prefix.think.mean
+        count = max(count, ceil(_SPANS * rate * (demand.prefix.turns * lasting + pauses)))
     return demand.one_of(share).traffic(rate, count)
 
 
@@ -440,9 +449,11 @@ def _run(
     slower = 1.0 if demand.users is not None else option.slow.step
     if demand.sessions is not None and precision is not None:
         fewest = min(max(fewest, precision.fewest // 2), _MOST // 2)  # such calls take longer to simulate
-    if demand.think and demand.prefix.think.kind != "constant" and precision is not None:
+    if demand.think and precision is not None:
         # a closed loop is not made longer while it runs; equal think times bring people into step in a long one
-        fewest = max(fewest, precision.most // demand.prefix.turns)
+        equal = demand.prefix.think.kind == "constant"
+        most = min(precision.most, _FEWEST_LIVES * (demand.users or 0)) if equal else precision.most
+        fewest = max(fewest, most // demand.prefix.turns)
     traffic = traffic_of(demand, option, factor * slower, fewest, whole)
     flags = flags_of(option, question)
     options = replace(options_of(option, question, _fleet(option, flags, question)), trim=demand.trace is None)
@@ -501,16 +512,17 @@ def _achieved(result: SimulationResult, percentile: float, option: PlanOption) -
 
 
 def _enough(result: SimulationResult, slo: Slo) -> bool:
-    """Whether a run holds as many values of each limited latency as its percentile takes; where nothing ran, all are
-    late. Of sessions, which are fewer, it takes as many as one batch of such values has.
+    """Whether a run holds as many values of each limited latency as its percentile takes; where nothing ran, or nothing
+    of a class, all are late. Of sessions, which are fewer, it takes as many as one batch of such values has.
     """
     if slo.session is not None and result.sessions is not None:
         whole = int(np.sum(result.sessions.whole))
         if whole and whole < batch_size(slo.percentile):
             return False
-    return not len(result.e2el) or all(
+    return all(
         len(getattr(part, name)) >= fewest_values(own.percentile)
         for own, part in _limited(result, slo)
+        if len(part.e2el)
         for name in own.limits
     )
 

@@ -7,7 +7,7 @@ and windows. Where steps make fractions of tokens (drafts that are accepted), it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Literal, NamedTuple
 
@@ -82,6 +82,8 @@ class Rules:
     """Share of every prompt that is taken as found in the prefix cache, beside what the cache itself finds."""
     queue: QueueOrder = "fcfs"
     """Which of the waiting requests is admitted next."""
+    known: dict[float, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What :meth:`fixed` has said before, by tokens."""
 
     @property
     def admission(self) -> Admission:
@@ -96,10 +98,13 @@ class Rules:
         """Tokens of capacity that a request takes whatever it has written so far; ``total`` are prompt and output."""
         if not self.windows:
             return self.overhead
-        windows = sum(
-            [share * ((total if total < size else size) / size if size else 1.0) for share, size in self.windows]
-        )
-        return self.overhead + windows
+        tokens = self.known.get(total)
+        if tokens is None:
+            windows = sum(
+                [share * ((total if total < size else size) / size if size else 1.0) for share, size in self.windows]
+            )
+            tokens = self.known[total] = self.overhead + windows
+        return tokens
 
     def unsettled(self, prompt: Num) -> Num:
         """Tokens of capacity that a prompt takes for a while beside :meth:`held`: windows let go of what is settled."""
@@ -208,8 +213,8 @@ class Admitted:
         self.remaining = 0.0
         self.grown = 0.0
         """Tokens by which decode steps have raised ``used`` since time was metered last."""
-        self.held: dict[int, list[int]] = {}
-        """Named blocks that a request uses."""
+        self.held: dict[int, int] = {}
+        """Named blocks that a request uses, from its first on."""
         self.own: dict[int, Sequence[int]] = {}
         """Names of all blocks of requests that were preempted, which may find them again."""
         self.host_loads = 0.0
@@ -259,8 +264,8 @@ class Admitted:
         if cache is not None and names:
             if found.below:
                 self._load(request, cache, names[found.blocks : found.blocks + found.below])
-            held = self.held[request] = cache.take(names[: found.blocks])
-            cache.register(held, names, computed // cache.block)
+            held = cache.take(names, found.blocks)
+            self.held[request] = cache.register(held, names, computed // cache.block)
         if found.tokens and request not in records.preempted:
             records.cached[request] = found.tokens
         return found.tokens
@@ -307,7 +312,8 @@ class Admitted:
             return False
         self.used += need
         if self.cache is not None and request in self.held:
-            self.cache.register(self.held[request], self._names(request), after // self.cache.block)
+            held, names = self.held[request], self._names(request)
+            self.held[request] = self.cache.register(held, names, after // self.cache.block)
         return True
 
     def _names(self, request: int) -> Sequence[int]:
@@ -322,8 +328,8 @@ class Admitted:
             self._evict(cache, growth)
             device, host = cache.match(names, compute)
             if device or host:
-                shared = sum(1 for name in names[:device] if cache.users[name])
-                return PrefixHit(device, host, (device + host) * cache.block, shared * cache.block)
+                shared = cache.in_use(names, device) * cache.block
+                return PrefixHit(device, host, (device + host) * cache.block, shared)
         elsewhere = request in self.progress.computed_elsewhere
         if rules.hit_rate and not elsewhere and request not in self.records.preempted:
             return PrefixHit(0, 0, min(int(compute * rules.hit_rate), compute - 1), 0)
@@ -365,9 +371,8 @@ class Admitted:
             if full > len(names):
                 cache.leave(full - len(names))
             if names:
-                held = self.held.pop(request, [])
-                cache.register(held, names, full)
-                freed -= cache.release(held) * cache.block
+                held = cache.register(self.held.pop(request, 0), names, full)
+                freed -= cache.release(held, names) * cache.block
         self.used -= freed
 
     def reset(self) -> None:

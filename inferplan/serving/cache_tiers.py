@@ -9,6 +9,8 @@ where it was (``host_value`` of ``srt/mem_cache/hiradix_cache.py`` there; vLLM's
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice
 
 
 class Tier:
@@ -24,11 +26,30 @@ class Tier:
         self.held: OrderedDict[int, None] = OrderedDict()
         """Names of its blocks, the one that came longest ago first."""
 
-    def put(self, name: int) -> int | None:
-        """A block comes from above. Gives the one that is dropped for it, if any: itself where nothing fits."""
-        self.held[name] = None
-        self.held.move_to_end(name)
-        return self.held.popitem(last=False)[0] if len(self.held) > self.blocks else None
+    def put(self, names: Sequence[int]) -> Sequence[int]:
+        """Blocks come from above, one after another. Gives those that are dropped for them: themselves where nothing
+        fits.
+        """
+        held, most = self.held, self.blocks
+        first = list(islice(held, max(len(held) + len(names) - most, 0)))
+        if len(names) > most or not set(names).isdisjoint(first):  # one may be dropped before it comes again
+            return self._put_one_by_one(names)
+        for name in held.keys() & names:
+            del held[name]
+        held.update(dict.fromkeys(names))
+        dropped = first[: max(len(held) - most, 0)]
+        for name in dropped:
+            del held[name]
+        return dropped
+
+    def _put_one_by_one(self, names: Sequence[int]) -> list[int]:
+        held, dropped = self.held, []
+        for name in names:
+            held[name] = None
+            held.move_to_end(name)
+            if len(held) > self.blocks:
+                dropped.append(held.popitem(last=False)[0])
+        return dropped
 
 
 def beside_loads(compute: float, load: float, layers: int) -> float:

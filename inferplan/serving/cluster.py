@@ -20,6 +20,7 @@ from inferplan.serving.clock import Clock, Event
 from inferplan.serving.failures import Failures
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.pipeline import Pipeline
+from inferplan.serving.plain_pipeline import pipeline_of
 from inferplan.serving.plain_replica import replica_of
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Metering, Records
@@ -32,9 +33,10 @@ from inferplan.serving.step_price import Lane, Modifiers, price_with_modifiers
 from inferplan.serving.step_times import StepTimes
 from inferplan.traffic.requests import ClosedLoop
 
-SENT, CACHED, ANSWERED, BEGIN, END, AHEAD = range(6)
+SENT, CACHED, ANSWERED, BEGIN, END, AHEAD, THOUGHT = range(7)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
-next one; the meters begin to count; they stop; engines that nothing connects are sent what comes next."""
+next one; the meters begin to count; they stop; engines that nothing connects are sent what comes next; a user who
+thinks has something to send."""
 
 
 class Beside(NamedTuple):
@@ -194,7 +196,7 @@ def _engine(group: list[Scheduler], kind: EngineKind) -> Replica | Pipeline:
         prices = [
             [price_with_modifiers(times, modifiers, Lane(one, lane)) for lane in range(len(one.lanes))] for one in group
         ]
-        return Pipeline(times, group, prices)
+        return pipeline_of(times, group, prices)
     return (
         Replica(price_with_modifiers(times, modifiers, Lane(first)), first) if modifiers else replica_of(times, first)
     )

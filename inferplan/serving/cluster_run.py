@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from inferplan.errors import UsageError
 from inferplan.serving.clock import Event
-from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, SENT, Cluster, Fleet
+from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, SENT, THOUGHT, Cluster, Fleet
 from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
@@ -185,7 +186,13 @@ def _connected(jobs: int, fleet: Fleet, senders: Senders) -> UsageError:
 
 
 class ClusterRun(Cluster):
-    """What happens between the engines of a run: clients send, the router chooses, caches move, answers come."""
+    """What happens between the engines of a run: clients send, the router chooses, caches move, answers come.
+
+    starts: when each user of a closed loop who thinks has something to send for the first time, in seconds; all requests
+    are then sent in the order in which users are done thinking, and the load ends with the last of them.
+    """
+
+    starts: Sequence[float] = ()
 
     def run(self, warmup: int = 0, fill: int = 0, jobs: int = 1) -> list[Meter]:
         """Send every request and run until all is quiet; engines that nothing connects in ``jobs`` processes.
@@ -196,7 +203,7 @@ class ClusterRun(Cluster):
         """
         if jobs > 1 and not self._one_way:
             raise _connected(jobs, self.fleet, self.senders)
-        handlers = {SENT: self.sends, CACHED: self._cached, ANSWERED: self._answered}
+        handlers = {SENT: self.sends, CACHED: self._cached, ANSWERED: self._answered, THOUGHT: self._thought}
         self.handlers = {**handlers, BEGIN: self._marks, END: self._marks, **self.handlers}
         total = len(self.records.prompt)
         self.metering = Metering(self.records, warmup + fill if fill else 0)
@@ -251,6 +258,10 @@ class ClusterRun(Cluster):
         first = self.senders.begin(start, stop)
         ramp = 0.0 if self.closed.burst else self.closed.ramp or 0.0
         now = max(engine.clock for engine in self.engines)
+        if self.starts:
+            self.senders.beginning = iter(range(start, stop))
+            self._run_together([(now + after, -1, THOUGHT) for after in self.starts])
+            return
         starts = [(now + ramp * user / len(first), request, SENT) for user, request in enumerate(first)]
         self._run_together(starts, alone=not ramp and self.records.think is None)
 
@@ -284,6 +295,9 @@ class ClusterRun(Cluster):
     def _answered(self, event: Event) -> None:
         """A user has an answer, and sends what follows it, if there is anything."""
         time, request, _ = event
+        if self.starts:
+            heapq.heappush(self.events, (time + self.senders.think(request), -1, THOUGHT))
+            return
         following = self.senders.next(request)
         if following is None:
             if self.closed is not None:
@@ -294,6 +308,14 @@ class ClusterRun(Cluster):
             heapq.heappush(self.events, (time + later, request, SENT))
         else:
             self.sends((time, request, SENT))
+
+    def _thought(self, event: Event) -> None:
+        """A user has thought, and sends the next request of the load, if there is one."""
+        request = next(self.senders.beginning, None)
+        if request is None:
+            self._mark(event[0], False)
+        else:
+            self.sends((event[0], request, SENT))
 
     def sends(self, event: Event) -> None:
         """A client sends a request: it reaches the engine that the router chooses."""

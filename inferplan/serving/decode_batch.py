@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Sequence
 from math import ceil
-
-from inferplan.serving.records import Records
+from typing import Any
 
 Decoding = tuple[int, float, int]
 """One request of the batch: steps that the batch had made when it entered, tokens in its cache then, and output tokens
@@ -84,13 +84,14 @@ class DecodeBatch:
                 blocks += sum(phases[first - rest :])
         return blocks * self.block
 
-    def make(self, start: float, steps: int, price: float, records: Records) -> float:
+    def make(self, start: float, steps: int, price: float, gaps: array[Any], weights: array[Any]) -> float:
         """Run ``steps`` steps from ``start`` on, ``price`` seconds each: gives the tokens of cache that they take.
 
-        The time between tokens goes to ``records``. The first gap has what came in between. Most calls of an
-        interleaved batch are for one step whose tokens are there at ``start``, at a price of 0.
+        The time between tokens goes to ``gaps``, the number of tokens that came so to ``weights``. The first gap has
+        what came in between. Most calls of an interleaved batch are for one step whose tokens are there at ``start``,
+        at a price of 0.
         """
-        each, alive, gaps, weights = self.tokens_per_step, len(self.requests), records.gaps, records.gap_weights
+        each, alive = self.tokens_per_step, len(self.requests)
         taken = self.phases[-self.steps % self.page] * self.block if steps == 1 else self.taken(steps)
         self.steps += steps
         self.context += steps * self.size * each

@@ -16,7 +16,8 @@ from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, prompt_drain
 from inferplan.serving.latency import front_end
-from inferplan.serving.rounds import launch_floors, seen_late
+from inferplan.serving.launches import launch_floors
+from inferplan.serving.rounds import seen_late
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, prompt_with_drafts, step_with_drafts
 from inferplan.terms import Field, Term, name_term
 from inferplan.units import Num

@@ -220,7 +220,7 @@ class Scheduler:
         """The batch decodes for ``steps`` steps of ``price`` seconds each, from ``start`` on."""
         admitted, decodes = self.admitted, self.decodes
         tokens = steps * decodes.size * decodes.tokens_per_step
-        taken = decodes.make(start, steps, price, self.records)
+        taken = decodes.make(start, steps, price, self.records.gaps, self.records.gap_weights)
         if self.grows:
             admitted.used += taken
             admitted.grown += taken

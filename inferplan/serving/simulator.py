@@ -14,6 +14,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.load import Band
 from inferplan.estimate.phase import media_seconds, run_step
 from inferplan.estimate.structured import MaskedSteps
 from inferplan.estimate.support import DRAFTS, POOLS
@@ -33,7 +34,7 @@ from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.session_process import SessionProcess
 from inferplan.serving.step_price import StepModifier
-from inferplan.serving.step_times import Reach, StepTimes, step_times
+from inferplan.serving.step_times import Kept, Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, one_graph
 from inferplan.serving.techniques.tiers import CacheTier, chains_of, nothing_shared, require_tiers
@@ -44,6 +45,8 @@ from inferplan.work.step import decode
 
 _REQUESTS_TO_TIME = 2
 """Requests of each user that tell how long one takes where all begin at once; in conversations all turns of one."""
+_TIMED = 600
+"""Requests that tell it, at most, of users who think and begin anywhere in their cycle."""
 _LONGEST_TABLE = 1 << 22
 """Contexts beyond this many tokens are priced along the last slope of the table."""
 
@@ -84,7 +87,7 @@ def simulate(
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prepared:
     """A run that has not begun: its engines and requests. fill: requests at the head that fill the system; drain: those
-    at the end of a closed loop beside which it runs empty."""
+    at the end of a closed loop beside which it runs empty; 0 where their times tell."""
 
     deployment: Deployment
     prompts: Deployment
@@ -114,7 +117,7 @@ class Prepared:
             closed=closed is not None,
             slo=options.slo,
             warmup=options.warmup + fill,
-            cooldown=((_cooldown(records) if closed is None else self.drain) if fill else 0) + _never_sent(records),
+            cooldown=((self.drain or _cooldown(records)) if fill else 0) + _never_sent(records),
             metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
             bases=_bases(pools, self.typical),
             bands=_bands(self.prompts, deployment, self.typical, _forms(options)),
@@ -146,12 +149,14 @@ def prepare(
     prompts = deployment if apart is None else apart[0]
     requests, closed = _drawn(prompts, traffic, options, flags.queue)
     require_readable(deployment.model, requests.prompt.astype(float), requests.output.astype(float))
+    starts: list[float] = []
     if closed is not None and not closed.burst and closed.ramp is None:
         closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
+        starts = _starts(requests, closed)
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
     cluster = ClusterRun(options.fleet, records, closed, options.progress)
-    cluster.timeline = options.timeline
+    cluster.timeline, cluster.starts = options.timeline, starts
     if requests.sessions is not None:
         SessionProcess(cluster)
     elastic = None if options.fleet.scaling is None else ElasticReplicas(cluster)
@@ -168,8 +173,8 @@ def prepare(
         kind=kind,
         cluster=cluster,
         elastic=elastic,
-        fill=_fill(requests, closed, options),
-        drain=0 if closed is None else closed.concurrency * requests.turns,
+        fill=_fill(requests, None if starts else closed, options),
+        drain=0 if closed is None or starts else closed.concurrency * requests.turns,
         typical=float(np.mean(requests.prompt)),
     )
 
@@ -223,8 +228,33 @@ def _ramp(deployment: Deployment, requests: Requests, flags: Flags, options: Opt
     turns, users = requests.turns, requests.loop.concurrency
     think = _mean_think(requests)
     each = turns if turns > 1 or think else _REQUESTS_TO_TIME
-    timed = replace(requests.loop, burst=not think, ramp=turns * think)
-    return request_time(deployment, requests.head(each * users).in_loop(timed), flags, options) + think
+    count, ramp = each * users, turns * think
+    if _begins_anywhere(requests) and count > _TIMED:
+        count, ramp = _TIMED, ramp * _TIMED / count
+    timed = replace(requests.loop, burst=not think, ramp=ramp)
+    return request_time(deployment, requests.head(count).in_loop(timed), flags, options) + think
+
+
+def _begins_anywhere(requests: Requests) -> bool:
+    """Whether users of a closed loop begin as those of one that has run for long: they think, and no request of theirs
+    goes on from another."""
+    return requests.phases is not None and requests.turns == requests.samples == 1
+
+
+def _starts(requests: Requests, closed: ClosedLoop) -> list[float]:
+    """When each user of a closed loop who thinks sends the first request of the run, where the loop has run for long
+    before; empty where users begin otherwise.
+
+    A moment falls into a cycle (an answer and the think time after it) with a chance in proportion to its length, and
+    anywhere in it (Cox, Renewal Theory, 1962). All answers take as long as that of the ramp.
+    """
+    if requests.phases is None or requests.think is None or not _begins_anywhere(requests):
+        return []
+    cycles = requests.think + max((closed.ramp or 0.0) - _mean_think(requests), 0.0)
+    ends, (which, left) = np.cumsum(cycles), requests.phases
+    chosen = np.minimum(np.searchsorted(ends, which * ends[-1], "right"), len(cycles) - 1)
+    starts: list[float] = (left * cycles[chosen]).tolist()
+    return starts
 
 
 def _mean_think(requests: Requests) -> float:
@@ -277,7 +307,8 @@ def _fill(requests: Requests, closed: ClosedLoop | None, options: Options) -> in
     user in a closed one of two or more users with four or more for each, the first two where users think and there are
     six or more; none where nothing is trimmed.
 
-    A first cycle is as even as the ramp. The times of the requests in it spread the users before the third.
+    A first cycle is as even as the ramp. The times of the requests in it spread the users before the third. Users who
+    begin anywhere in their cycle fill the system as an open loop does.
     """
     if not options.trim:
         return 0
@@ -404,10 +435,12 @@ def times_for(deployment: Deployment, rules: Rules, requests: Requests, speculat
     return times
 
 
-@lru_cache(maxsize=4)
+_KNOWN = Kept[StepTimes](8)
+
+
 def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:
-    """The tables without drafts: the same fleet is simulated under one load after another."""
-    return step_times(deployment, reach)
+    """The tables without drafts: the same replicas are simulated under one load after another, and in other numbers."""
+    return _KNOWN.get(deployment, reach, lambda: step_times(deployment, reach))
 
 
 @lru_cache(maxsize=4)
@@ -420,10 +453,19 @@ def draft_times(speculation: Speculation, reach: Reach) -> list[tuple[StepTimes,
     return found
 
 
+_BASES = Kept[str](32)
+_BANDS = Kept[dict[str, Band]](32)
+
+
 def _bases(pools: Iterable[Deployment], context: float) -> tuple[str, ...]:
     """What most of a step's time rests on, in each pool."""
-    found = [run_step(deployment, decode(1.0, context)).by_basis() for deployment in dict.fromkeys(pools)]
-    return tuple(dict.fromkeys(max(shares, key=lambda name: shares[name]) for shares in found))
+
+    def made(deployment: Deployment) -> str:
+        shares = run_step(deployment, decode(1.0, context)).by_basis()
+        return max(shares, key=lambda name: shares[name])
+
+    found = [_BASES.get(one, context, partial(made, one)) for one in dict.fromkeys(pools)]
+    return tuple(dict.fromkeys(found))
 
 
 def _forms(options: Options) -> tuple[str, ...]:
@@ -432,14 +474,18 @@ def _forms(options: Options) -> tuple[str, ...]:
     return tuple(form for form, has in forms.items() if has)
 
 
-def _bands(
-    prompts: Deployment, decodes: Deployment, context: float, forms: tuple[str, ...]
-) -> dict[str, tuple[float, float]]:
+def _bands(prompts: Deployment, decodes: Deployment, context: float, forms: tuple[str, ...]) -> dict[str, Band]:
     """The error of TTFT where prompts are computed, and of TPOT where decoding goes on."""
-    bands = serving_bands(decodes, context, forms)
+
+    def of(deployment: Deployment) -> dict[str, Band]:
+        made = partial(serving_bands, deployment, context, forms)
+        if deployment.calibration.anchor is not None:  # what it leaves open depends on the engine's slots
+            return made()
+        return _BANDS.get(deployment, (context, forms), made)
+
     if prompts is decodes:
-        return bands
-    found = {"ttft": serving_bands(prompts, context, forms).get("ttft"), "tpot": bands.get("tpot")}
+        return dict(of(decodes))
+    found = {"ttft": of(prompts).get("ttft"), "tpot": of(decodes).get("tpot")}
     return {name: band for name, band in found.items() if band is not None}
 
 

@@ -18,11 +18,12 @@ tables where that is so. ``tests/serving/test_step_times.py`` holds them to :mod
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import inf
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,12 +32,15 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.graph import OVERLAP_PARTS, Stage, build_rank, overlap_part
 from inferplan.estimate.phase import Overlap, launch_times, layer_seconds, overlap_of, require_finite
 from inferplan.estimate.roofline import price
-from inferplan.serving.rounds import eager_floors
+from inferplan.serving.launches import eager_floors
 from inferplan.units import Array, Num
 from inferplan.work.ops import Attention, Exchange, Op
 from inferplan.work.step import WIDE, Segment, Step
 
+T = TypeVar("T")
 PromptGrid = list[list[list[float]]]
+_Place = tuple[int, float, int, int, float, float]
+"""Between which entries of such a grid, and how far from the first of them: by prompts; by new and past tokens."""
 Lines = list[tuple[float, float]]
 """Seconds over contexts, a line from knot to knot: its seconds at context 0, and its slope. The first entry is for
 contexts below the first knot, which take the seconds of that; beyond the last knot the last line goes on."""
@@ -127,6 +131,46 @@ class _Pricer:
                 known[id(stage)] = total
             result.append(known[id(stage)])
         return result
+
+
+_FLAGS = ("tiers", "scheduler", "block_size", "memory_fraction")
+"""Defaults of an engine that its flags change: they say what is in a step and what the memory holds, not what a step
+takes."""
+_COMPARED_APART = {"model", "hardware", "calibration", "parallel", "engine"}
+
+
+def steps_alike(one: Deployment, other: Deployment) -> bool:
+    """Whether the same step takes the same on both: they differ in flags of the engine and in the number of replicas,
+    or in nothing. What is large has to be the same object."""
+    if one.model is not other.model or one.hardware is not other.hardware or one.calibration is not other.calibration:
+        return False
+    names = [part.name for part in fields(one) if part.name not in _COMPARED_APART]
+    if any(getattr(one, name) != getattr(other, name) for name in names):
+        return False
+    if one.parallel != replace(other.parallel, replicas=one.parallel.replicas):
+        return False
+    flags = {name: getattr(other.engine.defaults, name) for name in _FLAGS}
+    defaults = one.engine.defaults.model_copy(update=flags)
+    return one.engine is other.engine or one.engine.model_copy(update={"defaults": defaults}) == other.engine
+
+
+class Kept(Generic[T]):
+    """What was worked out last, ``most`` times, from a deployment and something beside it."""
+
+    def __init__(self, most: int) -> None:
+        self.entries: deque[tuple[Deployment, object, T]] = deque(maxlen=most)
+
+    def get(self, deployment: Deployment, beside: object, make: Callable[[], T]) -> T:
+        """What is known of a deployment whose :func:`steps_alike`, else what is made now."""
+        for other, known, found in list(self.entries):
+            if known == beside and steps_alike(other, deployment):
+                return found
+        found = make()
+        self.entries.append((deployment, beside, found))
+        return found
+
+
+_GROUPED = Kept[list[Grouping]](64)
 
 
 def group_operators(
@@ -373,6 +417,34 @@ class StepTimes(StepPrice):
         plain = not any(table.experts or table.cut for table in (*self.wide, *self.narrow))
         return plain and len(self.wide) == 1 and not self.drafts
 
+    def staged_with_prompts(self, batch: int, context: float, chunk: Chunk) -> list[float]:
+        """:meth:`stations` of a step that holds prompts where there is ``staged`` and no draft, in one piece."""
+        prompts, tokens, pairs, _, _ = chunk
+        wide, last = tokens > WIDE * prompts, batch * self.width + prompts
+        rows = last - prompts + (tokens * self.prompt_share if wide else tokens)
+        row, before, seconds = int(rows), None, 0.0
+        place = None if prompts == 1 and pairs + pairs == tokens * (tokens + 1) else self._place(prompts, tokens, pairs)
+        low, high, at = self.segment
+        at = at if low <= context < high else self.line_at(context)
+        times = [self.host + self.host_sequence * (batch + prompts)]
+        for table in self.wide if wide else self.narrow:
+            if table is not before:
+                shared, head, before = table.shared, table.head, table
+                seconds = table.layers + (shared[row] if rows == row < len(shared) - 1 else _read(shared, rows))
+                seconds += head[last] if last < len(head) else _whole(head, last)
+                if place is None:
+                    seconds += table.alone.get(tokens) or self._alone(table, tokens)
+                else:
+                    seconds += _at_place(table.prompt_grid, place)
+                if batch:
+                    base, slope = (table.segments.get(batch) or self._segment_lines(table, batch))[at]
+                    seconds += base + slope * context
+                else:
+                    seconds += table.launch[wide]
+            times.append(seconds)
+        floors = self.launches(batch * self.width + tokens)
+        return [float(one) for one in launch_times(times, floors)] if any(floors) else times
+
     def stations(
         self, batch: float, context: float, chunk: Chunk = NO_PROMPTS, beside: float | None = None
     ) -> list[float]:
@@ -489,6 +561,10 @@ class StepTimes(StepPrice):
 
     def _prompts(self, table: StageTable, number: int, tokens: float, pairs: float) -> float:
         """The prompt segments' own operators: equal prompts of the same number, tokens and attention work."""
+        return _at_place(table.prompt_grid, self._place(number, tokens, pairs))
+
+    def _place(self, number: int, tokens: float, pairs: float) -> _Place:
+        """Where prompts lie in every grid."""
         prompts = float(number)
         new = tokens / prompts
         past = max(pairs / tokens - (new + 1) / 2, 0.0)
@@ -500,12 +576,9 @@ class StepTimes(StepPrice):
         x = (new - news[i]) / (news[i + 1] - news[i])
         y = (past - pasts[j]) / (pasts[j + 1] - pasts[j])
         if prompts == 1.0:
-            return _bilinear(table.prompt_grid[0], i, j, x, y)
+            return 0, 0.0, i, j, x, y
         k = min(bisect_right(_PROMPTS, prompts) - 1, len(_PROMPTS) - 2)
-        z = (prompts - _PROMPTS[k]) / (_PROMPTS[k + 1] - _PROMPTS[k])
-        low = _bilinear(table.prompt_grid[k], i, j, x, y)
-        high = _bilinear(table.prompt_grid[k + 1], i, j, x, y)
-        return low + (high - low) * z
+        return k, (prompts - _PROMPTS[k]) / (_PROMPTS[k + 1] - _PROMPTS[k]), i, j, x, y
 
 
 def slowest(of: StepTimes, decodes: Sequence[tuple[int, float]], beside: float) -> list[float]:
@@ -558,6 +631,12 @@ def _read(table: list[float], rows: float) -> float:
     if whole == rows:
         return table[whole]
     return table[whole] + (table[whole + 1] - table[whole]) * (rows - whole)
+
+
+def _at_place(grid: PromptGrid, place: _Place) -> float:
+    k, z, i, j, x, y = place
+    low = _bilinear(grid[k], i, j, x, y)
+    return low + (_bilinear(grid[k + 1], i, j, x, y) - low) * z if k or z else low
 
 
 def _bilinear(grid: list[list[float]], i: int, j: int, x: float, y: float) -> float:
@@ -653,7 +732,12 @@ def _stage_tables(
     """The tables of every stage for narrow prompts and for wide ones; of the operators that count, or of all."""
     pricer = _Pricer(deployment=deployment, width=float(width), source=reach.source)
     builder = _TableBuilder(pricer, reach, knots)
-    few, many = (group_operators(deployment, float(width), new, counts) for new in (float(WIDE), 2048.0))
+    few, many = (
+        _GROUPED.get(deployment, (width, new), partial(group_operators, deployment, float(width), new))
+        if counts is None
+        else group_operators(deployment, float(width), new, counts)
+        for new in (float(WIDE), 2048.0)
+    )
     prompts = builder.prompts(few, many)
     wide = builder.tables(many, prompts, 64.0)
     alike = [(a.names, a.shared, a.decode) for a in few] == [(b.names, b.shared, b.decode) for b in many]

@@ -49,15 +49,17 @@ _ROUNDING = 1e-12
 
 class _Resident:
     """One engine on shared GPUs. left: seconds of its step that are still to be done, at full pace; ``None`` without
-    one. The engine runs a whole step at once when it begins; what its clients see of it waits for its real end.
+    one. The engine runs a whole step at once when it begins; what its clients see of it waits for its real end, where
+    the step is ``slowed`` by others.
     """
 
-    def __init__(self, engine: Engine, scheduler: Scheduler) -> None:
+    def __init__(self, engine: Engine, scheduler: Scheduler, slowed: bool) -> None:
         self.engine, self.scheduler = engine, scheduler
         self.clients: Clients = scheduler.clients
         self.left: float | None = None
         self.held: list[tuple[int, Token]] = []
-        self.clients.show = self._hold  # type: ignore[method-assign]  # of this engine alone
+        if slowed:
+            self.clients.show = self._hold  # type: ignore[method-assign]  # of this engine alone
 
     def _hold(self, time: float) -> None:
         """Clients see these tokens when the step ends."""
@@ -76,6 +78,14 @@ class _Resident:
         self.engine.clock = now
         self.engine.advance(nextafter(now, inf))
         self.left = self.engine.clock - now if self.engine.clock > now else None
+
+    def run(self, now: float, until: float) -> float:
+        """Have the GPUs alone for as long as there is something to do, up to ``until``. Gives when that was."""
+        engine = self.engine
+        engine.clock = now
+        while self.ready() <= engine.clock < until and engine.step(until):
+            pass
+        return engine.clock
 
     def end(self, now: float) -> None:
         """The step ends: the clock is what it is, and clients see its tokens."""
@@ -135,15 +145,12 @@ class _Turns(_Sharing):
         self.swap, self.awake = swap, 0
 
     def step(self, until: float) -> bool:
-        """A step of who is awake, or the next who wakes."""
+        """All that who is awake has to do, or the next who wakes."""
         if self.earliest() >= until:
             return False
         one = self.residents[self.awake]
         if one.ready() <= self.clock:
-            one.begin(self.clock)
-            if one.left is not None:
-                self.clock += one.left
-                one.end(self.clock)
+            self.clock = one.run(self.clock, until)
             return True
         waiting = [(other.ready(), place) for place, other in enumerate(self.residents) if place != self.awake]
         first, place = min(waiting, default=(inf, self.awake))
@@ -199,7 +206,8 @@ def simulate_shared(
         raise UsageError("models that share GPUs have as many replicas each", hint="replicas: of the first alone")
     clock = Clock()
     for group in range(replicas.pop()):
-        residents = [_Resident(run.cluster.engines[group], run.cluster.front.pool[group]) for run in runs]
+        engines = ((run.cluster.engines[group], run.cluster.front.pool[group]) for run in runs)
+        residents = [_Resident(engine, scheduler, swap is None) for engine, scheduler in engines]
         clock.join(_Sharing(residents) if swap is None else _Turns(residents, swap))
     clock.events = sorted(event for place, run in enumerate(runs) for event in _sent(run, place))
 

@@ -81,12 +81,14 @@ def verdict_of(run: RunFigures) -> Verdict:
 
 def _unfinished(run: RunFigures) -> bool:
     """Whether users of a closed loop do not get through their conversations: two each, or one where all begin at once
-    and every request counts.
+    and every request counts. Of users who think and do not begin at once it is as long as of an open loop.
     """
     traffic = run.conditions.get("traffic", {})
     turns, loop = traffic.get("prefix", {}).get("turns", 1), traffic.get("arrivals", {})
     if turns == 1:
-        return False
+        thinks = traffic.get("prefix", {}).get("think", {}).get("mean") and not loop.get("burst")
+        flow = flow_of(run) if thinks else None
+        return flow is not None and flow.lifetimes < FEWEST_LIFETIMES
     rounds = 1 if loop["burst"] else FEWEST_CONVERSATIONS
     return len(run.records.prompt) < int(rounds * loop["concurrency"] * turns)
 

@@ -99,9 +99,9 @@ class Lengths:
         """The variance, in tokens squared, likewise."""
         return max(self._moments[1] - self._moments[0] ** 2, 0.0)
 
-    @property
+    @cached_property
     def _moments(self) -> tuple[float, float]:
-        """Mean and mean square."""
+        """Mean and mean square: a search asks each of its structures for those of thousands of lengths."""
         mean, deviation = self.mean, self.spread * self.mean
         if self.kind == "uniform":  # n whole numbers in a row: a variance of (n^2 - 1)/12
             first, last = max(1.0, float(np.floor(deviation))), float(np.floor(mean))
@@ -392,6 +392,8 @@ class Requests:
     """Output tokens of each before the first of its answer; absent where nobody thinks."""
     samples: int = 1
     """Answers of each prompt: so many requests in a row."""
+    phases: Floats | None = None
+    """Of a closed loop of users who think, two numbers from 0 to 1 for each, drawn: where they are as the load begins."""
 
     def __len__(self) -> int:
         return len(self.prompt)
@@ -443,6 +445,7 @@ class Requests:
             sessions=None if self.sessions is None else self.sessions.head(count),
             before=None if self.before is None else self.before[:count],
             samples=self.samples,
+            phases=self.phases,
         )
 
     def naming(self, popularity: Popularity, seed: int, samples: int = 1) -> Requests:
@@ -547,7 +550,7 @@ class Traffic:
         if self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1:
             return self._shared(rng, block, drawn, arrival)
         given = {**drawn._asdict(), "think": self._think(rng, count), "classes": self.classes}
-        return Requests(arrival=arrival, **given)
+        return Requests(arrival=arrival, phases=self._phases, **given)
 
     def _lengths(self, rng: np.random.Generator, count: int) -> _Drawn:
         """Prompts and outputs, with the classes and thoughts of their requests."""
@@ -570,7 +573,7 @@ class Traffic:
         return -(-self.arrivals.concurrency // self.samples) if closed else None  # type: ignore[union-attr]
 
     def _think(self, rng: np.random.Generator, count: int) -> Floats | None:
-        """Seconds from an answer to each request; absent where nobody waits."""
+        """Seconds from an answer to each request, or from that of each to the next; absent where nobody waits."""
         think = self.prefix.think
         if not think.mean:
             return None
@@ -579,6 +582,13 @@ class Traffic:
                 "a think time needs answers that users wait for", hint="--turns 4, or --people instead of --rate"
             )
         return think.sample(rng, count)
+
+    @property
+    def _phases(self) -> Floats | None:
+        """Where users who think are as the load begins."""
+        if not isinstance(self.arrivals, ClosedLoop) or not self.prefix.think.mean:
+            return None
+        return np.random.default_rng((self.seed, 8)).random((2, self.arrivals.concurrency))
 
     def _open_arrivals(self, rng: np.random.Generator, count: int) -> Floats:
         """When the conversation of each prompt begins, in seconds; ``rate`` counts requests, all turns together."""
@@ -639,6 +649,7 @@ class Traffic:
             of=None if drawn.of is None else drawn.of[each],
             before=None if thought is None else thought[each],
             samples=samples,
+            phases=self._phases,
         )
 
 

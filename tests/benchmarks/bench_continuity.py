@@ -32,12 +32,12 @@ from inferplan.estimate.roofline import OpCost
 from inferplan.serving.admission import Rules
 from inferplan.serving.first_token import IdlePrompt, first_token
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
+from inferplan.serving.launches import launch_floors
 from inferplan.serving.rounds import (
     Decodes,
     PromptLoad,
     Round,
     coupled_ranks,
-    launch_floors,
     round_with_prompts,
 )
 from inferplan.serving.steady import SteadyState, UserLoad, steady_state

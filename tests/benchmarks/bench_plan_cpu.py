@@ -1,4 +1,4 @@
-"""What plans take: ``python -m tests.benchmarks.bench_plan_cpu [NAME,...] [--repeat 3]``.
+"""What plans take: ``python -m tests.benchmarks.bench_plan_cpu [NAME ...] [--repeat 3]``.
 
 CPU seconds, user and system, of whole processes (``--jobs 1``), the least of some readings, over those of
 ``python -c "import numpy"`` at the same moment: the clock of a shared machine moves by a factor of two, the ratio less.
@@ -39,10 +39,10 @@ def cpu(*arguments: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="?", default=",".join(PLANS))
+    parser.add_argument("names", nargs="*", default=list(PLANS))
     parser.add_argument("--repeat", type=int, default=3)
     asked = parser.parse_args()
-    for name in PLANS if asked.names == ",".join(PLANS) else asked.names.split(","):
+    for name in asked.names:
         numpy, plans = [], []
         for _ in range(asked.repeat):
             numpy.append(cpu("-c", "import numpy"))

@@ -26,6 +26,8 @@ import yaml
 HERE = Path(__file__).parent
 TRACES = Path(os.environ.get("INFERPLAN_SHARED") or HERE.parents[2] / "shared") / "traces"
 REQUESTS, SEED, UTILISATION = 8_000, 31, 0.8
+CONVERSATIONS = 3
+"""Times as many requests where they come in conversations: these take minutes, and a run holds some of them."""
 SAME = ["--aggregated", "--confidence", "0.5"]
 LIMITS = {"ttft": "--ttft", "tpot": "--tpot", "e2el": "--e2e"}
 OF_A_PLAN = {
@@ -127,6 +129,7 @@ def figures_of(words: list[str], record: dict[str, Any], percentile: str) -> dic
 def run_of(words: list[str], deployment: dict[str, Any], factor: float, requests: int) -> tuple[dict[str, Any], str]:
     """A deployment under so many times the load of a question, or why it does not run."""
     names = {name for name, _ in options(words)}
+    requests *= CONVERSATIONS if "--turns" in names else 1
     count = ["--requests", str(requests), "--seed", str(SEED)]
     if "--session-rate" in names:
         count = ["--session-count", str(REQUESTS // 10), "--seed", str(SEED), "--routing", "sticky"]

@@ -318,3 +318,16 @@ def test_a_fleet_is_asked_for_the_most_that_people_send() -> None:
     alone = estimate_batch(deployment, batch=1, prompt=1024, output=64)
     rate = _at_the_rate_of_people(asked(demand), [design]).demand.rate
     assert rate == pytest.approx(400 / (30.0 + float(alone.ttft) + 63 * float(alone.tpot)))
+
+
+def test_one_of_several_replicas_gets_conversations_in_turn() -> None:
+    """Sums of four exponential gaps have a coefficient of variation of 1/2: a replica of four that are fed in turn gets
+    every fourth conversation, and at a quarter of the rate."""
+    demand = Demand(
+        prompt=Lengths(mean=400), output=Lengths(mean=50), own=Lengths(mean=100), rate=8.0, prefix=SharedPrefix(turns=4)
+    )
+    traffic = demand.one_of(4).traffic(2.0, 40_000)
+    starts = np.unique(traffic.requests(16).arrival)
+    gaps = np.diff(starts[~np.isnan(starts)])
+    assert float(gaps.mean()) == pytest.approx(4 / 2.0, rel=0.03)
+    assert float(gaps.std() / gaps.mean()) == pytest.approx(0.5, rel=0.05)

@@ -14,7 +14,8 @@ from inferplan.devices.constants import Calibration, Fit
 from inferplan.estimate.phase import prompt_drain
 from inferplan.estimate.roofline import price, time_terms
 from inferplan.serving.first_token import IdlePrompt, first_token
-from inferplan.serving.rounds import holding, launch_floors
+from inferplan.serving.launches import launch_floors
+from inferplan.serving.rounds import holding
 from inferplan.work.formats import FORMATS
 from inferplan.work.ops import Attention, Mask
 from inferplan.work.step import prefill

@@ -65,10 +65,10 @@ def test_gaps_and_blocks_are_those_of_every_token(runs: list, at_its_end: bool) 
         if at_its_end:
             taken = 0.0
             for step in range(steps):
-                taken += batch.make(now + price * (step + 1), 1, 0.0, records)
+                taken += batch.make(now + price * (step + 1), 1, 0.0, records.gaps, records.gap_weights)
                 batch.token_time = now + price * (step + 1)
         else:
-            taken = batch.make(now, steps, price, records)
+            taken = batch.make(now, steps, price, records.gaps, records.gap_weights)
             batch.token_time = now + price * steps
         now += price * steps
         assert taken == blocks * PAGE

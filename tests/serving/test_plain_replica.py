@@ -20,7 +20,7 @@ from tests.cases import for_each
 from tests.serving.conftest import deployment
 
 
-def _open(rate: float, count: int = 600, output: str = "lognormal:256:0.8", **more: float) -> Traffic:
+def open_loop(rate: float, count: int = 600, output: str = "lognormal:256:0.8", **more: float) -> Traffic:
     prompt = parse_lengths("lognormal:1024:0.8")
     arrivals = OpenLoop(rate=rate, kind="gamma" if more else "poisson", **more)  # type: ignore[arg-type]
     return Traffic(arrivals=arrivals, requests_count=count, prompt=prompt, output=parse_lengths(output))
@@ -33,28 +33,28 @@ def _users(users: int, output: str = "lognormal:256:0.8") -> Traffic:
 
 _LITTLE = Flags(gpu_memory_utilization=0.3)
 CASES: dict[str, tuple[Traffic, Flags, Options]] = {
-    "open": (_open(20.0), Flags(), Options()),
-    "trimmed": (_open(20.0), Flags(), Options(trim=True)),
-    "bursts": (_open(20.0, burstiness=0.1), Flags(), Options()),
-    "single tokens": (_open(20.0, output="uniform:2:0.5"), Flags(), Options()),
-    "short of cache": (_open(60.0, output="lognormal:800:0.8"), _LITTLE, Options()),
+    "open": (open_loop(20.0), Flags(), Options()),
+    "trimmed": (open_loop(20.0), Flags(), Options(trim=True)),
+    "bursts": (open_loop(20.0, burstiness=0.1), Flags(), Options()),
+    "single tokens": (open_loop(20.0, output="uniform:2:0.5"), Flags(), Options()),
+    "short of cache": (open_loop(60.0, output="lognormal:800:0.8"), _LITTLE, Options()),
     "short of cache, no prefix cache": (
-        _open(60.0, output="lognormal:800:0.8"),
+        open_loop(60.0, output="lognormal:800:0.8"),
         Flags(gpu_memory_utilization=0.3, prefix_caching=False),
         Options(),
     ),
-    "few slots": (_open(30.0), Flags(max_num_seqs=16), Options()),
-    "pieces of prompts": (_open(8.0), Flags(max_num_batched_tokens=512), Options()),
-    "refused": (_open(20.0), Flags(max_model_len=1500), Options()),
+    "few slots": (open_loop(30.0), Flags(max_num_seqs=16), Options()),
+    "pieces of prompts": (open_loop(8.0), Flags(max_num_batched_tokens=512), Options()),
+    "refused": (open_loop(20.0), Flags(max_model_len=1500), Options()),
     "users": (_users(32), Flags(), Options()),
     "users with one token": (_users(32, "uniform:2:0.5"), Flags(), Options()),
     "users short of cache": (_users(100, "lognormal:800:0.8"), _LITTLE, Options()),
-    "least loaded": (_open(60.0), Flags(), Options(fleet=Fleet(routing="least-loaded"), trim=True)),
-    "pools": (_open(60.0), Flags(), Options(fleet=Fleet(prefill=2, decode=2))),
+    "least loaded": (open_loop(60.0), Flags(), Options(fleet=Fleet(routing="least-loaded"), trim=True)),
+    "pools": (open_loop(60.0), Flags(), Options(fleet=Fleet(prefill=2, decode=2))),
 }
 
 
-def _figures(run: SimulationResult) -> dict[str, object]:
+def figures_of(run: SimulationResult) -> dict[str, object]:
     """All that a run has written down."""
     records = run.records
     names = ("admitted", "arrival", "first", "finish", "gaps", "gap_weights")
@@ -84,8 +84,8 @@ def hold_to_the_general_one(name: str, overlapped: bool, late: bool = False, mod
     served = replace(served, engine=served.engine.model_copy(update={"serving": seen}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_replica, "is_plain", lambda scheduler: False)
-        general = _figures(simulate(served, traffic, flags, options))
-    assert _figures(simulate(served, traffic, flags, options)) == general
+        general = figures_of(simulate(served, traffic, flags, options))
+    assert figures_of(simulate(served, traffic, flags, options)) == general
 
 
 @for_each(("overlapped", "late"), [(True, True), (True, False), (False, False)])
@@ -121,4 +121,4 @@ def test_usual_loads_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replica, "_decode_run", never)
     monkeypatch.setattr(Replica, "_prompt_step", never)
     for model in ("llama-3.1-8b", "gpt-oss-20b", "granite-4.0-h-small"):
-        assert simulate(deployment(model, ideal=False, gpu="h200-sxm"), _open(5.0), None).counts["finished"] == 600
+        assert simulate(deployment(model, ideal=False, gpu="h200-sxm"), open_loop(5.0), None).counts["finished"] == 600

@@ -12,7 +12,7 @@ from inferplan.catalog.files import load_model, names
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.spec import LayerGroup
 from inferplan.serving.first_token import IdlePrompt, first_token
-from inferplan.serving.rounds import eager_floors
+from inferplan.serving.launches import eager_floors
 from inferplan.work.parallel import Parallelism
 from tests.conftest import fitted
 

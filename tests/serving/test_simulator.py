@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.errors import InfeasibleError, UsageError
+from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
+from inferplan.serving import simulator
 from inferplan.serving.cache_transfer import Transfer
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
+from inferplan.serving.step_times import Kept, Reach, StepTimes, step_times
 from inferplan.serving.techniques.offload import HostTier
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, SharedPrefix, Slo, Traffic
 from inferplan.work.parallel import Parallelism
@@ -354,3 +357,20 @@ def test_the_timeline_covers_the_busy_time() -> None:
     assert meter.timeline is not None
     assert sum(entry[1] for entry in meter.timeline) == pytest.approx(meter.busy)
     assert sum(entry[2] for entry in meter.timeline) == meter.steps
+
+
+def test_tables_are_made_once_for_any_number_of_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in a step's price depends on the load or on how many replicas there are; it does on the division."""
+    made: list[Deployment] = []
+
+    def counted(served: Deployment, *reach: Reach) -> StepTimes:
+        made.append(served)
+        return step_times(served, *reach)
+
+    monkeypatch.setattr(simulator, "step_times", counted)
+    monkeypatch.setattr(simulator, "_KNOWN", Kept(2))
+    prompt, output = np.full(40, 500), np.full(40, 20)
+    for replicas, tp, gap in ((1, 1, 0.1), (2, 1, 0.05), (1, 2, 0.1), (3, 1, 0.1)):
+        sent = Requests(prompt=prompt, output=output, arrival=gap * np.arange(40))
+        simulate(deployment(parallel=Parallelism(replicas=replicas, tp=tp)), sent)
+    assert [served.parallel.tp for served in made] == [1, 2]

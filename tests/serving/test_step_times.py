@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from inferplan.devices.constants import IDEAL
 from inferplan.estimate.phase import Batches, price_batches, run_step
-from inferplan.serving.step_times import Chunk, Reach, step_times
+from inferplan.serving.flags import Flags, with_flags
+from inferplan.serving.step_times import Chunk, Reach, group_operators, step_times, steps_alike
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step, decode
 from tests.cases import for_each
@@ -108,3 +112,21 @@ def test_chunks_of_a_prompt_cost_at_least_the_whole_and_work_is_conserved() -> N
     assert sum(pairs) == 8192 * 8193 / 2
     parts = sum(prices.mixed(0, 0.0, Chunk(1, 1024.0, pair)) for pair in pairs)
     assert whole <= parts <= 1.1 * whole
+
+
+@for_each(("model", "parallel"), CASES)
+def test_flags_and_replicas_change_no_price(model: str, parallel: Parallelism) -> None:
+    """So tables are kept for deployments that differ in these alone; what else differs has tables of its own."""
+    served = deployment(model, "h200-sxm", False, parallel=parallel)
+    flags = Flags(max_num_batched_tokens=512, max_num_seqs=9, gpu_memory_utilization=0.7, block_size=64)
+    other = with_flags(replace(served, parallel=replace(parallel, replicas=3)), replace(flags, prefix_caching=False))
+    assert steps_alike(served, other)
+    assert group_operators(served, 1.0) == group_operators(other, 1.0)
+    ours, theirs = step_times(served, REACH), step_times(other, REACH)
+    chunk = Chunk(2, 700.0, 2 * 350 * 351 / 2)
+    for step in ((1, 5.0), (60, 777.0), (128, 30000.0)):
+        assert ours.stations(*step) == theirs.stations(*step)
+        assert ours.stations(*step, chunk) == theirs.stations(*step, chunk)
+    different = [deployment(model, "h100-sxm", False, parallel=parallel), replace(served, calibration=IDEAL)]
+    different += [replace(served, engine=deployment(model, engine="sglang").engine)]
+    assert not any(steps_alike(served, one) for one in different)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,21 @@ def test_a_closed_loop_with_think_times_is_the_open_loop_of_its_rate(think: str)
         assert float(np.percentile(found, 95)) == pytest.approx(float(np.percentile(wanted, 95)), abs=error), metric
         assert error < 0.5 * float(np.percentile(wanted, 95))
 
+def test_users_begin_as_if_they_had_been_at_it_for_long() -> None:
+    """A renewal process in equilibrium (Cox, Renewal Theory, 1962): from the first moment on users send at
+    ``N/(R + Z)``, in no span more than in another. What is left of a cycle has the mean ``E[C^2]/(2 E[C])``: with answers
+    of no length half a constant think time, a whole exponential one, ``(1 + cv^2)/2`` of a log-normal one."""
+    lengths = {"prompt": Lengths(mean=16), "output": Lengths(mean=1)}
+    for think, left in (("100s", 50.0), ("exponential:100s", 100.0), ("lognormal:100s:0.8", 82.0)):
+        traffic = replace(users(4000, think, **lengths), requests_count=12_000)
+        run = prepare(deployment(), traffic, None, TRIMMED)
+        starts = np.array(run.cluster.starts)
+        spread = float(starts.std()) / 4000**0.5
+        assert float(starts.mean()) == pytest.approx(left, abs=4 * spread), think
+        arrival = np.sort(np.asarray(run.result(run.cluster.run(0, run.fill, 1)).records.arrival))
+        early = np.array([np.sum((arrival > at) & (arrival <= at + 20)) for at in (0, 40, 80, 120, 160, 200)])
+        assert np.all(np.abs(early - 4000 * 20 / 100) < 4 * 800**0.5), (think, early)
+
 
 def test_users_in_step_are_what_the_ramp_avoids() -> None:
     lengths = {"prompt": parse_lengths("lognormal:1024:0.8"), "output": parse_lengths("lognormal:64:0.8")}
@@ -68,13 +85,13 @@ def test_users_in_step_are_what_the_ramp_avoids() -> None:
     assert float(np.percentile(together, 95)) > 2 * float(np.percentile(spread, 95))
 
 
-def test_the_ramp_is_one_cycle_and_two_cycles_are_left_out() -> None:
+def test_the_ramp_is_one_cycle_and_a_quarter_is_left_out() -> None:
     lengths = {"prompt": Lengths(mean=64), "output": Lengths(mean=4)}
     run = prepare(deployment(), users(20, "5s", **lengths), None, TRIMMED)
     assert run.closed is not None and run.closed.ramp is not None
     alone = simulate(deployment(), Traffic(arrivals=ClosedLoop(concurrency=1), requests_count=1, **lengths))
     assert run.closed.ramp == pytest.approx(5.0 + float(alone.e2el[0]), rel=0.01)
-    assert (run.fill, run.drain) == (40, 20)
+    assert (run.fill, run.drain) == (50, 0)  # a quarter of ten requests for each user, as of an open loop
     at_once = prepare(deployment(), users(20, "0s", **lengths), None, TRIMMED)
     assert (at_once.fill, at_once.drain) == (20, 20)
     assert at_once.closed is not None and (at_once.closed.ramp or 9.0) < 1.0

@@ -12,7 +12,7 @@ from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Overlap, Phase, decode_cycle, prompt_drain
-from inferplan.serving.rounds import launch_floors
+from inferplan.serving.launches import launch_floors
 from inferplan.serving.step_times import Chunk, Reach, step_times
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import prefill

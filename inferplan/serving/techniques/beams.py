@@ -25,7 +25,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import prompt_drain
 from inferplan.estimate.windows import is_bounded
 from inferplan.features import require_together
-from inferplan.serving.rounds import launch_floors
+from inferplan.serving.launches import launch_floors
 from inferplan.units import Array
 from inferplan.work.step import prefill
 
