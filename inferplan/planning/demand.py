@@ -229,8 +229,8 @@ class Demand:
         )
 
     def one_of(self, replicas: int) -> Demand:
-        """The demand as one of so many replicas sees it that are fed in turn: every n-th request of the stream, or every
-        n-th conversation, all of whose turns stay on one replica.
+        """The demand as one of so many replicas sees it that are fed in turn: every n-th request of the stream, or
+        every n-th conversation, all of whose turns stay on one replica.
 
         Sums of n gamma distributed gaps are gamma distributed with n times the shape; a Poisson stream has shape 1.
         """

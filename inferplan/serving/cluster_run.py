@@ -188,8 +188,8 @@ def _connected(jobs: int, fleet: Fleet, senders: Senders) -> UsageError:
 class ClusterRun(Cluster):
     """What happens between the engines of a run: clients send, the router chooses, caches move, answers come.
 
-    starts: when each user of a closed loop who thinks has something to send for the first time, in seconds; all requests
-    are then sent in the order in which users are done thinking, and the load ends with the last of them.
+    starts: when each user of a closed loop who thinks has something to send for the first time, in seconds; all
+    requests are then sent in the order in which users are done thinking, and the load ends with the last of them.
     """
 
     starts: Sequence[float] = ()

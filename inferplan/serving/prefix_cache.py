@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from inferplan.serving.cache_tiers import Tier
 
+
 class _Run:
     """``size`` blocks of a chain from ``start`` on, of which ``names`` are the names, with the requests that use them;
     nameless ones have none.
@@ -95,7 +96,7 @@ class PrefixCache:
         return blocks
 
     def _head(self, run: _Run, count: int) -> _Run:
-        """The first ``count`` blocks of a run as one of their own; what is left of it keeps its place among the idle."""
+        """The first ``count`` blocks of a run as one of their own; what is left keeps its place among the idle."""
         head = _Run(run.names, run.start, count, run.users)
         self.runs[run.names[run.start]] = head
         run.start, run.size = run.start + count, run.size - count
@@ -125,15 +126,14 @@ class PrefixCache:
 
     def _last(self, names: Sequence[int], held: int) -> _Run | None:
         """The run that ends with the ``held`` blocks that a request uses; ``None`` without one."""
-        last = None
-        for last, _ in self._on_device(names, held):
-            pass
-        return last
+        return next((run for run, _ in reversed([*self._on_device(names, held)])), None)
 
     def release(self, held: int, names: Sequence[int]) -> int:
         """Stop using the ``held`` blocks. Gives how many of them others still use."""
         still = 0
-        for run, count in reversed(list(self._on_device(names, held))):  # the end of a chain is evicted before its start
+        for run, count in reversed(
+            list(self._on_device(names, held))
+        ):  # the end of a chain is evicted before its start
             run.users -= 1
             if run.users:
                 still += count

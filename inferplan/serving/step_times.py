@@ -423,7 +423,9 @@ class StepTimes(StepPrice):
         wide, last = tokens > WIDE * prompts, batch * self.width + prompts
         rows = last - prompts + (tokens * self.prompt_share if wide else tokens)
         row, before, seconds = int(rows), None, 0.0
-        place = None if prompts == 1 and pairs + pairs == tokens * (tokens + 1) else self._place(prompts, tokens, pairs)
+        place = (
+            None if prompts == 1 and pairs + pairs == tokens * (tokens + 1) else _place(self, prompts, tokens, pairs)
+        )
         low, high, at = self.segment
         at = at if low <= context < high else self.line_at(context)
         times = [self.host + self.host_sequence * (batch + prompts)]
@@ -561,24 +563,7 @@ class StepTimes(StepPrice):
 
     def _prompts(self, table: StageTable, number: int, tokens: float, pairs: float) -> float:
         """The prompt segments' own operators: equal prompts of the same number, tokens and attention work."""
-        return _at_place(table.prompt_grid, self._place(number, tokens, pairs))
-
-    def _place(self, number: int, tokens: float, pairs: float) -> _Place:
-        """Where prompts lie in every grid."""
-        prompts = float(number)
-        new = tokens / prompts
-        past = max(pairs / tokens - (new + 1) / 2, 0.0)
-        news, pasts = self.new_knots, self.past_knots
-        i = bisect_right(news, new, 1, len(news) - 1) - 1
-        if news[i] <= WIDE < news[i + 1]:  # no line leads from the kernels of narrow prompts to those of wide ones
-            i = i - 1 if new <= WIDE else i + 1
-        j = bisect_right(pasts, past, 1, len(pasts) - 1) - 1
-        x = (new - news[i]) / (news[i + 1] - news[i])
-        y = (past - pasts[j]) / (pasts[j + 1] - pasts[j])
-        if prompts == 1.0:
-            return 0, 0.0, i, j, x, y
-        k = min(bisect_right(_PROMPTS, prompts) - 1, len(_PROMPTS) - 2)
-        return k, (prompts - _PROMPTS[k]) / (_PROMPTS[k + 1] - _PROMPTS[k]), i, j, x, y
+        return _at_place(table.prompt_grid, _place(self, number, tokens, pairs))
 
 
 def slowest(of: StepTimes, decodes: Sequence[tuple[int, float]], beside: float) -> list[float]:
@@ -631,6 +616,24 @@ def _read(table: list[float], rows: float) -> float:
     if whole == rows:
         return table[whole]
     return table[whole] + (table[whole + 1] - table[whole]) * (rows - whole)
+
+
+def _place(of: StepTimes, number: int, tokens: float, pairs: float) -> _Place:
+    """Where prompts lie in every grid."""
+    prompts = float(number)
+    new = tokens / prompts
+    past = max(pairs / tokens - (new + 1) / 2, 0.0)
+    news, pasts = of.new_knots, of.past_knots
+    i = bisect_right(news, new, 1, len(news) - 1) - 1
+    if news[i] <= WIDE < news[i + 1]:  # no line leads from the kernels of narrow prompts to those of wide ones
+        i = i - 1 if new <= WIDE else i + 1
+    j = bisect_right(pasts, past, 1, len(pasts) - 1) - 1
+    x = (new - news[i]) / (news[i + 1] - news[i])
+    y = (past - pasts[j]) / (pasts[j + 1] - pasts[j])
+    if prompts == 1.0:
+        return 0, 0.0, i, j, x, y
+    k = min(bisect_right(_PROMPTS, prompts) - 1, len(_PROMPTS) - 2)
+    return k, (prompts - _PROMPTS[k]) / (_PROMPTS[k + 1] - _PROMPTS[k]), i, j, x, y
 
 
 def _at_place(grid: PromptGrid, place: _Place) -> float:

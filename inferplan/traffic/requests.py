@@ -393,7 +393,7 @@ class Requests:
     samples: int = 1
     """Answers of each prompt: so many requests in a row."""
     phases: Floats | None = None
-    """Of a closed loop of users who think, two numbers from 0 to 1 for each, drawn: where they are as the load begins."""
+    """Of a closed loop of users who think, two numbers from 0 to 1 for each: where they are as the load begins."""
 
     def __len__(self) -> int:
         return len(self.prompt)

@@ -61,10 +61,11 @@ def test_a_closed_loop_with_think_times_is_the_open_loop_of_its_rate(think: str)
         assert float(np.percentile(found, 95)) == pytest.approx(float(np.percentile(wanted, 95)), abs=error), metric
         assert error < 0.5 * float(np.percentile(wanted, 95))
 
+
 def test_users_begin_as_if_they_had_been_at_it_for_long() -> None:
     """A renewal process in equilibrium (Cox, Renewal Theory, 1962): from the first moment on users send at
-    ``N/(R + Z)``, in no span more than in another. What is left of a cycle has the mean ``E[C^2]/(2 E[C])``: with answers
-    of no length half a constant think time, a whole exponential one, ``(1 + cv^2)/2`` of a log-normal one."""
+    ``N/(R + Z)``, in no span more than in another. What is left of a cycle has the mean ``E[C^2]/(2 E[C])``: with
+    answers of no length half a constant think time, a whole exponential one, ``(1 + cv^2)/2`` of a log-normal one."""
     lengths = {"prompt": Lengths(mean=16), "output": Lengths(mean=1)}
     for think, left in (("100s", 50.0), ("exponential:100s", 100.0), ("lognormal:100s:0.8", 82.0)):
         traffic = replace(users(4000, think, **lengths), requests_count=12_000)
