@@ -135,6 +135,8 @@ class SlowState(Spec):
     """Where the host was seen to take longer for layers with a recurrent state than for any layer, with a prompt."""
 
     source: str
+    models: list[str]
+    """Names of the models whose runs showed it: of others nothing is known, and nothing is charged."""
     mixers: list[str]
     """Kinds of the layers' parts (docs/models.md)."""
     devices: list[str]
@@ -142,10 +144,10 @@ class SlowState(Spec):
     eager_linear: Seconds
     """Further host time of such a step for each such layer."""
 
-    def seconds(self, hardware: HardwareSpec, kind: str) -> float:
-        """Further host time of a part of that kind on a device."""
-        seen = kind in self.mixers and any(hardware.name.startswith(name) for name in self.devices)
-        return self.eager_linear if seen else 0.0
+    def seconds(self, hardware: HardwareSpec, model: str, kind: str) -> float:
+        """Further host time of a part of that kind of a model on a device."""
+        seen = model in self.models and kind in self.mixers
+        return self.eager_linear if seen and any(hardware.name.startswith(name) for name in self.devices) else 0.0
 
 
 class ServingConstants(Spec):

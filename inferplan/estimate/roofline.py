@@ -15,13 +15,13 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from inferplan.affine import affine, dense, maximum, root, root_of_squares
+from inferplan.affine import FEWEST, affine, dense, maximum, root, root_of_squares
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.power import PowerCap
 from inferplan.errors import SpecError
 from inferplan.terms import Naming, Term, name_term, named_at, plain
-from inferplan.units import Num
+from inferplan.units import BoolArray, Num
 from inferplan.work.ops import (
     Attention,
     Collective,
@@ -31,9 +31,14 @@ from inferplan.work.ops import (
     Matmul,
     Op,
     Scan,
+    Switched,
     TopK,
+    Widths,
     Wired,
     Work,
+    at_loads,
+    rising,
+    widths,
 )
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
@@ -298,13 +303,33 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
 
 def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None = None) -> Term:
     """The time of one run as :func:`price` computes it, with its formula. Raises what that raises."""
+    found: Any = _one_kernel_terms(op, hardware, calibration, cap)
+    kernels = _kernels_beside(op, calibration)
+    if kernels is None or not np.any(price(op, hardware, calibration, cap).time != found.value):
+        return cast("Term", found)
+
+    def named(other: Op, tokens: Num) -> Any:
+        return name_term(
+            _one_kernel_terms(other, hardware, calibration, cap),
+            f"{other.kernel} of {float(np.max(tokens)):g} tokens",
+            "s",
+        )
+
+    if kernels.wide:
+        return cast("Term", np.maximum(found, named(kernels.narrowest, kernels.narrowest.new)))
+    most = np.maximum(named(kernels.widest, kernels.widest.new), named(kernels.narrowest, kernels.narrowest.new))
+    return cast("Term", np.minimum(name_term(found, f"{op.kernel} of its own", "s"), most))
+
+
+def _one_kernel_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None) -> Any:
+    """The time of one run by the operator's own kernel, whatever other kernels take."""
     fit, name = calibration.fit(op.kernel, op.label), named_at(op.place)
     chosen: Any = _IDEAL_FIT if fit is None else fit_terms(op, fit, name)
     asked = ideal_time(op, op.work(), hardware, chosen.terms, name)
-    clock = price(op, hardware, calibration, cap).clock
+    clock = _one_kernel(op, op.work(), hardware, calibration, cap)[1]
     if np.any(clock < 1.0):
         asked = asked.at(name(clock, "clock", "", ("power", "cap")))
-    return cast("Term", fitted_time(asked, chosen).total)
+    return fitted_time(asked, chosen).total
 
 
 def _soft_maximum_terms(a: Any, b: Any, p: Any) -> Any:
@@ -338,19 +363,72 @@ def fit_terms(op: Op, fit: Fit, name: Naming = name_term) -> SimpleNamespace:
 def price(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None = None) -> OpCost:
     """The time of one run of ``op`` on one rank of ``hardware``, which draws no more than ``cap``.
 
+    Where few and many new tokens a sequence have kernels of their own, one token more never takes less time
+    (docs/continuity.md): few take no longer than 17 do, which a kernel of many may be given instead, and many
+    no less than one.
+
     Raises ``MissingFactError`` when the device has no peak for the arithmetic, or no link for the group.
     """
-    fit = calibration.fit(op.kernel, op.label)
     work = op.work()
-    chosen = fit or _IDEAL_FIT
+    spent, clock = _one_kernel(op, work, hardware, calibration, cap)
+    kernels = _kernels_beside(op, calibration)
+    if kernels is not None:
+
+        def seconds(other: Op) -> Num:
+            return dense(_one_kernel(other, other.work(), hardware, calibration, cap)[0].total)
+
+        if kernels.wide:
+            total = _at_least(dense(spent.total), kernels.narrowest, seconds)
+        else:
+            most = np.maximum(seconds(kernels.widest), seconds(kernels.narrowest))
+            total = np.minimum(dense(spent.total), most)
+        spent = spent._replace(total=total)
+    return OpCost(
+        op=op,
+        work=work,
+        spent=spent,
+        fit=calibration.fit(op.kernel, op.label),
+        carried=calibration.basis == "transferred",
+        clock=clock,
+    )
+
+
+def _one_kernel(
+    op: Op, work: Work, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None
+) -> tuple[FittedTime, Num]:
+    """What one run takes by the operator's own kernel, and its share of the device's own clock."""
+    chosen = calibration.fit(op.kernel, op.label) or _IDEAL_FIT
     asked = ideal_time(op, work, hardware, chosen.terms)
-    clock: Num = 1.0
-    spent = fitted_time(asked, chosen)
+    spent, clock = fitted_time(asked, chosen), cast("Num", 1.0)
     if cap is not None and cap.holds:
         clock = _clock_under(cap, asked, spent, chosen)
         if np.any(clock < 1.0):
             spent = fitted_time(asked.at(clock), chosen)
-    return OpCost(op=op, work=work, spent=spent, fit=fit, carried=calibration.basis == "transferred", clock=clock)
+    return spent, clock
+
+
+def _kernels_beside(op: Op, calibration: Calibration) -> Widths | None:
+    """The neighbours of an operator that another kernel runs at another width; ``None`` where all have one's constants,
+    and for one token, by which the others are held."""
+    beside = widths(op)
+    if beside is None:
+        return None
+    places = (calibration.place(one.kernel, one.label) for one in (beside.narrowest, beside.widest))
+    return beside if len(set(places)) > 1 else None
+
+
+def _at_least(total: Num, op: Switched, seconds: Callable[[Op], Num]) -> Num:
+    """``total``, and the seconds of ``op`` where those are more. Of a grid only points that its longest reaches are
+    priced."""
+    if not isinstance(total, np.ndarray) or total.size < FEWEST or not rising(op):
+        return np.maximum(total, seconds(op))
+    near: BoolArray = total < seconds(at_loads(op, lambda numbers: float(np.max(numbers))))
+    if not np.any(near):
+        return total
+    found = total.copy()
+    chosen = at_loads(op, lambda numbers: np.broadcast_to(numbers, total.shape)[near] if np.ndim(numbers) else numbers)
+    found[near] = np.maximum(found[near], seconds(chosen))
+    return found
 
 
 def _clock_under(cap: PowerCap, asked: IdealTime, spent: FittedTime, fit: Fit) -> Num:

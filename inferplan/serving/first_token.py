@@ -128,7 +128,8 @@ def first_token(deployment: Deployment, prompt: IdlePrompt, speculation: Specula
 def _pieces(deployment: Deployment, prompt: IdlePrompt, speculation: Speculation) -> Num:
     """Seconds of the prompt in the steps in which an engine computes it, kernels launched one by one.
 
-    All pieces but the last hold the budget; together they take as long as so many of the mean one of them.
+    All pieces but the last hold the budget; together they take as long as so many of the mean one of them. Where chunks
+    of a mask begin anew on the way (Llama 4), what a piece looks at falls there: each is priced.
     """
     new = np.asarray(prompt.new, dtype=np.float64)
     room = np.minimum(prompt.budget, new) if deployment.engine.defaults.scheduler.chunked_prefill else new
@@ -137,10 +138,25 @@ def _pieces(deployment: Deployment, prompt: IdlePrompt, speculation: Speculation
     last = _launched(deployment, speculation, new - done, prompt.cached + done)
     if not np.any(earlier):
         return last.passage
-    mean = _launched(deployment, speculation, room, prompt.cached + np.maximum(earlier - 1.0, 0.0) * room / 2)
+    passages: Num
+    if _begins_anew(deployment):
+        number = np.arange(float(np.max(earlier))).reshape(-1, *(1,) * new.ndim)
+        each = _launched(deployment, speculation, room + 0.0 * number, prompt.cached + number * room)
+        there = number < earlier
+        passages = np.sum(np.where(there, each.passage, 0.0), axis=0)
+        first, others = np.asarray(each.passage)[0], np.sum(np.where(there, each.interval, 0.0)[1:], axis=0)
+    else:
+        mean = _launched(deployment, speculation, room, prompt.cached + np.maximum(earlier - 1.0, 0.0) * room / 2)
+        passages, first, others = earlier * mean.passage, mean.passage, (earlier - 1.0) * mean.interval
     if deployment.engine.batching.pieces_apart:
-        return last.passage + earlier * mean.passage
-    return np.where(earlier, mean.passage + (earlier - 1.0) * mean.interval + last.interval, last.passage)
+        return last.passage + passages
+    seconds: Num = np.where(earlier, first + others + last.interval, last.passage)
+    return seconds
+
+
+def _begins_anew(deployment: Deployment) -> bool:
+    """Whether a layer looks at the chunk alone that a token is in."""
+    return any(part.cache().mask.kind == "chunk" for layer, _ in deployment.model.distinct for part in layer.parts)
 
 
 def _launched(deployment: Deployment, speculation: Speculation, new: Num, past: Num) -> StepTime:

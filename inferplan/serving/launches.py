@@ -63,4 +63,6 @@ def _latent(layer: LayerGroup) -> bool:
 def _slow_state(deployment: Deployment, parts: list[LayerSpec]) -> float:
     """Host seconds of a layer's parts beyond those of any layer, where they were seen (:class:`SlowState`)."""
     slow = deployment.engine.serving.slow_state
-    return 0.0 if slow is None else sum(slow.seconds(deployment.hardware, part.kind) for part in parts)
+    if slow is None:
+        return 0.0
+    return sum(slow.seconds(deployment.hardware, deployment.model.name, part.kind) for part in parts)

@@ -107,7 +107,7 @@ def holding(coming: Num, new: Num, room: Num, groups: tuple[Num, int]) -> Holdin
     held = tokens / np.maximum(batch_share, 1e-12)
     number = np.maximum(held / new, 1.0)
     alike = ranks == 1 and bool(np.all(np.asarray(flight) == 1.0))
-    each = np.maximum(np.minimum(held / number, room), 1.0)
+    each = np.maximum(np.minimum(np.minimum(held, new), room), 1.0)  # held/number, whole where the prompt is
     fill = 1.0 if alike else batch_share / share
     beside = (1.0 + (ranks - 1) * batch_share) / ranks  # this rank's prompts, and what the others happen to hold
     return Holding(share, number, each, fill, beside, filled)
@@ -261,7 +261,7 @@ def loaded_together(
 ) -> list[LoadedRounds]:
     """:func:`loaded_rounds` of deployments that differ in their number of stages alone."""
     alone = Round(decodes=decodes, speculation=speculation)
-    made = [_round_with_prompts(deployment, alone, load, budget) for deployment in deployments]
+    made = [round_with_prompts(deployment, alone, load, budget) for deployment in deployments]
     priced = zip(
         price_rounds(deployments, [alone] * len(made)), price_rounds(deployments, [own for own, _, _ in made]), made
     )
@@ -271,7 +271,7 @@ def loaded_together(
     ]
 
 
-def _round_with_prompts(
+def round_with_prompts(
     deployment: Deployment, alone: Round, load: PromptLoad, budget: Num
 ) -> tuple[Round, Holding, Num]:
     """The round that holds prompts, what it holds of them, and the tokens that a batch has for them."""

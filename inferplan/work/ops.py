@@ -8,12 +8,12 @@ output element written once, which is the least any kernel can do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
 from math import ceil
 from operator import attrgetter, mul
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -696,6 +696,47 @@ class Scan(Op):
     @property
     def kernel(self) -> str:
         return f"scan.{'prefill' if np.max(self.new) > WIDE else 'decode'}"
+
+
+Switched = Attention | IndexSelect | Scan
+"""Operators whose kernel is chosen by the new tokens of a sequence."""
+
+
+def at_width(op: Switched, new: float) -> Switched:
+    """The same operator with so many new tokens a sequence: those of many divide queries, others divide keys, and a
+    recurrence of few runs no matmuls."""
+    if isinstance(op, Scan):
+        return replace(op, new=new, tensor=op.tensor and new > WIDE)
+    shards = op.query_shards * op.key_shards
+    return replace(op, new=new, query_shards=shards if new > WIDE else 1, key_shards=1 if new > WIDE else shards)
+
+
+def at_loads(op: Switched, change: Callable[[Num], Num]) -> Switched:
+    """The same operator with its sequences, and what each brings beside new tokens, as ``change`` makes them."""
+    if isinstance(op, Scan):
+        return replace(op, batch=change(op.batch), flops=change(op.flops))
+    return replace(op, batch=change(op.batch), past=change(op.past))
+
+
+def rising(op: Switched) -> bool:
+    """Whether more tokens behind a sequence never mean fewer that are looked at: no chunk or block begins anew."""
+    return isinstance(op, Scan) or op.mask.kind not in ("chunk", "blocks")
+
+
+class Widths(NamedTuple):
+    """An operator with one new token a sequence, and with the fewest that its kernel of many takes. wide: it has as
+    many itself."""
+
+    narrowest: Switched
+    widest: Switched
+    wide: bool
+
+
+def widths(op: Op) -> Widths | None:
+    """The neighbours of an operator whose kernel is chosen by its new tokens; ``None`` of others, and of one token."""
+    if not isinstance(op, Switched) or not np.any(np.asarray(op.new) > 1.0):
+        return None
+    return Widths(at_width(op, 1.0), at_width(op, WIDE + 1.0), bool(np.max(op.new) > WIDE))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -61,8 +61,8 @@ def test_graphs_leave_out_the_mixer_alone() -> None:
 
 
 def test_what_one_campaign_took_is_charged_where_it_was_seen() -> None:
-    """Qwen3.5-397B: 60 layers, 45 of them gated delta nets. Falcon-Mamba: 64 mixers without a feed-forward, each half a
-    layer of both."""
+    """Qwen3.5-397B: 60 layers, 45 of them gated delta nets. Qwen3-Next: 48 layers, 36 of them such, which nobody has
+    measured. Falcon-Mamba: 64 mixers without a feed-forward, each half a layer of both."""
     slow = yaml.safe_load((ROOT / "configs/engines/sglang.yaml").read_text())["serving"]["slow_state"]["eager_linear"]
     further, each = float(slow.removesuffix(" us")) * 1e-6, fitted("sglang", "eager_layer")
 
@@ -73,4 +73,5 @@ def test_what_one_campaign_took_is_charged_where_it_was_seen() -> None:
         assert floor("qwen3.5-397b-a17b", gpu, "sglang") == pytest.approx(60 * each + 45 * further)
     for gpu, engine in (("h100-sxm", "sglang"), ("h200-sxm", "vllm"), ("b200-hgx", "trtllm")):
         assert floor("qwen3.5-397b-a17b", gpu, engine) == pytest.approx(60 * each)
+    assert floor("qwen3-next-80b-a3b", "h200-sxm", "sglang") == pytest.approx(48 * each)
     assert floor("falcon-mamba-7b", "h200-sxm", "sglang") == pytest.approx(32 * each)

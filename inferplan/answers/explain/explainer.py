@@ -13,11 +13,13 @@ import numpy as np
 from inferplan.answers.energy import StaticEnergy
 from inferplan.answers.explain.explanation import ExplainedPart, Explanation, Input
 from inferplan.answers.explain.origins import Origins
+from inferplan.answers.explain.switches import of_first_token, of_operator, of_users
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
+from inferplan.estimate.roofline import OpCost
 from inferplan.estimate.run import carrying, estimate
 from inferplan.models.spec import LayerGroup
 from inferplan.serving.first_token import FirstToken
@@ -123,7 +125,9 @@ class Explainer:
             number, page = _MEMORY[name]
             return self._explanation(name, self.estimate.footprint.terms(number), page, self._shapes(name))
         if name in _BATCH:
-            return self._explanation(name, self.estimate.terms(name), _BATCH[name], self._given())
+            found = self._explanation(name, self.estimate.terms(name), _BATCH[name], self._given())
+            further = of_users(self.estimate.deployment, self._budget) if name == "tpot" else ()
+            return _with_parts(found, _switches(further))
         if name == "ttft_at_server":
             return self._at_server()
         if name == "ridge":
@@ -188,17 +192,24 @@ class Explainer:
             )
         alone: Field = ("number", "ttft") if np.all(np.asarray(self.load.batch) == 1) else ()
         term = self._first.terms(self.estimate.deployment, self.estimate.load.prompt, alone)
-        return self._explanation("ttft_at_server", term, "docs/nomenclature.md", self._given())
+        found = self._explanation("ttft_at_server", term, "docs/nomenclature.md", self._given())
+        return _with_parts(found, _switches(of_first_token(self.estimate.deployment, self._budget)))
+
+    @property
+    def _budget(self) -> int:
+        """Tokens of a step."""
+        deployment = self.estimate.deployment
+        return self.techniques.chunk or deployment.engine.defaults.tier(deployment.hardware).token_budget
 
     def _operator(self, phase_name: str, phase: Phase, operator: str) -> Explanation:
         """Seconds of an operator, with what kind it is and the shape of its first kernel."""
-        op = next((cost.op for cost in phase.costs if cost.op.name == operator), None)
+        cost = next((cost for cost in phase.costs if cost.op.name == operator), None)
         name, term = f"{phase_name}.{operator}", phase.terms(operator)
-        if op is None:  # the host's share, which is no kernel
+        if cost is None:  # the host's share, which is no kernel
             return self._explanation(name, term, "docs/formulas/step.md", self._given())
-        deployment = self.estimate.deployment
+        op, deployment = cost.op, self.estimate.deployment
         if deployment.media is not None and (inputs := self._tower(operator)):
-            return self._with_kernel(self._explanation(name, term, "docs/media.md", [*inputs, *self._given()]), op)
+            return self._with_kernel(self._explanation(name, term, "docs/media.md", [*inputs, *self._given()]), cost)
         further = [*self.origins.layers(lambda group: _owner(group, op))]
         if op.name.startswith(("traced.ahead.", "traced.behind.")):
             further = [*self.origins.around(op.name.split(".")[1])]
@@ -208,16 +219,17 @@ class Explainer:
         formats = ((field.name, getattr(op, field.name)) for field in fields(op))
         further += [self.origins.format(role, value) for role, value in formats if isinstance(value, Format)]
         page = f"docs/operators/{op.kind}.md"
-        return self._with_kernel(self._explanation(name, term, page, [*further, *self._given()]), op)
+        return self._with_kernel(self._explanation(name, term, page, [*further, *self._given()]), cost)
 
-    def _with_kernel(self, found: Explanation, op: Op) -> Explanation:
-        """What kind of kernel it is, and its shape."""
+    def _with_kernel(self, found: Explanation, cost: OpCost) -> Explanation:
+        """What kind of kernel it is, its shape, and where another takes over."""
+        op = cost.op
         does = (op.__class__.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         kernel = (
             ExplainedPart(name=op.kind, value="", formula=does),
             ExplainedPart(name="shape", value="", formula=_shape(op)),
         )
-        return replace(found, parts=(*found.parts, *kernel))
+        return _with_parts(found, (*kernel, *_switches(of_operator(op, cost.fit, self.estimate.deployment))))
 
     def _tower(self, operator: str) -> list[Input]:
         """The fields of the tower that an operator belongs to, and what is put through it; none for another."""
@@ -269,6 +281,15 @@ def _owner(group: LayerGroup, op: Op) -> Any:
     if prefix == "ffn":
         return group.ffn
     return group.mixer if prefix not in ("embedding", "head", "sampling", "norm", "residual", "pipeline") else None
+
+
+def _with_parts(found: Explanation, parts: Iterable[ExplainedPart]) -> Explanation:
+    return replace(found, parts=(*found.parts, *parts))
+
+
+def _switches(texts: Iterable[str]) -> tuple[ExplainedPart, ...]:
+    """Where one unit of work more makes a time leap or fall, each a part of its own."""
+    return tuple(ExplainedPart(name="switch", value="", formula=text) for text in texts)
 
 
 def _shape(op: Op) -> str:
