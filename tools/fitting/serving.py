@@ -31,8 +31,8 @@ from inferplan.errors import InferplanError, InputFileError
 from inferplan.estimate.deployment import Deployment
 from inferplan.files import save
 from inferplan.serving.flags import with_flags
+from inferplan.serving.launches import eager_floors
 from inferplan.serving.options import Options
-from inferplan.serving.rounds import eager_floors
 from inferplan.serving.simulator import simulate
 from inferplan.serving.step_times import Reach, StepTimes, step_times
 from inferplan.units import Array
