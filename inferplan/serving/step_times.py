@@ -144,7 +144,7 @@ def steps_alike(one: Deployment, other: Deployment) -> bool:
     or in nothing. What is large has to be the same object."""
     if one.model is not other.model or one.hardware is not other.hardware or one.calibration is not other.calibration:
         return False
-    names = [part.name for part in fields(one) if part.name not in _COMPARED_APART]
+    names = [part.name for part in fields(Deployment) if part.name not in _COMPARED_APART]
     if any(getattr(one, name) != getattr(other, name) for name in names):
         return False
     if one.parallel != replace(other.parallel, replicas=one.parallel.replicas):

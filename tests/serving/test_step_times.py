@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from inferplan.api import deploy
 from inferplan.devices.constants import IDEAL
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, price_batches, run_step
@@ -147,6 +148,8 @@ def test_flags_and_replicas_change_no_price(model: str, parallel: Parallelism) -
     flags = Flags(max_num_batched_tokens=512, max_num_seqs=9, gpu_memory_utilization=0.7, block_size=64)
     other = with_flags(replace(served, parallel=replace(parallel, replicas=3)), replace(flags, prefix_caching=False))
     assert steps_alike(served, other)
+    asked = deploy("llama-3.1-8b", "h100-sxm")  # has its request, too
+    assert steps_alike(asked, asked) and not steps_alike(asked, served) and not steps_alike(served, asked)
     assert group_operators(served, 1.0) == group_operators(other, 1.0)
     ours, theirs = step_times(served, REACH), step_times(other, REACH)
     chunk = Chunk(2, 700.0, 2 * 350 * 351 / 2)
