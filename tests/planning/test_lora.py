@@ -216,8 +216,10 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted() -> Non
     names = ("max-num-seqs", "max-num-batched-tokens", "max-loras", "max-lora-rank")
     flag = {name: words[words.index(f"--{name}") + 1] for name in names}
     assert best.option.replicas == 1 and (flag["max-loras"], flag["max-lora-rank"]) == ("16", "16")
-    checked = verify(best.option, asked)
-    assert checked.result is not None
+    first = verify(best.option, asked)
+    assert first.rest is not None
+    checked = first.rest.whole()
+    assert checked is not None and checked.result is not None
     line = "simulate llama-3.1-8b --gpu l40s --quant fp8 --rate 3 --prompt 512 --output 128 --loras 60 --lora-skew 0.6"
     line += (
         f" --lora-rank {flag['max-lora-rank']} --max-loras {flag['max-loras']} --lora-bandwidth 25GB/s --format json"
@@ -227,7 +229,8 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted() -> Non
     output = CliRunner().invoke(cli, line.split(), catch_exceptions=False)
     said = json.loads(output.output)
     for name in ("ttft", "tpot", "e2el"):
-        assert said[f"{name}_s"]["p95"] == checked.achieved[name], name
+        # the same draws of arrivals: there as they fall, in a plan each quarter of them at its rate
+        assert said[f"{name}_s"]["p95"] == pytest.approx(checked.achieved[name], rel=0.01), name
 
 
 def test_with_a_slot_for_each_they_are_loaded_once() -> None:

@@ -117,8 +117,10 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted(found: P
     asked = question()
     option = replace(found.option, replicas=1)
     alone = replace(asked, demand=replace(DEMAND, rate=0.2))
-    checked = verify(option, alone)
-    assert checked.result is not None
+    first = verify(option, alone)
+    assert first.rest is not None
+    checked = first.rest.whole()
+    assert checked is not None and checked.result is not None
     words = str(launch_line(found)).split()
     size = words[words.index("--cpu-offload-gb") + 1]
     line = f"simulate llama-3.1-70b --gpu gh200-96gb --cpu-offload-gb {size} --host epyc-9654 --host-memory 480GB"
@@ -126,7 +128,8 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted(found: P
     line += f" --max-num-batched-tokens {option.budget} --requests {len(checked.result.records.prompt)}"
     said = json.loads(CliRunner().invoke(cli, line.split(), catch_exceptions=False).output)
     for name in ("ttft", "tpot", "e2el"):
-        assert said[f"{name}_s"]["p95"] == checked.achieved[name], name
+        # the same draws of arrivals: there as they fall, in a plan each quarter of them at its rate
+        assert said[f"{name}_s"]["p95"] == pytest.approx(checked.achieved[name], rel=0.01), name
 
 
 def test_a_device_that_fits_needs_no_host_and_an_unknown_link_is_said() -> None:

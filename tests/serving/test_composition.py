@@ -124,7 +124,8 @@ def test_two_that_add_are_no_faster_than_either() -> None:
     assert adapters is not None
     adapters.lanes[0].update({0: 1, 1: 1, 2: 1})
     for batch, context in product((1, 2, 3, 16, 200), (1.0, 700.0, 3000.0)):
-        assert whole.decode(batch, context) >= max(part.decode(batch, context) for part in parts)
+        each = max(part.decode(batch, context) for part in parts)
+        assert whole.decode(batch, context) >= each * (1 - 1e-12)  # of sums in another order
 
 
 def test_masks_of_a_pipeline_are_filled_while_the_batch_is_on_its_way() -> None:
