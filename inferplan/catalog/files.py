@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from inferplan.models.huggingface import ConfigReading, Imported
 
 SpecType = TypeVar("SpecType", bound=Spec)
-_MAC = re.compile(r"\b(i?mac|macbook|mac-?(studio|mini|pro))")
+_MAC = re.compile(r"\b(i?mac|mac-?(book|studio|mini|pro)\w*)\b")
 """Computers of Apple's, which are sold with several chips."""
 _ALIASES = re.compile(rb"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200

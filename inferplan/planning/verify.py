@@ -366,11 +366,13 @@ def verify(
 
 
 def _may_pause(option: PlanOption, question: Question) -> bool:
-    """Whether a run of an option may be seen in parts: a plain load on one pool, of which one replica is seen."""
+    """Whether a run of an option may be seen in parts: a plain load on one pool, of which one replica is seen; not
+    where whole answers are limited, the longest of which are not done when a part ends.
+    """
     demand = question.demand
     plain = demand.users is None and demand.trace is None and demand.sessions is None and not demand.classes
     plain = plain and demand.prefix.turns == demand.samples == 1 and demand.output.kind != "reasoning"
-    alone = option.pools is None and not together(option, question)
+    alone = option.pools is None and not together(option, question) and question.slo.e2el is None
     return plain and alone and option.deployment.calibration.anchor is None
 
 
@@ -404,7 +406,7 @@ def _in_parts(asked: tuple[PlanOption, Question, float], fewest: tuple[int, int]
         paused = PausedRun(run.served, run.traffic, run.options, run.precision, looks)
         rest = Rest(run, paused)
         while paused.looks:
-            last = len(paused.looks) == 1
+            last = paused.looks == looks[-1:]
             seen = replace(run.told(paused.go_on(), short=True), rest=rest)
             if seen.verdict != TOO_SHORT:
                 settled = last or _clear(seen, question.slo, fewest[1])

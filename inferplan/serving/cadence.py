@@ -74,4 +74,6 @@ def _require(deployment: Deployment, name: str) -> None:
 def _before(release: str, first: str) -> bool:
     """Whether a release is older than another; one that is all of a line (``0.5``) is its newest."""
     found, known = release_order(release), release_order(first)
-    return found is not None and known is not None and found < known and found[0] != known[0][: len(found[0])]
+    if found is None or known is None or found >= known:
+        return False
+    return len(found[0]) < 2 or found[0] != known[0][: len(found[0])]

@@ -461,7 +461,8 @@ class Requests:
 
     def in_loop(self, loop: ClosedLoop) -> Requests:
         """The same requests sent by users who wait for their answers, whenever they were sent before."""
-        return replace(self, arrival=None, loop=loop)
+        phases = self.phases if self.phases is not None and self.phases.shape[1] == loop.concurrency else None
+        return replace(self, arrival=None, loop=loop, phases=phases)
 
 
 class _Drawn(NamedTuple):

@@ -65,7 +65,12 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
         static = one.row.run.batch is not None
         digest = fingerprint(deployment)
         kernels[digest] = deployment.calibration.note or NEWEST
-        rows.setdefault((system_of(deployment), digest, static), []).append(row)
+        system = system_of(deployment)
+        alike = next((one for one in rows if one[1:] == (digest, static) and one[0].same(system)), None)
+        members = [] if alike is None else rows.pop(alike)
+        if alike is not None and len(alike[0].release or "") > len(system.release or ""):
+            system = alike[0]  # of two names of one release the one that says more
+        rows[system, digest, static] = [*members, row]
     if not rows:
         reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
         hint = "--model, --gpu, --engine, --quant and --tp state what a file does not" if "empty" in reasons else ""

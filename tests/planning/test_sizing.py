@@ -342,6 +342,25 @@ def test_of_points_that_differ_by_rounding_alone_the_fastest_is_chosen() -> None
     assert sorted([other, option], key=option_order)[0] is option
 
 
+def test_a_part_that_leaves_a_doubt_goes_on_whatever_the_percentile() -> None:
+    """At p99 a second look would be the whole run: a limit at which that lies is not decided by its first third."""
+    one = option(replicas=1)
+    far = verify(one, asked(slo=Slo(ttft=5.0, percentile=99.0)))
+    assert far.rest is not None and far.result is not None
+    first, whole = far.achieved["ttft"], far.rest.whole()
+    assert whole is not None and whole.result is not None
+    assert whole.result.counts["arrived"] > 2 * far.result.counts["arrived"]
+    near = verify(one, asked(slo=Slo(ttft=first * 0.999, percentile=99.0)))
+    assert near.achieved["ttft"] == whole.achieved["ttft"]
+
+
+def test_whole_answers_are_not_judged_by_a_part_of_a_run() -> None:
+    """The longest are not done when it ends: one in a thousand here takes 50 times the median."""
+    spread = replace(DEMAND, output=Lengths(kind="lognormal", mean=100, spread=1.3))
+    assert verify(option(replicas=1), asked(demand=spread)).rest is not None
+    assert verify(option(replicas=1), asked(demand=spread, slo=Slo(e2el=60.0, percentile=95.0))).rest is None
+
+
 def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise NotFiniteError("the price of attn.kv_b is nan")

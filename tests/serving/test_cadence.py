@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.serving.cadence import Cadence, cadence_of
+from inferplan.validation.rows import row_of
+from inferplan.validation.run import price_rows
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 from tests.serving.test_pipeline import Even, rules, serve
@@ -179,6 +181,7 @@ def test_each_engine_has_its_own_flag() -> None:
     [
         ("vllm@0.20", "vllm 0.20 has no --prefill-schedule-interval"),
         ("vllm@0.24", "does not heed --prefill-schedule-interval here"),
+        ("vllm@0", "has no --prefill-schedule-interval"),
         ("sglang@0.5.18", "has no --prefill-decode-interval"),
         ("trtllm", "trtllm has no --prefill-decode-interval"),
     ],
@@ -191,3 +194,9 @@ def test_releases_without_it_are_refused(engine: str, words: str) -> None:
 def test_the_flag_of_another_engine_names_its_own() -> None:
     with pytest.raises(UsageError, match="sglang has no --prefill-schedule-interval; it has --prefill-decode-interval"):
         cadence_of(assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang")), schedule_interval=2)
+
+
+def test_a_static_batch_has_no_cadence() -> None:
+    facts = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "vllm", "weights": "bf16", "isl": "64", "osl": "8"}
+    asked = row_of("here", {**facts, "batch": "8", "tp": "1", "tpot_ms": "9", "prefill_schedule_interval": "8"}, {})
+    assert "a static batch is computed at once" in price_rows([asked])[0].refused

@@ -96,3 +96,20 @@ def test_the_ramp_is_one_cycle_and_a_quarter_is_left_out() -> None:
     at_once = prepare(deployment(), users(20, "0s", **lengths), None, TRIMMED)
     assert (at_once.fill, at_once.drain) == (20, 20)
     assert at_once.closed is not None and (at_once.closed.ramp or 9.0) < 1.0
+
+
+def test_other_users_than_were_drawn_begin_anew() -> None:
+    """Twenty users of 5 s and an answer each send four times as much as five."""
+    five = Traffic(
+        arrivals=ClosedLoop(concurrency=5, burst=False, ramp=None),
+        prefix=SharedPrefix(think=parse_think_time("5s")),
+        prompt=Lengths(mean=16),
+        output=Lengths(mean=1),
+        requests_count=400,
+    )
+    drawn = five.requests(16)
+    rates = [
+        simulate(deployment(), drawn.in_loop(ClosedLoop(concurrency=users, burst=False, ramp=None))).request_rate
+        for users in (5, 20)
+    ]
+    assert rates[1] == pytest.approx(4 * rates[0], rel=0.1)

@@ -176,6 +176,11 @@ def test_an_anchor_is_of_the_release_that_ran(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="one system, not of 2") as told:
         anchor_of(price_rows([row(engine_version="0.19.1"), row(engine_version="v0.19.0")]), Pricing(), "")
     assert "under vllm 0.19.1, " in str(told.value) and "under vllm 0.19.0, " in str(told.value)
+    for said in ("", "0.33"):
+        both = anchor_of(
+            price_rows([row(engine_version=said, tpot_ms="8.1"), row(engine_version="0.33.0")]), Pricing(), ""
+        )
+        assert (both.anchor.system.release, len(both.anchor.rows)) == ("0.33.0", 2)
     fitted = anchor_of(price_rows([row(engine_version="v0.19.1rc2")]), Pricing(), "")
     assert fitted.anchor.system.release == "0.19.1"
     target = tmp_path / "own.yaml"

@@ -177,9 +177,9 @@ class Origins:
             found = self._stated(Path(calibration.overlay.file), *(calibration.place(kernel, label) or ("", "")), key)
             assert found is not None  # it gave the constant
             return found
-        if kernel == "grouped_matmul.adapter":  # nobody has measured those: a matmul's constants stand for them
-            kernel = (calibration.place(kernel, label) or (kernel, label))[0]
-            if kernel == "matmul" and key == ["terms", "alone"]:
+        if kernel.endswith((".adapter", ".exchanged")):  # where nobody has measured those others stand for them
+            adapter, kernel = kernel.endswith("adapter"), (calibration.place(kernel, label) or (kernel, label))[0]
+            if adapter and kernel == "matmul" and key == ["terms", "alone"]:
                 return "1 by construction, not fitted (docs/lora.md)"
         engine, fit = self.request.engine.partition("@")[0], calibration.fit(kernel, label)
         entry = own_kernels(self.deployment.hardware, engine)
