@@ -114,15 +114,18 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted() -> Non
     assert best.option.replicas == 1
     words = str(launch_line(best)).split()
     flag = {name: words[words.index(f"--{name}") + 1] for name in ("max-num-seqs", "max-num-batched-tokens")}
-    checked = verify(best.option, of)
-    assert checked.result is not None
+    first = verify(best.option, of)
+    assert first.rest is not None
+    checked = first.rest.whole()
+    assert checked is not None and checked.result is not None
     line = "simulate llama-3.1-8b --gpu h100-sxm --rate 3 --prompt 512 --output 128 --format json"
     line += " --structured-share 0.5 --mask-time 1ms --host-cores 32 --mask-bandwidth 64GB/s"
     line += f" --max-num-seqs {flag['max-num-seqs']} --max-num-batched-tokens {flag['max-num-batched-tokens']}"
     line += f" --requests {len(checked.result.records.prompt)}"
     said = json.loads(CliRunner().invoke(cli, line.split(), catch_exceptions=False).output)
     for name in ("ttft", "tpot", "e2el"):
-        assert said[f"{name}_s"]["p95"] == checked.achieved[name], name
+        # the same draws of arrivals: there as they fall, in a plan each quarter of them at its rate
+        assert said[f"{name}_s"]["p95"] == pytest.approx(checked.achieved[name], rel=0.01), name
     record = json.loads(json.dumps(plan_record(best), default=str))
     assert record["question"]["structured"]["share"] == 0.5
     assert record["question"]["structured"]["mask_time_s"] == 1e-3
