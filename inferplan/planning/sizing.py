@@ -111,7 +111,7 @@ class Simulations:
         if long not in self.known:
             if precision is SHOWN:
                 known = seen if seen is not None and seen.holds(SHOWN.fewest, question.slo) else None
-                known = seen.rest.whole() if known is None and seen is not None and seen.rest is not None else known
+                known = seen.rest.whole if known is None and seen is not None and seen.rest is not None else known
             else:
                 shown, precision = self.known.get((*key, SHOWN)), replace(precision, percentile=question.slo.percentile)
                 known, precision = (None, precision) if shown is None else shown.longer(precision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, inf, sqrt
 from typing import NamedTuple
 
@@ -386,6 +387,7 @@ class Rest:
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()
 
+    @cached_property
     def whole(self) -> Verified | None:
         """What all of it says, as sure as what is shown (:data:`SHOWN`); ``None`` where that takes a longer one."""
         ended = as_sure_as(self.paused.to_the_end(), self.paused.precision)[0]
@@ -414,7 +416,7 @@ def _in_parts(asked: tuple[PlanOption, Question, float], fewest: tuple[int, int]
                 settled = max(seen.shares(question.slo).values(), default=0.0) > _FAR_OVER
             if settled:
                 return seen
-        return rest.whole() or _told(asked, fewest[1], 1.0)
+        return rest.whole or _told(asked, fewest[1], 1.0)
     except NotFiniteError:
         raise
     except InferplanError as error:
@@ -488,7 +490,7 @@ def beyond_doubt(checked: Verified, slo: Slo) -> Verified:
     """What a run says: all of it, where the part that was seen leaves a doubt."""
     if checked.rest is None or _clear(checked, slo, inf):
         return checked
-    return checked.rest.whole() or checked
+    return checked.rest.whole or checked
 
 
 def _limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:

@@ -23,7 +23,6 @@ from inferplan.serving.plain_scheduler import (
     is_plain,
     make_runs,
     make_tokens,
-    meter_time,
     plan_prompts,
 )
 from inferplan.serving.ranks import Batch, RankLoad
@@ -78,7 +77,7 @@ class PlainPipeline(Pipeline):
             decodes = 0
             for _, loads, _ in flying:
                 decodes += loads[0][0]
-            meter_time(scheduler, now - since, sent, decodes)
+            scheduler.book_time(since, now - since, sent, decodes, 0.0)
         ranks.metered, ranks.sent = now, 0
 
     def _send(self) -> bool:

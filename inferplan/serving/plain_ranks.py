@@ -13,7 +13,6 @@ from inferplan.serving.plain_scheduler import (
     finish_prompts,
     make_runs,
     make_tokens,
-    meter_time,
     plan_prompts,
 )
 from inferplan.serving.ranks import Batch, RankLoad, Ranks
@@ -104,5 +103,5 @@ class PlainRanks(Ranks):
                     decodes += here
                     busy = busy or here > 0 or prompts is not None
                 if busy:
-                    meter_time(scheduler, duration, sent, decodes)
+                    scheduler.book_time(since, duration, sent, decodes, 0.0)
         self.metered, self.sent = now, 0

@@ -192,19 +192,3 @@ def make_runs(scheduler: Scheduler, decodes: DecodeBatch, since: float, steps: i
     admitted.used += taken
     admitted.grown += taken
     scheduler.meter.decode_tokens += made
-
-
-def meter_time(scheduler: Scheduler, duration: float, steps: int, decodes: int) -> None:
-    """Meter ``steps`` steps of ``decodes`` requests, when all that they write is in the cache."""
-    meter, admitted, waiting = scheduler.meter, scheduler.admitted, scheduler.queue.waiting
-    capacity = scheduler.rules.capacity
-    share, grown = admitted.used / capacity, admitted.grown / capacity
-    meter.steps += steps
-    meter.busy += duration
-    meter.batch_seconds += decodes * duration
-    meter.kv_seconds += (share - grown * (steps - 1) / (2 * steps) if steps > 1 else share) * duration
-    if share > meter.kv_peak:  # noqa: PLR1730 (a call takes five times as long)
-        meter.kv_peak = share
-    if waiting:
-        meter.wait(meter.blocking, len(waiting) * duration)
-    admitted.grown = 0.0

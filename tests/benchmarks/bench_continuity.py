@@ -97,12 +97,13 @@ def drawn(count: int, seed: int) -> Iterator[tuple[dict[str, Any], Deployment]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Walk:
-    """A time along a quantity: seconds at the points of an array, and the phase at one of them, if one step it is."""
+    """A time along a quantity: that of a phase, or seconds where it is of more than one step; each takes a point or an
+    array of them."""
 
     name: str
     points: Sequence[int]
-    seconds: Callable[[np.ndarray[Any, Any]], Num]
-    phase: Callable[[float], Phase] | None = None
+    seconds: Callable[[Num], Num] | None = None
+    phase: Callable[[Num], Phase] | None = None
     narrow: bool = False
     """Its points are new tokens a sequence, whose kernels change beyond ``WIDE``: a grid is of one side."""
 
@@ -120,11 +121,18 @@ class Walk:
     def edge(self, at: int) -> str:
         return "" if self.edges is None else self.edges(at)
 
+    def at(self, point: Num) -> Num:
+        """Seconds at a point, or at each of several."""
+        if self.seconds is not None:
+            return self.seconds(point)
+        assert self.phase is not None
+        return self.phase(point).time
+
     def times(self) -> np.ndarray[Any, Any]:
         """Seconds at each point."""
         at = np.asarray(self.points, float)
         sides = [at[at <= WIDE], at[at > WIDE]] if self.narrow else [at]
-        return np.concatenate([np.broadcast_to(self.seconds(side), side.shape) for side in sides if len(side)])
+        return np.concatenate([np.broadcast_to(self.at(side), side.shape) for side in sides if len(side)])
 
 
 def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | None = None) -> list[Walk]:
@@ -139,14 +147,12 @@ def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | N
         Walk(
             name="prompt tokens",
             points=some,
-            seconds=lambda at: prompt_drain(deployment, 1.0, at).time,
             phase=lambda at: prompt_drain(deployment, 1.0, at),
             narrow=True,
         ),
         Walk(
             name="prompt tokens of a batch behind a cache",
             points=units(2048),
-            seconds=lambda at: prompt_drain(deployment, prompts, at, behind).time,
             phase=lambda at: prompt_drain(deployment, prompts, at, behind),
             narrow=True,
         ),
@@ -154,26 +160,22 @@ def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | N
             name="batch",
             groups=groups,
             points=units(512),
-            seconds=lambda at: decode_cycle(deployment, at, past).time,
             phase=lambda at: decode_cycle(deployment, at, past),
         ),
         Walk(
             name="batch of prompts",
             groups=groups,
             points=units(64),
-            seconds=lambda at: prompt_drain(deployment, at, past / 10).time,
             phase=lambda at: prompt_drain(deployment, at, past / 10),
         ),
         Walk(
             name="context",
             points=units(longest),
-            seconds=lambda at: decode_cycle(deployment, batch, at).time,
             phase=lambda at: decode_cycle(deployment, batch, at),
         ),
         Walk(
             name="tokens a sequence",
             points=units(64),
-            seconds=lambda at: decode_cycle(deployment, batch, past, at).time,
             phase=lambda at: decode_cycle(deployment, batch, past, at),
             narrow=True,
         ),
@@ -185,7 +187,7 @@ def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | N
         def server(at: Num) -> Num:
             return first_token(deployment, IdlePrompt(new=at, cached=0.0, budget=budget)).at_server
 
-        def tail(at: float) -> Phase:
+        def tail(at: Num) -> Phase:
             return prompt_drain(deployment, 1.0, at)
 
         def edges(at: int) -> str:

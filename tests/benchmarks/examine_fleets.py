@@ -8,7 +8,6 @@ lists read here and packed by trying everything, is run under the latter too.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -185,12 +184,7 @@ def broken(run: dict[str, Any], percentile: str) -> list[str]:
     return over + [run["verdict"]] * (run["verdict"] not in ("stable", "saturated"))
 
 
-def examine_fleet(question: str) -> Iterator[str]:
-    model, *words = shlex.split(question)
-    code, answer, said = ask(["fleet", model, *words])
-    if not answer:
-        yield f"exit {code}: {said.strip()[:400]}"
-        return
+def examine_fleet(model: str, words: list[str], answer: dict[str, Any]) -> Iterator[str]:
     there, percentile = sources(words, answer), f"{answer['percentile']:g}"
     bought = {(one["gpu"], one["source"] == "owned", str(one["replica"]["parallel"])): one for one in answer["parts"]}
     picked = [bought.get((one.gpu, one.owned, str(one.design["replica"]["parallel"]))) for one in there]
@@ -387,12 +381,7 @@ def growing(run: Tandem, counts: Counts, swap: Any) -> list[str]:
     ]
 
 
-def examine_several(question: str) -> Iterator[str]:
-    file, *words = shlex.split(question)
-    code, answer, said = ask(["several", file, *words])
-    if not answer:
-        yield f"exit {code}: {said.strip()[:400]}"
-        return
+def examine_several(file: str, words: list[str], answer: dict[str, Any]) -> Iterator[str]:
     members = members_of(load_service(file))
     swaps = [
         found for n in range(len(members)) if (found := SeveralAsked(members=members, prices=price_book()).swap(n))

@@ -161,13 +161,12 @@ def lost(words: list[str], deployment: dict[str, Any], plan: dict[str, Any], run
     return ", ".join(f"{key} " + " ".join(f"{one[key] or inf:.4g}" for one in found) for key in names)
 
 
-def examine(question: str) -> Iterator[str]:
-    """What is said of one, as it is found."""
-    model, *words = shlex.split(question)
-    code, answer, said = ask(["plan", model, *SAME, *words])
-    if not answer.get("plan"):
-        yield f"exit {code}: {said.strip()[:300]}"
-        return
+Examiner = Callable[[str, list[str], dict[str, Any]], Iterator[str]]
+"""From what a question is about (a model or a file), its options and the JSON of its answer: what is said of it."""
+
+
+def examine(_: str, words: list[str], answer: dict[str, Any]) -> Iterator[str]:
+    """What is said of a plan, as it is found."""
     plan, percentile = answer["plan"], f"{answer['question']['percentile']:g}"
     deployment = plan["deployment"]
     shape = f"tp{plan['tp']} {plan['gpu']} {plan['precision']}, {plan['token_budget']} tokens a step"
@@ -190,7 +189,18 @@ def examine(question: str) -> Iterator[str]:
             yield f"; one less, {budget}: {breaks(words, run, percentile) or 'KEEPS' if run else why}"
 
 
-def main(chosen: list[str], examiners: dict[str, Callable[[str], Iterator[str]]] | None = None) -> None:
+def answered(part: str, question: str, examiner: Examiner) -> Iterator[str]:
+    """What is said of the answer to a question; where it has none, why."""
+    subject, *words = shlex.split(question)
+    command = [part, subject] if part in FLEETS else ["plan", subject, *SAME]
+    code, answer, said = ask([*command, *words])
+    if code:
+        yield f"exit {code}: {said.strip()[:400]}"
+    else:
+        yield from examiner(subject, words, answer)
+
+
+def main(chosen: list[str], examiners: dict[str, Examiner] | None = None) -> None:
     """One line a question. chosen: parts, or ``part:3`` for the third of one. examiners: of the parts, those of plans
     without them.
     """
@@ -203,7 +213,7 @@ def main(chosen: list[str], examiners: dict[str, Callable[[str], Iterator[str]]]
         for place, question in enumerate(examined["questions"][part], 1):
             if not number or place == int(number):
                 print(f"\n{part} {place}: ", end="")
-                for piece in ours[part](question.format(files=files, traces=TRACES)):
+                for piece in answered(part, question.format(files=files, traces=TRACES), ours[part]):
                     print(piece, end="", flush=True)
 
 

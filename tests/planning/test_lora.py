@@ -218,7 +218,7 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted() -> Non
     assert best.option.replicas == 1 and (flag["max-loras"], flag["max-lora-rank"]) == ("16", "16")
     first = verify(best.option, asked)
     assert first.rest is not None
-    checked = first.rest.whole()
+    checked = first.rest.whole
     assert checked is not None and checked.result is not None
     line = "simulate llama-3.1-8b --gpu l40s --quant fp8 --rate 3 --prompt 512 --output 128 --loras 60 --lora-skew 0.6"
     line += (

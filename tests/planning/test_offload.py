@@ -119,7 +119,7 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted(found: P
     alone = replace(asked, demand=replace(DEMAND, rate=0.2))
     first = verify(option, alone)
     assert first.rest is not None
-    checked = first.rest.whole()
+    checked = first.rest.whole
     assert checked is not None and checked.result is not None
     words = str(launch_line(found)).split()
     size = words[words.index("--cpu-offload-gb") + 1]

@@ -102,7 +102,7 @@ def test_a_part_of_a_run_goes_on_to_what_a_run_of_its_own_says() -> None:
     assert seen.rest is not None and seen.result is not None and shown.result is not None
     assert len(seen.result.records.prompt) <= 2000 < len(shown.result.records.prompt) == 4000
     assert pickle.loads(pickle.dumps(seen.rest)) is None
-    whole = seen.rest.whole()
+    whole = seen.rest.whole
     assert whole is not None and whole.result is not None and whole.verdict == shown.verdict
     assert whole.achieved == pytest.approx(shown.achieved, rel=1e-6)
     assert whole.result.converged == shown.result.converged and whole.result.precision == shown.result.precision

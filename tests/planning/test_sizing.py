@@ -347,7 +347,7 @@ def test_a_part_that_leaves_a_doubt_goes_on_whatever_the_percentile() -> None:
     one = option(replicas=1)
     far = verify(one, asked(slo=Slo(ttft=5.0, percentile=99.0)))
     assert far.rest is not None and far.result is not None
-    first, whole = far.achieved["ttft"], far.rest.whole()
+    first, whole = far.achieved["ttft"], far.rest.whole
     assert whole is not None and whole.result is not None
     assert whole.result.counts["arrived"] > 2 * far.result.counts["arrived"]
     near = verify(one, asked(slo=Slo(ttft=first * 0.999, percentile=99.0)))

@@ -116,7 +116,7 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted() -> Non
     flag = {name: words[words.index(f"--{name}") + 1] for name in ("max-num-seqs", "max-num-batched-tokens")}
     first = verify(best.option, of)
     assert first.rest is not None
-    checked = first.rest.whole()
+    checked = first.rest.whole
     assert checked is not None and checked.result is not None
     line = "simulate llama-3.1-8b --gpu h100-sxm --rate 3 --prompt 512 --output 128 --format json"
     line += " --structured-share 0.5 --mask-time 1ms --host-cores 32 --mask-bandwidth 64GB/s"
