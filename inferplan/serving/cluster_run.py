@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from inferplan.errors import UsageError
 from inferplan.serving.clock import Event
-from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, PAUSE, SENT, THOUGHT, Cluster, Fleet
+from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, PAUSE, SENT, THOUGHT, Cluster
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders

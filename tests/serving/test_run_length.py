@@ -12,8 +12,8 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving import run_length
 from inferplan.serving.batch_means import RunPrecision, batch_size, half_width, halves_agree, student_95
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import capacity_rate, simulate_steady
