@@ -175,7 +175,7 @@ class MeasuredCell(Spec):
 class MeasuredBands(Spec):
     """``configs/bands.yaml``: how far measured serving was from its prediction (:mod:`inferplan.estimate.support`).
 
-    families: how many systems were measured of each kind of layer, over all cells.
+    families: how many models were measured with each kind of layer, over all cells.
     """
 
     source: str

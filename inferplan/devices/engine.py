@@ -131,25 +131,6 @@ class SchedulerDefaults(Spec):
         return self.model_copy(update={"chunked_prefill": False, "prefix_caching": False})
 
 
-class SlowState(Spec):
-    """Where the host was seen to take longer for layers with a recurrent state than for any layer, with a prompt."""
-
-    source: str
-    models: list[str]
-    """Names of the models whose runs showed it: of others nothing is known, and nothing is charged."""
-    mixers: list[str]
-    """Kinds of the layers' parts (docs/models.md)."""
-    devices: list[str]
-    """Their hosts come with them: the devices, by the beginning of their names."""
-    eager_linear: Seconds
-    """Further host time of such a step for each such layer."""
-
-    def seconds(self, hardware: HardwareSpec, model: str, kind: str) -> float:
-        """Further host time of a part of that kind of a model on a device."""
-        seen = model in self.models and kind in self.mixers
-        return self.eager_linear if seen and any(hardware.name.startswith(name) for name in self.devices) else 0.0
-
-
 class ServingConstants(Spec):
     """What a request and a step meet outside the kernels; all zero for no engine. See docs/serving.md."""
 
@@ -174,8 +155,6 @@ class ServingConstants(Spec):
     """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels ..."""
     eager_latent_vendors: list[str] = []
     """... on the devices of these makers; on those of others the kernels are fused."""
-    slow_state: SlowState | None = None
-    """What layers with a recurrent state take beyond it, and where."""
 
 
 class AttentionCalls(Spec):
