@@ -57,7 +57,7 @@ def test_graphs_leave_out_the_mixer_alone() -> None:
 
 def test_a_layer_with_a_state_is_launched_as_any_other() -> None:
     """Qwen3.5-397B: 60 layers, 45 of them gated delta nets, whose host took 4 ms each in one campaign, and less
-    elsewhere: what one campaign took is charged nowhere. Falcon-Mamba: 64 mixers without a feed-forward, half a layer each."""
+    elsewhere: what one campaign took is charged nowhere. Falcon-Mamba: 64 mixers alone, half a layer each."""
     for gpu, engine in (("h200-sxm", "sglang"), ("h100-sxm", "sglang"), ("h200-sxm", "vllm"), ("b200-hgx", "trtllm")):
         each = fitted(engine, "eager_layer")
         for model, layers in (("qwen3.5-397b-a17b", 60), ("falcon-mamba-7b", 32)):
