@@ -125,17 +125,8 @@ CHOICES = (
         concerns=_concerned(lambda run: run.engine == "vllm" and run.library in ("vllm@0.12.0", "vllm@0.13.0")),
         deployment=lambda deployment: _of(deployment, step=_spec(deployment.engine.name).step),
     ),
-    Choice(
-        name="handoff of a prompt",
-        where="`handoff` in configs/engines/sglang.yaml",
-        otherwise="0 steps",
-        concerns=_concerned(lambda run: run.prefill is not None and _spec(run.engine).apart.handoff > 0),
-        deployment=lambda deployment: _of(
-            deployment, apart=deployment.engine.apart.model_copy(update={"handoff": 0.0})
-        ),
-    ),
 )
-"""Every choice that serving rows decided, alone or beside a source of its own."""
+"""Every choice that rows of one pool decided, alone or beside a source of its own."""
 BY_NAME = {choice.name: choice for choice in CHOICES}
 
 
