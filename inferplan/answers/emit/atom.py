@@ -88,10 +88,10 @@ def _drafts(launch: Launch) -> list[str]:
         return []
     head, engine = head_of(launch), launch.deployment.engine
     known = (MTP,) if engine.defaults.version == _OF_0_1 else (MTP, "eagle3")
-    if head not in known or speculation.branches > 1:
+    if head is None or head not in known or speculation.branches > 1:
         raise UsageError(
             f"{engine.describe()} drafts from {' or '.join(known)}, one candidate at each depth, as modelled here",
-            hint="--draft mtp with --draft-branches 1, or --engine vllm",
+            hint="--draft-model mtp with --draft-branches 1, or --engine vllm",
         )
-    flags = ["--method", "mtp" if head == MTP else head, "--num-speculative-tokens", str(speculation.length)]
+    flags = ["--method", head, "--num-speculative-tokens", str(speculation.length)]
     return flags if head == MTP else [*flags, "--draft-model", draft_checkpoint(launch)]
