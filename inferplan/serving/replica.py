@@ -152,7 +152,9 @@ class Replica(Engine):
                 run = min(run, steps_within(scheduler.lanes, room))
                 if run < 1:  # who is left decodes in this step: a prompt may start in the next one
                     scheduler.preempt(start)
-                    return self._decode_run(until) if decodes.size else None
+                    if decodes.size:
+                        self._decode_run(until)
+                    return
         mean = decodes.context / batch
         price = decode(batch, mean + (run - 1) * each / 2)
         comes = queue.inbox or queue.waiting or scheduler.partial is not None
