@@ -289,6 +289,12 @@ class Calibration(Spec):
                     chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
         return self.model_copy(update={"constants": chosen, "libraries": {}})
 
+    def lent(self, lender: str, engine: str) -> Self:
+        """The same with the kernels of ``lender`` for ``engine``'s, which nobody has timed: no error is known."""
+        said = f"nobody timed the kernels of {engine}: {lender}'s stand for them, with no error known"
+        chosen = self.for_engine(lender)._each({"basis": "transferred", "error": {}})
+        return chosen.model_copy(update={"note": f"{chosen.note}; {said}" if chosen.note else said})
+
     def for_vendor(self, vendor: str) -> Self:
         """The same for a device of ``vendor``: where none of its devices was measured, no error is known."""
         return self if not self.vendors or vendor in self.vendors else self._each({"error": {}})
