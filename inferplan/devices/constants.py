@@ -6,6 +6,7 @@ was not fitted to.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import inf, isfinite
 from typing import Annotated, Any, Literal, Self
 
@@ -241,6 +242,15 @@ class Calibration(Spec):
         exchanged those of experts; attention both ways that of prompts. LoRA adapters take of a plain matmul what its
         launch costs and what it reaches of the peaks (:func:`_of_adapters`): what error that has nobody has measured.
         """
+        if (kernel, label) not in self._fits:
+            self._fits[kernel, label] = self._fit(kernel, label)
+        return self._fits[kernel, label]
+
+    @cached_property
+    def _fits(self) -> dict[tuple[str, str], Fit | None]:
+        return {}
+
+    def _fit(self, kernel: str, label: str) -> Fit | None:
         place = self.place(kernel, label)
         if place is None:
             return None

@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from inferplan.catalog.bills import STATED, Tariff
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.estimate.memory import Footprint
+from inferplan.estimate.memory import single
 from inferplan.planning.demand import Demand, tail
-from inferplan.planning.grid import LoadGrid, longest_whole, single
+from inferplan.planning.grid import LoadGrid, longest_whole
 from inferplan.planning.option import PlanOption, PricedGrid, PromptPool, Sizing, Stream
 from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
 from inferplan.serving.latency import front_end
@@ -312,7 +312,7 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: Num, 
 def _holds(grid: LoadGrid, tokens: float) -> BoolArray:
     """Whether the cache of a rank holds a prompt of so many tokens, by token budget."""
     deployment, budget = grid.deployment, grid.axes.budget
-    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0, budget=budget)
+    footprint = replace(single(deployment), budget=budget)
     enough = np.ones(budget.shape, dtype=bool)
     for stage in dict.fromkeys(single(deployment).stages):
         enough &= footprint.pools(stage) >= stage.held(tokens) + stage.in_flight(tokens, budget)
