@@ -18,7 +18,7 @@ from inferplan.planning.demand import Demand
 from inferplan.planning.option import PlanOption
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
-from inferplan.serving.batch_means import RunPrecision, batch_size, fewest_values, student_95
+from inferplan.serving.batch_means import RunPrecision, batch_size, fewest_values, percentiles_in_turn, student_95
 from inferplan.serving.class_results import METRICS, at_percentile, metrics_of
 from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
@@ -502,7 +502,7 @@ def _error(values: Array, percentile: float) -> float:
     """Half the width of the 95 % confidence interval of a percentile over its value, by parts of a short run."""
     if len(values) < _PARTS**2:
         return inf
-    parts = [np.percentile(part, percentile) for part in np.array_split(values, _PARTS)]
+    parts = percentiles_in_turn(values, _PARTS, percentile)
     spread = student_95(_PARTS) * float(np.std(parts, ddof=1) / np.mean(parts)) / sqrt(_PARTS)
     return max(spread, _LEAST_ERROR)
 
