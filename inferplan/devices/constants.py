@@ -294,9 +294,10 @@ class Calibration(Spec):
         others = [name for name in self.libraries if name != engine]
         for name in [*reversed(others), engine]:
             for kernel, formats in self.libraries.get(name, {}).items():
-                borrowed = {} if name == engine else {"basis": "transferred", "source": f"{name}'s kernel"}
+                borrowed = {"basis": "transferred", "source": f"{name}'s kernel"}
                 for label, fit in formats.items():
-                    chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
+                    own = fit if name == engine else fit.model_copy(update=borrowed)
+                    chosen.setdefault(kernel, {})[label] = own
         return self.model_copy(update={"constants": chosen, "libraries": {}})
 
     def for_vendor(self, vendor: str) -> Self:

@@ -115,8 +115,8 @@ def _pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> PlanOptio
     grid, rate, same = decodes.grid, demand.requests_per_second, prompts is decodes
     if rate is None or decodes.tariff is None or prompts.tariff is None:
         return None
-    before = _seconds_beside_prefill(prompts.grid, grid, demand)
     decode = decode_pool(grid, stream)
+    before = None if decode is None else _seconds_beside_prefill(prompts.grid, grid, demand)
     if before is None or decode is None:
         return None
     before = before + steps_to_answer(grid.deployment) * decode.tpot * grid.speculation.tokens

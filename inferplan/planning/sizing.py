@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, exp, inf, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -170,7 +170,7 @@ class Sizer:
                 continue
             if tried.largest_step <= min(budget, sized.budget - 1):  # neither is ever full: it would be the same run
                 continue
-            there = with_budget(sized, self.question, budget)
+            there = replace(sized, **self._under(sized, budget))
             screened = _screened(there, self.question)
             if screened and (screened > _FAR_OFF or worst * screened / _screened(sized, self.question) > hopeless):
                 continue
@@ -178,9 +178,22 @@ class Sizer:
             self.budgets[budget] = own * max(other.shares(slo).values()) / worst
             other = beyond_doubt(other, slo) if other.meets(slo) else other
             if self.meets(other):
-                self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
+                self.option = replace(self.option, **self._under(self.option, budget))  # first at other sizes
                 return other
         return tried
+
+    def _under(self, option: PlanOption, budget: int) -> dict[str, Any]:
+        """What changes of an option under another token budget, in closed form: the same at every size."""
+        key = option.batch, budget
+        if key not in self._points:
+            demand, percentile = self.question.demand, self.question.slo.percentile
+            grid = point(option.deployment, demand, percentile, *key, option.speculation)
+            self._points[key] = figures_at(slow_grid(grid, option.slow), (0, 0))
+        return self._points[key]
+
+    @cached_property
+    def _points(self) -> dict[tuple[int, int], dict[str, Any]]:
+        return {}
 
     def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -400,15 +413,6 @@ def next_size(option: PlanOption) -> PlanOption:
     if option.pools is None:
         return option.sized(option.filled(ceil(option.replicas * (1 + CAPACITY_TOLERANCE))))
     return option.sized(option.replicas + 2, (option.pools[0] + 1, option.pools[1] + 1))
-
-
-def with_budget(option: PlanOption, question: Question, budget: int) -> PlanOption:
-    """The same batch under another token budget, in closed form."""
-    demand, percentile = question.demand, question.slo.percentile
-    grid = slow_grid(
-        point(option.deployment, demand, percentile, option.batch, budget, option.speculation), option.slow
-    )
-    return replace(option, **figures_at(grid, (0, 0)))
 
 
 def running_total(progress: Callable[[int], None] | None) -> Callable[[int], None]:
