@@ -148,10 +148,10 @@ class StageMemory:
 
     def flights(self, budget: Num) -> list[tuple[Num, float, Num]]:
         """Of each kind with a window: bytes of a token, the window, and the tokens beyond it that may be in flight."""
-        if self._pooled:
+        windowed = [(size, mask) for size, mask in self._kept if is_bounded(mask)]
+        if self._pooled or not windowed:
             return []
         flight = self._windows.flight(budget, self.deployment.parallel.pp)
-        windowed = ((size, mask) for size, mask in self._kept if is_bounded(mask))
         return [(size, float(mask.size), reach(mask, np.inf, flight) - mask.size) for size, mask in windowed]
 
     def reserved(self, tokens: Num, budget: Num, block: int = 1) -> Num:

@@ -225,9 +225,9 @@ class Halves:
         found = []
         for key, decodes in self.decodes.items():
             for first, second in itertools.product(pareto_front(self.prompts[key]), pareto_front(decodes)):
-                option = (
-                    None if first.priced is second.priced else cheapest_pair(first.priced, second.priced, self.stream)
-                )
+                if first.priced is second.priced or first.grain + second.grain >= below:  # one replica of each
+                    continue
+                option = cheapest_pair(first.priced, second.priced, self.stream)
                 if option is not None and option.bound < below:
                     found.append(option)
         return sorted(found, key=lambda option: (option.cost or 0.0, option.devices, option.ttft))[:_MOST_PAIRS]
