@@ -132,7 +132,8 @@ class Simulations:
 
 @dataclass(kw_only=True, eq=False)
 class Sizer:
-    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size."""
+    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size. points: see
+    :func:`with_budget`."""
 
     option: PlanOption
     question: Question
@@ -140,6 +141,7 @@ class Sizer:
     trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
     budgets: dict[int, float] = field(default_factory=dict)
     """By how much the worst latency under a token budget was seen to exceed that under the first one."""
+    points: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     unkept: Verified | None = None
     """A size that keeps the limits on latency and not the others that runs are held to."""
 
@@ -170,7 +172,7 @@ class Sizer:
                 continue
             if tried.largest_step <= min(budget, sized.budget - 1):  # neither is ever full: it would be the same run
                 continue
-            there = replace(sized, **self._under(sized, budget))
+            there = with_budget(sized, self.question, budget, self.points)
             screened = _screened(there, self.question)
             if screened and (screened > _FAR_OFF or worst * screened / _screened(sized, self.question) > hopeless):
                 continue
@@ -178,22 +180,9 @@ class Sizer:
             self.budgets[budget] = own * max(other.shares(slo).values()) / worst
             other = beyond_doubt(other, slo) if other.meets(slo) else other
             if self.meets(other):
-                self.option = replace(self.option, **self._under(self.option, budget))  # first at other sizes
+                self.option = with_budget(self.option, self.question, budget, self.points)  # first at other sizes
                 return other
         return tried
-
-    def _under(self, option: PlanOption, budget: int) -> dict[str, Any]:
-        """What changes of an option under another token budget, in closed form: the same at every size."""
-        key = option.batch, budget
-        if key not in self._points:
-            demand, percentile = self.question.demand, self.question.slo.percentile
-            grid = point(option.deployment, demand, percentile, *key, option.speculation)
-            self._points[key] = figures_at(slow_grid(grid, option.slow), (0, 0))
-        return self._points[key]
-
-    @cached_property
-    def _points(self) -> dict[tuple[int, int], dict[str, Any]]:
-        return {}
 
     def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -413,6 +402,18 @@ def next_size(option: PlanOption) -> PlanOption:
     if option.pools is None:
         return option.sized(option.filled(ceil(option.replicas * (1 + CAPACITY_TOLERANCE))))
     return option.sized(option.replicas + 2, (option.pools[0] + 1, option.pools[1] + 1))
+
+
+def with_budget(
+    option: PlanOption, question: Question, budget: int, known: dict[tuple[int, int], dict[str, Any]]
+) -> PlanOption:
+    """The same batch under another token budget, in closed form. known: what that changes, by batch and budget: the
+    same at every size."""
+    key = option.batch, budget
+    if key not in known:
+        grid = point(option.deployment, question.demand, question.slo.percentile, *key, option.speculation)
+        known[key] = figures_at(slow_grid(grid, option.slow), (0, 0))
+    return replace(option, **known[key])
 
 
 def running_total(progress: Callable[[int], None] | None) -> Callable[[int], None]:
