@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from inferplan.catalog.assemble import Request, assemble, default_quants, load_engine, parse_memory, precision_of, usual_engine
+from inferplan.catalog.assemble import (
+    Request,
+    assemble,
+    default_quants,
+    load_engine,
+    parse_memory,
+    precision_of,
+    usual_engine,
+)
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import OffloadAsked
@@ -220,7 +228,10 @@ class FitAsked:
     """
 
     quant: str | None = ask(
-        "--quant", Text(), "Formats [native; without --gpu, or of GPUs with a number, also each narrower one that they run].", None
+        "--quant",
+        Text(),
+        "Formats [native; without --gpu, or of GPUs with a number, also each narrower one that they run].",
+        None,
     )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)

@@ -19,7 +19,7 @@ from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.option import PlanOption, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, surely_kept, together, verify
+from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, seen_longer, surely_kept, together, verify
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.traffic.requests import Slo
 
@@ -89,6 +89,14 @@ class Simulations:
             self.done += 1
             self.known[key] = self._run(option, question, factor)
         return self.known[key]
+
+    def longer(self, option: PlanOption, question: Question, factor: float) -> Verified:
+        """The same, of a longer run where the miss of a limit is within the error of the one that is known."""
+        known = self.of(option, question, factor)
+        longer = seen_longer(known, question, factor) if self.left else known
+        self.done += longer is not known
+        self.known[*self._key(option), factor] = longer
+        return longer
 
     def known_of(self, option: PlanOption, factor: float) -> Verified | None:
         """What a run that sized has said of an option, if there was one."""
@@ -180,7 +188,7 @@ class Sizer:
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
-        return tried
+        return self.simulations.longer(sized, self.question, 1 / self.question.sizing.utilisation)
 
     def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)

@@ -61,6 +61,8 @@ def load_of(words: list[str], factor: float) -> list[str]:
         if name in ("--rate", "--session-rate"):
             number, per, unit = value.partition("/")
             faster = f"{float(number) * factor:.9g}{per}{unit}"
+        elif name == "--people":
+            faster = str(round(int(value) * factor))
         elif name == "--trace" and factor != 1:
             faster = hurried(Path(value), factor)
         kept += [] if name in OF_A_PLAN else [name, faster]
@@ -131,7 +133,7 @@ def run_of(words: list[str], deployment: dict[str, Any], factor: float, requests
     names = {name for name, _ in options(words)}
     requests = LONG if "--turns" in names else requests
     count = ["--requests", str(requests), "--seed", str(SEED)]
-    if "--session-rate" in names:
+    if "--sessions" in names:
         count = ["--session-count", str(REQUESTS // 10), "--seed", str(SEED), "--routing", "sticky"]
     count = [] if "--trace" in names else count
     count += ["--routing", "sticky"] if "--turns" in names else []
