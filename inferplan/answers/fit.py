@@ -230,7 +230,7 @@ class FitAsked:
     quant: str | None = ask(
         "--quant",
         Text(),
-        "Formats [native; without --gpu, or of GPUs with a number, also each narrower one that they run].",
+        "Formats [native; without --gpu, or of GPUs with a number, also the narrower ones that run there].",
         None,
     )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)

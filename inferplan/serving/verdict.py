@@ -19,7 +19,8 @@ from inferplan.units import Array
 Verdict = Literal["stable", "saturated", "overloaded", "rejecting", "too short to tell"]
 """stable: requests are admitted about as soon as they come. saturated: they wait longer than their prompt takes, and
 the queue does not grow. overloaded: requests arrive faster than they leave, so the queue grows for as long as the
-traffic lasts, or more than a tenth of the clients give up. rejecting: some can never run. too short to tell: the run ends before the system is full."""
+traffic lasts, or more than a tenth of the clients give up. rejecting: some can never run. too short to tell: the run
+ends before the system is full."""
 Ending = Literal["saturated", "overloaded", "rejecting", "limits"]
 """What may end a command with exit code 3: a verdict, or limits that too few requests keep."""
 FEWEST_LIFETIMES = 5.0

@@ -98,8 +98,8 @@ def test_fewest_devices_are_fewest(run: Run) -> None:
 
 
 def test_fit_tries_what_each_device_and_its_usual_engine_run(run: Run) -> None:
-    """docs/planning.md, "Number formats": Ampere computes in int8 and neither in fp8 nor in 4 bits, Blackwell in both of
-    these, CDNA 4 in mxfp4; a Mac runs llama.cpp, which reads GGUF files: what `plan` and `fit --gpu 1x-...` try there.
+    """docs/planning.md, "Number formats": Ampere computes in int8 and neither in fp8 nor in 4 bits, Blackwell in both
+    of these, CDNA 4 in mxfp4; a Mac runs llama.cpp, which reads GGUF files: what `plan` and `fit --have` try there.
     """
     tried = dict[str, list[str]]()
     for option in run("fit", "qwen3-32b", "--format", "json").json["options"]:

@@ -190,8 +190,8 @@ def test_the_plan_is_the_smallest_fleet_that_keeps_the_limit_on_sessions() -> No
 
 
 def test_a_miss_within_the_error_of_its_run_is_seen_in_a_longer_one() -> None:
-    """Which is as far as its length allows from the whole fleet's under sessions of another seed, and makes four times as
-    many calls; a limit that is kept, or missed by far, needs none.
+    """Of four times as many calls, as near as its length allows to the whole fleet's under sessions of another seed; a
+    limit that is kept, or missed by far, needs none.
     """
     question, factor = asked(Slo(ttft=5.0, percentile=95.0)), 1 / UTILISATION
     option = search(question.space, question.stream, question.prices).options[0].sized(6)
