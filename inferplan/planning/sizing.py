@@ -90,12 +90,17 @@ class Simulations:
             self.known[key] = self._run(option, question, factor)
         return self.known[key]
 
-    def longer(self, option: PlanOption, question: Question, factor: float) -> Verified:
-        """The same, of a longer run where the miss of a limit is within the error of the one that is known."""
-        known = self.of(option, question, factor)
-        longer = seen_longer(known, question, factor) if self.left else known
-        self.done += longer is not known
-        self.known[*self._key(option), factor] = longer
+    def longer(
+        self, seen: Verified, question: Question, factor: float, precision: RunPrecision | None = None
+    ) -> Verified:
+        """The same, of a longer run where the miss of a limit is within the error of the one that was ``seen``; of one
+        that sized, or of a long one with its ``precision``.
+        """
+        longer = seen_longer(seen, question, factor) if self.left else seen
+        if longer is not seen:
+            self.done += 1
+            key = (*self._key(seen.option), factor)
+            self.known[key if precision is None else (*key, precision)] = longer
         return longer
 
     def known_of(self, option: PlanOption, factor: float) -> Verified | None:
@@ -188,7 +193,7 @@ class Sizer:
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
                 return other
-        return self.simulations.longer(sized, self.question, 1 / self.question.sizing.utilisation)
+        return self.simulations.longer(tried, self.question, 1 / self.question.sizing.utilisation)
 
     def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -263,7 +268,8 @@ class Sizer:
         short = self.simulations.known_of(sized, factor) if self.question.demand.trace is None else None
         if short is not None and surely_kept(short, self.question.slo):
             return short  # of a trace the whole fleet is seen at last
-        return self.simulations.long(sized, self.question, factor)
+        seen = self.simulations.long(sized, self.question, factor)
+        return self.simulations.longer(seen, self.question, factor, SHOWN)
 
     @cached_property
     def constraints(self) -> list[Constraint]:

@@ -498,11 +498,17 @@ def beyond_doubt(checked: Verified, slo: Slo) -> Verified:
 
 
 def seen_longer(checked: Verified, question: Question, factor: float) -> Verified:
-    """What a longer run says of what misses a limit by less than the error of its run; else what that run said. A run
-    that was a part of another is as long as others of its kind, and a trace as long as it is.
+    """What a longer run says of what misses a limit by less than the error of its run; else what that run said. Runs
+    that may be seen in parts are as long as they are, so are traces, and pools apart take too long.
     """
-    slo, settled = question.slo, checked.verdict.startswith(("overloaded", "refused", TOO_SHORT))
-    if settled or checked.result is None or checked.rest is not None or question.demand.trace is not None:
+    option, slo, settled = (
+        checked.option,
+        question.slo,
+        checked.verdict.startswith(("overloaded", "refused", TOO_SHORT)),
+    )
+    if settled or checked.result is None or checked.meets(slo) or question.demand.trace is not None:
+        return checked
+    if option.pools or _may_pause(option, question):
         return checked
     if not slo.limits.keys() >= checked.violations(slo).keys():  # of the time of a session no error is known
         return checked
@@ -510,7 +516,7 @@ def seen_longer(checked: Verified, question: Question, factor: float) -> Verifie
         for name, share in one.shares(slo.limits).items():
             if share * (1.0 - _error(getattr(part, name), one.slo.percentile)) > 1.0:
                 return checked
-    longer = _told((checked.option, question, factor), _LONGER * len(checked.result.records.prompt), 1.0)
+    longer = _told((option, question, factor), _LONGER * len(checked.result.records.prompt), 1.0)
     return replace(longer, growth=checked.growth)
 
 
