@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # each worker of pytest compiles every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test lint types unit slow whole zoo docs minimum other release-check same-answers hostile mutants mutants-drawn install wheels \
+.PHONY: test lint types unit slow whole zoo docs minimum other release-check same-answers hostile mutants mutants-drawn accuracy install wheels \
 	calibrate-gpu clean
 
 # The checks run beside each other, and each prints what it has to say when it ends.
@@ -74,6 +74,17 @@ mutants: install
 # Of the mutants that died before, as many as a minute of CPU time allows: they must die again.
 mutants-drawn: install
 	$(MUTANTS) --killed-before --draw 48
+
+# Constants of serving, error bands and the pages of accuracy, made again from the measured rows in SHARED.
+SHARED ?= ../shared
+UNSEEN := build/unseen.csv
+accuracy: install
+	mkdir -p build
+	$(BIN)/python -m tools.fitting serving $(SHARED)/measured/serving.csv --unseen $(UNSEEN)
+	$(BIN)/python -m tools.fitting bands $(SHARED)/measured --unseen $(UNSEEN) --deviations tests/fixtures/served_deviations.csv
+	$(BIN)/python -m tools.fitting forms $(SHARED)/measured
+	$(BIN)/python -m tools.accuracy $(SHARED) --unseen $(UNSEEN)
+	for page in scale-out devices encoders; do $(BIN)/python -m tools.accuracy $$page $(SHARED) || exit 1; done
 
 # The site in build/site-docs; a broken link, a page outside the navigation or an undocumented name is an error.
 docs: install

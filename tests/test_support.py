@@ -147,9 +147,18 @@ def test_three_systems_of_each(systems: dict[str, dict[str, int]], forms: tuple[
     assert set(serving_bands(deployment, 16.0, forms)) == (set() if missing else {"ttft", "tpot"})
 
 
+def test_kinds_of_layers_are_counted_by_models() -> None:
+    """Of latent attention two models were served in the rows (DeepSeek-R1 and Kimi-K2.5, whatever their GPUs, engines
+    and forms), of gated delta nets one (Qwen3.5-397B), of experts six: these three, Qwen3-235B, gpt-oss, MiniMax."""
+    families = measured_bands().families
+    assert (families["mla"], families["gated delta net"], families["moe"]) == (2, 1, 6)
+    latent = assemble(Request(model="deepseek-r1", gpu="b200-hgx", parallel=Parallelism(tp=8)))
+    assert lacking(latent) == {"mla models": 2} and not serving_bands(latent, 1024.0)
+
+
 def test_the_counts_are_said() -> None:
-    said = too_few({"rtx-4090": 0, "gated delta net": 2})
-    assert said == "a band needs 3 measured systems of each; there are 0 of rtx-4090, 2 of gated delta net"
+    said = too_few({"rtx-4090": 0, "gated delta net models": 1})
+    assert said == "a band needs 3 measured systems of each; there are 0 of rtx-4090, 1 of gated delta net models"
 
 
 def test_carried_constants_have_a_slow_end_of_their_own() -> None:

@@ -70,7 +70,7 @@ def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
         return found if own.reads is None else found.reading(own.reads)
     if _of_another(found, hardware):
         return _carried(found, hardware, name)
-    return found.for_vendor(hardware.vendor).for_engine(name)
+    return _of_engine(found.for_vendor(hardware.vendor), name)
 
 
 def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
@@ -89,7 +89,7 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
     found, below = _by_catalogue_name(validate(file, data, Calibration)), _on_file(hardware, engine)
     name = engine.partition("@")[0]
     if not _of_another(found, hardware):
-        return overlaid(below, found.for_vendor(hardware.vendor).for_engine(name), file, hardware, name)
+        return overlaid(below, _of_engine(found.for_vendor(hardware.vendor), name), file, hardware, name)
     if below.basis == "calibrated" or found.name != hardware.relative:
         own = "has constants of its own" if below.basis == "calibrated" else "is none whose nearest relative that is"
         said = f"{file} prices nothing here: it was measured on {found.name}, and {hardware.name} {own}"
@@ -97,7 +97,7 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
         return below.model_copy(update={"overlay": overlay, "note": f"{below.note}; {said}" if below.note else said})
     known, otherwise = _carried_errors(found, hardware)
     of_engine = [{SHARED: {**errors.get(name, {}), **errors.get(SHARED, {})}} for errors in known]
-    return overlaid(below, found.borrowed(of_engine, otherwise).for_engine(name), file, hardware, name)
+    return overlaid(below, _of_engine(found.borrowed(of_engine, otherwise), name), file, hardware, name)
 
 
 def _by_catalogue_name(found: Calibration) -> Calibration:
@@ -163,9 +163,9 @@ def _carried(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibra
     chip, or of another one as the two are, else between devices of the class; where it lacks a kernel or a format, the
     class's stand in.
     """
-    borrowed = found.borrowed(*_carried_errors(found, hardware)).for_engine(engine)
+    borrowed = _of_engine(found.borrowed(*_carried_errors(found, hardware)), engine)
     return (
-        borrowed.beside(_class_constants(hardware).for_engine(engine)) if found.name == hardware.relative else borrowed
+        borrowed.beside(_of_engine(_class_constants(hardware), engine)) if found.name == hardware.relative else borrowed
     )
 
 
@@ -181,9 +181,20 @@ def _carried_errors(found: Calibration, hardware: HardwareSpec) -> tuple[Sequenc
     return known, found.carried
 
 
+def _of_engine(found: Calibration, engine: str) -> Calibration:
+    """The constants with an engine's kernels chosen: its own, or those that stand for them where nobody timed any."""
+    spec = engine_spec(engine)
+    return found.for_engine(engine) if spec is None or spec.lent is None else found.lent(spec.lent.engine, engine)
+
+
+def engine_spec(engine: str) -> EngineSpec | None:
+    """An engine on file; ``None`` for another name."""
+    return load("engines", engine, EngineSpec) if engine in names("engines") else None
+
+
 def _beside_class(found: Calibration, hardware: HardwareSpec, engine: str) -> Calibration:
     """An engine's own constants; kernels that nobody measured in it are those of the device's class."""
-    rest = _class_constants(hardware).for_engine(engine)
+    rest = _of_engine(_class_constants(hardware), engine)
     lacking = {kernel: fits for kernel, fits in rest.constants.items() if kernel not in found.constants}
     return found.beside(rest.model_copy(update={"constants": lacking}))
 
@@ -246,9 +257,8 @@ def _is_run(file: Path) -> bool:
 
 def own_kernels(hardware: HardwareSpec, engine: str) -> OwnKernels | None:
     """An engine's own kernels on a device; ``None`` where it runs those of a library of the device."""
-    if engine not in names("engines"):
-        return None
-    return next((own for own in load("engines", engine, EngineSpec).kernels if own.hold_for(hardware)), None)
+    spec = engine_spec(engine)
+    return None if spec is None else next((own for own in spec.kernels if own.hold_for(hardware)), None)
 
 
 def constants_file(own: OwnKernels) -> Path:

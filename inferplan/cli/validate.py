@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SUPPLIED = {
     "model": "Model of the rows, where the file does not say: a name, or a path to a YAML or a config.",
     "gpu": "Accelerator.",
-    "engine": "Engine and version: vllm, vllm@0.20, sglang, trtllm, llama.cpp.",
+    "engine": "Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp.",
     "quant": "Formats as a label: bf16, fp8, fp4, int4, nvfp4, w4a16, native.",
     "weights": "Format of the linear weights.",
     "experts": "Format of the routed experts [that of the weights].",

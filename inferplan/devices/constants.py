@@ -175,7 +175,7 @@ class MeasuredCell(Spec):
 class MeasuredBands(Spec):
     """``configs/bands.yaml``: how far measured serving was from its prediction (:mod:`inferplan.estimate.support`).
 
-    families: how many systems were measured of each kind of layer, over all cells.
+    families: how many models were measured with each kind of layer, over all cells.
     """
 
     source: str
@@ -288,6 +288,12 @@ class Calibration(Spec):
                 for label, fit in formats.items():
                     chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
         return self.model_copy(update={"constants": chosen, "libraries": {}})
+
+    def lent(self, lender: str, engine: str) -> Self:
+        """The same with the kernels of ``lender`` for ``engine``'s, which nobody has timed: no error is known."""
+        said = f"nobody timed the kernels of {engine}: {lender}'s stand for them, with no error known"
+        chosen = self.for_engine(lender)._each({"basis": "transferred", "error": {}})
+        return chosen.model_copy(update={"note": f"{chosen.note}; {said}" if chosen.note else said})
 
     def for_vendor(self, vendor: str) -> Self:
         """The same for a device of ``vendor``: where none of its devices was measured, no error is known."""

@@ -131,25 +131,6 @@ class SchedulerDefaults(Spec):
         return self.model_copy(update={"chunked_prefill": False, "prefix_caching": False})
 
 
-class SlowState(Spec):
-    """Where the host was seen to take longer for layers with a recurrent state than for any layer, with a prompt."""
-
-    source: str
-    models: list[str]
-    """Names of the models whose runs showed it: of others nothing is known, and nothing is charged."""
-    mixers: list[str]
-    """Kinds of the layers' parts (docs/models.md)."""
-    devices: list[str]
-    """Their hosts come with them: the devices, by the beginning of their names."""
-    eager_linear: Seconds
-    """Further host time of such a step for each such layer."""
-
-    def seconds(self, hardware: HardwareSpec, model: str, kind: str) -> float:
-        """Further host time of a part of that kind of a model on a device."""
-        seen = model in self.models and kind in self.mixers
-        return self.eager_linear if seen and any(hardware.name.startswith(name) for name in self.devices) else 0.0
-
-
 class ServingConstants(Spec):
     """What a request and a step meet outside the kernels; all zero for no engine. See docs/serving.md."""
 
@@ -174,8 +155,6 @@ class ServingConstants(Spec):
     """Factor on ``eager_layer`` for layers of latent attention, whose prompts take more kernels ..."""
     eager_latent_vendors: list[str] = []
     """... on the devices of these makers; on those of others the kernels are fused."""
-    slow_state: SlowState | None = None
-    """What layers with a recurrent state take beyond it, and where."""
 
 
 class AttentionCalls(Spec):
@@ -457,6 +436,21 @@ class Libraries(Spec):
         )
 
 
+class LentKernels(Spec):
+    """Another engine's kernels stand for an engine's own, which nobody has timed."""
+
+    engine: str
+    source: str
+    """Why they are alike."""
+
+
+class RunsOn(Spec):
+    """The makers of the devices that an engine runs on."""
+
+    vendors: list[str]
+    source: str
+
+
 class UsualFor(Spec):
     """What an engine is taken for where none is named."""
 
@@ -488,6 +482,10 @@ class EngineSpec(Spec):
     kernels: list[OwnKernels] = []
     """The first that holds for a device has the constants of its kernels; where none does, they are the device's."""
     libraries: Libraries = Libraries.default()
+    lent: LentKernels | None = None
+    """Absent where constants of its own kernels are on file, or of no engine that runs the same."""
+    devices: RunsOn | None = None
+    """Absent where it may run on any."""
     checkpoints: dict[str, LoadedFormat] = {}
     """Formats of checkpoints that it loads beside those that it makes itself, by ``--quant``; others are not known."""
     batching: Batching = Batching.default()
@@ -559,6 +557,7 @@ class EngineSpec(Spec):
             apart=self.apart,
             exchange=self.exchange,
             attention=self.attention,
+            devices=self.devices,
             checkpoints=self.checkpoints,
             batching=self.batching,
             masks=self.masks,
@@ -589,6 +588,7 @@ class Engine(Spec):
     apart: PoolsApart = PoolsApart.default()
     exchange: ExchangeRules = ExchangeRules.default()
     attention: AttentionCalls = AttentionCalls.default()
+    devices: RunsOn | None = None
     checkpoints: dict[str, LoadedFormat] = {}
     batching: Batching = Batching.default()
     masks: MaskFilling | None = None
@@ -616,6 +616,15 @@ class Engine(Spec):
         """Whether it is seen to load checkpoints of a format on such a device."""
         found = self.checkpoints.get(quant)
         return found is not None and (not found.vendors or hardware.vendor in found.vendors)
+
+    def require_device(self, hardware: HardwareSpec) -> None:
+        """Raise ``UsageError`` for a device of a maker whose devices it does not run on."""
+        if self.devices is not None and hardware.vendor not in self.devices.vendors:
+            raise UsageError(
+                f"{self.name} does not run on {hardware.name}, a device of {hardware.vendor}",
+                because=f"it runs on devices of {' and '.join(self.devices.vendors)}",
+                hint="another --engine, or another --gpu",
+            )
 
     def describe(self) -> str:
         stands = f" (for {self.asked})" if self.asked else ""

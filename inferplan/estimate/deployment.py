@@ -136,6 +136,7 @@ class Deployment(Shown):
 
     def __post_init__(self) -> None:
         require_together("deployment", self.features)
+        self.engine.require_device(self.hardware)
         if self.parallel.redundant:
             require_experts(self.model, "--redundant-experts")
             if self.parallel.ep == 1:

@@ -24,19 +24,22 @@ Systems = Mapping[str, Mapping[str, int]]
 
 
 def lacking(deployment: Deployment, forms: Sequence[str] = ()) -> dict[str, int]:
-    """Of what fewer than :data:`FEWEST_SYSTEMS` systems were measured, in words, with how many; empty for nothing.
+    """Of what fewer than :data:`FEWEST_SYSTEMS` systems were measured, or of a kind of layer so many models, in words,
+    with how many; empty for nothing.
 
     forms: further ones, such as :data:`DRAFTS`. Of constants that have no band whatever runs, nothing is said.
     """
     if not deployment.calibration.has_bands:
         return {}
     own, families = _counts(deployment, (*forms_of(deployment), *forms))
-    known = own | {family: families.get(family, 0) for family in families_of(deployment.model)}
+    what = "{} models" if deployment.calibration.measured is not None else "{}"
+    known = own | {what.format(family): families.get(family, 0) for family in families_of(deployment.model)}
     return {name: count for name, count in known.items() if count < FEWEST_SYSTEMS}
 
 
 def _counts(deployment: Deployment, forms: Sequence[str]) -> tuple[dict[str, int], Mapping[str, int]]:
-    """How many systems are like a deployment in all but their model, in words; and how many hold each kind of layer."""
+    """How many systems are like a deployment in all but their model, in words; and how many models, of constants with
+    counts of their own systems, hold each kind of layer."""
     calibration, device = deployment.calibration, deployment.hardware.name
     if calibration.measured is not None:
         cell = measured_cell(deployment, forms)

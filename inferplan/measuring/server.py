@@ -13,13 +13,18 @@ from inferplan.errors import NetworkError, UsageError
 from inferplan.measuring.client import Answer, Client, unreachable
 from inferplan.measuring.stream import MOST_TOKENS
 
-_OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorrt_llm": "trtllm"}
+_OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tensorrt_llm": "trtllm", "atom": "atom"}
 """``owned_by`` of a model, in lower case, to the engine's name in the catalogue."""
-_RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
+_RUNNING = (
+    "vllm:num_requests_running",
+    "sglang:num_running_reqs",
+    "llamacpp:requests_processing",
+    "atom:requests_running",
+)
 _LAGGING = "sglang:"
 """Engines that write their gauges down now and then: what they say just after a load is of the load itself."""
-_WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred")
-_FINISHED = ("vllm:request_success_total",)
+_WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred", "atom:requests_waiting")
+_FINISHED = ("vllm:request_success_total", "atom:requests_finished_total")
 """Metrics of the engines: requests that run, that wait, and that were answered since the start."""
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)")
 _SETTLE = 2.0

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from inferplan.models.layers.base import LayerContext
 from inferplan.units import Num
-from inferplan.work.formats import find_format
-from inferplan.work.ops import Collective, Direction, Exchange, Op
+from inferplan.work.formats import Format, find_format
+from inferplan.work.ops import Collective, Direction, Exchange, Meeting, Op
 
 _COLLECTIVES = {"gather": ("all_gather", "reduce_scatter"), "all_reduce": ("all_reduce", "all_reduce")}
 """What carries tokens to every rank, and their sums back."""
@@ -30,6 +30,19 @@ class RoutedExperts(Protocol):
     def crowding(self, context: LayerContext) -> Num: ...
 
 
+def meeting(context: LayerContext, layer: RoutedExperts, direction: Direction) -> tuple[Meeting, Format]:
+    """How tokens and experts meet in a step under attention data parallelism, and in which format vectors travel."""
+    parallel, precision, rules = context.parallel, context.precision, context.exchange
+    name = "expert.gate" if layer.gated else "expert.up"
+    inputs = precision.linear_input(precision.stored("experts", name))
+    sliced = parallel.expert_tp > 1  # all ranks that share an expert get its tokens, which no low-latency kernel does
+    wide = any(segment.wide for segment in context.segments)
+    how = rules.prefill if wide or (sliced and rules.decode not in _COLLECTIVES) else rules.decode
+    chosen = direction == "dispatch" and (how in _COLLECTIVES or not sliced)
+    travels = rules.formats.get(inputs.name) if chosen else None
+    return how, find_format(travels) if travels else precision.base
+
+
 def exchange(context: LayerContext, layer: RoutedExperts, direction: Direction, width: int) -> Iterator[Op]:
     """Dispatch or combine of vectors of ``width``; nothing without attention data parallelism.
 
@@ -38,17 +51,10 @@ def exchange(context: LayerContext, layer: RoutedExperts, direction: Direction, 
     rank gets all tokens, a collective is of as many as there are, not of the fullest rank's times ranks (SGLang:
     ``all_gatherv`` and ``reduce_scatterv`` of nvfp4 tokens, all-reduces of others where a step holds prompts).
     """
-    parallel, precision, rules = context.parallel, context.precision, context.exchange
+    parallel = context.parallel
     if parallel.dp == 1:
         return
-    name = "expert.gate" if layer.gated else "expert.up"
-    inputs = precision.linear_input(precision.stored("experts", name))
-    sliced = parallel.expert_tp > 1  # all ranks that share an expert get its tokens, which no low-latency kernel does
-    wide = any(segment.wide for segment in context.segments)
-    how = rules.prefill if wide or (sliced and rules.decode not in _COLLECTIVES) else rules.decode
-    chosen = direction == "dispatch" and (how in _COLLECTIVES or not sliced)
-    travels = rules.formats.get(inputs.name) if chosen else None
-    sent = find_format(travels) if travels else precision.base
+    how, sent = meeting(context, layer, direction)
     match how:  # a type checker sees here which modes are left
         case "gather" | "all_reduce":
             yield Collective(
@@ -78,5 +84,5 @@ def exchange(context: LayerContext, layer: RoutedExperts, direction: Direction, 
         format=sent,
         groups=layer.groups,
         top_groups=layer.top_groups,
-        blocks=rules.blocks,
+        blocks=context.exchange.blocks,
     )

@@ -90,6 +90,12 @@ class Rules:
         return "reserve" if self.policy == "static" else self.scheduler.admission
 
     @property
+    def leaves_none(self) -> bool:
+        """A prompt takes the room of all its tokens when it is admitted, and need leave none for the next decodes
+        (ATOM: ``can_allocate`` and ``allocate`` of ``block_manager.py``)."""
+        return not self.mixed and self.admission == "prompt"
+
+    @property
     def mixed(self) -> bool:
         """Decodes and prompts share a step."""
         return self.batching.mixed
@@ -207,6 +213,8 @@ class Admitted:
         """Tokens of cache that a decoding request takes at a time."""
         self.reserves = rules.admission == "reserve"
         """A request takes the room of its whole output when it is admitted."""
+        self.at_once = self.reserves or rules.leaves_none
+        """It takes that of its whole prompt then, too, though it is cut."""
         self.running: dict[int, None] = {}
         """Requests admitted and not yet done; a dictionary keeps the order of admission."""
         self.used = 0.0
@@ -259,7 +267,7 @@ class Admitted:
         computed = compute
         if not elsewhere and compute > found.tokens + budget:
             computed = found.tokens + budget
-            if not self.reserves:
+            if not self.at_once:
                 self.used -= rules.paged(whole) - rules.paged(computed)
         if cache is not None and names:
             if found.below:
@@ -307,8 +315,8 @@ class Admitted:
     def extend(self, request: int, before: int, after: int, free: float) -> bool:
         """The next piece of a prompt of which ``before`` tokens are cached; false when it needs more than ``free``."""
         rules = self.rules
-        need = 0.0 if self.reserves else rules.paged(after) - rules.paged(before)
-        if need > free and len(self.running) > 1:
+        need = 0.0 if self.at_once else rules.paged(after) - rules.paged(before)
+        if not self.at_once and need > free and len(self.running) > 1:
             return False
         self.used += need
         if self.cache is not None and request in self.held:

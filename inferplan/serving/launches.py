@@ -26,8 +26,7 @@ def eager_floors(deployment: Deployment, replayed: bool = False) -> list[float]:
     for layers in model.stages(pp):
         eager = [(layer, _launched(layer, replayed), number) for layer, number in layers]
         count = sum(number * _blocks(parts) * (latent if _latent(layer) else 1.0) for layer, parts, number in eager)
-        further = sum(number * _slow_state(deployment, parts) for _, parts, number in eager)
-        floors.append(count * constants.eager_layer + further)
+        floors.append(count * constants.eager_layer)
     if model.encoder is not None and not replayed:
         floors[0] += model.encoder.depth * constants.eager_layer
     return floors
@@ -58,11 +57,3 @@ def _blocks(parts: list[LayerSpec]) -> float:
 def _latent(layer: LayerGroup) -> bool:
     """Whether a layer has latent attention."""
     return layer.mixer is not None and layer.mixer.kind == "mla"
-
-
-def _slow_state(deployment: Deployment, parts: list[LayerSpec]) -> float:
-    """Host seconds of a layer's parts beyond those of any layer, where they were seen (:class:`SlowState`)."""
-    slow = deployment.engine.serving.slow_state
-    if slow is None:
-        return 0.0
-    return sum(slow.seconds(deployment.hardware, deployment.model.name, part.kind) for part in parts)

@@ -150,8 +150,10 @@ class Replica(Engine):
             room = rules.capacity - scheduler.admitted.used
             if (run + rules.page) * batch * each > room:
                 run = min(run, steps_within(scheduler.lanes, room))
-                if run < 1:
+                if run < 1:  # who is left decodes in this step: a prompt may start in the next one
                     scheduler.preempt(start)
+                    if decodes.size:
+                        self._decode_run(until)
                     return
         mean = decodes.context / batch
         price = decode(batch, mean + (run - 1) * each / 2)

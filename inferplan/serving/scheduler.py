@@ -172,7 +172,8 @@ class Scheduler:
 
     def growth(self) -> float:
         """Tokens that a decode step of every lane adds to what the cache has promised already."""
-        return sum([lane.taken(1) for lane in self.lanes]) if self.grows else 0.0
+        kept = self.grows and not self.rules.leaves_none
+        return sum([lane.taken(1) for lane in self.lanes]) if kept else 0.0
 
     @property
     def free(self) -> float:

@@ -25,7 +25,8 @@ from inferplan.estimate.support import DRAFTS, POOLS, forms_of
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.forms import outranked_among
 from inferplan.validation.deploy import deployment_of
-from tools.fitting.bands import METRICS, Spread, deviation, deviations, left_out, spreads_of
+from tests.benchmarks.decisions_coverage import RUNS
+from tools.fitting.bands import METRICS, Spread, deviation, left_out, read_deviations, spreads_of
 from tools.fitting.forms import Configuration, configurations
 from tools.fitting.priced import priced_rows
 
@@ -47,7 +48,7 @@ class Choice(NamedTuple):
 def figures(folder: Path) -> None:
     """The table of choices under limits by question and confidence, and that of forms at a speed."""
     rows = priced_rows(folder / "measured")
-    spreads = spreads_of(deviations(rows))
+    spreads = spreads_of(read_deviations(RUNS))
     every = [_choice(one, spreads) for one in configurations(rows)]
     for label, known in (("all rows", every), ("without doubted rows", [one for one in every if not one.one.suspect])):
         print(f"{label}: {len(known)} configurations")

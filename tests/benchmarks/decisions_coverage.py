@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.fitting.bands import METRICS, beyond_the_slow_end, deviations
-from tools.fitting.priced import priced_rows
+from tools.fitting.bands import METRICS, beyond_the_slow_end, read_deviations
+
+RUNS = Path(__file__).parents[1] / "fixtures" / "served_deviations.csv"
+"""How far measured runs were off what the rows of other models say (``python -m tools.fitting bands``)."""
 
 FEW = 10
 """Cells of fewer runs say nothing on their own."""
 
 
-def figures(folder: Path) -> None:
+def figures() -> None:
     """The share beyond the slow end at both confidences, over all and by cell."""
-    found = deviations(priced_rows(folder / "measured"))
+    found = read_deviations(RUNS)
     for metric in METRICS:
         for confidence in (0.8, 0.9):
             counted = beyond_the_slow_end(found, metric, confidence)

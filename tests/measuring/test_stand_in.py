@@ -197,6 +197,7 @@ SAID = {
         {"/props": {"build_info": "b5000", "default_generation_settings": {"n_ctx": 2048}}},
         {"engine": "llama.cpp", "engine_version": "b5000", "max_model_len": "2048"},
     ),
+    "atom": ({}, {"engine": "atom"}),  # ROCm/ATOM atom/entrypoints/openai/protocol.py, ModelCard
     "nobody": ({}, {}),
 }
 
@@ -323,6 +324,7 @@ def test_a_busy_server_is_marked_where_it_is_measured_all_the_same(call: Callabl
             'sglang:num_running_reqs{dp_rank="0"} 4.0\nsglang:num_running_reqs{dp_rank="1"} 1.0\n',
             "5 requests of others were in the server",
         ),
+        ("atom:requests_running 3.0\natom:requests_waiting 1.0\n", "4 requests of others were in the server"),
         ("# nothing known\nvllm:num_requests_running NaN-ish\nbroken line\n", ""),
     ],
 )

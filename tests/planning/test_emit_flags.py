@@ -7,15 +7,21 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Launch, Pools, launch, manifest, script
+from inferplan.answers.emit.benchmark import benchmark
 from inferplan.answers.emit.engines import command, over_nodes
 from inferplan.answers.emit.vllm import _KV_OF_VERSION
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.offload import OffloadAsked
+from inferplan.devices.anchors import AnchorLoad
 from inferplan.devices.engine import EngineFlags
+from inferplan.errors import UsageError
 from inferplan.reports.emit import EmitAsked, launch_text
 from inferplan.reports.plan_file import Planned
 from inferplan.work.adapters import LoraAsked
@@ -127,6 +133,20 @@ LLAMA_CPP_FLAGS = {
     *{"-m", "-hf", "-c", "-np", "-ngl", "-b", "-ctk", "-ctv", "-sm", "--host"},
     "-ncmoe",  # common/arg.cpp (-ncmoe, --n-cpu-moe N)
 }
+ATOM_FLAGS = {
+    # ROCm/ATOM atom/model_engine/arg_utils.py at 0027562b, and atom/entrypoints/openai_server.py (--host)
+    *{"--model", "--tensor-parallel-size", "--data-parallel-size", "--enable-expert-parallel", "--enable-dp-attention"},
+    *{"--kv_cache_dtype", "--block-size", "--max-model-len", "--max-num-batched-tokens", "--max-num-seqs"},
+    *{"--gpu-memory-utilization", "--method", "--num-speculative-tokens", "--host"},
+    # the same of August 2026 alone
+    *{"--all2all-backend", "--draft-model"},
+}
+ATOM_VALUES = {
+    # the choices of the same files; --all2all-backend: high-throughput, low-latency, rccl, none
+    "--kv_cache_dtype": {"bf16", "fp8"},
+    "--method": {"mtp", "eagle3"},
+    "--all2all-backend": {"none"},
+}
 ROUTER_FLAGS = {
     # vllm_router/router_args.py of vllm-router 0.1.17, by line
     "vllm": {
@@ -210,6 +230,82 @@ def test_every_flag_is_in_the_source_of_its_version(engine: str) -> None:
 @for_each("version", ["0.18", "0.20", "0.33"])
 def test_formats_of_the_cache_are_those_of_the_version(version: str) -> None:
     assert set(_KV_OF_VERSION[version].values()) | {"auto"} == VLLM_VALUES[version, "--kv-cache-dtype"]
+
+
+def on_mi355x(version: str = "", **changes: Any) -> Launch:
+    """DeepSeek-R1 under ATOM, with its cache in fp8."""
+    parts = {"model": "deepseek-r1", "gpu": "mi355x", "roles": (("kv", "fp8"),)} | changes
+    drafting = parts.pop("drafting", None)
+    request = Request(engine=f"atom{version}", **parts)
+    if drafting is None:
+        return launch(request, 4096)
+    return launch(request, 4096, drafts=Drafts(drafting.on(request, request.parallel), drafting.model))
+
+
+def test_what_starts_atom_is_in_its_source(tmp_path: Path) -> None:
+    """The command of InferenceX's benchmarks/dsr1_fp8_mi355x_atom_mtp.sh: -tp, --kv_cache_dtype fp8, --method mtp."""
+    whole, ranks = Parallelism(tp=8), Parallelism(dp=8, ep=8)
+    mtp = Drafting(model="mtp", length=3, acceptance=0.7)
+    layer = (
+        "{mixer: {kind: attention, heads: 32, kv_heads: 8, head_dim: 128, input_scale: 2}, ffn: {kind: mlp, d_ff: 64}}"
+    )
+    head = tmp_path / "eagle3.yaml"
+    head.write_text(
+        f"{{name: eagle3, source: 'https://huggingface.co/org/head', features: 3, block: false, layers: [{layer}]}}"
+    )
+    eagle = Drafting(model=str(head), length=3, acceptance=0.7)
+    pages = EngineFlags(block_size=64, max_sequences=64)
+    seen = set()
+    for made in (
+        on_mi355x(parallel=whole, drafting=mtp),
+        on_mi355x("@0.1.3", parallel=whole, flags=pages),
+        on_mi355x(parallel=ranks),
+        on_mi355x(parallel=Parallelism(tp=4, dp=2, ep=8)),
+        on_mi355x(model="llama-3.1-8b", roles=(), drafting=eagle),
+    ):
+        words = command(made)
+        assert "-m atom.entrypoints.openai_server --model " in " ".join(words)
+        for word, value in zip(words, [*words[1:], ""], strict=True):
+            if word.startswith("--"):
+                seen.add(word)
+                assert value in ATOM_VALUES.get(word, {value})
+    assert seen == ATOM_FLAGS - {"--host"}
+
+
+def test_attention_ranks_of_atom_start_as_they_are_priced() -> None:
+    """No coalescer (atom/utils/envs.py: ATOM_ENABLE_PREFILL_DELAYER, on unless it is 0), no kernels of MORI."""
+    words = command(on_mi355x(parallel=Parallelism(dp=8, ep=8)))
+    assert words[:2] == ["env", "ATOM_ENABLE_PREFILL_DELAYER=0"]
+    # engine_core_mgr.py: with --enable-dp-attention each of the tensor-parallel ranks is an attention rank
+    assert words[words.index("--tensor-parallel-size") + 1] == "8" and "--enable-dp-attention" in words
+    assert words[words.index("--all2all-backend") + 1] == "none"
+    assert command(on_mi355x(parallel=Parallelism(tp=8)))[0] == "python"
+
+
+@for_each(
+    ("changes", "error"),
+    [
+        ({"version": "@0.1.3", "parallel": Parallelism(dp=8, ep=8)}, "says how tokens reach their experts"),
+        ({"parallel": Parallelism(tp=4, dp=2)}, "share no experts"),
+        ({"parallel": Parallelism(tp=8, ep=4)}, "over all ranks or none"),
+        ({"parallel": Parallelism(tp=4, pp=2)}, "--pp cannot be written"),
+        ({"model": "llama-3.1-70b", "parallel": Parallelism(dp=2)}, "make every step together"),
+        ({"parallel": Parallelism(tp=8), "flags": EngineFlags(block_size=24)}, "no pages of 24 tokens"),
+        ({"parallel": Parallelism(tp=8), "roles": (("kv", "nvfp4"),)}, "no KV cache in nvfp4"),
+    ],
+)
+def test_what_atom_has_no_flag_for_is_refused(changes: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        command(on_mi355x(**changes))
+
+
+def test_the_client_of_atom_keeps_lengths_and_takes_facts() -> None:
+    """atom/benchmarks/benchmark_serving.py at 22da013: --random-range-ratio 1 is its default, --metadata KEY=VALUE."""
+    load = AnchorLoad(users=4, prompt=1024, output=512, parallel=Parallelism(tp=8))
+    words = benchmark(on_mi355x(parallel=load.parallel), load, "r.json")
+    assert words[:3] == ["python", "-m", "atom.benchmarks.benchmark_serving"]
+    assert words[words.index("--random-range-ratio") + 1] == "1"
+    assert {"engine=atom", "gpu=mi355x", "tp=8"} <= set(words[words.index("--metadata") :])
 
 
 def pooled(engine: str) -> Launch:

@@ -12,13 +12,14 @@ from inferplan.catalog.calibrations import class_file, load_kernels
 from inferplan.catalog.files import config_root, load_hardware, read_yaml, validate
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.estimate.roofline import price
+from inferplan.validation.importers import read_file
 from inferplan.validation.rows import row_of
 from inferplan.validation.run import price_rows
 from tests.cases import for_each
 from tools.accuracy.data_centre import one_factor
 from tools.accuracy.published_rows import serving_rows
 from tools.accuracy.scores import pairs_of
-from tools.fitting.published.command import SINCE
+from tools.fitting.published.command import SINCE, served
 from tools.fitting.published.kernels import all_reduces, attentions, figures, matmuls, shares
 from tools.fitting.published.serving import UNKNOWNS, Device, _step, expected
 
@@ -191,3 +192,11 @@ def test_one_factor_comes_from_the_other_models() -> None:
     lines = one_factor(made | {(("x", "y"), "TPOT", "a"): [(1.0, 1.0)]})
     assert [line[:2] for line in lines] == [["d, e: TPOT", "2"]]
     assert lines[0][-1] == "+25.0"  # 4/2 - 1 = 100 % and 2/4 - 1 = -50 %
+
+
+def test_constants_of_sglang_are_fitted_to_its_rows_alone(shared: Path) -> None:
+    """Of the rows since the first day of their software those of ATOM are left out: 15 are said in the file."""
+    rows = read_file(shared / "measured" / "serving_inferencex.csv", {})[1]
+    found = served("mi355x", rows)
+    assert {row.run.engine for row in (*found.rows, *found.others["drafts"]) if row.run} == {"sglang"}
+    assert len(found.rows) == read_yaml(config_root() / "calibration" / "mi355x.yaml")["provenance"]["rows"] == 15

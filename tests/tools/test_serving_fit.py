@@ -12,13 +12,18 @@ import yaml
 
 pytest.importorskip("scipy")
 
+from inferplan.catalog.calibrations import shared_step
 from inferplan.catalog.files import config_root
+from inferplan.serving.launches import eager_floors
+from inferplan.validation.deploy import bare_deployment_of, deployment_of
 from inferplan.validation.rows import Row, row_of
-from tools.accuracy.closed_loop import read_held_out
 from tools.accuracy.page import document
 from tools.accuracy.scores import figures
+from tools.fitting import priced
 from tools.fitting import serving as serving_fit
-from tools.fitting.serving import UNKNOWNS, ServingFit, fit_serving, folds_of, predict_all, usable
+from tools.fitting.choices import BY_NAME, SCRIPTS, deployment_without, run_without
+from tools.fitting.serving import UNKNOWNS, ServingFit, fit_serving, predict_all, usable
+from tools.fitting.unseen import read_unseen, unseen_csv
 
 SYSTEMS = (("llama-3.1-8b", "h100-sxm"), ("llama-3.2-1b", "h100-sxm"), ("qwen3-14b", "a100-80gb-sxm"))
 BASE = {"engine": "vllm", "engine_version": "0.19", "weights": "bf16", "tp": "1", "max_num_batched_tokens": "2048"}
@@ -57,7 +62,7 @@ def rows() -> list[Row]:
 def fit(rows: list[Row]) -> ServingFit:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serving_fit, "PULL", 0.01)  # few rows; those that are real are held to what is expected of them
-        return fit_serving(rows, folds=3, rounds=4)
+        return fit_serving(rows, rounds=4)
 
 
 def test_the_fit_recovers_known_constants(fit: ServingFit) -> None:
@@ -68,7 +73,7 @@ def test_the_fit_recovers_known_constants(fit: ServingFit) -> None:
     for name, unknown in UNKNOWNS.items():
         assert unknown.low * 0.999 <= fit.constants[name] <= unknown.high * 1.001
     measured = np.array([[row.measured.ttft, row.measured.tpot] for row in fit.rows])
-    assert np.median(np.abs(fit.held_out / measured - 1)) < 0.02
+    assert np.median(np.abs(fit.unseen / measured - 1)) < 0.02
 
 
 def test_a_strong_pull_holds_the_constants(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,11 +90,57 @@ def test_rows_that_are_suspect_or_too_fast_are_not_fitted(rows: list[Row]) -> No
     assert usable([row, suspect, fast]) == [row]
 
 
-def test_a_pair_is_in_one_fold(rows: list[Row]) -> None:
-    fold = folds_of(rows, 3)
-    for pair in {row.run.pair for row in rows if row.run}:
-        assert len({int(f) for row, f in zip(rows, fold) if row.run and row.run.pair == pair}) == 1
-    assert len(set(fold.tolist())) == len(SYSTEMS)
+def test_a_fold_leaves_a_model_out(rows: list[Row], fit: ServingFit) -> None:
+    """Its constants are those of a fit that never saw the model's rows."""
+    assert set(fit.folds) == {model for model, _ in SYSTEMS}
+    left_out, _ = SYSTEMS[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving_fit, "PULL", 0.01)
+        others = fit_serving([row for row in rows if row.run and row.run.model != left_out], rounds=4)
+    for name in ("host", "latency"):
+        assert fit.folds[left_out].constants[name] == pytest.approx(others.constants[name], rel=0.03)
+
+
+def test_a_choice_stands_where_the_rows_of_other_models_ask_for_it() -> None:
+    """Of three rows the first two ask for a choice by 0.3 and 0.1, the last, of another model, against it by 0.2."""
+    gain, models = {0: 0.3, 1: 0.1, 2: -0.2}, ["a", "a", "b", "c"]
+    undone = {model: serving_fit._undone(gain, models, model) for model in "abc"}
+    assert undone == {"a": True, "b": False, "c": False}
+    assert serving_fit._undone({3: 0.5}, models, "c") and not serving_fit._undone({3: 0.5}, models, "a")
+
+
+CAMPAIGN = {"campaign": "inferencex", "isl": "1024", "osl": "128", "concurrency": "8", "requests": "80"}
+GPT_OSS = {"model": "gpt-oss-120b", "gpu": "h100-sxm", "engine": "vllm", "engine_version": "0.18.0", "tp": "2"}
+R1 = {"model": "deepseek-r1", "gpu": "h200-sxm", "engine": "sglang", "engine_version": "0.5.9", "tp": "8"}
+DENSE = {"model": "qwen3-32b", "gpu": "h100-sxm", "engine": "vllm", "engine_version": "0.12.0", "tp": "4"}
+
+
+def row_with(*cells: dict[str, str], weights: str) -> Row:
+    return row_of("a row", {**CAMPAIGN, "weights": weights} | {k: v for one in cells for k, v in one.items()}, {})
+
+
+def test_what_a_row_is_priced_without() -> None:
+    """Marlin's experts are the run script's word; three launches a layer of DeepSeek-R1's 61, in place of one; 1.8 ms
+    of vLLM 0.12's host; the kernels of a release."""
+    marlin = row_with(GPT_OSS, weights="mxfp4")
+    assert marlin.run is not None and dict(marlin.run.backends) == {"experts": "marlin"}
+    assert BY_NAME[SCRIPTS].concerns(marlin) and not run_without(marlin, [SCRIPTS]).backends
+    latent = row_with(R1, weights="fp8-block")
+    assert latent.run is not None and latent.run.library == "sglang@0.5.9"
+    assert run_without(latent, ["kernels of releases"]).library == "sglang"
+    whole, without = (
+        deployment_without(latent, bare_deployment_of(latent.run), undone)
+        for undone in ((), ("launches of latent attention",))
+    )
+    each = whole.engine.serving.eager_layer
+    assert [eager_floors(one)[0] for one in (whole, without)] == pytest.approx([3 * 61 * each, 61 * each])
+    dense = row_with(DENSE, weights="fp8")
+    assert dense.run is not None and not BY_NAME["launches of latent attention"].concerns(dense)
+    hosts = [
+        deployment_without(dense, deployment_of(dense.run)[0], undone).step.host
+        for undone in ((), ("host of a release",))
+    ]
+    assert hosts == pytest.approx([1.8e-3, shared_step().step.host])
 
 
 def test_what_is_written_is_what_was_fitted(fit: ServingFit, tmp_path: Path) -> None:
@@ -142,18 +193,20 @@ def _write(path: Path, cells: list[dict[str, str]]) -> None:
         writer.writerows(cells)
 
 
-def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path) -> None:
-    held_out = tmp_path / "held_out.csv"
-    held_out.write_text(serving_fit.held_out_csv(fit), encoding="utf-8")
-    again = read_held_out(held_out)
-    assert len(again) == len(fit.rows)
-    for one, (ttft, _) in zip(again, fit.held_out):
+def test_the_page_is_made_from_a_small_sample(fit: ServingFit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priced, "_KEPT", tmp_path / "priced")
+    unseen = tmp_path / "unseen.csv"
+    unseen.write_text(unseen_csv(fit.rows, fit.unseen, fit.scripted * 2), encoding="utf-8")
+    again, twice = read_unseen(unseen), read_unseen(unseen, "scripted")
+    assert len(again) == len(twice) == len(fit.rows)
+    for one, other, (ttft, _) in zip(again, twice, fit.unseen):
+        assert other.prediction is not None and other.prediction.ttft == pytest.approx(2 * ttft, rel=1e-4)
         assert one.prediction is not None and one.prediction.ttft == pytest.approx(ttft, rel=1e-4)
     _write(tmp_path / "measured" / "serving.csv", [dict(row.cells) for row in fit.rows])
     _write(tmp_path / "measured" / "serving_open_loop.csv", [OPEN])
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference" / "truths.csv").write_text(TRUTHS, encoding="utf-8")
-    page = document(tmp_path, held_out, "2026-01-02")
+    page = document(tmp_path, unseen, "2026-01-02")
     assert "2026-01-02" in page
     assert f"Rows answered: {len(fit.rows)} of {len(fit.rows)}." in page
     for heading in ("closed loop", "open loop", "Static batches", "Kernels", "Memory"):

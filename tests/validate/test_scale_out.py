@@ -421,8 +421,6 @@ def test_every_row_that_is_not_suspect_can_be_deployed(shared: Path) -> None:
     assert len(rows) == 1069
     for run in {one.run for one in rows}:
         assert run is not None
-        if run.engine == "atom":  # an engine that is not on file
-            continue
         decodes, _ = deployment_of(run)
         prompts_of(run, decodes)
         drafts_of(run, decodes)

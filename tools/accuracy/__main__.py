@@ -1,8 +1,8 @@
-"""``python -m tools.accuracy SHARED --held-out HELD_OUT.csv``: write docs/accuracy.md.
+"""``python -m tools.accuracy SHARED --unseen UNSEEN.csv``: write docs/accuracy.md.
 
-``HELD_OUT.csv`` is what ``python -m tools.fitting serving --held-out`` writes. ``python -m tools.accuracy scale-out
+``UNSEEN.csv`` is what ``python -m tools.fitting serving --unseen`` writes. ``python -m tools.accuracy scale-out
 SHARED`` writes docs/accuracy-scale-out.md alone, ``python -m tools.accuracy devices SHARED``
-docs/accuracy-devices.md; ``python -m tools.accuracy anchors HELD_OUT.csv`` prints what measured runs of a system
+docs/accuracy-devices.md; ``python -m tools.accuracy anchors UNSEEN.csv`` prints what measured runs of a system
 are worth. ``python -m tools.accuracy encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m
 tools.accuracy cpu`` measures this CPU and writes docs/accuracy-cpu.md.
 """
@@ -18,11 +18,12 @@ from inferplan.catalog.assemble import anchor_process
 from inferplan.catalog.files import config_root
 from inferplan.reports.validation import rows_csv
 from tools.accuracy.anchors import anchors_section, bands, systems
-from tools.accuracy.closed_loop import read_held_out, without_suspects
+from tools.accuracy.closed_loop import without_suspects
 from tools.accuracy.devices import devices_page
 from tools.accuracy.encoders import encoders_page
 from tools.accuracy.page import document
 from tools.accuracy.scale_out import scale_out_page
+from tools.fitting.unseen import read_unseen
 
 
 def _parser(page: str, what: str, prog: str) -> argparse.ArgumentParser:
@@ -36,10 +37,10 @@ def _parser(page: str, what: str, prog: str) -> argparse.ArgumentParser:
 def _accuracy() -> None:
     what = "Write docs/accuracy.md from the reference data and the shipped constants."
     parser = _parser("accuracy.md", what, "python -m tools.accuracy")
-    parser.add_argument("--held-out", type=Path, required=True, help="what tools.fitting.serving --held-out wrote")
-    parser.add_argument("--every", type=int, default=1, help="price every n-th row and static batch")
+    parser.add_argument("--unseen", type=Path, required=True, help="what tools.fitting serving --unseen wrote")
+    parser.add_argument("--every", type=int, default=1, help="of static batches and the roofline's rows every n-th")
     options = parser.parse_args()
-    options.out.write_text(document(options.shared, options.held_out, options.date, options.every), encoding="utf-8")
+    options.out.write_text(document(options.shared, options.unseen, options.date, options.every), encoding="utf-8")
 
 
 def _scale_out() -> None:
@@ -68,8 +69,8 @@ def _encoders() -> None:
 
 def _anchors() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.accuracy anchors", description=_anchors_help)
-    parser.add_argument("held_out", type=Path, help="what tools.fitting.serving --held-out wrote")
-    scored = without_suspects(read_held_out(parser.parse_args(sys.argv[2:]).held_out))
+    parser.add_argument("unseen", type=Path, help="what tools.fitting serving --unseen wrote")
+    scored = without_suspects(read_unseen(parser.parse_args(sys.argv[2:]).unseen))
     process = anchor_process()
     print(anchors_section(scored))
     for metric, (low, high) in bands(systems(scored, process), process).items():

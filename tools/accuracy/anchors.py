@@ -1,6 +1,6 @@
-"""How much measured runs of a system help with its other runs, on predictions that saw neither its model on its GPU.
+"""How much measured runs of a system help with its other runs, on predictions that no row of its model had a part in.
 
-``python -m tools.accuracy anchors HELD_OUT.csv`` prints the section and the bands for ``configs/anchors.yaml``.
+``python -m tools.accuracy anchors UNSEEN.csv`` prints the section and the bands for ``configs/anchors.yaml``.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def anchors_section(scored: Sequence[Scored]) -> str:
         [
             "### With measured runs of the system\n",
             f"{sum(len(system.points) for system in found)} possible rows of {len(found)} systems (model, GPU, engine, "
-            "release, format), predicted by constants that saw neither the model on the GPU; some rows are taken as "
+            "release, format), predicted by what rows of other models say; some rows are taken as "
             "measured ([anchors](anchors.md)) and the others of the system are scored. The last column is the share of "
             "them inside the 80 % band, whose width is that of the other (model, GPU) pairs with three rows at "
             "random.\n",

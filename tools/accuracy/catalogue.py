@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from inferplan.catalog.calibrations import measured_bands, shared_step
 from inferplan.catalog.files import load, names
 from inferplan.devices.constants import Calibration
-from tools.accuracy.scores import markdown
+from tools.accuracy.scores import Line, markdown
 
 KERNELS = {
     "GEMM": ("matmul",),
@@ -78,16 +78,38 @@ def constants_section() -> str:
         if one.bands
     ]
     lines = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in spread.items()]
+    decided = shared.provenance.get("decided", {})
     return "\n".join(
         [
-            "## The constants that are fitted to serving rows\n",
-            "All are shared by every model, device and engine (in seconds, or a ratio). The range is over the five "
-            "fits that each leave a fifth of the (model, GPU) pairs out: a wide range says that the rows hold little "
-            "evidence of the constant.\n",
+            "## What serving rows decided\n",
+            f"{len(lines)} constants are fitted to serving rows. All are shared by every model, device and engine (in "
+            "seconds, or a ratio). The range is over the fits that each leave one model out on all GPUs and engines: a "
+            "wide range says that the rows hold little evidence of the constant.\n",
             markdown(("constant", "least", "most"), lines),
+            f"{len(decided)} choices rest on such rows, too. The fold that leaves a model out makes each of them again "
+            "from the rows of the others: it stands where it brings those nearer to what was measured, else what "
+            "*otherwise* says. The last column names the models in whose folds a choice did not stand. Run scripts "
+            "name models, so that no fold knows those of its own.\n",
+            markdown(
+                ("choice", "where", "rows that decided it", "otherwise", "does not stand without"), _choices(decided)
+            ),
             "Between which factors of the prediction 80 % of the rows of a further system are expected, by what it is "
             "served on; other kinds in `configs/bands.yaml` have fewer than three systems and no band "
             "([how](validate.md#bands)):\n",
             markdown(("GPU", "engine", "forms", "systems", "TTFT", "TPOT"), bands),
         ]
     )
+
+
+def _choices(decided: Mapping[str, Mapping[str, Any]]) -> list[Line]:
+    """A line for each choice."""
+    return [
+        [
+            name,
+            one["where"],
+            ", ".join(f"{model} {rows}" for model, rows in one["rows"].items()) or "none of this file",
+            one["otherwise"],
+            ", ".join(one["undone_without"]) or "none",
+        ]
+        for name, one in decided.items()
+    ]

@@ -118,7 +118,7 @@ def _band(one: Scored) -> str:
 
 def _system(one: Scored) -> str:
     cells = one.row.cells
-    fitted = cells["gpu"] in _FITTED and cells["weights"] == "fp8-block"
+    fitted = cells["gpu"] in _FITTED and cells["weights"] == "fp8-block" and cells["engine"] == "sglang"
     marked = " (four constants fitted to such rows)" if fitted else ""
     return f"{cells['gpu']}, {cells['framework']}, {cells['weights']}{marked}"
 

@@ -1,9 +1,11 @@
 """How far served latencies of a system are off that nobody has seen: ``configs/bands.yaml``.
 
-``python -m tools.fitting bands FOLDER`` writes it from the closed-loop rows of the folder. A system is a model under an
-engine on a device; a cell is what systems share that differ in their model alone: device, engine and form. For a system
-``s`` of a cell, ``centre(s)`` is the mean logarithm of measured over predicted of the ``n`` others (each the mean of
-its rows), and
+``python -m tools.fitting bands FOLDER --unseen UNSEEN.csv`` writes it from closed-loop rows: those of ``UNSEEN.csv``
+beside what the rows of other models say of them (:mod:`tools.fitting.serving`), and those of ``serving_inferencex.csv``
+in the folder, all of one model, beside what the constants on file say: of no kind of theirs are there systems enough
+for a band. A system is a model under an engine on a device; a cell is what systems share that differ in their model
+alone: device, engine and form. For a system ``s`` of a cell, ``centre(s)`` is the mean logarithm of measured over
+predicted of the ``n`` others (each the mean of its rows), and
 
     u = (row of s - centre(s)) / sqrt(1 + 1/n)
 
@@ -43,7 +45,8 @@ from inferplan.validation.predict import client_of
 from inferplan.validation.rows import Run
 from inferplan.validation.score import Scored
 from inferplan.work.step import decode, prefill
-from tools.fitting.priced import FILES, priced_rows
+from tools.fitting.priced import FILES, priced_file
+from tools.fitting.unseen import read_unseen
 
 METRICS = ("ttft", "tpot")
 ENDS = (0.1, 0.9)
@@ -268,10 +271,9 @@ def rounded(band: tuple[float, float]) -> tuple[float, float]:
 
 
 def families(found: Iterable[Deviation]) -> dict[str, int]:
-    """How many systems hold each kind of layer."""
-    systems = {one.system for one in found}
+    """How many models hold each kind of layer."""
     counted: dict[str, int] = defaultdict(int)
-    for model, *_ in systems:
+    for model in {one.model for one in found}:
         for family in families_of(model_of(model)):
             counted[family] += 1
     return dict(sorted(counted.items()))
@@ -289,14 +291,15 @@ def bands_yaml(bands: MeasuredBands) -> str:
 
 @click.command("bands")
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--unseen", type=click.Path(path_type=Path), required=True, help="What `serving --unseen` wrote.")
 @click.option("--out", type=click.Path(path_type=Path), default=config_root(), help="Folder of bands.yaml.")
 @click.option("--deviations", "kept", type=click.Path(path_type=Path), help="Also write how far each run was off.")
-def command(folder: Path, out: Path, kept: Path | None) -> None:
+def command(folder: Path, unseen: Path, out: Path, kept: Path | None) -> None:
     """Fit the error bands of served latencies to the closed-loop rows of FOLDER (docs/validate.md)."""
-    found = deviations(priced_rows(folder))
+    found = deviations([*read_unseen(unseen), *priced_file(folder / FILES[1])])
     if kept is not None:
         write_deviations(found, kept)
-    bands = fitted(found, f"python -m tools.fitting bands FOLDER ({', '.join(FILES)})")
+    bands = fitted(found, f"python -m tools.fitting bands FOLDER --unseen UNSEEN ({', '.join(FILES)})")
     save(out / "bands.yaml", bands_yaml(bands))
     for confidence in (0.8, 0.9):
         for metric in METRICS:

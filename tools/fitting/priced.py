@@ -34,10 +34,11 @@ def priced_rows(folder: Path) -> tuple[Scored, ...]:
 
     Raises ``InputFileError`` where a file is missing.
     """
-    return tuple(scored for name in FILES for scored in _priced(folder / name))
+    return tuple(scored for name in FILES for scored in priced_file(folder / name))
 
 
-def _priced(path: Path) -> list[Scored]:
+def priced_file(path: Path) -> list[Scored]:
+    """The rows of one file, without bands. Raises ``InputFileError`` where it is missing."""
     if not path.is_file():
         raise InputFileError(f"no measured rows at {path}", hint="the folder of serving.csv")
     kept = _KEPT / f"{path.stem}-{_digest(path)}.pickle"

@@ -3,7 +3,8 @@
 The clients write files that ``inferplan anchor fit`` and ``validate`` read. Lengths are fixed, users begin together,
 ten requests each, as in most published runs. Where flags were read: ``vllm/benchmarks/serve.py`` and ``datasets.py``
 (``--random-range-ratio 0`` keeps lengths), ``sglang/bench_serving.py`` (there 1 does), ``tensorrt_llm/serve/scripts/
-benchmark_serving.py`` (lengths are kept by default).
+benchmark_serving.py`` (lengths are kept by default), ``atom/benchmarks/benchmark_serving.py`` at 22da013 (1 keeps
+them).
 """
 
 from __future__ import annotations
@@ -98,10 +99,23 @@ def _trtllm(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
     ]
 
 
+def _atom(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
+    warmup = WARMUP_OF_A_USER * round(float(load.users))
+    told = {**facts(launch), "warmup_requests": str(warmup)}
+    return [
+        *("python", "-m", "atom.benchmarks.benchmark_serving", "--port", str(ENGINES["atom"].port)),
+        *("--model", checkpoint(launch), *_random(load), "--random-range-ratio", "1", "--num-warmups", str(warmup)),
+        *("--percentile-metrics", "ttft,tpot,itl,e2el", "--ignore-eos"),
+        *("--save-result", "--result-filename", result, "--metadata"),
+        *(f"{name}={value}" for name, value in told.items()),
+    ]
+
+
 CLIENTS: dict[str, Callable[[Launch, AnchorLoad, str], list[str]]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "trtllm": _trtllm,
+    "atom": _atom,
 }
 SILENT = frozenset({"sglang"})
 """Clients whose files do not take the facts: they are given to ``anchor fit``."""

@@ -15,10 +15,12 @@ IMAGES = {
     ("vllm", "0.33", "AMD"): "vllm/vllm-openai-rocm:v0.33.0",
     ("sglang", "0.5", "NVIDIA"): "lmsysorg/sglang:v0.5.23",
     ("trtllm", "1.0", "NVIDIA"): "nvcr.io/nvidia/tensorrt-llm/release:1.0.0",
+    ("atom", "0.1", "AMD"): "rocm/atom:rocm7.2.4_ubuntu24.04_py3.12_pytorch_release_2.10.0_atom0.1.3",
 }
 """Container images of the versions whose defaults are on file, for each maker of devices.
 
-vLLM publishes its ROCm build as ``vllm/vllm-openai-rocm`` under the tags of its CUDA build.
+vLLM publishes its ROCm build as ``vllm/vllm-openai-rocm`` under the tags of its CUDA build. Of ATOM that of the last
+release of its line is here, which InferenceX ran; 0.1.6 is in images that move (``rocm/atom-dev:latest``).
 """
 _RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
 _RESOURCES_OF = {"gaudi": "habana.ai/gaudi", "max": "gpu.intel.com/i915", "arc": "gpu.intel.com/xe"}

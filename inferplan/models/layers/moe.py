@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from inferplan.affine import dense
-from inferplan.models.exchange import exchange
+from inferplan.models.exchange import exchange, meeting
 from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight
 from inferplan.models.layers.mlp import mlp_ops
 from inferplan.units import Num
@@ -176,11 +176,14 @@ class MoeLayer(FeedForward):
         parallel, precision = context.parallel, context.precision
         rows, found = self._load(context)
         columns = self.d_ff // parallel.expert_tp
+        # DeepEP's low-latency kernels narrow tokens as they send them, and sum what comes back by its weights
+        how, sent = meeting(context, self, "dispatch") if parallel.dp > 1 else ("normal", precision.base)
+        sums, narrowed = how == "low_latency", how == "low_latency" and sent != precision.base
         sizes = {"gate_up" if self.gated else "up": (width, columns * (1 + self.gated)), "down": (columns, width)}
         for name, (k, n) in sizes.items():
             weight = precision.stored("experts", f"expert.{name.partition('_')[0]}")
             inputs = precision.linear_input(weight)
-            if inputs != precision.base:
+            if inputs != precision.base and not (name != "down" and narrowed):
                 yield context.quantise(f"ffn.expert.{name}.quantise", rows * k, inputs)
             yield GroupedMatmul(
                 name=f"ffn.expert.{name}",
@@ -198,6 +201,8 @@ class MoeLayer(FeedForward):
             wide = name == "down"
             if wide and self.latent_norms:
                 yield context.normalise("ffn.expert.norm", width, rows=rows, style="rms")
+            if wide and sums:
+                continue
             yield Elementwise(
                 name="ffn.expert.combine" if wide else "ffn.expert.activation",
                 ranks=context.ranks,

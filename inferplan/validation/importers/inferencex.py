@@ -7,12 +7,14 @@ nodes each pool has its own (``prefill_tp``, ``decode_tp``, ...) and number of w
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from inferplan.validation.importers.record import Malformed, Record
 from inferplan.validation.rows import LATENCIES, STATISTICS, Facts, fact_of
 
 TOOL = "inferencex"
+_ATOM = re.compile(r"atom(\d+(?:\.\d+)+)")
 _FRAMEWORKS = {"trt": "trtllm", "trt-llm": "trtllm", "tensorrt-llm": "trtllm"}
 _SAME = {
     "model": "model",
@@ -101,6 +103,12 @@ def _flag(record: dict[str, Any], name: str) -> str:
 
 
 def version_of(image: str) -> str:
-    """The engine's version out of a container image's tag, where it has one; Dynamo's images have Dynamo's."""
+    """The engine's version out of a container image's tag, where it has one; Dynamo's images have Dynamo's.
+
+    ATOM's stands behind its name (``rocm7.2.4_..._atom0.1.3``).
+    """
     tag = image.rsplit(":", 1)[-1].lstrip("v") if ":" in image else ""
+    named = _ATOM.search(tag)
+    if named is not None:
+        return named[1]
     return tag if tag[:1].isdigit() and "dynamo" not in image else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from inferplan.errors import InputFileError
 from inferplan.validation.importers.inferencex import version_of
-from inferplan.validation.rows import Facts, Row, row_of, text_of
+from inferplan.validation.rows import Facts, Row, Run, interpret, row_of, text_of
 
 TOOL = "csv"
 _RENAMED = {
@@ -51,6 +51,14 @@ def read(path: Path, text: str, supplied: Mapping[str, str]) -> list[Row]:
     if not rows:
         raise InputFileError(f"{path} has a heading and no rows")
     return rows
+
+
+def stated_run(row: Row) -> Run:
+    """The run as the cells of a row state it, without what the run script of its campaign sets otherwise.
+
+    Raises ``Unusable`` where they say too little.
+    """
+    return interpret(_facts(row.cells))[0]
 
 
 def _facts(cells: dict[str, str]) -> Facts:

@@ -24,6 +24,8 @@ SINCE = {"mi300x": "2026-05-01", "mi355x": "2026-02-27"}
 """The first day of the software whose constants these are. The same run took 24 ms a token on MI300X with SGLang 0.5.9
 in February 2026, and 15 with 0.5.12 in May; on MI355X 31 in December 2025, and 9 since February."""
 FITTED = "fp8-block"
+ENGINE = "sglang"
+"""Whose kernels they are: rows of other engines on these devices (ATOM's) are predicted by them, never fitted."""
 SERVED = (
     *("norm", "elementwise", "copy", "gather", "collective.all_reduce", "collective.all_gather"),
     *("matmul", "grouped_matmul", "attention.decode", "attention.prefill", "mla.decode", "mla.prefill"),
@@ -51,7 +53,8 @@ def served(name: str, rows: Sequence[Row]) -> Served:
     """A device with what measures it. Constants are carried from its class of memory."""
     file = class_file(load_hardware(name))
     carried = validate(file, read_yaml(file), Calibration)
-    found = [row for row in rows if row.run is not None and row.cells["gpu"] == name and _counts(row, SINCE[name])]
+    of_it = (row for row in rows if row.run is not None and row.run.engine == ENGINE and row.cells["gpu"] == name)
+    found = [row for row in of_it if _counts(row, SINCE[name])]
     plain = [row for row in found if not row.cells["speculation"]]
     return Served(
         device=Device(

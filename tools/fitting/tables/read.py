@@ -31,6 +31,7 @@ from inferplan.work.ops import (
     IndexSelect,
     Mask,
     Matmul,
+    Norm,
     Op,
     Scan,
     TopK,
@@ -68,6 +69,15 @@ WRITTEN_APART = ("0.16", "0.24")
 """Releases of vLLM: from the first on its attention leaves the cache write to a call of its own
 (``forward_includes_kv_cache_update``), which the tables time again from the second on: one sequence on an H100 takes
 10.9 us in 0.14, 8.3 in 0.19 and 10.1 in 0.24, on a B200 6.7, 6.1 and 8.7 in 0.19, 0.22 and 0.24."""
+LATENT, LATENT_ROPE, LATENT_HEAD = 512, 64, 128
+"""Widths of the latent attention that the tables time (DeepSeek-V3): the latent, the rotary key beside it, a head's key
+without position."""
+QUANTISED_LATENTS = "1.1"
+"""Release of TensorRT-LLM from which its latent attention was timed over an fp8 cache. The script before it asserts a
+bf16 cache (``collect_mla_v1.py``): its rows that say fp8 take 1.00 times (median) what those of bf16 take."""
+KEYS_ALONE = "trtllm"
+"""Engine whose short convolution was timed over the keys alone (``conv_channels`` of ``collect_gdn.py``), where a layer
+convolves queries, keys and values: its rows take the same time at every width of the values, 10.8 TB/s on an H100."""
 INDEX_HEADS, CHOSEN = 32, 2048
 """Index heads and chosen positions of the GLM-5 models whose sparse attention the tables time (config.json)."""
 Reader = Callable[[Any], tuple[Op, ...]]
@@ -86,6 +96,8 @@ def _quantise(name: str, elements: float, inputs: Format) -> tuple[Op, ...]:
 def _gemm(row: Any) -> tuple[Op, ...]:
     weight, inputs = _formats(row.gemm_dtype)
     matmul = Matmul(name="gemm", m=float(row.m), k=int(row.k), n=int(row.n), weight=weight, input=inputs, output=BF16)
+    if row.gemm_dtype == "sq":  # the profile of the plugin alone (collect_gemm_trt.py), whose input comes quantised
+        return (matmul,)
     return (matmul, *_quantise("gemm.quantise", float(row.m) * row.k, inputs))
 
 
@@ -153,22 +165,42 @@ def _encoder(row: Any) -> tuple[Op, ...]:
 
 def _mla(row: Any) -> tuple[Op, ...]:
     prefill = row.step == 0
+    new = float(row.isl) if prefill else 1.0
     return (
         Attention(
             name="mla",
             batch=float(row.batch_size),
-            new=float(row.isl) if prefill else 1.0,
+            new=new,
             past=0.0 if prefill else float(row.step),
             heads=int(row.num_heads),
             kv_heads=int(row.num_heads) if prefill else 1,
-            key_dim=192 if prefill else 576,
-            value_dim=128 if prefill else 512,
+            key_dim=(LATENT_HEAD if prefill else LATENT) + LATENT_ROPE,
+            value_dim=LATENT_HEAD if prefill else LATENT,
             mask=Mask(),
             base=BF16,
             kv=FP8 if row.kv_cache_dtype == "fp8" and not prefill else BF16,
             shared_value=not prefill,
         ),
+        *_beside_latents(row, float(row.batch_size) * new, prefill),
     )
+
+
+def _beside_latents(row: Any, tokens: float, prefill: bool) -> Iterator[Op]:
+    """What the timed call does beside latent attention, and the graph has as operators of its own.
+
+    TensorRT-LLM's turns queries and rotary key by their positions and writes the latent to the cache, from 1.2 on in
+    ``mla_rope_generation``, which is timed with the call (``collect_mla_v1.py``, ``collect_mla_v2.py``). SGLang's saves
+    by default; of a prompt its script has one head's key for the latent, and over an fp8 cache its TensorRT-LLM kernel
+    turns queries and key while it quantises them (``collect_mla.py``; ``trtllm_mla_backend.py`` of SGLang). vLLM's
+    calls hold products of the weights as well; no fit sees them, for all were launched by the host.
+    """
+    engine, quantised = str(row.framework).lower(), row.kv_cache_dtype == "fp8"
+    width = (LATENT_HEAD if prefill and engine == "sglang" else LATENT) + LATENT_ROPE
+    yield Copy(name="kv_write", elements=tokens * width, source=BF16, target=FP8 if quantised else BF16)
+    turned = quantised and not prefill and row.kernel_source == "trtllm_mla"
+    if engine == "trtllm" or turned:
+        heads = int(row.num_heads) + 1
+        yield Elementwise(name="rotary", tokens=tokens, width=heads * LATENT_ROPE, base=BF16, flops=3.0)
 
 
 def routed(tokens: int, top_k: int, experts: int, ranks: int, skew: float) -> tuple[float, float]:
@@ -298,12 +330,17 @@ def _conv(row: Any, channels: int) -> tuple[Op, ...]:
 
 
 def _delta_net(row: Any) -> tuple[Op, ...]:
+    """The scan of a gated delta net, with the norm of queries and keys where the timed kernel does it
+    (``use_qk_l2norm_in_kernel`` of ``collect_gdn.py``): SGLang's of prompts, and packed decodes."""
     heads, key, value = int(row.num_v_heads), int(row.head_k_dim), int(row.head_v_dim)
-    keys = int(row.num_k_heads) * key
+    keys, engine = int(row.num_k_heads) * key, str(row.framework).lower()
     if row.kernel_source.startswith("causal_conv1d"):
-        return _conv(row, 2 * keys + heads * value)
+        return _conv(row, keys if engine == KEYS_ALONE else 2 * keys + heads * value)
     prefill = row.phase == "context"
     segment = Segment(batch=float(row.batch_size), new=float(row.seq_len) if prefill else 1.0, past=0.0)
+    normed = engine == "sglang" if prefill else row.kernel_source.endswith("packed_decode")
+    rows = segment.batch * segment.new * 2 * int(row.num_k_heads)
+    norm = Norm(name="qk_norm", tokens=rows, width=key, base=BF16, style="plain")
     return (
         Scan(
             name="delta",
@@ -318,6 +355,7 @@ def _delta_net(row: Any) -> tuple[Op, ...]:
             parameters=2 * heads,
             tensor=segment.wide,
         ),
+        *((norm,) if normed else ()),
     )
 
 
@@ -331,8 +369,8 @@ def _sparse(row: Any) -> tuple[Op, ...]:
             past=float(row.step),
             heads=int(row.num_heads),
             kv_heads=1,
-            key_dim=576,
-            value_dim=512,
+            key_dim=LATENT + LATENT_ROPE,
+            value_dim=LATENT,
             mask=Mask(kind="top", size=CHOSEN),
             base=BF16,
             kv=BF16,
@@ -508,7 +546,11 @@ def refusal(name: str, row: Any) -> str | None:
     kernel = str(row.kernel_source)
     short = "attention" in name or "mla" in name
     few = (name in FOR_MANY and row.isl <= WIDE) or getattr(row, "score_mode", "") == "flat"
-    if (name, str(row.framework).lower(), kernel) in ABSORBED or any(word in kernel for word in SKIPPED):
+    engine = str(row.framework).lower()
+    if (name, engine, kernel) in ABSORBED or any(word in kernel for word in SKIPPED):
+        return ""
+    quantised = engine == "trtllm" and "mla" in name and row.kv_cache_dtype == "fp8"
+    if quantised and age(str(row.version)) < age(QUANTISED_LATENTS):
         return ""
     if few or (short and getattr(row, "step", 0) == 0 and row.isl <= WIDE):
         return ""
