@@ -19,7 +19,7 @@ from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.option import PlanOption, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, surely_kept, together, verify
+from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, seen_longer, surely_kept, together, verify
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.traffic.requests import Slo
 
@@ -89,6 +89,19 @@ class Simulations:
             self.done += 1
             self.known[key] = self._run(option, question, factor)
         return self.known[key]
+
+    def longer(
+        self, seen: Verified, question: Question, factor: float, precision: RunPrecision | None = None
+    ) -> Verified:
+        """The same, of a longer run where the miss of a limit is within the error of the one that was ``seen``; of one
+        that sized, or of a long one with its ``precision``.
+        """
+        longer = seen_longer(seen, question, factor) if self.left else seen
+        if longer is not seen:
+            self.done += 1
+            key = (*self._key(seen.option), factor)
+            self.known[key if precision is None else (*key, precision)] = longer
+        return longer
 
     def known_of(self, option: PlanOption, factor: float) -> Verified | None:
         """What a run that sized has said of an option, if there was one."""
@@ -182,7 +195,7 @@ class Sizer:
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget, self.points)  # first at other sizes
                 return other
-        return tried
+        return self.simulations.longer(tried, self.question, 1 / self.question.sizing.utilisation)
 
     def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -257,7 +270,8 @@ class Sizer:
         short = self.simulations.known_of(sized, factor) if self.question.demand.trace is None else None
         if short is not None and surely_kept(short, self.question.slo):
             return short  # of a trace the whole fleet is seen at last
-        return self.simulations.long(sized, self.question, factor)
+        seen = self.simulations.long(sized, self.question, factor)
+        return self.simulations.longer(seen, self.question, factor, SHOWN)
 
     @cached_property
     def constraints(self) -> list[Constraint]:
