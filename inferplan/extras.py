@@ -11,6 +11,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "report": ("matplotlib", "jinja2"),
     "frame": ("pandas",),
     "parquet": ("pandas", "pyarrow"),
+    "compiled": ("mypy", "setuptools"),
     "fleet": ("scipy",),
     "measure": ("httpx2",),
     "models": ("torch", "transformers"),

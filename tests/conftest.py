@@ -21,6 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ["SOURCE_DATE_EPOCH"] = "1795305600"  # 2026-11-22: prices are as old in every run
 os.environ["INFERPLAN_PRICE_FOLDER"] = ""  # no price lists of whoever runs the tests
+os.environ["INFERPLAN_COMPILED"] = "0"  # tests replace functions, and run the sources as they are
 os.environ["INFERPLAN_CACHE"] = ""  # every test reads the YAML, with the code as it is, bugs planted in it included
 
 DEAR = Path(__file__).with_name("dear.txt")

@@ -40,8 +40,8 @@ from inferplan.models.huggingface import import_config
 from inferplan.models.huggingface.families import encoder_decoders
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.serving.techniques.applied import Techniques, served_estimate

@@ -38,10 +38,10 @@ from inferplan.planning.question import Question
 from inferplan.planning.redundancy import Survive
 from inferplan.planning.space import Space
 from inferplan.serving.autoscaling import Schedule
-from inferplan.serving.cluster import Beside, Fleet
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Beside, Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import features_of_run, simulate
 from inferplan.serving.techniques.applied import Techniques, served_estimate

@@ -19,7 +19,7 @@ from inferplan.estimate.phase import run_step
 from inferplan.estimate.run import estimate_unchecked
 from inferplan.estimate.support import DRAFTS, POOLS, lacking, too_few
 from inferplan.reports.estimate import band_note
-from inferplan.serving.cluster import Fleet
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic

@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
     "prices": ("catalog", "The prices on file, with their dates and sources."),
     "settings": ("defaults", "The defaults in force here, from inferplan.yaml and INFERPLAN_*."),
+    "compile": ("compile", "The event loop of simulations in machine code, two to three times as fast."),
     "completion": ("defaults", "The script that completes commands, models and GPUs in a shell."),
     "web": ("web", "A page in the browser that answers as the commands do, and its JSON API."),
     "models": ("catalog", "The models on file."),
@@ -105,6 +106,23 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+_COMPILED = {
+    "in use": "event loop compiled",
+    "off": "event loop compiled, and not used: INFERPLAN_COMPILED=0",
+    "of other sources": "event loop compiled from other sources, and not used: inferplan compile",
+    "none": "",
+}
+
+
+def _say_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    """Callback of ``--version``: the version, and whether the event loop is compiled."""
+    if asked and not ctx.resilient_parsing:
+        from inferplan.compiled import state
+
+        click.echo(", ".join(part for part in (f"inferplan, version {__version__}", _COMPILED[state()]) if part))
+        ctx.exit()
+
+
 def _prepared(command: click.Command) -> click.Command:
     """The command with completion of names, when a shell asks for it."""
     if "_INFERPLAN_COMPLETE" not in os.environ:
@@ -129,7 +147,14 @@ def _defaults(name: str, command: click.Command) -> dict[str, object]:
     subcommand_metavar="COMMAND [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="inferplan")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.

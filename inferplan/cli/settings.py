@@ -18,7 +18,7 @@ from inferplan.errors import SpecError
 
 PREFIX = "INFERPLAN_"
 FILE = "inferplan.yaml"
-RESERVED = frozenset({"CACHE", "CONFIG", "TRACEBACK", "SHARED"})
+RESERVED = frozenset({"CACHE", "CONFIG", "TRACEBACK", "SHARED", "COMPILED"})
 """Environment variables that are no option."""
 
 

@@ -57,10 +57,10 @@ from inferplan.files import save
 from inferplan.reports.estimate import idle_note
 from inferplan.reports.people import with_people
 from inferplan.reports.simulation import simulation_report, timeline_csv, timeline_trace, timeline_tracks
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.flags import Flags, with_flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.outages import simulate_failures
 from inferplan.serving.result import SimulationResult

@@ -31,9 +31,9 @@ from inferplan.planning.question import Question
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
 from inferplan.serving.class_results import at_percentile
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.outages import Outages
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing

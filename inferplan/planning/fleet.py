@@ -27,7 +27,7 @@ from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulatio
 from inferplan.planning.verify import QUOTED, SHOWN, options_of
 from inferplan.serving.batch_means import RunPrecision, fewest_values
 from inferplan.serving.class_results import at_percentile
-from inferplan.serving.cluster import Beside, Fleet
+from inferplan.serving.fleet import Beside, Fleet
 from inferplan.serving.result import SimulationResult, part_of
 from inferplan.serving.run_length import simulate_steady
 

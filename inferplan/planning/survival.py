@@ -21,8 +21,8 @@ from inferplan.planning.question import Question
 from inferplan.planning.verify import Kept, Survival, calls_for, flags_of, in_run_time, options_of
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.batch_means import fewest_values
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, Failures
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.outages import Outages, anew_late, at_percentile_of
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import MOST_REQUESTS, Requests, Slo, Traffic

@@ -20,8 +20,8 @@ from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.serving.batch_means import RunPrecision, batch_size, fewest_values, percentiles_in_turn, student_95
 from inferplan.serving.class_results import METRICS, at_percentile, metrics_of
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.paused_run import PausedRun
 from inferplan.serving.result import SimulationResult, class_parts

@@ -49,9 +49,15 @@ class Clients:
         self.answers = True
         """Whether a client sees a first token that another pool decodes after, or made, without waiting for a step: as
         soon as it is made, and as soon as the cache has its place."""
+        self.held: list[tuple[int, Token]] | None = None
+        """Tokens that are shown and not seen until their step ends, where others slow it; ``None``: nobody does."""
 
     def show(self, time: float) -> None:
         """Clients see the tokens made so far at ``time``."""
+        if self.held is not None:
+            self.held += self.unseen
+            self.unseen = []
+            return
         records = self.records
         begun, unseen = records.first, self.unseen
         self.unseen = []

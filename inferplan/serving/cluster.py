@@ -1,24 +1,20 @@
-"""Several engines behind a router, and pools that compute prompts apart from decoding: what a fleet is made of."""
+"""Several engines behind a router, and pools that compute prompts apart from decoding: those of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol, get_args
+from typing import NamedTuple, Protocol
 
-from inferplan.devices.engine import CacheSending
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.features import those
-from inferplan.fields import Text, Whole, Words, ask
 from inferplan.serving.adapter_slots import AdapterPool
 from inferplan.serving.admission import Rules
-from inferplan.serving.autoscaling import Losses, Scaling
 from inferplan.serving.cache_transfer import Links, Transfer
 from inferplan.serving.clock import Clock, Event
-from inferplan.serving.failures import Failures
-from inferplan.serving.flags import Flags, with_flags
+from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Beside, Fleet
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.plain_pipeline import pipeline_of
 from inferplan.serving.plain_replica import replica_of
@@ -26,7 +22,7 @@ from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Metering, Records
 from inferplan.serving.replica import Replica
 from inferplan.serving.rounds import coupled_ranks
-from inferplan.serving.routing import Router, Routing
+from inferplan.serving.routing import Router
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
 from inferplan.serving.step_price import Lane, Modifiers, price_with_modifiers
@@ -37,115 +33,6 @@ SENT, CACHED, ANSWERED, BEGIN, END, AHEAD, THOUGHT, PAUSE = range(8)
 """What may happen: a client sends a request; its cache arrives where it decodes; its user has the answer, and sends the
 next one; the meters begin to count; they stop; engines that nothing connects are sent what comes next; a user who
 thinks has something to send; engines pause."""
-
-
-class Beside(NamedTuple):
-    """Other replicas behind the same router. weight: requests that one gets, by proportion."""
-
-    deployment: Deployment
-    flags: Flags
-    replicas: int
-    weight: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fleet:
-    """How many engines there are, what they are and how requests find one.
-
-    prefill, decode: with both, that many replicas compute prompts and that many decode; the cache of a request moves
-    over ``kv_link``, a link of the hardware by name, when ``kv_sending`` says (``None``: as the engine does it).
-    Without, all ``--replicas`` do both. prefill_deployment, prefill_flags: of the replicas that compute prompts, where
-    they are not those of the run, which are those of the replicas that decode.
-    """
-
-    routing: Routing = ask(
-        "--routing", Words(get_args(Routing)), "Which replica gets a request.", "round-robin", shown=True
-    )
-    prefill: int = ask(
-        "--prefill-replicas",
-        Whole(0),
-        "Disaggregated: replicas that compute prompts; the cache has one format in both pools (--kv).",
-        0,
-    )
-    decode: int = ask("--decode-replicas", Whole(0), "Disaggregated: replicas that decode.", 0)
-    kv_link: str | None = ask(
-        "--kv-link", Text(), "Link that the cache moves over [the widest of the accelerator].", None, metavar="NAME"
-    )
-    kv_sending: CacheSending | None = ask(
-        "--kv-sending",
-        Words(get_args(CacheSending)),
-        "When it leaves: after the prompt, piece by piece, or layer by layer [as the engine does it].",
-        None,
-    )
-    prefill_deployment: Deployment | None = None
-    prefill_flags: Flags | None = None
-    scaling: Scaling | None = None
-    """Who has replicas come and go during the run; ``None``: the deployment's replicas are there all the time."""
-    losses: Losses | None = None
-    """How often such replicas are taken away."""
-    failures: Failures | None = None
-    """Which are lost at stated times; they are back after the cold start of ``scaling``."""
-    others: tuple[Beside, ...] = ()
-    """Replicas that are not alike, behind those of the run; round robin then gives each turns by its weight."""
-    weight: float = 1.0
-    """That of a replica of the run."""
-
-    def __post_init__(self) -> None:
-        if self.failures is not None and self.scaling is None:
-            raise UsageError("what fails is back after a time to restart, and none is given", hint="--restart 3min")
-        if not all(weight > 0 for weight in (self.weight, *(beside.weight for beside in self.others))):
-            raise UsageError("the weight of a replica must be more than 0")
-        if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
-            raise UsageError("disaggregated pools need at least one prefill and one decode replica")
-        described = (self.prefill_deployment, self.prefill_flags, self.kv_link, self.kv_sending)
-        if not self.prefill and any(given is not None for given in described):
-            raise UsageError(
-                "replicas that compute prompts apart, or the way from them, are described, and there are none",
-                hint="--prefill-replicas 1 --decode-replicas 1",
-            )
-
-    @property
-    def features(self) -> set[str]:
-        """As :mod:`inferplan.features` names them."""
-        return those(
-            pools=self.disaggregated,
-            failures=self.failures is not None,
-            elastic=self.changes or (self.scaling is not None and self.failures is None),
-            unlike=bool(self.others),
-            prefix_aware=self.routing == "prefix-aware",
-            sticky=self.routing == "sticky",
-        )
-
-    @property
-    def changes(self) -> bool:
-        """Whether somebody orders replicas or takes them away while the run lasts, failures aside."""
-        return self.losses is not None or (self.scaling is not None and self.scaling.looks)
-
-    @property
-    def disaggregated(self) -> bool:
-        return self.prefill > 0
-
-    @property
-    def alike(self) -> bool:
-        """Whether all replicas are the same deployment under the same flags."""
-        return self.prefill_deployment is None and self.prefill_flags is None
-
-    def prompts(self, deployment: Deployment, flags: Flags) -> tuple[Deployment, Flags] | None:
-        """The replicas that compute prompts, with their flags, beside others of ``deployment`` under ``flags``; when
-        clients give up is the run's to say. ``None`` where all are alike.
-        """
-        if self.alike:
-            return None
-        flags = replace(self.prefill_flags or flags, client_timeout=flags.client_timeout)
-        return with_flags(self.prefill_deployment or deployment, flags), flags
-
-    def engines(self, deployment: Deployment) -> int:
-        """Engines that requests are spread over: replicas times attention data-parallel ranks."""
-        ranks = deployment.parallel.dp
-        if not self.disaggregated:
-            own = (deployment.parallel.replicas if self.scaling is None else self.scaling.first) * ranks
-            return own + sum(beside.replicas * beside.deployment.parallel.dp for beside in self.others)
-        return self.prefill * (self.prefill_deployment or deployment).parallel.dp + self.decode * ranks
 
 
 class EngineKind(NamedTuple):

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.compiled import state
 from inferplan.errors import UsageError
 from inferplan.serving.clock import Event
-from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, PAUSE, SENT, THOUGHT, Cluster, Fleet
+from inferplan.serving.cluster import AHEAD, ANSWERED, BEGIN, CACHED, END, PAUSE, SENT, THOUGHT, Cluster
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.records import CANCELLED, Excerpt, Meter, Metering
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
@@ -82,11 +84,17 @@ class Ahead:
             self.serve_on(engines, incoming)
             return
         from concurrent.futures import ProcessPoolExecutor  # some 10 ms of every start, needed by few
+        from multiprocessing import get_start_method
 
+        forks = get_start_method() == "fork"
+        if not forks and state() == "in use":
+            raise _compiled(jobs)
+        _inherited[:] = [(self, incoming)]
+        work = None if forks else _inherited[0]
         progress, cluster.progress = cluster.progress, None
         shares = [share.tolist() for share in np.array_split(engines, min(jobs, len(engines)))]
         with ProcessPoolExecutor(len(shares)) as executor:
-            for share, served in zip(shares, executor.map(partial(_serve_elsewhere, self, incoming), shares)):
+            for share, served in zip(shares, executor.map(partial(_serve_elsewhere, work), shares)):
                 cluster.records.merge(served.records)
                 assert cluster.moved is not None
                 cluster.moved += served.moved
@@ -96,6 +104,7 @@ class Ahead:
                 if progress is not None:
                     progress(cluster.done)
         cluster.progress = progress
+        _inherited.clear()
 
     def _schedulers(self, engines: list[int]) -> list[Scheduler]:
         """Those of some engines, in order."""
@@ -193,8 +202,13 @@ class Ahead:
             cluster.receive(router.pool[turn], request, time)
 
 
-def _serve_elsewhere(ahead: Ahead, incoming: Incoming, engines: list[int]) -> Served:
-    """The work of a process: ``ahead`` is its copy."""
+_inherited: list[tuple[Ahead, Incoming]] = []
+"""What was to be divided when processes were forked: they have it, so that it need not travel."""
+
+
+def _serve_elsewhere(work: tuple[Ahead, Incoming] | None, engines: list[int]) -> Served:
+    """The work of a process: its copy of what is divided, ``None`` where it was forked."""
+    ahead, incoming = work or _inherited[0]
     cluster = ahead.cluster
     records, done = cluster.records, cluster.done
     records.refused.clear()
@@ -216,6 +230,15 @@ def _connected(jobs: int, fleet: Fleet, senders: Senders) -> UsageError:
         f"--jobs {jobs} cannot divide these replicas among processes",
         because=because,
         hint="leave --jobs out; it is for arrivals known ahead (--rate, --trace) that are sent round robin",
+    )
+
+
+def _compiled(jobs: int) -> UsageError:
+    """Engines in machine code cannot be sent to another process, which has to have them."""
+    return UsageError(
+        f"--jobs {jobs} cannot divide a compiled event loop among processes on this system",
+        because="its processes are not forked",
+        hint="INFERPLAN_COMPILED=0 in the environment, or --jobs 1",
     )
 
 

@@ -22,7 +22,8 @@ from inferplan.serving.step_times import StepTimes
 
 def replica_of(times: StepTimes, scheduler: Scheduler) -> Replica:
     """The replica of an engine, a plain one where it can be."""
-    return (PlainReplica if times.simple and is_plain(scheduler) else Replica)(times, scheduler)
+    plain = times.simple and is_plain(scheduler)
+    return PlainReplica(times, scheduler) if plain else Replica(times, scheduler)
 
 
 class PlainReplica(Replica):
@@ -30,7 +31,9 @@ class PlainReplica(Replica):
     since the queue was looked at or prompts were held back, output still to be written, when tokens came.
     """
 
-    times: StepTimes
+    def __init__(self, times: StepTimes, scheduler: Scheduler) -> None:
+        super().__init__(times, scheduler)
+        self.tables = times
 
     def _prompt_step(self) -> bool:
         """A step with prompts that wait, as many as its budget holds and the last of them in part, where it takes no
@@ -42,7 +45,7 @@ class PlainReplica(Replica):
             return super()._prompt_step()
         prompts, tokens, pairs, completed, _ = chunk
         batch = decodes.size
-        duration = self.times.with_prompts(batch, decodes.context / batch if batch else 0.0, prompts, tokens, pairs)
+        duration = self.tables.with_prompts(batch, decodes.context / batch if batch else 0.0, prompts, tokens, pairs)
         self.previous = self.clock
         self.clock += duration
         self._meter_prompts(batch, tokens, duration)
@@ -90,7 +93,7 @@ class PlainReplica(Replica):
 
     def _decode_run(self, until: float) -> None:
         """Runs of steps that are alike, until there may be something to plan."""
-        scheduler, rules, times = self.scheduler, self.rules, self.times
+        scheduler, rules, times = self.scheduler, self.rules, self.tables
         decodes, clients, inbox, waiting = self.decodes, self.clients, self.inbox, self.waiting
         admitted, running = scheduler.admitted, scheduler.admitted.running
         capacity, page, overlapped, lines_of = rules.capacity, rules.page, rules.overlapped, times.cache

@@ -81,6 +81,10 @@ class Records:
         self.gaps = array("d")
         self.gap_weights = array("d")
 
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+        """What makes a copy in another process begin, before it gets the rest: a compiled class asks for it."""
+        return (), {"arrival": (), "prompt": (), "output": ()}
+
     @property
     def outcome(self) -> npt.NDArray[np.uint8]:
         """What became of each request, as codes."""

@@ -26,7 +26,7 @@ class RequestQueue:
         self.lines = lines_for(rules.queue, records, rules.tokens_per_step)
         """Of waiting requests by class; ``None`` where they are first come, first served."""
         self.waiting: deque[int] | Lines = deque() if self.lines is None else self.lines
-        self.service = self.lines if isinstance(self.lines, FairLines) else Service()
+        self.service: Service | FairLines = self.lines if isinstance(self.lines, FairLines) else Service()
         self.queued_tokens = 0
         """Prompt tokens of the requests that do not run yet."""
         self.steps_since_look = 0

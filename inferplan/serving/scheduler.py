@@ -200,8 +200,8 @@ class Scheduler:
         self.ratio_reset = self.decode_steps()
         if request == self.partial:
             self.partial = None
-            tokens: float = self.computed
-            left: float = self.progress.output(request)
+            tokens = float(self.computed)
+            left = float(self.progress.output(request))
         else:
             tokens, left = self.decodes.remove(request)
             self.queue.service.decode(request, self.decodes, -1)

@@ -868,10 +868,15 @@ class _TableBuilder(NamedTuple):
         deployment = self.pricer.deployment
         stages = self.pricer.build(_Probe(prompt=(1.0, new, 0.0)))
 
-        def own(op: Op) -> float:
-            if not (isinstance(op, Attention) and op.joined):
-                return 0.0
-            joined, alone = (price(kernel, *deployment.runs_on(op)) for kernel in (op, replace(op, joined=False)))
-            return float(np.max(alone.total - joined.total))
+        return [
+            sum([_own_launch(deployment, stage.ops[i]) for i in group.prompt])
+            for stage, group in zip(stages, groupings)
+        ]
 
-        return [sum(own(stage.ops[i]) for i in group.prompt) for stage, group in zip(stages, groupings)]
+
+def _own_launch(deployment: Deployment, op: Op) -> float:
+    """What the launch of an operator takes beyond that of one which joins another's kernels."""
+    if not (isinstance(op, Attention) and op.joined):
+        return 0.0
+    joined, alone = (price(kernel, *deployment.runs_on(op)) for kernel in (op, replace(op, joined=False)))
+    return float(np.max(alone.total - joined.total))

@@ -15,7 +15,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.clients import Clients, Token
+from inferplan.serving.clients import Clients
 from inferplan.serving.clock import Clock, Engine, Event
 from inferplan.serving.cluster import BEGIN, END
 from inferplan.serving.options import Options
@@ -57,14 +57,8 @@ class _Resident:
         self.engine, self.scheduler = engine, scheduler
         self.clients: Clients = scheduler.clients
         self.left: float | None = None
-        self.held: list[tuple[int, Token]] = []
         if slowed:
-            self.clients.show = self._hold  # type: ignore[method-assign]  # of this engine alone
-
-    def _hold(self, time: float) -> None:
-        """Clients see these tokens when the step ends."""
-        self.held += self.clients.unseen
-        self.clients.unseen = []
+            self.clients.held = []
 
     def ready(self) -> float:
         """When its next step can begin: at once, when the next request is there, or never."""
@@ -90,10 +84,11 @@ class _Resident:
     def end(self, now: float) -> None:
         """The step ends: the clock is what it is, and clients see its tokens."""
         self.engine.clock = self.scheduler.decodes.token_time = now
-        self.left, unseen = None, self.clients.unseen
-        self.clients.unseen, self.held = self.held, []
-        Clients.show(self.clients, now)
-        self.clients.unseen = unseen
+        clients = self.clients
+        self.left, unseen, held = None, clients.unseen, clients.held
+        clients.unseen, clients.held = held or [], None
+        clients.show(now)
+        clients.unseen, clients.held = unseen, []
 
 
 class _Sharing(Engine):

@@ -77,7 +77,7 @@ class Lines:
         return self.lines[line].popleft()
 
 
-class FairLines(Lines, Service):
+class FairLines(Lines):
     """One line for each class; the first request of the class that was served least for its weight goes next.
 
     Virtual token counters, algorithm 2 of Sheng et al. (OSDI 2024) in its weighted form: a class ``i`` of weight

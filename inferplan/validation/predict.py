@@ -17,8 +17,8 @@ from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import decode_phase, prefill_phase
 from inferplan.serving import simulator
 from inferplan.serving.cadence import cadence_of
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate

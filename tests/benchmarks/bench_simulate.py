@@ -37,7 +37,7 @@ _CASES = {
 def _run(name: str) -> Callable[[], Any]:
     """The simulation of a case."""
     from inferplan.catalog.assemble import Request, assemble
-    from inferplan.serving.cluster import Fleet
+    from inferplan.serving.fleet import Fleet
     from inferplan.serving.options import Options
     from inferplan.serving.simulator import simulate
     from inferplan.traffic.requests import ClosedLoop, OpenLoop, SharedPrefix, Traffic, parse_lengths

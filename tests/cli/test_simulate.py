@@ -12,8 +12,8 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.devices.engine import EngineFlags
 from inferplan.reports.simulation import _waits
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic

@@ -25,8 +25,8 @@ from inferplan.planning.space import Space
 from inferplan.planning.verify import seen_longer, verify
 from inferplan.reports.plan import plan_report
 from inferplan.serving.class_results import at_percentile
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate

@@ -17,9 +17,9 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.reports.day import day_report
 from inferplan.serving.autoscaling import Schedule
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult

@@ -25,10 +25,10 @@ from inferplan.planning.verify import slots_for, slots_of
 from inferplan.reports.plan_page import screening
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.autoscaling import Schedule
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.cold_start import ColdStart, weights_of
 from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.conversations import ThinkTime

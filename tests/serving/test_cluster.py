@@ -13,7 +13,7 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.serving.cluster import Fleet
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.replica import Replica

@@ -22,9 +22,9 @@ from inferplan.estimate.phase import run_step
 from inferplan.estimate.structured import MaskedSteps, MaskRows, Structured
 from inferplan.serving.adapter_slots import AdapterPool, AdapterSlots
 from inferplan.serving.autoscaling import Schedule
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, FailureMode, Failures
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import Meter, Records
 from inferplan.serving.result import SimulationResult

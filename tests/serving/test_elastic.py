@@ -10,8 +10,8 @@ import pytest
 
 from inferplan.errors import UsageError
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing

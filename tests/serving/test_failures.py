@@ -11,9 +11,9 @@ import pytest
 
 from inferplan.errors import UsageError
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Schedule
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, FailureMode, Failures, Outage, replicas_on_a_node
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.outages import Outages, anew_late, at_percentile_of, simulate_failures
 from inferplan.serving.records import FINISHED, Records

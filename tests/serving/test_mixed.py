@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
-from inferplan.serving.cluster import Beside, Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Beside, Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import Records
 from inferplan.serving.routing import Router

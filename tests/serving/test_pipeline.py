@@ -18,8 +18,8 @@ from inferplan.errors import InfeasibleError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.serving.admission import Rules
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.flow_shop import FlowShop, Passage
 from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from inferplan.serving import plain_replica
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.replica import Replica
 from inferplan.serving.result import SimulationResult

@@ -17,8 +17,9 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.reports.simulation import simulation_report
 from inferplan.serving.cache_transfer import Transfer
-from inferplan.serving.cluster import Cluster, Fleet
+from inferplan.serving.cluster import Cluster
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.simulator import simulate

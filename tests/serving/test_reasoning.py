@@ -19,8 +19,8 @@ from inferplan.estimate.run import estimate
 from inferplan.planning.demand import Demand
 from inferplan.planning.pools import _limit_on_ttft
 from inferplan.serving.autoscaling import Schedule
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.failures import Failure, Failures
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.reasoning import ReasoningLengths

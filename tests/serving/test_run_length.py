@@ -19,8 +19,8 @@ from inferplan.serving.batch_means import (
     percentiles_in_turn,
     student_95,
 )
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.run_length import capacity_rate, simulate_steady

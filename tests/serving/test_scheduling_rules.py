@@ -9,8 +9,8 @@ import pytest
 
 from inferplan.devices.hardware import Link
 from inferplan.serving.admission import Admitted, Progress
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, rules_of
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import Records
 from inferplan.serving.simulator import simulate

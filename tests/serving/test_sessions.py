@@ -15,7 +15,7 @@ import pytest
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving.autoscaling import Schedule
-from inferplan.serving.cluster import Fleet
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import CANCELLED, FINISHED
 from inferplan.serving.result import SimulationResult

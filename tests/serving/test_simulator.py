@@ -15,8 +15,8 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.serving import simulator
 from inferplan.serving.cache_transfer import Transfer
-from inferplan.serving.cluster import Fleet
 from inferplan.serving.flags import Flags, rules_of, with_flags
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.serving.step_times import Kept, Reach, StepTimes, step_times

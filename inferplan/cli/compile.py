@@ -1,0 +1,35 @@
+"""``inferplan compile``: the event loop in machine code."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import click
+
+from inferplan.cli.options import report_options
+from inferplan.compiled import FOLDER, compile_modules
+from inferplan.table import Report
+
+
+@click.command("compile")
+@report_options
+def compile_command() -> Report:
+    """Compile the event loop of simulations for this Python: twice as fast, with the same results.
+
+    It takes a C compiler and the extra "compiled", and a minute or two. Where nothing is compiled, or sources have
+    changed since, Python runs the sources. inferplan --version says which it is; INFERPLAN_COMPILED=0 leaves it unused.
+
+    Example: inferplan compile
+    """
+    started = time.monotonic()
+    compile_modules()
+    files = [os.path.join(FOLDER, name) for name in os.listdir(FOLDER)]
+    seconds, size = time.monotonic() - started, sum(map(os.path.getsize, files))
+    record = {"folder": FOLDER, "seconds": round(seconds, 1), "bytes": size}
+    return Report(
+        record=record,
+        tables=[],
+        rows=[record],
+        notes=[f"compiled in {seconds:.0f} s: {size / 1e6:.1f} MB in {FOLDER}"],
+    )
