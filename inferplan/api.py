@@ -171,7 +171,7 @@ class FitOptions(PriceOptions, total=False):
     """What :func:`fit` takes by keyword: the fields of ``FitAsked`` and ``FitLoad``, and prices. users: requests in
     flight; with ``think_time`` each user sends the next one so much later than an answer, which takes ``answer_time``.
     people: those at work in the busy hour, with what ``workload`` says of them; with ``sessions`` those who begin them.
-    engine: the usual one of the GPU unless it is given; without a GPU vLLM.
+    engine: the usual one of the GPU unless it is given.
     """
 
     quant: str | None
@@ -431,11 +431,9 @@ def fit(
     if gpu is not None and (have is not None or counted(gpu).number is not None):
         raise UsageError("one GPU, or those that you have", hint=f"have={(have or gpu)!r}, and no gpu")
     if have is not None:
-        given.setdefault("engine", usual_engine(model, have))
         return fit_owned(model, have, fit_asked(load, **given), prices)
     if gpu is None:
         return fit_everywhere(model, fit_asked(load, **given), prices)
-    given.setdefault("engine", usual_engine(model, gpu))
     return fit_on(model, gpu, fit_asked(load, **given), prices)
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import ceil, inf
 from typing import Any
 
 import numpy as np
 
-from inferplan.catalog.assemble import Request, assemble, parse_memory, precision_of
+from inferplan.catalog.assemble import (
+    Request,
+    assemble,
+    default_quants,
+    load_engine,
+    parse_memory,
+    precision_of,
+    usual_engine,
+)
 from inferplan.catalog.bills import Bill
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.offload import OffloadAsked
@@ -94,26 +101,25 @@ def bill_of(fitting: Fitting, prices: PriceBook) -> Bill | None:
     return None if tariff is None else tariff.bill(1)
 
 
-def everywhere(
-    request: Request, quants: Sequence[str | None], load: tuple[int, int], degrees: tuple[int, int], prices: PriceBook
-) -> Iterator[FitOption]:
-    """Every accelerator on file in every one of ``quants``, as :func:`fewest_devices` answers for it.
+def everywhere(model: ModelSpec, named: str, asked: FitAsked, tokens: int, prices: PriceBook) -> Iterator[FitOption]:
+    """Every accelerator on file in each of :func:`quants_tried`, as :func:`fewest_devices` answers for it.
 
-    load: tokens of a request and requests at once. degrees: the fewest and the most GPUs that are tried. A memory in
-    the request is what all of them have together by their labels.
+    named: the model as it was typed. tokens: of a request. A memory that was asked for is what all GPUs of a replica
+    have together by their labels.
     """
-    within, request = request.memory, replace(request, memory=None)
-    for gpu, quant in product(names("hardware"), quants):
-        named = quant or "native"
+    least, most = asked.tp or 1, asked.tp or asked.most
+    requests = (replace(asked.request(named, gpu), memory=None) for gpu in names("hardware"))
+    for request in (replace(one, quant=quant) for one in requests for quant in quants_tried(one, model)):
+        gpu, quant = request.gpu, request.quant or "native"
         try:
-            most = degrees[1] if within is None else min(degrees[1], _most_within(within, gpu, degrees[0]))
-            found = fewest_devices(replace(request, gpu=gpu, quant=quant), *load, most, degrees[0])
+            fewer = most if asked.memory is None else min(most, _most_within(asked.memory, gpu, least))
+            found = fewest_devices(request, tokens, asked.held, fewer, least)
         except InferplanError as error:
             found = error.what
         if isinstance(found, str):
-            yield FitOption(gpu=gpu, quant=named, reason=found)
+            yield FitOption(gpu=gpu, quant=quant, reason=found)
         else:
-            yield FitOption(gpu=gpu, quant=named, fitting=found, bill=bill_of(found, prices))
+            yield FitOption(gpu=gpu, quant=quant, fitting=found, bill=bill_of(found, prices))
 
 
 def _most_within(memory: str, gpu: str, least: int) -> int:
@@ -222,7 +228,10 @@ class FitAsked:
     """
 
     quant: str | None = ask(
-        "--quant", Text(), "Formats [native; without --gpu, or of GPUs with a number, also in 8 and in 4 bits].", None
+        "--quant",
+        Text(),
+        "Formats [native; without --gpu, or of GPUs with a number, also the narrower ones that run there].",
+        None,
     )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
     context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)
@@ -250,7 +259,8 @@ class FitAsked:
     timed_by: str = ""
     """Whose the answer time is, where nobody gave it."""
     most: int = ask("--most", Whole(), "Largest number of GPUs to try.", 8, shown=True)
-    engine: str = "vllm"
+    engine: str = ""
+    """Empty: the usual one of the model and each GPU."""
     people: People | None = None
     memory: str | None = ask(
         "--memory",
@@ -303,8 +313,9 @@ class FitAsked:
 
     def request(self, model: str, gpu: str) -> Request:
         """The deployment to look at; memory needs no constants."""
-        own = {name: getattr(self, name) for name in ("quant", "engine", "memory", "lora", "offload")}
-        return Request(model=model, gpu=gpu, ideal=True, **own)
+        own = {name: getattr(self, name) for name in ("quant", "memory", "lora", "offload")}
+        engine = self.engine or usual_engine(model, gpu)
+        return Request(model=model, gpu=gpu, engine=engine, ideal=True, **own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,9 +378,11 @@ class Fits(Shown):
         return [option for option in self.options if option.fitting is not None]
 
 
-def quants_tried(asked: FitAsked) -> list[str | None]:
-    """The format that was asked for, else the checkpoint's own, fp8 and int4."""
-    return [asked.quant] if asked.quant else [None, "fp8", "int4"]
+def quants_tried(request: Request, model: ModelSpec) -> tuple[str | None, ...]:
+    """The format that was asked for, else those of :func:`inferplan.catalog.assemble.default_quants`."""
+    if request.quant:
+        return (request.quant,)
+    return default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
 
 
 def weights_short(footprint: Footprint) -> str:
@@ -385,7 +398,7 @@ def require_format(asked: FitAsked, model: ModelSpec, gpu: str) -> None:
 
 
 def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
-    """Which accelerators on file hold a model; native formats, fp8 and int4 where none was named.
+    """Which accelerators on file hold a model, in the formats of :func:`quants_tried`.
 
     Raises ``InfeasibleError`` when none does.
     """
@@ -395,11 +408,9 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     spec = load_model(model)
     require_format(asked, spec, names("hardware")[0])
     tokens = asked_context(spec, asked.context)
-    quants = quants_tried(asked)
     if asked.memory:
         parse_memory(asked.memory)
-    degrees = asked.tp or 1, asked.tp or asked.most
-    options = by_price(list(everywhere(asked.request(model, ""), quants, (tokens, asked.held), degrees, prices)))
+    options = by_price(list(everywhere(spec, model, asked, tokens, prices)))
     if not any(option.fitting for option in options):
         on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(

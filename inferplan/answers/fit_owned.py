@@ -14,12 +14,13 @@ from inferplan.answers.fit import (
     asked_context,
     bill_of,
     footprint_at,
+    quants_tried,
     require_format,
     weights_short,
 )
-from inferplan.catalog.assemble import Request, assemble, default_quants, load_engine
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.counted import Counted, devices_meant
-from inferplan.catalog.files import load_hardware, load_model
+from inferplan.catalog.files import load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.models.spec import ModelSpec
@@ -50,8 +51,7 @@ class OwnedFits(Shown):
 
 
 def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> OwnedFits:
-    """What ``have`` holds over all of the GPUs: where no format was named, in those of
-    :func:`inferplan.catalog.assemble.default_quants`.
+    """What ``have`` holds over all of the GPUs, in the formats of :func:`inferplan.answers.fit.quants_tried`.
 
     Raises ``InfeasibleError`` where nothing of it holds one request, ``UsageError`` beside layers on the host.
     """
@@ -62,11 +62,11 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     meant, spec = devices_meant(have), load_model(model)
     prices.check(one.gpu for one in meant)
     require_format(asked, spec, meant[0].gpu)
-    tokens, engine = asked_context(spec, asked.context), load_engine(asked.engine)
+    tokens = asked_context(spec, asked.context)
     options = [
         _best(one, asked.request(model, one.gpu), quant, (tokens, asked, prices))
         for one in meant
-        for quant in ([asked.quant] if asked.quant else default_quants(spec, load_hardware(one.gpu), engine))
+        for quant in quants_tried(asked.request(model, one.gpu), spec)
     ]
     if not any(option.fitting for option in options):
         small = min(options, key=lambda option: option.short)

@@ -264,7 +264,7 @@ class Tariff:
             return found
         return replace(found, listed=replace(self, offers=self.listed, listed=()).bill(replicas))
 
-    @property
+    @cached_property
     def joined(self) -> Tariff | None:
         """The same without GPUs that come one by one on hosts of their own: what joins those, nobody says. ``None``
         where that leaves nothing."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from inferplan.catalog.assemble import Request, assemble, cache_format, native_precision, precision_of
 from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.files import load_hardware, load_model, read_yaml, validate
-from inferplan.errors import UsageError
+from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.prediction import MTP, DraftModels, draft_models, head_models
 from inferplan.models.spec import DraftHead, ModelSpec
@@ -65,7 +65,12 @@ def _load(name: str, model: ModelSpec, loader: Callable[[str], ModelSpec]) -> tu
     found = draft_models(model, name) or _head_file(name, model)
     if found is not None:
         return found, True
-    draft = loader(name)
+    try:
+        draft = loader(name)
+    except UnknownNameError as error:
+        own = [*([MTP] if model.mtp else []), *(head.name for head in model.drafts)]
+        known = f"of {model.name} itself: {', '.join(own)}; " if own else ""
+        raise UnknownNameError(error.what, error.because, f"{known}free for n-grams; {error.hint}") from None
     if abs(draft.vocab - model.vocab) > _PADDING:
         raise UsageError(
             f"{draft.name} cannot draft for {model.name}",

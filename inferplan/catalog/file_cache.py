@@ -40,9 +40,10 @@ def read_cached(path: Path, kind: str, read: Callable[[], tuple[Kept, Iterable[P
 
     kind: what it is made into; one file may be read as several.
     """
-    key, place = (os.fspath(path), kind), _place(path, kind)
+    key = os.fspath(path), kind
     if key in _held and _is_current(_held[key][0]):
         return _held[key][1]  # type: ignore[no-any-return]
+    place = _place(path, kind)
     kept = _load(place, lambda states: states[0][0] == key[0] and _is_current(states))
     if kept is not None:
         _held[key] = kept

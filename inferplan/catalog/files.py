@@ -134,20 +134,13 @@ def find(kind: str, name: str) -> Path:
     looks_like_path = "/" in name or name.startswith(".")
     if name.endswith((".yaml", ".yml", ".json", ".gguf")) or (looks_like_path and _exists(name)):
         return Path(name)
-    folder = config_root() / kind
     if len(name) > _LONGEST_NAME:
         raise UnknownNameError(f"no name has {len(name)} characters", hint="a name or a path")
-    candidates = _candidates(kind, name)
-    for candidate in candidates:
-        path = folder / f"{candidate}.yaml"
-        if "/" not in candidate and path.is_file():
-            return path
-    known = aliases(kind)
-    for candidate in candidates:
-        if candidate in known:
-            return folder / f"{known[candidate]}.yaml"
-    options = [*names(kind), *known]
-    close = _close(candidates[-1], options)
+    found = on_file(kind, name)
+    if found is not None:
+        return found
+    options = [*names(kind), *aliases(kind)]
+    close = _close(_candidates(kind, name)[-1], options)
     singular = _SINGULAR.get(kind, kind)
     listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
     if kind == "models" and _exists(name) and Path(name).is_dir():
@@ -159,6 +152,17 @@ def find(kind: str, name: str) -> Path:
         f"no {singular} named {name!r}",
         hint=(f"did you mean {', '.join(close)}? " if close else "") + f"see {listing}, or give {path_to}",
     )
+
+
+def on_file(kind: str, name: str) -> Path | None:
+    """The file of a name or an alias in the catalogue; ``None`` where it has none."""
+    folder, candidates = config_root() / kind, _candidates(kind, name)
+    for candidate in candidates:
+        path = folder / f"{candidate}.yaml"
+        if "/" not in candidate and path.is_file():
+            return path
+    known = aliases(kind)
+    return next((folder / f"{known[one]}.yaml" for one in candidates if one in known), None)
 
 
 def _inside(computer: str) -> str:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from inferplan.catalog.files import config_root, load_model, spec_of
-from inferplan.errors import InferplanError
+from inferplan.catalog.files import config_root, load_model, on_file, spec_of
 from inferplan.models.spec import ModelSpec
 from inferplan.spec import Spec
 
@@ -48,10 +47,10 @@ def quantised_checkpoint(model: ModelSpec, quant: str) -> QuantisedCheckpoint | 
     found = next((one for one in _file().checkpoints if (one.model, one.quant) == (model.name, quant)), None)
     if found is not None:
         return found
-    try:
-        release = load_model(f"{model.name}-{quant}")
-    except InferplanError:
+    path = on_file("models", f"{model.name}-{quant}")
+    if path is None:
         return None
+    release = load_model(str(path))
     named = _REPOSITORY.match(release.source)
     if named is None or release.made_from.named:
         return None

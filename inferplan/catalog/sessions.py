@@ -12,7 +12,6 @@ from pydantic import Field
 from inferplan.catalog.files import find, spec_of
 from inferplan.catalog.people import PeopleSpec, asked_people
 from inferplan.catalog.workloads import WorkloadSpec
-from inferplan.catalog.yaml_text import line_of
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, Whole, ask, first_given, question_if_asked, question_of
 from inferplan.spec import Spec
@@ -320,4 +319,6 @@ def _time(text: str, key: str) -> ThinkTime:
 
 
 def _at(path: Path, place: int, what: str) -> str:
+    from inferplan.catalog.yaml_text import line_of
+
     return f"{path}:{line_of(path, ('sessions', place))}: {what}"

@@ -15,14 +15,14 @@ from inferplan.lists import parse_values
 from inferplan.serving.flags import remedy
 from inferplan.serving.outages import recovery_error
 from inferplan.serving.result import SimulationResult, limits_missed
-from inferplan.serving.verdict import Ending, flow_of, near_capacity
+from inferplan.serving.verdict import Ending, flow_of, gave_up, near_capacity
 from inferplan.traffic.people import IN_FLIGHT
 
 _FAILED, _WARNED = "inferplan.failed", "inferplan.warned"
 _MEANT = {
     "saturated": "requests wait for longer than their prompts take",
     "rejecting": "some requests can never run",
-    "overloaded": "requests arrive faster than they leave",
+    "overloaded": "requests arrive faster than they are answered",
 }
 
 
@@ -112,12 +112,13 @@ def _more() -> str:
 
 
 def _overloaded(result: SimulationResult) -> InfeasibleError:
-    flow, near = flow_of(result), near_capacity(result)
-    because = "clients give up"
-    if flow is not None:
+    flow, near, lost = flow_of(result), near_capacity(result), gave_up(result)
+    because = f"{lost:.0%} of the clients give up" if lost else ""
+    if flow is not None and flow.grows:
         because = f"{flow.arriving:.4g} requests/s arrive, {flow.leaving:.4g} leave"
     within = ", within the error of capacity" if near else ""
-    return InfeasibleError(f"overloaded{within}: {_MEANT['overloaded']}", because=because, hint=_more())
+    hint = f"{_more()}{', or a longer --client-timeout' if lost else ''}"
+    return InfeasibleError(f"overloaded{within}: {_MEANT['overloaded']}", because=because, hint=hint)
 
 
 def _saturated(result: SimulationResult) -> InfeasibleError:

@@ -11,7 +11,7 @@ from inferplan.answers.fit_owned import fit_owned
 from inferplan.catalog.counted import counted
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
-from inferplan.cli.options import engine_option, report_options, usual_engine
+from inferplan.cli.options import engine_is_named, engine_option, report_options
 from inferplan.errors import UsageError
 from inferplan.fields import option_values, question_of
 from inferplan.reports.fit import memory_report, options_report
@@ -44,7 +44,7 @@ def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
 
     Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """
-    engine = usual_engine(values | {"gpu": gpu or have}) if gpu or have else values["engine"]
+    engine = values["engine"] if engine_is_named() else ""
     asked = fit_asked(question_of(FitLoad, values), **option_values(FitAsked, values), engine=engine)
     model, prices = values["model"], values["prices"].book
     if gpu and have:

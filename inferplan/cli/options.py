@@ -122,7 +122,8 @@ USUAL = "vllm; llama.cpp for GGUF files and on Apple's chips"
 """The default of ``--engine`` (:func:`inferplan.catalog.assemble.usual_engine`)."""
 
 
-def _engine_is_named() -> bool:
+def engine_is_named() -> bool:
+    """Whether the command that runs was given an engine."""
     source = click.get_current_context().get_parameter_source("engine")
     return source is not click.core.ParameterSource.DEFAULT
 
@@ -130,7 +131,7 @@ def _engine_is_named() -> bool:
 def usual_engine(values: dict[str, Any]) -> str:
     """The engine that was named, else the usual one of the model and the device, or of comma lists of them."""
     models, gpus = (_listed(values[name] or "") for name in ("model", "gpu"))
-    return str(values["engine"]) if _engine_is_named() else usual_engines(values["engine"], models, gpus)[0]
+    return str(values["engine"]) if engine_is_named() else usual_engines(values["engine"], models, gpus)[0]
 
 
 def _listed(text: str) -> list[str]:
@@ -141,7 +142,7 @@ def usual_engines(given: str, models: Sequence[str], gpus: Sequence[str]) -> tup
     """The engines that were named (``given``), else the usual one; raises ``UsageError`` where lists have several."""
     from inferplan.catalog import assemble
 
-    if _engine_is_named() or not (models and gpus):
+    if engine_is_named() or not (models and gpus):
         return tuple(_listed(given))
     return assemble.usual_engines(models, gpus)
 

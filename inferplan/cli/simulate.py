@@ -218,8 +218,8 @@ def simulate_command(
 
     The load is --people, --trace, --rate (open loop) or --in-flight (closed loop), or sessions of agents: --sessions
     with --people, --session-rate or --in-flight. Flags that are not given are the defaults of the engine's version.
-    After its report the command exits 3 for an overloaded open loop, for a load of which the engine rejects a part,
-    and, where there are limits, for a saturated one (--fail-on).
+    After its report the command exits 3 for an overloaded run, for a load of which the engine rejects a part, and,
+    where there are limits, for a saturated one (--fail-on).
 
     With --prefill-replicas prompts are computed apart from decoding: the --prefill-... options say what is different
     there, all others describe the replicas that decode.

@@ -6,6 +6,7 @@ was not fitted to.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import inf, isfinite
 from typing import Annotated, Any, Literal, Self
 
@@ -241,6 +242,15 @@ class Calibration(Spec):
         exchanged those of experts; attention both ways that of prompts. LoRA adapters take of a plain matmul what its
         launch costs and what it reaches of the peaks (:func:`_of_adapters`): what error that has nobody has measured.
         """
+        if (kernel, label) not in self._fits:
+            self._fits[kernel, label] = self._fit(kernel, label)
+        return self._fits[kernel, label]
+
+    @cached_property
+    def _fits(self) -> dict[tuple[str, str], Fit | None]:
+        return {}
+
+    def _fit(self, kernel: str, label: str) -> Fit | None:
         place = self.place(kernel, label)
         if place is None:
             return None
@@ -284,9 +294,10 @@ class Calibration(Spec):
         others = [name for name in self.libraries if name != engine]
         for name in [*reversed(others), engine]:
             for kernel, formats in self.libraries.get(name, {}).items():
-                borrowed = {} if name == engine else {"basis": "transferred", "source": f"{name}'s kernel"}
+                borrowed = {"basis": "transferred", "source": f"{name}'s kernel"}
                 for label, fit in formats.items():
-                    chosen.setdefault(kernel, {})[label] = fit.model_copy(update=borrowed)
+                    own = fit if name == engine else fit.model_copy(update=borrowed)
+                    chosen.setdefault(kernel, {})[label] = own
         return self.model_copy(update={"constants": chosen, "libraries": {}})
 
     def lent(self, lender: str, engine: str) -> Self:

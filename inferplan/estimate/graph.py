@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import ceil, inf
 
 import numpy as np
@@ -41,13 +41,19 @@ from inferplan.work.step import Step, prefill
 class Stage:
     """The operators of one pipeline stage for one microbatch, and how many layers it holds.
 
-    halves: 2 where the batch was cut into two halves that overlap, each with half of its sequences; the operators are
-    those of one half, run so many times.
+    parts: operators that run one after another, and how often all of them do: those of a layer for each layer like it.
+    Stages share what they have in common. halves: 2 where the batch was cut into two halves that overlap, each with
+    half of its sequences; the operators are those of one half, run so many times.
     """
 
-    ops: tuple[Op, ...]
+    parts: tuple[tuple[tuple[Op, ...], Num], ...]
     layers: int
     halves: Num = 1.0
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        """The operators, each with the number of its runs in the stage."""
+        return tuple(op.repeated(times) for ops, times in self.parts for op in ops)
 
 
 def build(deployment: Deployment, step: Step) -> list[Stage]:
@@ -101,12 +107,12 @@ def build_ranks(
     if encoder is not None:
         read = tuple(encoder_ops(context, encoder, step))
         context = decoder_context(context, encoder, step)
-    written: dict[int, tuple[Op, ...]] = {}
+    written: dict[tuple[str, int], tuple[Op, ...]] = {}
     if first.offload is not None:
         there = replace(_context(first.offload.host, step, mean), alternatives=alternatives)
         return [[_on_both_sides(first, context, there, step)]]
     before = *_media(first, context, step), *read, *_embedding(first, context)
-    ends = before, tuple(_head(first, context, step))
+    ends = _run(first, before), _run(first, _head(first, context, step))
     stages = [_stages(one, context, ends, written) for one in deployments]
     return stages if np.all(halves == 1.0) else [[_run_twice(stage, halves) for stage in own] for own in stages]
 
@@ -148,16 +154,22 @@ def _part(step: Step, parts: Num) -> Step:
 
 
 def _run_twice(stage: Stage, halves: Num) -> Stage:
-    return Stage(ops=tuple(op.repeated(halves) for op in stage.ops), layers=stage.layers, halves=halves)
+    return replace(stage, parts=tuple((ops, times * halves) for ops, times in stage.parts), halves=halves)
+
+
+def _run(deployment: Deployment, ops: Iterable[Op]) -> tuple[Op, ...]:
+    """The operators that run by themselves: not those that an ideal kernel runs with another."""
+    return tuple(op for op in ops if not (op.fusible and deployment.calibration.fused))
 
 
 def _stages(
     deployment: Deployment,
     context: LayerContext,
     ends: tuple[tuple[Op, ...], tuple[Op, ...]],
-    written: dict[int, tuple[Op, ...]],
+    written: dict[tuple[str, int], tuple[Op, ...]],
 ) -> list[Stage]:
-    """The stages of one deployment. ends: operators before the first layer, and after the last."""
+    """The stages of one deployment. ends: operators before the first layer, and after the last. written: those of each
+    kind of layer, by its ``id``, and of each message between stages, by its streams; stages share them."""
     model, parallel = deployment.model, deployment.parallel
     embedding, head = ends
     stages: list[Stage] = []
@@ -167,15 +179,19 @@ def _stages(
         if inside and id(layers) in middle:
             stages.append(middle[id(layers)])
             continue
-        own = _layers(layers, context, written)
-        if deployment.streamed is not None:
-            own = _streamed(deployment, index, context, written)
-        ops = [*(embedding if index == 0 else ()), *own]
-        last = index == parallel.pp - 1
-        ops += head if last else _send(context, model.hyper_streams + residual_blocks(one for one, _ in layers))
-        if deployment.calibration.fused:
-            ops = [op for op in ops if not op.fusible]
-        stages.append(Stage(ops=tuple(ops), layers=sum(count for _, count in layers)))
+        parts: list[tuple[tuple[Op, ...], Num]] = [(embedding, 1)] if index == 0 else []
+        if deployment.streamed is None:
+            parts += [(_layer(deployment, layer, context, written), count) for layer, count in layers]
+        else:
+            parts.append((tuple(_streamed(deployment, index, context, written)), 1))
+        if index == parallel.pp - 1:
+            parts.append((head, 1))
+        else:
+            streams = model.hyper_streams + residual_blocks(one for one, _ in layers)
+            if ("send", streams) not in written:
+                written["send", streams] = _run(deployment, _send(context, streams))
+            parts.append((written["send", streams], 1))
+        stages.append(Stage(parts=tuple(parts), layers=sum(count for _, count in layers)))
         if inside:
             middle[id(layers)] = stages[-1]
     return stages
@@ -251,18 +267,22 @@ def _embedding(deployment: Deployment, context: LayerContext) -> Iterator[Op]:
     yield from model.input_ops(context)
 
 
-def _layers(
-    layers: list[tuple[LayerGroup, int]], context: LayerContext, written: dict[int, tuple[Op, ...]]
-) -> Iterator[Op]:
-    """The operators of a stage's layers. written: those of one such layer, which stages that hold it share."""
-    for layer, count in layers:
-        if id(layer) not in written:
-            written[id(layer)] = tuple(layer_ops(layer, context))
-        yield from (op.repeated(count) for op in written[id(layer)])
+def _layer(
+    deployment: Deployment, layer: LayerGroup, context: LayerContext, written: dict[tuple[str, int], tuple[Op, ...]]
+) -> tuple[Op, ...]:
+    """The operators of one layer. written: see :func:`_stages`."""
+    if ("layer", id(layer)) not in written:
+        written["layer", id(layer)] = _run(deployment, layer_ops(layer, context))
+    return written["layer", id(layer)]
+
+
+def _layers(layers: list[tuple[LayerGroup, int]], context: LayerContext) -> Iterator[Op]:
+    """The operators of layers, of each kind so many."""
+    return (op.repeated(count) for layer, count in layers for op in layer_ops(layer, context))
 
 
 def _streamed(
-    deployment: Deployment, index: int, context: LayerContext, written: dict[int, tuple[Op, ...]]
+    deployment: Deployment, index: int, context: LayerContext, written: dict[tuple[str, int], tuple[Op, ...]]
 ) -> Iterator[Op]:
     """The operators of a stage's layers of which the first read weights from the host's memory."""
     sequence, counts = deployment.model.sequence, split_layers(len(deployment.model.sequence), deployment.parallel.pp)
@@ -273,8 +293,10 @@ def _streamed(
     for layer, _, share in streamed_layers(stage):
         by_share.setdefault(share, []).append(layer)
     for share, layers in by_share.items():
-        for op in _layers(count_distinct(layers), context, written):
-            yield op.reading(share) if isinstance(op, (Matmul, GroupedMatmul)) else op
+        for kind, count in count_distinct(layers):
+            for op in _layer(deployment, kind, context, written):
+                one = op.repeated(count)
+                yield one.reading(share) if isinstance(op, (Matmul, GroupedMatmul)) else one
 
 
 def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerContext, step: Step) -> Stage:
@@ -289,8 +311,8 @@ def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerConte
     split = max(offload.layers, offload.experts)
     ops = [op.at("host") for op in _embedding(host, there)]
     whole = count_distinct(sequence[: offload.layers])
-    theirs = _Written(there, lambda context: [op.at("host") for op in _layers(whole, context, {})])
-    ops += _on_either(deployment, theirs, _Written(here, lambda context: list(_layers(whole, context, {}))))
+    theirs = _Written(there, lambda context: [op.at("host") for op in _layers(whole, context)])
+    ops += _on_either(deployment, theirs, _Written(here, lambda context: list(_layers(whole, context))))
     if not offload.head:
         model = deployment.model
         residuals = model.hyper_streams + residual_blocks(sequence[: offload.layers])
@@ -298,11 +320,11 @@ def _on_both_sides(deployment: Deployment, here: LayerContext, there: LayerConte
         ops += [op.at("link") for op in here.collective("offload.hidden", "send", elements, 2)]
     for layer, count in count_distinct(sequence[offload.layers : split]):
         ops += [op.repeated(count) for op in _experts_apart(deployment, layer, here, there)]
-    ops += _layers(count_distinct(sequence[split:]), here, {})
+    ops += _layers(count_distinct(sequence[split:]), here)
     ops += [op.at("host") for op in _head(host, there, step)] if offload.head else _head(deployment, here, step)
     fused = {"device": deployment.calibration.fused, "host": host.calibration.fused}
     ops = [op for op in ops if not (op.fusible and fused.get(op.place))]
-    return Stage(ops=tuple(ops), layers=len(sequence))
+    return Stage(parts=((tuple(ops), 1),), layers=len(sequence))
 
 
 def _experts_apart(deployment: Deployment, layer: LayerGroup, here: LayerContext, there: LayerContext) -> Iterator[Op]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -445,3 +445,9 @@ class Footprint(DeviceMemory):
         tightest = min(found, key=lambda term: float(term.value), default=endless)
         term: Term = name_term(np.minimum(tightest, limit), "max_context", "tokens")
         return term
+
+
+@lru_cache(maxsize=4096)
+def single(deployment: Deployment) -> Footprint:
+    """The footprint of one short request: what is left of a device after the weights."""
+    return Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)

@@ -237,7 +237,7 @@ class Phase:
         if deployment.parallel.ep == 1 or deployment.calibration.fused:
             return self.mean_stages
         even = replace(deployment, routing=replace(deployment.routing, even=True))
-        return _priced(even, build_rank(even, self.mean_step), {})
+        return _priced(even, build_rank(even, self.mean_step))
 
     def _sum(self, quantity: Callable[[OpCost], Num], unit: str, name: Naming = plain) -> Num:
         """A quantity of one run, over all runs on all ranks in all batches."""
@@ -475,36 +475,35 @@ def layer_seconds(deployment: Deployment, layers: int, name: Naming = plain) -> 
 
 
 def stage_seconds(
-    deployment: Deployment,
-    stages: Sequence[Sequence[OpCost]],
-    layers: Sequence[int],
-    chosen: slice | None = None,
-    halves: Num = 1.0,
+    deployment: Deployment, stages: Sequence[Sequence[OpCost]], layers: Sequence[int], halves: Num = 1.0
 ) -> list[Any]:
     """Seconds of one batch on each stage: its kernels, and the fixed seconds of its layers.
 
-    chosen: the rows, along the first axis, of what was priced that are asked for; all of it without. halves: 2 where
-    the batch was cut into two halves that overlap (:class:`Overlap`).
+    halves: 2 where the batch was cut into two halves that overlap (:class:`Overlap`).
 
     Raises ``NotFiniteError``, which names the operator, for a price that is not a number.
     """
     known: dict[int, Num] = {}
     seconds: list[Num] = []
     for costs, count in zip(stages, layers):
-        kernels = known.get(id(costs))
-        if kernels is None:
-            kernels = sum_arrays(cost.all_runs for cost in costs)
-            if deployment.two_batches is not None:
-                kernels = kernels * _seen(deployment, costs, halves)
-            kernels = known[id(costs)] = dense(kernels if chosen is None else take_rows(kernels, chosen))
-            if not np.all(np.isfinite(kernels)):
-                require_finite(deployment, costs)
-        seconds.append(kernels + layer_seconds(deployment, count))
+        if id(costs) not in known:
+            known[id(costs)] = kernel_seconds(deployment, costs) * _seen(deployment, costs, halves)
+        seconds.append(known[id(costs)] + layer_seconds(deployment, count))
+    return seconds
+
+
+def kernel_seconds(deployment: Deployment, costs: Sequence[OpCost]) -> Num:
+    """Seconds of kernels one after another. Raises ``NotFiniteError``, which names the first whose price is none."""
+    seconds = dense(sum_arrays(cost.all_runs for cost in costs))
+    if not np.all(np.isfinite(seconds)):
+        require_finite(deployment, costs)
     return seconds
 
 
 def _seen(deployment: Deployment, costs: Sequence[OpCost], halves: Num) -> Num:
-    """The share of kernel seconds that two halves do not hide behind each other (:class:`Overlap`)."""
+    """The share of kernel seconds that two halves do not hide behind each other (:class:`Overlap`); 1 of others."""
+    if deployment.two_batches is None:
+        return 1.0
     both = dense(sum_arrays(cost.all_runs for cost in costs))
     parts = {part: [cost for cost in costs if overlap_part(cost.op) == part] for part in OVERLAP_PARTS}
     seconds = (dense(sum_arrays(cost.all_runs for cost in part)) for part in parts.values())
@@ -586,13 +585,13 @@ class Batches:
 def price_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass") -> Phase:
     """Price every operator of the batches of a step; ``flow`` says how they pass the stages."""
     stages = build_rank(deployment, batches.fullest, batches.beside)
-    priced = _priced(deployment, stages, {})
+    priced = _priced(deployment, stages)
     mean = batches.mean
     of_mean = stages if mean is None else build_rank(deployment, mean)
     return Phase(
         deployment=deployment,
         stages=priced,
-        mean_stages=priced if mean is None else _priced(deployment, of_mean, {}),
+        mean_stages=priced if mean is None else _priced(deployment, of_mean),
         layers=tuple(stage.layers for stage in stages),
         sequences=(batches.fullest.sequences, (mean or batches.fullest).sequences),
         microbatches=batches.microbatches,
@@ -610,36 +609,71 @@ def time_batches(deployment: Deployment, batches: Batches, flow: Flow = "pass") 
 def time_together(deployments: Sequence[Deployment], batches: Sequence[Batches], flow: Flow = "pass") -> list[StepTime]:
     """The times of :func:`price_batches` for deployments that differ in their number of stages alone.
 
-    Of grids all their batches, the fullest and the mean ones, are priced as one.
+    Of grids all their batches, the fullest and the mean ones, are priced as one; what a part of several stages takes
+    (:attr:`Stage.parts`) is added up once.
     """
     steps = [step for each in batches for step in (each.fullest, each.mean) if step is not None]
-    whole = stack_steps(steps) if len(steps) > 1 else None
+    whole = stack_steps(steps) if len(steps) > 1 else steps[0]
     if whole is None:
         return [price_batches(one, each, flow).step_time for one, each in zip(deployments, batches)]
-    beside = None
-    if any(each.beside is not None for each in batches):
+    beside = batches[0].beside
+    if len(steps) > 1 and any(each.beside is not None for each in batches):
         others = [step for each in batches for step in (each.beside or each.fullest, each.mean) if step is not None]
         beside = stack_steps(others)
     runs: dict[OperatorRun, OpCost] = {}
+    parts: dict[int, Num] = {}
     times, start = [], 0
     for one, each, stages in zip(deployments, batches, build_ranks(deployments, whole, beside)):
         own = [step for step in (each.fullest, each.mean) if step is not None]
         chosen, start = slice(start, start + len(own)), start + len(own)
-        layers = [stage.layers for stage in stages]
-        seconds = stage_seconds(one, _priced(one, stages, runs), layers, chosen, stages[0].halves)
+        seconds = _stages_together(one, stages, (runs, parts), chosen if len(steps) > 1 else None)
         stations = [
-            (host_seconds(one, step.sequences), *(stage[min(row, len(stage) - 1)] for stage in seconds))
+            (
+                host_seconds(one, step.sequences),
+                *(stage if len(steps) == 1 else stage[min(row, len(stage) - 1)] for stage in seconds),
+            )
             for row, step in enumerate(own)
         ]
         times.append(StepTime(fullest=stations[0], mean=stations[-1], microbatches=each.microbatches, flow=flow))
     return times
 
 
-def _priced(
-    deployment: Deployment, stages: list[Stage], runs: dict[OperatorRun, OpCost]
-) -> tuple[tuple[OpCost, ...], ...]:
-    """The costs of the operators of each stage; a run that several of them make is priced once, and put in ``runs``."""
-    known: dict[int, tuple[OpCost, ...]] = {}
+def _stages_together(
+    deployment: Deployment,
+    stages: list[Stage],
+    known: tuple[dict[OperatorRun, OpCost], dict[int, Num]],
+    chosen: slice | None,
+) -> list[Any]:
+    """:func:`stage_seconds` of the chosen rows, along the first axis, of what is priced together; of all without.
+
+    known: what was priced, and the seconds of the parts of stages, by their ``id``.
+    """
+    runs, parts = known
+    seconds: dict[int, Num] = {}
+    for stage in stages:
+        if id(stage) in seconds:
+            continue
+        kernels: Num = 0.0
+        for ops, times in stage.parts:
+            if id(ops) not in parts:
+                parts[id(ops)] = kernel_seconds(deployment, _costs(deployment, ops, runs))
+            kernels = kernels + parts[id(ops)] * times
+        if deployment.two_batches is not None:
+            kernels = kernels * _seen(deployment, _costs(deployment, stage.ops, runs), stage.halves)
+        rows = kernels if chosen is None else take_rows(kernels, chosen)
+        seconds[id(stage)] = rows + layer_seconds(deployment, stage.layers)
+    return [seconds[id(stage)] for stage in stages]
+
+
+def _priced(deployment: Deployment, stages: list[Stage]) -> tuple[tuple[OpCost, ...], ...]:
+    """The costs of the operators of each stage; a run that several of them make is priced once."""
+    runs: dict[OperatorRun, OpCost] = {}
+    known = {id(stage): _costs(deployment, stage.ops, runs) for stage in {id(one): one for one in stages}.values()}
+    return tuple(known[id(stage)] for stage in stages)
+
+
+def _costs(deployment: Deployment, ops: Sequence[Op], runs: dict[OperatorRun, OpCost]) -> tuple[OpCost, ...]:
+    """The costs of operators; a run that is not known is priced and put in ``runs``."""
 
     def cost(op: Op) -> OpCost:
         run = op.run
@@ -648,10 +682,7 @@ def _priced(
             return runs[run]
         return runs[run].of(op)
 
-    for stage in stages:
-        if id(stage.ops) not in known:
-            known[id(stage.ops)] = tuple(map(cost, stage.ops))
-    return tuple(known[id(stage.ops)] for stage in stages)
+    return tuple(map(cost, ops))
 
 
 def run_step(deployment: Deployment, step: Step) -> Phase:

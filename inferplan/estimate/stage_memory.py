@@ -88,12 +88,14 @@ class StageMemory:
             towers = (entry for tower in model.towers for entry in tower.weights())
             yield from ((as_tower(weight), count, None) for weight, count in towers)
         seen_shared: list[LayerGroup] = []
+        shares = any(layer.shared for layer in (*self.layers, *self.guests))
         for layer, count, number, part in _numbered(self):
-            own = layer.model_copy(update={"shared": False})
             copies = count
-            if layer.shared:  # a shared block's parameters are kept once on a stage that runs it
-                copies = 0 if own in seen_shared else 1
-            seen_shared.append(own)
+            if shares:  # a shared block's parameters are kept once on a stage that runs it
+                own = layer.model_copy(update={"shared": False})
+                if layer.shared:
+                    copies = 0 if own in seen_shared else 1
+                seen_shared.append(own)
             kept = (one for one in model.layer_weights(layer) if _lies(one, part))
             yield from ((weight, copies, number) for weight in kept)
         if self.last:
@@ -146,10 +148,10 @@ class StageMemory:
 
     def flights(self, budget: Num) -> list[tuple[Num, float, Num]]:
         """Of each kind with a window: bytes of a token, the window, and the tokens beyond it that may be in flight."""
-        if self._pooled:
+        windowed = [(size, mask) for size, mask in self._kept if is_bounded(mask)]
+        if self._pooled or not windowed:
             return []
         flight = self._windows.flight(budget, self.deployment.parallel.pp)
-        windowed = ((size, mask) for size, mask in self._kept if is_bounded(mask))
         return [(size, float(mask.size), reach(mask, np.inf, flight) - mask.size) for size, mask in windowed]
 
     def reserved(self, tokens: Num, budget: Num, block: int = 1) -> Num:

@@ -7,6 +7,7 @@ a pipeline where none of those was one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from inferplan.devices.constants import Calibration, MeasuredCell
 from inferplan.estimate.deployment import Deployment
@@ -29,6 +30,12 @@ def lacking(deployment: Deployment, forms: Sequence[str] = ()) -> dict[str, int]
 
     forms: further ones, such as :data:`DRAFTS`. Of constants that have no band whatever runs, nothing is said.
     """
+    return dict(_lacking(deployment, tuple(forms)))
+
+
+@lru_cache(maxsize=4096)
+def _lacking(deployment: Deployment, forms: tuple[str, ...]) -> dict[str, int]:
+    """The same, looked up once: a plan asks it at every confidence."""
     if not deployment.calibration.has_bands:
         return {}
     own, families = _counts(deployment, (*forms_of(deployment), *forms))

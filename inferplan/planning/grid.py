@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.memory import Footprint
+from inferplan.estimate.memory import Footprint, single
 from inferplan.estimate.sharing import Sharing
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.planning.adapters import loads_of, slot_wait, with_adapter_counts, with_loads
@@ -388,9 +388,3 @@ def stages_of(deployment: Deployment) -> list[tuple[Footprint, StageMemory]]:
     here = single(deployment)
     sides = [here] if here.host is None else [here, here.host]
     return [(side, stage) for side in sides for stage in dict.fromkeys(side.stages)]
-
-
-@lru_cache(maxsize=16)
-def single(deployment: Deployment) -> Footprint:
-    """The footprint of one short request: what is left of a device after the weights."""
-    return Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)

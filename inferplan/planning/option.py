@@ -244,9 +244,13 @@ class PlanOption:
     def sized(self, replicas: int, pools: tuple[int, int] | None = None) -> PlanOption:
         """The same with so many replicas, and its bill."""
         found = replace(self, replicas=replicas, pools=pools)
-        if self.tariff is not None:
-            found = replace(found, cost=found._per_hour * (1.0 if self.hours is None else self.hours))
-        return found if found.allowed else replace(found, cost=inf)
+        if not found.allowed:
+            vars(found)["cost"] = (
+                inf  # nobody has seen it yet, and another copy of all fields takes as long as the bill
+            )
+        elif self.tariff is not None:
+            vars(found)["cost"] = found._per_hour * (1.0 if self.hours is None else self.hours)
+        return found
 
     @property
     def sold(self) -> list[tuple[Deployment, Tariff | None, int]]:

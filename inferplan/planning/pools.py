@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from inferplan.catalog.bills import STATED, Tariff
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.estimate.memory import Footprint
+from inferplan.estimate.memory import single
 from inferplan.planning.demand import Demand, tail
-from inferplan.planning.grid import LoadGrid, longest_whole, single
+from inferplan.planning.grid import LoadGrid, longest_whole
 from inferplan.planning.option import PlanOption, PricedGrid, PromptPool, Sizing, Stream
 from inferplan.serving.cache_transfer import Transfer, sending_of, steps_to_answer
 from inferplan.serving.latency import front_end
@@ -115,8 +115,8 @@ def _pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> PlanOptio
     grid, rate, same = decodes.grid, demand.requests_per_second, prompts is decodes
     if rate is None or decodes.tariff is None or prompts.tariff is None:
         return None
-    before = _seconds_beside_prefill(prompts.grid, grid, demand)
     decode = decode_pool(grid, stream)
+    before = None if decode is None else _seconds_beside_prefill(prompts.grid, grid, demand)
     if before is None or decode is None:
         return None
     before = before + steps_to_answer(grid.deployment) * decode.tpot * grid.speculation.tokens
@@ -225,9 +225,9 @@ class Halves:
         found = []
         for key, decodes in self.decodes.items():
             for first, second in itertools.product(pareto_front(self.prompts[key]), pareto_front(decodes)):
-                option = (
-                    None if first.priced is second.priced else cheapest_pair(first.priced, second.priced, self.stream)
-                )
+                if first.priced is second.priced or first.grain + second.grain >= below:  # one replica of each
+                    continue
+                option = cheapest_pair(first.priced, second.priced, self.stream)
                 if option is not None and option.bound < below:
                     found.append(option)
         return sorted(found, key=lambda option: (option.cost or 0.0, option.devices, option.ttft))[:_MOST_PAIRS]
@@ -312,7 +312,7 @@ def prefill_pool(grid: LoadGrid, demand: Demand, limit: TtftLimit, before: Num, 
 def _holds(grid: LoadGrid, tokens: float) -> BoolArray:
     """Whether the cache of a rank holds a prompt of so many tokens, by token budget."""
     deployment, budget = grid.deployment, grid.axes.budget
-    footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0, budget=budget)
+    footprint = replace(single(deployment), budget=budget)
     enough = np.ones(budget.shape, dtype=bool)
     for stage in dict.fromkeys(single(deployment).stages):
         enough &= footprint.pools(stage) >= stage.held(tokens) + stage.in_flight(tokens, budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
@@ -88,7 +88,7 @@ def search(space: Space, stream: Stream, prices: PriceBook) -> SearchResult:
     model, (demand, slo, _) = load_model(space.base.model), stream
     require_tokens(model, "serving under load")
     _require_one_pass(model, space, demand)
-    state = _Search(stream=stream)
+    state, tariff = _Search(stream=stream), cache(prices.tariff)
     found = candidates(space, state.rejections)
     for _, alike in groupby(found, key=_family):
         members = [one for one in alike if state.is_known(one[1])]
@@ -100,7 +100,7 @@ def search(space: Space, stream: Stream, prices: PriceBook) -> SearchResult:
                 state.rejections.add("weights", axes.batch.size * axes.budget.size, deployment.describe())
                 state.evaluated += axes.batch.size * axes.budget.size
                 continue
-            tariff = prices.tariff(deployment.hardware.name, deployment.parallel.ranks, deployment.parallel.tp)
+            sold = tariff(deployment.hardware.name, deployment.parallel.ranks, deployment.parallel.tp)
             for speculation in speculations(space, request, deployment, state.rejections):
                 try:
                     require_together("plan", deployment.features | demand.features)
@@ -112,7 +112,7 @@ def search(space: Space, stream: Stream, prices: PriceBook) -> SearchResult:
                     said = f"{error.what}: {error.hint}" if isinstance(error, MissingFactError) else error.what
                     state.rejections.add("impossible", axes.batch.size * axes.budget.size, said)
                     continue
-                priced = PricedGrid(request, grid, tariff)
+                priced = PricedGrid(request, grid, sold)
                 decodes, prompts = space.tries(deployment), space.tries(deployment, prompts=True)
                 if decodes:
                     state.add(priced)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, exp, inf, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from inferplan.planning.constraints import Constraint, constraints_of
 from inferplan.planning.option import PlanOption, figures_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import point
-from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, surely_kept, together, verify
+from inferplan.planning.verify import SHOWN, Verified, beyond_doubt, seen_longer, surely_kept, together, verify
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.traffic.requests import Slo
 
@@ -90,6 +90,19 @@ class Simulations:
             self.known[key] = self._run(option, question, factor)
         return self.known[key]
 
+    def longer(
+        self, seen: Verified, question: Question, factor: float, precision: RunPrecision | None = None
+    ) -> Verified:
+        """The same, of a longer run where the miss of a limit is within the error of the one that was ``seen``; of one
+        that sized, or of a long one with its ``precision``.
+        """
+        longer = seen_longer(seen, question, factor) if self.left else seen
+        if longer is not seen:
+            self.done += 1
+            key = (*self._key(seen.option), factor)
+            self.known[key if precision is None else (*key, precision)] = longer
+        return longer
+
     def known_of(self, option: PlanOption, factor: float) -> Verified | None:
         """What a run that sized has said of an option, if there was one."""
         return self.known.get((*self._key(option), factor))
@@ -132,7 +145,8 @@ class Simulations:
 
 @dataclass(kw_only=True, eq=False)
 class Sizer:
-    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size."""
+    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size. points: see
+    :func:`with_budget`."""
 
     option: PlanOption
     question: Question
@@ -140,6 +154,7 @@ class Sizer:
     trials: dict[tuple[int, tuple[int, int] | None], Verified] = field(default_factory=dict)
     budgets: dict[int, float] = field(default_factory=dict)
     """By how much the worst latency under a token budget was seen to exceed that under the first one."""
+    points: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     unkept: Verified | None = None
     """A size that keeps the limits on latency and not the others that runs are held to."""
 
@@ -170,7 +185,7 @@ class Sizer:
                 continue
             if tried.largest_step <= min(budget, sized.budget - 1):  # neither is ever full: it would be the same run
                 continue
-            there = with_budget(sized, self.question, budget)
+            there = with_budget(sized, self.question, budget, self.points)
             screened = _screened(there, self.question)
             if screened and (screened > _FAR_OFF or worst * screened / _screened(sized, self.question) > hopeless):
                 continue
@@ -178,9 +193,9 @@ class Sizer:
             self.budgets[budget] = own * max(other.shares(slo).values()) / worst
             other = beyond_doubt(other, slo) if other.meets(slo) else other
             if self.meets(other):
-                self.option = with_budget(self.option, self.question, budget)  # the first to be tried at other sizes
+                self.option = with_budget(self.option, self.question, budget, self.points)  # first at other sizes
                 return other
-        return tried
+        return self.simulations.longer(tried, self.question, 1 / self.question.sizing.utilisation)
 
     def _simulated(self, sized: PlanOption) -> Verified:
         return self.simulations.of(sized, self.question, 1 / self.question.sizing.utilisation)
@@ -255,7 +270,8 @@ class Sizer:
         short = self.simulations.known_of(sized, factor) if self.question.demand.trace is None else None
         if short is not None and surely_kept(short, self.question.slo):
             return short  # of a trace the whole fleet is seen at last
-        return self.simulations.long(sized, self.question, factor)
+        seen = self.simulations.long(sized, self.question, factor)
+        return self.simulations.longer(seen, self.question, factor, SHOWN)
 
     @cached_property
     def constraints(self) -> list[Constraint]:
@@ -402,13 +418,16 @@ def next_size(option: PlanOption) -> PlanOption:
     return option.sized(option.replicas + 2, (option.pools[0] + 1, option.pools[1] + 1))
 
 
-def with_budget(option: PlanOption, question: Question, budget: int) -> PlanOption:
-    """The same batch under another token budget, in closed form."""
-    demand, percentile = question.demand, question.slo.percentile
-    grid = slow_grid(
-        point(option.deployment, demand, percentile, option.batch, budget, option.speculation), option.slow
-    )
-    return replace(option, **figures_at(grid, (0, 0)))
+def with_budget(
+    option: PlanOption, question: Question, budget: int, known: dict[tuple[int, int], dict[str, Any]]
+) -> PlanOption:
+    """The same batch under another token budget, in closed form. known: what that changes, by batch and budget: the
+    same at every size."""
+    key = option.batch, budget
+    if key not in known:
+        grid = point(option.deployment, question.demand, question.slo.percentile, *key, option.speculation)
+        known[key] = figures_at(slow_grid(grid, option.slow), (0, 0))
+    return replace(option, **known[key])
 
 
 def running_total(progress: Callable[[int], None] | None) -> Callable[[int], None]:

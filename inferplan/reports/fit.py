@@ -31,9 +31,8 @@ def options_report(found: Fits) -> Report:
     """Every accelerator on file: the first choices, then the rest in the order of ``options``."""
     spec, options, fitting = found.model, found.options, found.fitting
     within = found.asked.within
-    asked = f"{found.asked.held} x {found.context:,} tokens ({found.asked.engine} defaults)"
+    asked = f"{found.asked.held} x {found.context:,} tokens ({engines_of(fitting)} defaults)"
     first, refused = first_choices(fitting), len(options) - len(fitting)
-    quants = sorted({option.quant for option in options}, key=lambda quant: (quant != "native", quant))
     records = [_record(option) for option in options]
     report = Report(
         record={
@@ -53,19 +52,24 @@ def options_report(found: Fits) -> Report:
                 [[text("", why, left=True), *option_figures(option)] for why, option in _merged(first)],
                 _SPARE,
             ),
-            *_rest(fitting, quants, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
+            *_rest(fitting, f"{spec.name}: the fewest GPUs{within} that hold {asked}"),
         ],
         notes=[
             spec.made_from.line,
             *(f"note: {text}" for text in uncounted_notes(spec)),
             f"{refused} combinations do not fit or are refused; --format json says why",
             *([_WITHIN] if within else []),
-            *_prices_notes(fitting, found.term, len(quants)),
+            *_prices_notes(fitting, found.term, len({option.quant for option in fitting})),
         ],
         rows=records,
         of=found,
     )
     return of_people(report, found.asked)
+
+
+def engines_of(fitting: Sequence[FitOption]) -> str:
+    """The engines whose defaults hold, by name."""
+    return ", ".join(dict.fromkeys(one.fitting.deployment.engine.name for one in fitting if one.fitting))
 
 
 def of_people(report: Report, asked: FitAsked) -> Report:
@@ -113,27 +117,32 @@ def _merged(first: dict[str, FitOption]) -> list[tuple[str, FitOption]]:
     return list(lines.values())
 
 
-def _rest(fitting: Sequence[FitOption], quants: Sequence[str], title: str) -> list[Table]:
-    """One line a GPU where several formats were asked for, else one an option: with a price, then without."""
+def _rest(fitting: Sequence[FitOption], title: str) -> list[Table]:
+    """One line a GPU where several formats were tried, else one an option: with a price, then without."""
     parts = [
         (f"{title}; the cheapest first", [option for option in fitting if option.bill is not None]),
         ("without a price on file", [option for option in fitting if option.bill is None]),
     ]
-    if len(quants) == 1:
+    if len({option.quant for option in fitting}) == 1:
         return [
             side_by_side(said, [option_figures(option) for option in group], _SPARE) for said, group in parts if group
         ]
     return [
         Table(
             title=said,
-            columns=["GPU", *quants, *(["an hour", "bought"] if group[0].bill else [])],
-            rows=_by_gpu(group, quants),
+            columns=["GPU", *_formats(group), *(["an hour", "bought"] if group[0].bill else [])],
+            rows=_by_gpu(group, _formats(group)),
             right=_RIGHT,
             spare=_SPARE,
         )
         for said, group in parts
         if group
     ]
+
+
+def _formats(group: Sequence[FitOption]) -> list[str]:
+    """The checkpoint's own first."""
+    return sorted({option.quant for option in group}, key=lambda quant: (quant != "native", quant))
 
 
 def _by_gpu(group: Sequence[FitOption], quants: Sequence[str]) -> list[list[str]]:

@@ -28,6 +28,7 @@ from inferplan.reports.plan_figures import (
     opening,
     power,
     quants,
+    session_rate,
     shape,
     terms_of,
 )
@@ -172,12 +173,18 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
     return [
         [
             f"capacity under the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)",
-            f"{least}{carried:,.{0 if whole else 1}f} {unit}{each}",
+            f"{least}{carried:,.{0 if whole else 1}f} {unit}{_of_sessions(plan, found.factor)}{each}",
         ],
         ["load over capacity", f"{1 / found.factor:.0%} (limit {plan.question.sizing.utilisation:.0%})"],
         [f"{served} at this load", f"{plan.rate * option.output / option.devices:,.0f}"],
         ["bottleneck", BOTTLENECKS[plan.binding]],
     ]
+
+
+def _of_sessions(plan: Plan, factor: float) -> str:
+    """A capacity in sessions of agents, whose calls the requests are, at so many times the load; empty without them."""
+    rate = session_rate(plan)
+    return "" if rate is None else f" ({rate * factor:,.3g} sessions/s)"
 
 
 def power_rows(plan: Plan) -> list[list[str]]:

@@ -92,6 +92,12 @@ def session_time(plan: Plan) -> float | None:
     return None if sessions is None else session_seconds(sessions, plan.response)
 
 
+def session_rate(plan: Plan) -> float | None:
+    """Sessions of agents that begin in a second of the load; ``None`` where there are none, or a trace has them."""
+    sessions = plan.question.demand.sessions
+    return None if sessions is None else sessions.arrivals.rate  # type: ignore[union-attr]  # plans are for open loops
+
+
 def _users(number: float) -> str:
     """``"130 users"``, ``"1 user"``, ``"fewer than 1 user"``: a mean that nobody reads as none."""
     if number < 1.0:

@@ -28,6 +28,7 @@ from inferplan.reports.plan_figures import (
     prompts_launch_of,
     relaxation,
     screened_costs,
+    session_rate,
     terms_of,
 )
 from inferplan.reports.plan_load import load_record
@@ -195,7 +196,13 @@ def capacity_record(plan: Plan) -> dict[str, Any] | None:
     if found is None:
         return None
     unit = "requests_per_s" if plan.question.demand.users is None else "users"
-    return {unit: plan.load * found.factor, "times_the_load": found.factor, "at_least": found.open}
+    of_sessions = session_rate(plan)
+    return {
+        unit: plan.load * found.factor,
+        "sessions_per_s": None if of_sessions is None else of_sessions * found.factor,
+        "times_the_load": found.factor,
+        "at_least": found.open,
+    }
 
 
 def launch_record(plan: Plan) -> dict[str, Any]:

@@ -27,7 +27,8 @@ _ONE_PASS = {"e2el_s": "latency at the server"}
 _MEANING = {
     "stable": "the queue of requests does not grow",
     "saturated": "the queue of requests does not grow, but most of the time until the first token is spent in it",
-    "overloaded": "the queue grows for as long as the traffic lasts, so latencies have no percentiles",
+    "overloaded": "the queue grows for as long as the traffic lasts, or more than 10% of the clients give up; "
+    "latencies have no percentiles",
     "rejecting": "some requests can never run; latencies are those of the others",
     "too short to tell": "the run ends before the system is as full as it gets; more --requests, or leave them out",
 }

@@ -107,9 +107,21 @@ def half_width(values: Array, percentile: float | None = None) -> float | None:
     if len(values) < fewest_values(percentile):
         return None
     count = int(min(len(values) // batch_size(percentile), BATCHES))
-    batches = np.array_split(values, count)
-    figures = [np.mean(batch) if percentile is None else np.percentile(batch, percentile) for batch in batches]
+    if percentile is None:
+        figures = np.array([np.mean(batch) for batch in np.array_split(values, count)])
+    else:
+        figures = percentiles_in_turn(values, count, percentile)
     return student_95(count) * float(np.std(figures, ddof=1)) / float(np.sqrt(count))
+
+
+def percentiles_in_turn(values: Array, parts: int, percentile: float) -> Array:
+    """The percentile of each of so many parts of ``values``, in order; as even as can be, the longer ones first
+    (``numpy.array_split``).
+    """
+    each, longer = divmod(len(values), parts)
+    split = longer * (each + 1)
+    rows = values[:split].reshape(longer, each + 1), values[split:].reshape(parts - longer, each)
+    return np.concatenate([np.percentile(one, percentile, axis=1) for one in rows if len(one)])
 
 
 def halves_agree(values: Array, percentile: float, tolerance: float) -> bool:
@@ -119,5 +131,5 @@ def halves_agree(values: Array, percentile: float, tolerance: float) -> bool:
     error = half_width(values, percentile)
     if error is None:
         return False
-    first, second = (float(np.percentile(half, percentile)) for half in np.array_split(values, 2))
+    first, second = map(float, percentiles_in_turn(values, 2, percentile))
     return abs(second - first) <= max(2 * error, tolerance * min(first, second))

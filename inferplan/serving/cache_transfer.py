@@ -21,7 +21,7 @@ from inferplan.devices.engine import CacheSending
 from inferplan.devices.hardware import Link
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.memory import Footprint
+from inferplan.estimate.memory import single
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.serving.records import Records
 from inferplan.serving.rounds import overlaps
@@ -63,8 +63,7 @@ class Side(NamedTuple):
     @property
     def stages(self) -> list[StageMemory]:
         """The different pipeline stages."""
-        footprint = Footprint(deployment=self.deployment, batch=1.0, prompt=1.0, context=1.0)
-        return list(dict.fromkeys(footprint.stages))
+        return list(dict.fromkeys(single(self.deployment).stages))
 
 
 @dataclass(frozen=True, eq=False)

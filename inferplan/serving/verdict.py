@@ -19,7 +19,8 @@ from inferplan.units import Array
 Verdict = Literal["stable", "saturated", "overloaded", "rejecting", "too short to tell"]
 """stable: requests are admitted about as soon as they come. saturated: they wait longer than their prompt takes, and
 the queue does not grow. overloaded: requests arrive faster than they leave, so the queue grows for as long as the
-traffic lasts. rejecting: some can never run. too short to tell: the run ends before the system is full."""
+traffic lasts, or more than a tenth of the clients give up. rejecting: some can never run. too short to tell: the run
+ends before the system is full."""
 Ending = Literal["saturated", "overloaded", "rejecting", "limits"]
 """What may end a command with exit code 3: a verdict, or limits that too few requests keep."""
 FEWEST_LIFETIMES = 5.0
@@ -63,20 +64,26 @@ class Flow:
 
 
 def verdict_of(run: RunFigures) -> Verdict:
-    """The verdict on a run. A closed loop is never overloaded: its users wait for their answers."""
-    status = run.records.outcome
+    """The verdict on a run. A closed loop is overloaded only by clients who give up: others wait for their answers."""
+    if gave_up(run) > _GAVE_UP_SHARE:
+        return "overloaded"
     if not run.closed:
         flow = flow_of(run)
-        arrived = np.sum(status != REJECTED)
-        if (flow is not None and flow.grows) or np.sum(status == TIMED_OUT) > _GAVE_UP_SHARE * arrived:
+        if flow is not None and flow.grows:
             return "overloaded"
-    if np.any(status == REJECTED):
+    if np.any(run.records.outcome == REJECTED):
         return "rejecting"
     if not run.closed and (flow is None or flow.lifetimes < FEWEST_LIFETIMES):
         return "too short to tell"
     if run.closed and _unfinished(run):
         return "too short to tell"
     return "saturated" if _waits(run) else "stable"
+
+
+def gave_up(run: RunFigures) -> float:
+    """Share of the clients who gave up, of those whose requests could run."""
+    status = run.records.outcome
+    return float(np.sum(status == TIMED_OUT) / max(np.sum(status != REJECTED), 1))
 
 
 def _unfinished(run: RunFigures) -> bool:

@@ -22,9 +22,15 @@ def fit_views(model: str, found: Fits) -> list[Options | None]:
     One request whose last token is the last of the context that was asked for. Memory needs no constants: ``ideal``.
     """
     load = {"batch": 1, "prompt": max(found.context - 1, 1), "output": 1}
-    own = {"model": model, "engine": found.asked.engine, "ideal": True, **load}
+    own = {"model": model, "ideal": True, **load}
     return [
-        None if one.fitting is None else {**own, **_where(one.gpu, one.quant, one.fitting.deployment.parallel)}
+        None
+        if one.fitting is None
+        else {
+            **own,
+            "engine": found.asked.engine or one.fitting.deployment.engine.name,
+            **_where(one.gpu, one.quant, one.fitting.deployment.parallel),
+        }
         for one in found.options
     ]
 

@@ -57,7 +57,7 @@ class Parallelism:
         if (self.tp * self.dp) % self.ep:
             raise IndivisibleError(
                 f"--ep {self.ep} does not divide the {self.tp * self.dp} ranks that hold experts (tp x dp)",
-                hint=f"--ep one of {', '.join(map(str, divisors(self.tp * self.dp)))}",
+                hint=f"--ep one of {', '.join(map(str, divisors(self.tp * self.dp)))}, or --tp {self.ep} beside it",
             )
         if self.redundant < 0:
             raise UsageError(f"--redundant-experts must be 0 or more, not {self.redundant}")

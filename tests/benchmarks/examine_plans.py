@@ -25,9 +25,9 @@ import yaml
 
 HERE = Path(__file__).parent
 TRACES = Path(os.environ.get("INFERPLAN_SHARED") or HERE.parents[2] / "shared") / "traces"
-REQUESTS, SEED, UTILISATION = 8_000, 31, 0.8
-CONVERSATIONS = 3
-"""Times as many requests where they come in conversations: these take minutes, and a run holds some of them."""
+REQUESTS, LONG, SEED, UTILISATION = 8_000, 24_000, 31, 0.8
+"""LONG: requests under the load itself, as many as are quoted from; and of conversations, which take minutes, so that a
+run holds some of them."""
 SAME = ["--aggregated", "--confidence", "0.5"]
 LIMITS = {"ttft": "--ttft", "tpot": "--tpot", "e2el": "--e2e"}
 OF_A_PLAN = {
@@ -61,6 +61,8 @@ def load_of(words: list[str], factor: float) -> list[str]:
         if name in ("--rate", "--session-rate"):
             number, per, unit = value.partition("/")
             faster = f"{float(number) * factor:.9g}{per}{unit}"
+        elif name == "--people":
+            faster = str(round(int(value) * factor))
         elif name == "--trace" and factor != 1:
             faster = hurried(Path(value), factor)
         kept += [] if name in OF_A_PLAN else [name, faster]
@@ -129,9 +131,9 @@ def figures_of(words: list[str], record: dict[str, Any], percentile: str) -> dic
 def run_of(words: list[str], deployment: dict[str, Any], factor: float, requests: int) -> tuple[dict[str, Any], str]:
     """A deployment under so many times the load of a question, or why it does not run."""
     names = {name for name, _ in options(words)}
-    requests *= CONVERSATIONS if "--turns" in names else 1
+    requests = LONG if "--turns" in names else requests
     count = ["--requests", str(requests), "--seed", str(SEED)]
-    if "--session-rate" in names:
+    if "--sessions" in names:
         count = ["--session-count", str(REQUESTS // 10), "--seed", str(SEED), "--routing", "sticky"]
     count = [] if "--trace" in names else count
     count += ["--routing", "sticky"] if "--turns" in names else []
@@ -173,7 +175,7 @@ def examine(_: str, words: list[str], answer: dict[str, Any]) -> Iterator[str]:
     yield f"{plan['cost']} {plan['replicas']} x {shape}"
     quoted = figures_of(words, plan["simulation"], percentile)
     for factor in (1, 1 / UTILISATION):
-        run, why = run_of(words, deployment, factor, REQUESTS)
+        run, why = run_of(words, deployment, factor, LONG if factor == 1 else REQUESTS)
         long = figures_of(words, run, percentile).items() if run and factor == 1 else ()
         off = ", ".join(f"{name} {value / quoted[name][0] - 1:+.1%}" for name, (value, _) in long)
         yield f"; x{factor:g} {off} {breaks(words, run, percentile) or 'keeps' if run else why}"

@@ -97,6 +97,26 @@ def test_fewest_devices_are_fewest(run: Run) -> None:
     assert devices["h200-sxm", "fp8"] == 1
 
 
+def test_fit_tries_what_each_device_and_its_usual_engine_run(run: Run) -> None:
+    """docs/planning.md, "Number formats": Ampere computes in int8 and neither in fp8 nor in 4 bits, Blackwell in both
+    of these, CDNA 4 in mxfp4; a Mac runs llama.cpp, which reads GGUF files: what `plan` and `fit --have` try there.
+    """
+    tried = dict[str, list[str]]()
+    for option in run("fit", "qwen3-32b", "--format", "json").json["options"]:
+        tried.setdefault(option["gpu"], []).append(option["quant"])
+    for gpu, formats in {
+        "a100-80gb-sxm": {"native", "int8", "w4a16"},
+        "b200-hgx": {"native", "fp8", "nvfp4"},
+        "mi355x": {"native", "fp8", "mxfp4"},
+        "m4-max": {"native", "q8_0", "q4_k_m"},
+    }.items():
+        assert sorted(tried[gpu]) == sorted(formats)
+        owned = run("fit", "qwen3-32b", "--have", f"1x-{gpu}", "--format", "json").json["options"]
+        assert {option["quant"] for option in owned} == formats
+    named = run("fit", "qwen3-32b", "--engine", "sglang", "--format", "json").json["options"]
+    assert {option["quant"] for option in named if option["gpu"] == "m4-max"} == {"native"}
+
+
 def test_fit_says_that_a_mac_is_sold_with_less_memory(run: Run) -> None:
     """An M3 Max has 36 to 128 GB: the answer for the largest must not be taken for one's own."""
     assert "sold in several sizes: give yours with --memory" in run("fit", "qwen3-8b", "--gpu", "M3 Max").out
@@ -117,7 +137,7 @@ def test_fit_says_the_cheapest_first(run: Run) -> None:
         copies = option["cost"]["devices_bought"] // option["devices"]
         return copies * option["max_requests"] / option["cost"]["per_hour"]
 
-    for quant in ("native", "fp8", "int4"):
+    for quant in ("native", "fp8", "w4a16"):
         of = [option for option in priced if option["quant"] == quant and option["cost"]["price_kind"] == "provider"]
         first = {why: next(o for o in of if o["gpu"] == e["gpu"]) for why, e in record["first"].items() if quant in why}
         assert first[f"cheapest, {quant}"]["cost"]["per_hour"] == min(option["cost"]["per_hour"] for option in of)

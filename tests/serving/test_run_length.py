@@ -11,7 +11,14 @@ import pytest
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.serving import run_length
-from inferplan.serving.batch_means import RunPrecision, batch_size, half_width, halves_agree, student_95
+from inferplan.serving.batch_means import (
+    RunPrecision,
+    batch_size,
+    half_width,
+    halves_agree,
+    percentiles_in_turn,
+    student_95,
+)
 from inferplan.serving.flags import Flags
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
@@ -55,6 +62,14 @@ def test_batch_means_by_hand() -> None:
     values = np.repeat(np.arange(20) % 2, 10).astype(float)
     assert half_width(values) == pytest.approx(2.093 * (20 * 0.25 / 19) ** 0.5 / 20**0.5)
     assert half_width(values[:199]) is None
+
+
+def test_parts_in_turn_are_even_and_the_longer_ones_come_first() -> None:
+    """1 2 3, 4 5, 6 7: the medians in the middle, the 75th percentiles half and three quarters of the way up."""
+    values = np.arange(1.0, 8.0)
+    assert percentiles_in_turn(values, 3, 50.0).tolist() == [2.0, 4.5, 6.5]
+    assert percentiles_in_turn(values, 3, 75.0).tolist() == [2.5, 4.75, 6.75]
+    assert percentiles_in_turn(values[:6], 2, 50.0).tolist() == [2.0, 5.0]
 
 
 def exponentials(rng: np.random.Generator, count: int, likeness: float) -> np.ndarray:  # type: ignore[type-arg]

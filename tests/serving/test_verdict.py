@@ -136,6 +136,8 @@ def test_rejections_and_clients_that_give_up() -> None:
     assert flow(SECONDS, np.zeros(2000), 10.0, REJECTED, 1.0).verdict == "rejecting"
     assert flow(SECONDS, np.zeros(2000), 10.0, TIMED_OUT, 0.05).verdict == "stable"
     assert flow(SECONDS, np.zeros(2000), 10.0, TIMED_OUT, 0.2).verdict == "overloaded"
+    for share, verdict in ((0.05, "stable"), (0.2, "overloaded")):  # nothing grows where users wait for answers
+        assert replace(flow(SECONDS, np.zeros(2000), 10.0, TIMED_OUT, share), closed=True).verdict == verdict
 
 
 def test_near_capacity_by_hand() -> None:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -171,7 +172,7 @@ class Speculation:
         """The chance that each position is accepted, given those before it."""
         return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.length
 
-    @property
+    @cached_property
     def tokens(self) -> float:
         """Tokens that a step yields for each request, on average."""
         passed = 1.0 - (1.0 - np.asarray(self.curve, dtype=np.float64)) ** self.branches

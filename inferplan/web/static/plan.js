@@ -287,7 +287,7 @@ function breaks(plan, behind) {
   const { capacity } = plan;
   const carries =
     capacity &&
-    `carries ${capacity.requests_per_s == null ? `${count(capacity.users)} users` : `${Number(capacity.requests_per_s.toPrecision(3))} requests a second`}${capacity.at_least ? " at least" : ""}`;
+    `carries ${capacity.requests_per_s == null ? `${count(capacity.users)} users` : `${Number(capacity.requests_per_s.toPrecision(3))} requests a second`}${capacity.sessions_per_s == null ? "" : ` (${Number(capacity.sessions_per_s.toPrecision(3))} sessions)`}${capacity.at_least ? " at least" : ""}`;
   const slow = {
     true: "keeps the limits at the slow end of the error too",
     false: "misses a limit at the slow end of the error",
