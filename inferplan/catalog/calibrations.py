@@ -89,7 +89,8 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
     found, below = _by_catalogue_name(validate(file, data, Calibration)), _on_file(hardware, engine)
     name = engine.partition("@")[0]
     if not _of_another(found, hardware):
-        return overlaid(below, _of_engine(found.for_vendor(hardware.vendor), name), file, hardware, name)
+        here = _of_engine(found.for_vendor(hardware.vendor), name, shared_first=True)
+        return overlaid(below, here, file, hardware, name)
     if below.basis == "calibrated" or found.name != hardware.relative:
         own = "has constants of its own" if below.basis == "calibrated" else "is none whose nearest relative that is"
         said = f"{file} prices nothing here: it was measured on {found.name}, and {hardware.name} {own}"
@@ -181,10 +182,15 @@ def _carried_errors(found: Calibration, hardware: HardwareSpec) -> tuple[Sequenc
     return known, found.carried
 
 
-def _of_engine(found: Calibration, engine: str) -> Calibration:
-    """The constants with an engine's kernels chosen: its own, or those that stand for them where nobody timed any."""
+def _of_engine(found: Calibration, engine: str, shared_first: bool = False) -> Calibration:
+    """The constants with an engine's kernels chosen: its own, or those that stand for them where nobody timed any.
+
+    shared_first: before those that stand for them comes what belongs to no engine: a user measured it here.
+    """
     spec = engine_spec(engine)
-    return found.for_engine(engine) if spec is None or spec.lent is None else found.lent(spec.lent.engine, engine)
+    if spec is None or spec.lent is None:
+        return found.for_engine(engine)
+    return found.lent(spec.lent.engine, engine, shared_first)
 
 
 def engine_spec(engine: str) -> EngineSpec | None:

@@ -282,28 +282,47 @@ class Calibration(Spec):
         place = self.place(kernel, label) if self.overlay else None
         return place is not None and self.overlay is not None and place[1] in self.overlay.used.get(place[0], ())
 
-    def for_engine(self, engine: str) -> Self:
+    def for_engine(self, engine: str, lender: str = "") -> Self:
         """The same with the kernels of ``engine`` chosen.
 
-        Kernel by kernel and format by format: the engine's own library; else the first of the others that has it, in
-        the file's order, as ``transferred``; else what all engines share.
+        Kernel by kernel and format by format: the engine's own library; else that of ``lender``, then the first of the
+        others that has it, in the file's order, as ``transferred``; else what all engines share. Where there is a
+        lender, no error is known of another engine's kernels.
         """
         if not self.libraries:
             return self
         chosen: dict[str, dict[str, Fit]] = {kernel: dict(formats) for kernel, formats in self.constants.items()}
-        others = [name for name in self.libraries if name != engine]
-        for name in [*reversed(others), engine]:
+        others = [name for name in self.libraries if name not in (engine, lender)]
+        for name in [*reversed(others), lender, engine]:
+            borrowed: dict[str, Any] = {"basis": "transferred"}
+            borrowed |= {} if name == lender else {"source": f"{name}'s kernel"}
+            borrowed |= {"error": {}} if lender else {}
             for kernel, formats in self.libraries.get(name, {}).items():
-                borrowed = {"basis": "transferred", "source": f"{name}'s kernel"}
                 for label, fit in formats.items():
                     own = fit if name == engine else fit.model_copy(update=borrowed)
                     chosen.setdefault(kernel, {})[label] = own
         return self.model_copy(update={"constants": chosen, "libraries": {}})
 
-    def lent(self, lender: str, engine: str) -> Self:
-        """The same with the kernels of ``lender`` for ``engine``'s, which nobody has timed: no error is known."""
-        said = f"nobody timed the kernels of {engine}: {lender}'s stand for them, with no error known"
-        chosen = self.for_engine(lender)._each({"basis": "transferred", "error": {}})
+    def lent(self, lender: str, engine: str, shared_first: bool = False) -> Self:
+        """The same with the kernels of ``lender`` for those of ``engine`` that nobody has timed, and a note of it.
+
+        What belongs to no engine, and what ``engine`` has of its own, stays as it was measured. shared_first: nothing
+        is lent for what belongs to no engine.
+        """
+        taken = self.constants if shared_first else {}
+        libraries = {
+            name: {
+                kernel: {label: fit for label, fit in formats.items() if label not in taken.get(kernel, {})}
+                for kernel, formats in constants.items()
+            }
+            for name, constants in self.libraries.items()
+            if name != engine
+        }
+        own = {engine: self.libraries[engine]} if engine in self.libraries else {}
+        chosen = self.model_copy(update={"libraries": libraries | own}).for_engine(engine, lender)
+        if not libraries:
+            return chosen
+        said = f"no kernels of {engine} are on file: {lender}'s stand for them, with no error known"
         return chosen.model_copy(update={"note": f"{chosen.note}; {said}" if chosen.note else said})
 
     def for_vendor(self, vendor: str) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble, load_engine
+from inferplan.catalog.files import config_root, read_yaml
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
@@ -65,13 +67,42 @@ def test_steps_overlap_and_tokens_are_seen_when_their_step_ends() -> None:
 
 
 def test_the_kernels_of_another_engine_stand_for_its_own_without_an_error() -> None:
+    """configs/calibration/mi355x.yaml: what stands under ``libraries`` is an engine's, the rest is nobody's."""
     atom, sglang = assemble(R1), assemble(replace(R1, engine="sglang"))
+    libraries = read_yaml(config_root() / "calibration" / "mi355x.yaml")["libraries"].values()
     for kernel, formats in sglang.calibration.constants.items():
         for label, fit in formats.items():
-            lent = atom.calibration.constants[kernel][label]
-            assert (lent.memory, lent.overhead, lent.basis, lent.error) == (fit.memory, fit.overhead, "transferred", {})
-    assert "nobody timed the kernels of atom: sglang's stand for them" in atom.calibration.note
+            lent, of_engine = (
+                atom.calibration.constants[kernel][label],
+                any(label in o.get(kernel, {}) for o in libraries),
+            )
+            assert (lent.memory, lent.overhead) == (fit.memory, fit.overhead)
+            assert (lent.basis, lent.error) == (("transferred", {}) if of_engine else (fit.basis, fit.error))
+    assert "no kernels of atom are on file: sglang's stand for them" in atom.calibration.note
     assert serving_bands(atom, 1024.0) == {}
+
+
+def test_what_was_measured_of_it_is_its_own(tmp_path: Path) -> None:
+    """A file of one's own: its matmul is of no engine, its decode ATOM's, and SGLang's prompts alone are lent."""
+    known = {"error": {"low": 0.9, "high": 1.1}}
+    of = {
+        "atom": {"attention.decode": {"bf16": {"memory": 0.4} | known}},
+        "sglang": {
+            "attention.decode": {"bf16": {"memory": 0.3} | known},
+            "attention.prefill": {"bf16": {"memory": 0.2} | known},
+            "matmul": {"bf16": {"memory": 0.1} | known},
+        },
+    }
+    own = {"matmul": {"bf16": {"memory": 0.5} | known}}
+    file = tmp_path / "own.yaml"
+    file.write_text(json.dumps({"name": "mi355x", "constants": own, "libraries": of}), encoding="utf-8")
+    found = assemble(replace(R1, calibration=str(file))).calibration
+    priced = {name: found.constants[name]["bf16"] for name in ("matmul", "attention.decode", "attention.prefill")}
+    assert {name: (fit.memory, fit.basis, fit.error) for name, fit in priced.items()} == {
+        "matmul": (0.5, "calibrated", known["error"]),
+        "attention.decode": (0.4, "calibrated", known["error"]),
+        "attention.prefill": (0.2, "transferred", {}),
+    }
 
 
 def test_it_runs_on_amd_alone() -> None:
