@@ -103,8 +103,9 @@ class PlainReplica(Replica):
             if (run + page) * batch > capacity - admitted.used:
                 run = min(run, steps_within(scheduler.lanes, capacity - admitted.used))
             if run < 1 or scheduler.short:
-                super()._decode_run(until)
-                return
+                if self._decode_or_preempt(until):
+                    return
+                continue
             mean, lines = decodes.context / batch, lines_of.get(batch) or times.decode_lines(batch)
             low, high, at = times.segment
             context = mean + (run - 1) / 2

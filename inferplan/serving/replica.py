@@ -141,7 +141,14 @@ class Replica(Engine):
         return True
 
     def _decode_run(self, until: float) -> None:
-        """Steps that are alike, up to the next departure, arrival, shortage of cache or ``until``."""
+        """Steps that are alike, once as many requests were sent back as one of them needs."""
+        while not self._decode_or_preempt(until):
+            pass
+
+    def _decode_or_preempt(self, until: float) -> bool:
+        """Steps that are alike, up to the next departure, arrival, shortage of cache or ``until``; false where a
+        request was sent back instead and others are left to decode.
+        """
         scheduler, rules, start, decode = self.scheduler, self.rules, self.clock, self.times.decode
         decodes, queue, clients = scheduler.decodes, scheduler.queue, scheduler.clients
         batch, each = decodes.size, rules.tokens_per_step
@@ -152,9 +159,7 @@ class Replica(Engine):
                 run = min(run, steps_within(scheduler.lanes, room))
                 if run < 1:  # who is left decodes in this step: a prompt may start in the next one
                     scheduler.preempt(start)
-                    if decodes.size:
-                        self._decode_run(until)
-                    return
+                    return not decodes.size
         mean = decodes.context / batch
         price = decode(batch, mean + (run - 1) * each / 2)
         comes = queue.inbox or queue.waiting or scheduler.partial is not None
@@ -182,6 +187,7 @@ class Replica(Engine):
             scheduler.finish_decodes()
             if clients.unseen and not rules.seen_late:
                 clients.show(self.clock)
+        return True
 
     def _steps_until_look(self, start: float, price: float) -> int:
         """Decode steps until the queue may change in a way that matters."""

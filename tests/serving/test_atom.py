@@ -19,6 +19,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.serving.cadence import cadence_of
 from inferplan.serving.rounds import overlaps, seen_late
+from inferplan.serving.simulator import simulate
 from inferplan.validation.importers import read_file
 from inferplan.validation.importers.inferencex import version_of
 from inferplan.validation.rows import Row
@@ -152,6 +153,15 @@ def test_no_output_is_kept_free_and_the_last_goes_back() -> None:
     alone = seconds(80) + 10 * seconds(2) + 20 * seconds(1)
     assert first == pytest.approx([9.0, 9.0], rel=CLOSE)
     assert last == pytest.approx([alone, alone + seconds(51) + 19 * seconds(1)], rel=CLOSE)
+
+
+def test_one_step_sends_back_as_many_as_it_needs() -> None:
+    """2,600 prompts of one token fill a cache of 2,600, and each wants a place for its next: 1,300 go back at once."""
+    engine = load_engine("atom@0.1.3")
+    made = plain(capacity=2600, policy=engine.policy, budget=2600, slots=2600)
+    made = replace(made, engine=made.engine.model_copy(update={"batching": engine.batching}))
+    run = simulate(made, requests(*[(0.0, 1, 2)] * 2600))
+    assert (run.preemptions, run.counts["finished"]) == (1300, 2600)
 
 
 @dataclass(eq=False)

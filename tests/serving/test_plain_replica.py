@@ -118,7 +118,7 @@ def test_usual_loads_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(Replica, "_decode_run", never)
+    monkeypatch.setattr(Replica, "_decode_or_preempt", never)
     monkeypatch.setattr(Replica, "_prompt_step", never)
     for model in ("llama-3.1-8b", "gpt-oss-20b", "granite-4.0-h-small"):
         assert simulate(deployment(model, ideal=False, gpu="h200-sxm"), open_loop(5.0), None).counts["finished"] == 600
