@@ -36,6 +36,7 @@ _MAC = re.compile(r"\b(i?mac|mac-?(book|studio|mini|pro)\w*)\b")
 """Computers of Apple's, which are sold with several chips."""
 _ALIASES = re.compile(rb"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200
+"""No file of the catalogue has a longer one, and most file systems refuse one of 256 bytes."""
 _SINGULAR = {
     "models": "model",
     "hardware": "GPU",
@@ -156,6 +157,8 @@ def find(kind: str, name: str) -> Path:
 
 def on_file(kind: str, name: str) -> Path | None:
     """The file of a name or an alias in the catalogue; ``None`` where it has none."""
+    if len(os.fsencode(name)) > _LONGEST_NAME:  # file systems count bytes
+        return None
     folder, candidates = config_root() / kind, _candidates(kind, name)
     for candidate in candidates:
         path = folder / f"{candidate}.yaml"

@@ -111,6 +111,8 @@ def test_what_was_published_of_a_format() -> None:
     release = quantised_checkpoint(load_model("qwen3-235b-a22b"), "nvfp4")  # on file as a model of its own
     assert release is not None and release.checkpoint == "nvidia/Qwen3-235B-A22B-NVFP4"
     assert quantised_checkpoint(load_model("qwen3-4b"), "w4a16") is None
+    for endless in ("m" * 300, "\u6f22" * 100):  # longer than a file's name may be, in characters or in bytes
+        assert quantised_checkpoint(load_model("qwen3-4b").model_copy(update={"name": endless}), "fp8") is None
 
 
 def test_every_ratio_on_file_is_that_of_the_scores_that_its_source_prints() -> None:
