@@ -144,6 +144,8 @@ class Verified:
     """How many times as long as was planned the run had to be, so that it was not too short to tell."""
     rest: Rest | None = None
     """The run of which it is a part."""
+    lengthened: bool = False
+    """Whether :func:`seen_longer` has made a longer run of it."""
 
     def kept(self, slo: Slo) -> tuple[Kept, ...]:
         """What is held to limits: every class to its own, or all traffic to ``slo``."""
@@ -498,8 +500,9 @@ def beyond_doubt(checked: Verified, slo: Slo) -> Verified:
 
 
 def seen_longer(checked: Verified, question: Question, factor: float) -> Verified:
-    """What a longer run says of what misses a limit by less than the error of its run; else what that run said. Runs
-    that may be seen in parts are as long as they are, so are traces, and pools apart take too long.
+    """What one run of four times as many requests says of what misses a limit by less than the error of its run; else,
+    and where that one is too short to tell, what the run said. Runs that may be seen in parts are as long as they are,
+    so are traces, and pools apart take too long.
     """
     option, slo, settled = (
         checked.option,
@@ -508,7 +511,7 @@ def seen_longer(checked: Verified, question: Question, factor: float) -> Verifie
     )
     if settled or checked.result is None or checked.meets(slo) or question.demand.trace is not None:
         return checked
-    if option.pools or _may_pause(option, question):
+    if checked.lengthened or option.pools or _may_pause(option, question):
         return checked
     if not slo.limits.keys() >= checked.violations(slo).keys():  # of the time of a session no error is known
         return checked
@@ -516,8 +519,9 @@ def seen_longer(checked: Verified, question: Question, factor: float) -> Verifie
         for name, share in one.shares(slo.limits).items():
             if share * (1.0 - _error(getattr(part, name), one.slo.percentile)) > 1.0:
                 return checked
-    longer = _told((option, question, factor), _LONGER * len(checked.result.records.prompt), 1.0)
-    return replace(longer, growth=checked.growth)
+    longer = _run(option, question, factor, _LONGER * len(checked.result.records.prompt), None, False)
+    told = checked if longer.verdict == TOO_SHORT else longer
+    return replace(told, growth=checked.growth, lengthened=True)
 
 
 def _limited(result: SimulationResult, slo: Slo) -> list[tuple[Slo, SimulationResult]]:

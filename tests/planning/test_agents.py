@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
+from inferplan.planning import verify as planning_verify
 from inferplan.planning.agents import (
     demand_of_agents,
     demand_of_sessions,
@@ -21,8 +23,9 @@ from inferplan.planning.option import PlanOption, Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
 from inferplan.planning.search import search
+from inferplan.planning.sizing import Simulations
 from inferplan.planning.space import Space
-from inferplan.planning.verify import seen_longer, verify
+from inferplan.planning.verify import SHOWN, seen_longer, verify
 from inferplan.reports.plan import plan_report
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.flags import Flags
@@ -206,6 +209,26 @@ def test_a_miss_within_the_error_of_its_run_is_seen_in_a_longer_one() -> None:
             assert len(longer.result.records.prompt) > 3.9 * len(seen.result.records.prompt)
             run = fleet(option, seen.slots, 6, slo)
             assert longer.achieved["ttft"] == pytest.approx(at_percentile(run, "ttft", 95.0), rel=0.1)
+
+
+def test_a_longer_run_is_one_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is too short to tell is not made longer still: what the first run said holds, and no more is asked."""
+    question, factor = asked(Slo(ttft=5.0, percentile=95.0)), 1 / UTILISATION
+    option = search(question.space, question.stream, question.prices).options[0].sized(6)
+    seen, made = verify(option, question, factor), []
+
+    def too_short(*arguments: Any) -> planning_verify.Verified:
+        made.append(arguments[3])
+        return replace(seen, verdict=planning_verify.TOO_SHORT)
+
+    monkeypatch.setattr(planning_verify, "_run", too_short)
+    near = replace(question, slo=Slo(ttft=seen.achieved["ttft"] * 0.99, percentile=95.0))
+    simulations = Simulations(most=10)
+    again = simulations.longer(seen, near, factor)
+    assert (again.verdict, again.achieved) == (seen.verdict, seen.achieved)
+    assert simulations.longer(again, near, factor, SHOWN) is again
+    assert seen.result is not None
+    assert made == [4 * len(seen.result.records.prompt)]
 
 
 @for_each(
