@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import re
+import weakref
 from dataclasses import replace
 from statistics import median
 
@@ -15,14 +18,16 @@ from inferplan.catalog.files import config_root
 from inferplan.devices.constants import Calibration, Fit, MeasuredBands, MeasuredCell
 from inferplan.estimate.bands import TRANSFERRED_SLOW_END, latency_band, latency_bands, serving_bands
 from inferplan.estimate.load import StaticLoad
+from inferplan.estimate.memory import single
 from inferplan.estimate.phase import run_step
 from inferplan.estimate.run import estimate_unchecked
 from inferplan.estimate.support import DRAFTS, POOLS, lacking, too_few
+from inferplan.planning.confidence import slowness
 from inferplan.reports.estimate import band_note
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
+from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode
 from tests.builders import chip, dense, deploy
@@ -191,3 +196,16 @@ def test_the_least_slow_end_lies_where_carried_kernels_do() -> None:
         for part in (relatives().same_chip, relatives().other_chip)
     ]
     assert ends[0] < TRANSFERRED_SLOW_END < ends[1]
+
+
+def test_what_was_found_of_a_deployment_goes_with_it() -> None:
+    """One footprint and one set of bands for each, none of which keeps it alive or travels to another process."""
+    made = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    bare, seen = len(pickle.dumps(made)), weakref.ref(made)
+    assert single(made) is single(made)
+    assert slowness(made, 100.0, Slo(tpot=0.05), 0.9) is slowness(made, 100.0, Slo(tpot=0.05), 0.9)
+    assert lacking(made) == lacking(made) and lacking(made, (DRAFTS,)) != lacking(made)
+    assert len(pickle.dumps(made)) < 1.5 * bare
+    del made
+    gc.collect()
+    assert seen() is None

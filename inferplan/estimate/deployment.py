@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from inferplan.devices.constants import IDEAL, Calibration, StepConstants
 from inferplan.devices.engine import Engine
@@ -24,6 +25,8 @@ from inferplan.work.parallel import Parallelism, require_even, split_layers
 from inferplan.work.routing import UNIFORM, Routing
 
 _SIXTEEN_BITS = 16
+_More = ParamSpec("_More")
+_Found = TypeVar("_Found")
 UNMEASURED_ADAPTERS = (
     "LoRA: no kernel of adapters was measured; their times are launches and bytes, and no error band holds with them "
     "(docs/lora.md)"
@@ -156,6 +159,14 @@ class Deployment(Shown):
                 f"{self.model.name} is a part of a model, and layers on the host are known of whole ones",
                 hint="leave --gpu-layers and --cpu-moe-layers out",
             )
+
+    @cached_property
+    def found(self) -> dict[Any, Any]:
+        """What :func:`found_once` has worked out of it."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "found"}
 
     @cached_property
     def features(self) -> set[str]:
@@ -342,3 +353,21 @@ class Deployment(Shown):
         there = "".join(f", {one.describe()}" for one in self.elsewhere)
         there += "" if self.cap is None else f", {self.cap.watts:g} W each"
         return f"{self.model.name} in {self.formats} on {devices}{division}{there}"
+
+
+def found_once(
+    work: Callable[Concatenate[Deployment, _More], _Found],
+) -> Callable[Concatenate[Deployment, _More], _Found]:
+    """The same function, which works once for a deployment and further arguments, which can be hashed. What it found
+    lives as long as the deployment.
+    """
+
+    @wraps(work)
+    def known(deployment: Deployment, /, *args: _More.args, **kwargs: _More.kwargs) -> _Found:
+        key = work, args, *kwargs.items()
+        if key not in deployment.found:
+            deployment.found[key] = work(deployment, *args, **kwargs)
+        found: _Found = deployment.found[key]
+        return found
+
+    return known

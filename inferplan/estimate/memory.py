@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from inferplan.estimate.deployment import Deployment, Offload
+from inferplan.estimate.deployment import Deployment, Offload, found_once
 from inferplan.estimate.reserve import memory_fraction, reserve
 from inferplan.estimate.sharing import ALONE, Sharing
 from inferplan.estimate.stage_memory import StageMemory, adapter_terms, weight_terms
@@ -447,7 +447,7 @@ class Footprint(DeviceMemory):
         return term
 
 
-@lru_cache(maxsize=4096)
+@found_once
 def single(deployment: Deployment) -> Footprint:
     """The footprint of one short request: what is left of a device after the weights."""
     return Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)

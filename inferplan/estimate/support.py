@@ -7,10 +7,9 @@ a pipeline where none of those was one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 
 from inferplan.devices.constants import Calibration, MeasuredCell
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, found_once
 from inferplan.models.spec import ModelSpec
 
 FEWEST_SYSTEMS = 3
@@ -33,7 +32,7 @@ def lacking(deployment: Deployment, forms: Sequence[str] = ()) -> dict[str, int]
     return dict(_lacking(deployment, tuple(forms)))
 
 
-@lru_cache(maxsize=4096)
+@found_once
 def _lacking(deployment: Deployment, forms: tuple[str, ...]) -> dict[str, int]:
     """The same, looked up once: a plan asks it at every confidence."""
     if not deployment.calibration.has_bands:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import NamedTuple
 
 from inferplan.estimate.bands import serving_bands, slow_end
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, found_once
 from inferplan.estimate.load import Band
 from inferplan.planning.grid import LoadGrid
 from inferplan.traffic.requests import Slo
@@ -51,7 +50,7 @@ def metrics_of(slo: Slo) -> set[str]:
     return {"tpot"} if set(slo.all_limits) <= {"tpot"} else {"tpot", "ttft"}
 
 
-@lru_cache(maxsize=4096)
+@found_once
 def slowness(
     deployment: Deployment, prompt: float, slo: Slo, confidence: float, forms: tuple[str, ...] = ()
 ) -> Slowness | None:
@@ -67,7 +66,7 @@ def slowness(
     return Slowness(factors["tpot"], max(factors.get("ttft", 1.0) / factors["tpot"], 1.0))
 
 
-@lru_cache(maxsize=4096)
+@found_once
 def _bands(deployment: Deployment, prompt: float, forms: tuple[str, ...]) -> dict[str, Band]:
     """The bands, which take two steps to price, once for every confidence."""
     return serving_bands(deployment, prompt, forms)
