@@ -57,6 +57,7 @@ def options_report(found: Fits) -> Report:
         notes=[
             spec.made_from.line,
             *(f"note: {text}" for text in uncounted_notes(spec)),
+            *engine_notes(fitting),
             f"{refused} combinations do not fit or are refused; --format json says why",
             *([_WITHIN] if within else []),
             *_prices_notes(fitting, found.term, len({option.quant for option in fitting})),
@@ -70,6 +71,19 @@ def options_report(found: Fits) -> Report:
 def engines_of(fitting: Sequence[FitOption]) -> str:
     """The engines whose defaults hold, by name."""
     return ", ".join(dict.fromkeys(one.fitting.deployment.engine.name for one in fitting if one.fitting))
+
+
+def engine_notes(fitting: Sequence[FitOption]) -> list[str]:
+    """Which engine is taken for whose GPUs, where there are several; a maker's GPUs by name where it has several."""
+    devices = [(one.fitting.deployment.hardware, one.fitting.deployment.engine.name) for one in fitting if one.fitting]
+    makers: dict[str, set[str]] = {}
+    for device, engine in devices:
+        makers.setdefault(device.vendor, set()).add(engine)
+    whose: dict[str, dict[str, None]] = {}
+    for device, engine in devices:
+        whose.setdefault(engine, {})[device.vendor if len(makers[device.vendor]) == 1 else device.name] = None
+    said = "; ".join(f"{engine} on {', '.join(names)}" for engine, names in whose.items())
+    return [f"engine: {said}"] if len(whose) > 1 else []
 
 
 def of_people(report: Report, asked: FitAsked) -> Report:
@@ -197,6 +211,7 @@ def _fitting(quant: str, found: Fitting, bill: Bill | None) -> list[Figure]:
     return [
         Figure("gpu", found.deployment.hardware.name, "GPU", left=True),
         Figure("quant", quant),
+        Figure("engine", found.deployment.engine.name),
         Figure("fits", True),
         Figure("devices", found.deployment.parallel.devices, "GPUs"),
         text("format", quant, left=True),

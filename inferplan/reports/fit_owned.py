@@ -9,7 +9,7 @@ from inferplan.answers.fit import FitOption
 from inferplan.answers.fit_owned import OwnedFits
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import uncounted_notes
-from inferplan.reports.fit import engines_of, load_record, load_tables, of_people, option_figures
+from inferplan.reports.fit import engine_notes, engines_of, load_record, load_tables, of_people, option_figures
 from inferplan.table import Report
 
 
@@ -36,6 +36,7 @@ def owned_report(found: OwnedFits) -> Report:
             side_by_side(f"{title} ({engines_of(fitting)} defaults)", [_figures(option, hidden) for option in fitting]),
         ],
         notes=[
+            *engine_notes(fitting),
             *dict.fromkeys(_refused(option) for option in found.options if option.fitting is None),
             "requests: so many at once, each of the tokens above; whether answers in a narrower format are good "
             "enough is yours to judge",

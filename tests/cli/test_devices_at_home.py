@@ -56,6 +56,17 @@ def test_a_named_engine_stays(run: Run) -> None:
     assert "llama.cpp 2025" in run("fit", *EIGHT, "--gpu", "m4-max").out
 
 
+def test_a_fit_says_whose_engine_holds_for_each(run: Run) -> None:
+    """llama.cpp on the Macs, which vLLM does not run on; one engine for all needs no word."""
+    asked = ("fit", "llama-3.1-8b", "--context", "600", "--quant", "native")
+    options = run(*asked, "--format", "json").json["options"]
+    engines = {one["gpu"]: one["engine"] for one in options if one["fits"]}
+    assert (engines["m3-ultra"], engines["l4"], engines["mi300x"]) == ("llama.cpp", "vllm", "vllm")
+    (said,) = [line for line in run(*asked).out.splitlines() if line.startswith("engine: ")]
+    assert "; llama.cpp on Apple" in said and "vllm on NVIDIA" in said
+    assert "\nengine: " not in run(*asked, "--engine", "vllm").out
+
+
 @pytest.mark.slow
 def test_plans_and_sweeps_take_the_usual_engine_too(run: Run) -> None:
     """vLLM does not run on Metal, llama.cpp does."""
