@@ -55,7 +55,7 @@ def test_no_band_of_what_was_not_measured() -> None:
         deployment = assemble(Request(model=model, gpu=gpu, parallel=Parallelism(**degrees)))
         estimate = estimate_unchecked(deployment, StaticLoad(batch=1.0, prompt=512.0, output=64.0))
         bands, line = [estimate.band(metric) for metric in ("ttft", "tpot", "e2el")], band_note(estimate)
-        told = line.startswith("error: unknown; a band needs 3 measured systems of each") and missing in line
+        told = line.startswith("error: unknown; a band needs 3 measured systems or models of each") and missing in line
         wrong += [] if told and bands == [None] * 3 else [(model, gpu, degrees, bands, line)]
     assert not wrong
 
@@ -163,7 +163,7 @@ def test_kinds_of_layers_are_counted_by_models() -> None:
 
 def test_the_counts_are_said() -> None:
     said = too_few({"rtx-4090": 0, "gated delta net models": 1})
-    assert said == "a band needs 3 measured systems of each; there are 0 of rtx-4090, 1 of gated delta net models"
+    assert said == "a band needs 3 measured systems or models of each; there are 0 of rtx-4090, 1 of gated delta net models"
 
 
 def test_carried_constants_have_a_slow_end_of_their_own() -> None:

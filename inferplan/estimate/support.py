@@ -80,9 +80,10 @@ def cell_name(device: str, engine: str, forms: Sequence[str]) -> str:
 
 
 def too_few(missing: Mapping[str, int]) -> str:
-    """What :func:`lacking` found, in words: ``"a band needs 3 measured systems of each; there are 0 of rtx-4090"``."""
+    """What :func:`lacking` found, in words: ``"a band needs 3 measured systems or models of each; there are 0 of vllm
+    on rtx-4090"``."""
     counts = ", ".join(f"{count} of {name}" for name, count in missing.items())
-    return f"a band needs {FEWEST_SYSTEMS} measured systems of each; there are {counts}"
+    return f"a band needs {FEWEST_SYSTEMS} measured systems or models of each; there are {counts}"
 
 
 def forms_of(deployment: Deployment) -> Iterator[str]:

@@ -161,7 +161,7 @@ def test_no_error_no_confidence() -> None:
         assert f"0 of vllm on {gpu}" in refused.value.because and "--confidence 0.5" in refused.value.hint
     found = plan(asked(space=replace(asked().space, gpus=("l40s",))))
     assert not found.supported and found.measured is None and found.other is None
-    assert "3 measured systems of each; there are 0 of vllm on l40s" in render(plan_report(found), "table")
+    assert "3 measured systems or models of each; there are 0 of vllm on l40s" in render(plan_report(found), "table")
     assert plan_record(found)["plan"]["measured"] is False
 
 
