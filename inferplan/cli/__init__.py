@@ -110,6 +110,7 @@ _COMPILED = {
     "in use": "event loop compiled",
     "off": "event loop compiled, and not used: INFERPLAN_COMPILED=0",
     "of other sources": "event loop compiled from other sources, and not used: inferplan compile",
+    "unusable": "event loop compiled, and not used, because it does not load: inferplan compile",
     "none": "",
 }
 
