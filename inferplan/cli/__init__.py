@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
     "prices": ("catalog", "The prices on file, with their dates and sources."),
     "settings": ("defaults", "The defaults in force here, from inferplan.yaml and INFERPLAN_*."),
-    "compile": ("compile", "The event loop of simulations in machine code, two to three times as fast."),
+    "compile": ("compile", "The event loop of simulations in machine code: twice as fast, with the same results."),
     "completion": ("defaults", "The script that completes commands, models and GPUs in a shell."),
     "web": ("web", "A page in the browser that answers as the commands do, and its JSON API."),
     "models": ("catalog", "The models on file."),
