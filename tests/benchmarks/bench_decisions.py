@@ -1,7 +1,7 @@
 """How well decisions are taken: ``python -m tests.benchmarks.bench_decisions [FOLDER] [PART ...]``.
 
 FOLDER holds ``measured/`` with the closed-loop rows, for parts that need them. Each part is a module beside this one
-with a function ``figures`` that prints what it measured; all are run unless some are named.
+with a function ``figures`` of the folder that prints what it measured; all are run unless some are named.
 """
 
 from __future__ import annotations

@@ -88,8 +88,9 @@ def constants_section() -> str:
             markdown(("constant", "least", "most"), lines),
             f"{len(decided)} choices rest on such rows, too. The fold that leaves a model out makes each of them again "
             "from the rows of the others: it stands where it brings those nearer to what was measured, else what "
-            "*otherwise* says. The last column names the models in whose folds a choice did not stand. Run scripts "
-            "name models, so that no fold knows those of its own.\n",
+            "*otherwise* says. They are judged at the constants of all rows, and a value (the skew of 0.8, three "
+            "launches) is kept or dropped, not sought again. The last column names the models in whose folds a choice "
+            "did not stand. Run scripts name models, so that no fold knows those of its own.\n",
             markdown(
                 ("choice", "where", "rows that decided it", "otherwise", "does not stand without"), _choices(decided)
             ),

@@ -61,7 +61,8 @@ SEQUENCE = 10e-6
 """Seconds of a step for each sequence where no engine's own is on file: what is expected of it. Closed-loop rows hold
 too few sequences to tell (:mod:`tools.fitting.published.host` fits rows that hold more)."""
 _ENGINE = ("eager_layer", "latency", "front_request", "front_token")
-ENGINES = ("vllm", "sglang", "trtllm")
+ENGINES = ("atom", "vllm", "sglang", "trtllm")
+"""Whose files hold the shared constants; of ATOM's rows none is in a fit."""
 _NUDGE = 1.15
 PULL = 5.0
 """How strongly a constant is held to what is expected of it: a factor e away costs as much as so many rows do that are
@@ -229,6 +230,8 @@ class ServingFit:
     """By the model that was left out, on all GPUs and engines."""
     decided: dict[str, Counter[str]]
     """By choice the rows that decided it, by model."""
+    used: list[Row]
+    """The rows of the fit."""
     rows: list[Row]
     """Every closed-loop row, suspect ones and those that no fit takes too."""
     unseen: Array
@@ -268,6 +271,7 @@ def fit_serving(rows: Sequence[Row], rounds: int = 1, every: int = 1) -> Serving
         constants=constants,
         folds=folds,
         decided={name: Counter(models[place] for place in gain) for name, gain in gains.items()},
+        used=seen,
         rows=scored,
         unseen=unseen,
         scripted=scripted,
@@ -316,15 +320,14 @@ def step_yaml(fit: ServingFit, command: str) -> str:
         name: [_rounded(end(fold.constants[name] for fold in fit.folds.values())) for end in (min, max)]
         for name in UNKNOWNS
     }
-    used = [row for row in usable(fit.rows) if not is_kept_apart(row)]
     record = {
         "source": "closed-loop serving rows; few constants, shared by all models, devices and engines; sequence is "
         "what is expected, engines whose own was measured have it in engines/*.yaml",
         "provenance": {
             "command": command,
             "date": date.today().isoformat(),
-            "rows": len(used),
-            "pairs": len({row.run.pair for row in used if row.run}),
+            "rows": len(fit.used),
+            "pairs": len({row.run.pair for row in fit.used if row.run}),
             "range_over_folds": spread,
             "decided": {
                 choice.name: {
