@@ -31,7 +31,11 @@ _SUFFIX = EXTENSION_SUFFIXES[0]
 FOLDER = os.path.join(_PACKAGE, "machine_code", _SUFFIX.strip(".").removesuffix(".so").removesuffix(".pyd"))
 """What was compiled for this Python."""
 RECORD = "made_from"
-"""A file beside it: a digest, what compiled it, and the files of the package that the digest is of, a line each."""
+"""A file beside it: a digest, what compiled it, and the files of the package that the digest is of, a line each; after
+an empty line the files that were made, with their bytes.
+"""
+_MADE = tuple(f"{module}{_SUFFIX}" for module in (*MODULES, f"{_LIBRARY}__mypyc"))
+"""The files that are made."""
 _MYPY = """[mypy]
 follow_imports = skip
 ignore_missing_imports = True
@@ -107,8 +111,9 @@ def record(made_with: str, files: Sequence[str]) -> str:
 def _is_of_these_sources(made_from: bytes) -> bool:
     """Whether a record is what :func:`record` gives for the files that are there."""
     try:
-        _, made_with, *files = made_from.decode().split("\n")
-        return record(made_with, files).encode() == made_from
+        text = made_from.decode().partition("\n\n")[0]
+        _, made_with, *files = text.split("\n")
+        return record(made_with, files) == text
     except (OSError, ValueError):  # a file is gone, or it is no record
         return False
 
@@ -130,18 +135,23 @@ def state() -> State:
         return "off"
     if not _is_of_these_sources(made_from):
         return "of other sources"
-    return "in use" if _loads() else "unusable"
+    return "in use" if _loads(made_from) else "unusable"
 
 
-def _loads() -> bool:
-    """Whether all of it is there and the library can be loaded; it then is."""
-    if not all(os.path.exists(_made(module)) for module in MODULES):
-        return False
+def _loads(made_from: bytes) -> bool:
+    """Whether all that a record names is there and the library can be loaded; it then is."""
     try:
+        if made_from.partition(b"\n\n")[2] != _sizes().encode():  # to load what is cut off would end the process
+            return False
         _load_library()
-    except ImportError:  # of another system, say, or cut off
+    except (OSError, ImportError):  # a file is gone, or it was made for another system
         return False
     return True
+
+
+def _sizes() -> str:
+    """The files that are there of those that are made, with their bytes, a line each. Raises ``OSError``."""
+    return "\n".join(f"{name} {os.path.getsize(os.path.join(FOLDER, name))}" for name in _MADE)
 
 
 def _made(module: str) -> str:
@@ -222,17 +232,18 @@ def compile_modules() -> str:
                 hint="it takes a C compiler (gcc, clang) and the headers of this Python",
             )
         with open(os.path.join(work, RECORD), "rb") as file:
-            if not _is_of_these_sources(file.read()):
-                raise UsageError(
-                    "what was compiled cannot be used",
-                    because=f"the sources in {_PACKAGE} are not those that were compiled",
-                    hint="run inferplan compile again, and leave them as they are meanwhile",
-                )
-        _keep(work)
+            made_from = file.read()
+        if not _is_of_these_sources(made_from):
+            raise UsageError(
+                "what was compiled cannot be used",
+                because=f"the sources in {_PACKAGE} are not those that were compiled",
+                hint="run inferplan compile again, and leave them as they are meanwhile",
+            )
+        _keep(os.path.join(work, "made"), made_from)
     return FOLDER
 
 
-def _keep(work: str) -> None:
+def _keep(made: str, made_from: bytes) -> None:
     """What was made goes to its folder, its record last: without one nothing is used."""
     import shutil
 
@@ -241,10 +252,11 @@ def _keep(work: str) -> None:
     try:
         shutil.rmtree(FOLDER, ignore_errors=True)
         os.makedirs(FOLDER)
-        for folder, _, names in os.walk(os.path.join(work, "made")):
+        for folder, _, names in os.walk(made):
             for name in names:
                 shutil.copy(os.path.join(folder, name), FOLDER)
-        shutil.copy(os.path.join(work, RECORD), FOLDER)
+        with open(os.path.join(FOLDER, RECORD), "wb") as file:
+            file.write(made_from + f"\n\n{_sizes()}".encode())
     except OSError as error:
         raise InputFileError(f"cannot write {FOLDER}", because=error.strerror or "") from None
 

@@ -92,7 +92,7 @@ def test_what_is_compiled_is_used_for_the_sources_it_was_made_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compiled, "FOLDER", str(tmp_path))
-    monkeypatch.setattr(compiled, "_loads", lambda: True)
+    monkeypatch.setattr(compiled, "_loads", lambda made_from: True)
     monkeypatch.delenv(compiled.OFF, raising=False)
     if set_to is not None:
         monkeypatch.setenv(compiled.OFF, set_to)
@@ -117,7 +117,7 @@ def test_it_is_of_other_sources_once_what_it_was_compiled_against_is_edited(
         shutil.copy(Path(compiled.__file__).parent / name, tmp_path / name)
     monkeypatch.setattr(compiled, "_PACKAGE", str(tmp_path))
     monkeypatch.setattr(compiled, "FOLDER", str(tmp_path))
-    monkeypatch.setattr(compiled, "_loads", lambda: True)
+    monkeypatch.setattr(compiled, "_loads", lambda made_from: True)
     monkeypatch.delenv(compiled.OFF, raising=False)
     (tmp_path / compiled.RECORD).write_text(compiled.record("mypy 2.4.0", files), encoding="ascii")
     assert compiled.state() == "in use"
@@ -135,24 +135,43 @@ def test_the_release_of_the_compiler_is_recorded(files: list[str]) -> None:
 def test_files_that_cannot_be_used_leave_the_sources_in_use(files: list[str], tmp_path: Path) -> None:
     """No files with the right record, a library that is none, a record that is no text."""
     made = _copied(tmp_path)
-    right = compiled.record("mypy 2.4.0", files).encode()
-    suffix = EXTENSION_SUFFIXES[0]
-    names = [f"{module}{suffix}" for module in (*compiled.MODULES, "inferplan_event_loop__mypyc")]
+    text = b"no library"
+    names = [f"{module}{EXTENSION_SUFFIXES[0]}" for module in (*compiled.MODULES, "inferplan_event_loop__mypyc")]
+    head = compiled.record("mypy 2.4.0", files).encode()
+    right = head + b"\n\n" + "\n".join(f"{name} {len(text)}" for name in names).encode()
     probe = (
         "from inferplan.compiled import state; from inferplan.serving import clients; print(clients.__file__, state())"
     )
-    for text, there, said in (
+    for made_from, there, said in (
         (right, [], "unusable"),
         (right, names, "unusable"),
-        (b"\xff\xfe" * 32, names, "of other sources"),
+        (b"\xff\xfe", names, "of other"),
     ):
-        (made / compiled.RECORD).write_bytes(text)
+        (made / compiled.RECORD).write_bytes(made_from)
         for name in there:
-            (made / name).write_bytes(b"no library")
+            (made / name).write_bytes(text)
         origin, found = _call(tmp_path, "-c", probe).split(maxsplit=1)
-        assert (Path(origin).name, found.strip()) == ("clients.py", said)
+        assert Path(origin).name == "clients.py" and found.startswith(said)
     (made / compiled.RECORD).write_bytes(right)
     assert "not used, because it does not load" in _call(tmp_path, "-m", "inferplan", "--version")
+
+
+def test_a_library_that_is_cut_off_is_not_loaded(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To load it would end the process (a bus error)."""
+    loaded: list[bool] = []
+    monkeypatch.setattr(compiled, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(compiled, "_load_library", lambda: loaded.append(True))
+    monkeypatch.delenv(compiled.OFF, raising=False)
+    names = [f"{module}{EXTENSION_SUFFIXES[0]}" for module in (*compiled.MODULES, "inferplan_event_loop__mypyc")]
+    for name in names:
+        (tmp_path / name).write_bytes(b"1234")
+    made = "\n".join(f"{name} 4" for name in names)
+    (tmp_path / compiled.RECORD).write_text(f"{compiled.record('mypy 2.4.0', files)}\n\n{made}", encoding="ascii")
+    assert compiled.state() == "in use" and loaded == [True]
+    (tmp_path / names[-1]).write_bytes(b"123")
+    assert compiled.state() == "unusable" and loaded == [True]
 
 
 class _Child:
@@ -168,7 +187,11 @@ class _Child:
             f"from importlib.util import find_spec as f; print(*(s.origin for n in {names} if (s := f(n))), sep='\\n')"
         )
         self.imports = self.run([sys.executable, "-c", probe], **how).stdout.splitlines()  # as -m: the current folder
-        (Path(command[-1]) / compiled.RECORD).write_text(self.made_from, encoding="ascii")
+        work = Path(command[-1])
+        (work / compiled.RECORD).write_text(self.made_from, encoding="ascii")
+        (work / "made").mkdir()
+        for module in (*compiled.MODULES, "inferplan_event_loop__mypyc"):
+            (work / "made" / f"{module}{EXTENSION_SUFFIXES[0]}").touch()
         return subprocess.CompletedProcess(command, 0, "", "")
 
 
@@ -187,13 +210,13 @@ def test_only_the_package_that_asks_is_compiled(
     child = _Child(right)
     monkeypatch.setattr(subprocess, "run", child)
     assert compiled.compile_modules() == str(tmp_path / "made")
-    assert (tmp_path / "made" / compiled.RECORD).read_text(encoding="ascii") == right
+    assert (tmp_path / "made" / compiled.RECORD).read_text(encoding="ascii").startswith(right + "\n\n")
     assert Path(child.imports[0]).parent == Path(compiled.__file__).parent
     assert not [origin for origin in child.imports if Path(origin).is_relative_to(tmp_path)]
     child.made_from = "0" * 64 + right[64:]
     with pytest.raises(UsageError, match="cannot be used"):
         compiled.compile_modules()
-    assert (tmp_path / "made" / compiled.RECORD).read_text(encoding="ascii") == right
+    assert (tmp_path / "made" / compiled.RECORD).read_text(encoding="ascii").startswith(right + "\n\n")
 
 
 def test_the_list_names_modules_that_are_there() -> None:
