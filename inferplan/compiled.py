@@ -2,15 +2,15 @@
 
 The rules are written once, in Python; ``inferplan compile`` has the same files compiled, and results are the same to
 the last bit (``tests/serving/test_compiled.py``). What it makes lies in ``inferplan/machine_code``, a folder for each
-kind of Python, beside a digest of the sources that it was made from. Where that is not the digest of the sources that
-are there, or there is nothing, Python runs the sources.
+kind of Python, beside a record of the sources that it was made from. Where those are not the sources that are there,
+or it cannot be loaded, or there is nothing, Python runs the sources.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from types import ModuleType
 from typing import Literal
@@ -30,7 +30,12 @@ _LIBRARY = "inferplan_event_loop"
 _SUFFIX = EXTENSION_SUFFIXES[0]
 FOLDER = os.path.join(_PACKAGE, "machine_code", _SUFFIX.strip(".").removesuffix(".so").removesuffix(".pyd"))
 """What was compiled for this Python."""
-DIGEST = "sources.sha256"
+RECORD = "made_from"
+"""A file beside it: a digest, what compiled it, and the files of the package that the digest is of, a line each; after
+an empty line the files that were made, with their bytes.
+"""
+_MADE = tuple(f"{module}{_SUFFIX}" for module in (*MODULES, f"{_LIBRARY}__mypyc"))
+"""The files that are made."""
 _MYPY = """[mypy]
 follow_imports = skip
 ignore_missing_imports = True
@@ -48,33 +53,109 @@ def source(module: str) -> str:
     return os.path.join(_PACKAGE, "serving", f"{module}.py")
 
 
-def digest() -> str:
-    """Of the sources of :data:`MODULES` as they are now."""
+def sources() -> list[str]:
+    """The files of the package that what is compiled depends on: :data:`MODULES`, all that they import, whose types
+    they are compiled against, and this one.
+    """
+    found: set[str] = set()
+    coming = {f"serving/{module}.py" for module in MODULES} | {"compiled.py"}
+    while coming:
+        name = coming.pop()
+        found.add(name)
+        coming |= set(_imported(name)) - found
+    return sorted(found)
+
+
+def _imported(name: str) -> Iterator[str]:
+    """The files of the package that one of them imports from."""
+    import ast
+
+    with open(_file(name), "rb") as file:
+        tree = ast.parse(file.read())
+    for node in ast.walk(tree):
+        for module in _named(node):
+            first, *rest = module.split(".")
+            for ending in (".py", "/__init__.py"):
+                if first == "inferplan" and rest and os.path.exists(_file("/".join(rest) + ending)):
+                    yield "/".join(rest) + ending
+
+
+def _named(node: object) -> list[str]:
+    """What an import may mean: a name may be a module's."""
+    import ast
+
+    if isinstance(node, ast.Import):
+        return [one.name for one in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module is not None:
+        return [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+    return []
+
+
+def _file(name: str) -> str:
+    return os.path.join(_PACKAGE, *name.split("/"))
+
+
+def record(made_with: str, files: Sequence[str]) -> str:
+    """What lies beside what was made from these files, as they are now, with this release of the compiler."""
     from hashlib import sha256
 
-    found = sha256()
-    for module in MODULES:
-        with open(source(module), "rb") as file:
+    found = sha256(f"{made_with}\n".encode())
+    for name in files:
+        with open(_file(name), "rb") as file:
             text = file.read()
-        found.update(f"{module} {len(text)}\n".encode())
+        found.update(f"{name} {len(text)}\n".encode())
         found.update(text)
-    return found.hexdigest()
+    return "\n".join((found.hexdigest(), made_with, *files))
 
 
-State = Literal["in use", "off", "of other sources", "none"]
-"""What is compiled is used; it is there, and is not to be used; it was made from other sources; there is nothing."""
+def _is_of_these_sources(made_from: bytes) -> bool:
+    """Whether a record is what :func:`record` gives for the files that are there."""
+    try:
+        text = made_from.decode().partition("\n\n")[0]
+        _, made_with, *files = text.split("\n")
+        return record(made_with, files) == text
+    except (OSError, ValueError):  # a file is gone, or it is no record
+        return False
+
+
+State = Literal["in use", "off", "of other sources", "unusable", "none"]
+"""What is compiled is used; it is there, and is not to be used; it was made from other sources; it does not load; there
+is nothing.
+"""
 
 
 def state() -> State:
     """Whether the event loop runs in machine code."""
     try:
-        with open(os.path.join(FOLDER, DIGEST), encoding="ascii") as file:
+        with open(os.path.join(FOLDER, RECORD), "rb") as file:
             made_from = file.read()
     except OSError:
         return "none"
     if os.environ.get(OFF) == "0":
         return "off"
-    return "in use" if made_from == digest() else "of other sources"
+    if not _is_of_these_sources(made_from):
+        return "of other sources"
+    return "in use" if _loads(made_from) else "unusable"
+
+
+def _loads(made_from: bytes) -> bool:
+    """Whether all that a record names is there and the library can be loaded; it then is."""
+    try:
+        if made_from.partition(b"\n\n")[2] != _sizes().encode():  # to load what is cut off would end the process
+            return False
+        _load_library()
+    except (OSError, ImportError):  # a file is gone, or it was made for another system
+        return False
+    return True
+
+
+def _sizes() -> str:
+    """The files that are there of those that are made, with their bytes, a line each. Raises ``OSError``."""
+    return "\n".join(f"{name} {os.path.getsize(os.path.join(FOLDER, name))}" for name in _MADE)
+
+
+def _made(module: str) -> str:
+    return os.path.join(FOLDER, f"{module}{_SUFFIX}")
 
 
 class CompiledFinder:
@@ -94,9 +175,7 @@ class CompiledFinder:
             return None
         if self.current is None:
             self.current = state() == "in use"
-            if self.current:
-                _load_library()
-        return _spec(name, os.path.join(FOLDER, f"{module}{_SUFFIX}")) if self.current else None
+        return _spec(name, _made(module)) if self.current else None
 
 
 def _spec(name: str, file: str) -> ModuleSpec | None:
@@ -110,11 +189,14 @@ def _load_library() -> None:
     from importlib.util import module_from_spec
 
     name = f"{_LIBRARY}__mypyc"
-    spec = _spec(name, os.path.join(FOLDER, f"{name}{_SUFFIX}"))
+    if name in sys.modules:
+        return
+    spec = _spec(name, _made(name))
     assert spec is not None
     assert spec.loader is not None
-    library = sys.modules[name] = module_from_spec(spec)
+    library = module_from_spec(spec)
     spec.loader.exec_module(library)
+    sys.modules[name] = library
 
 
 def use_compiled() -> None:
@@ -129,19 +211,19 @@ def compile_modules() -> str:
     Raises ``MissingExtraError`` without mypyc, ``UsageError`` where it or the C compiler fails, and ``InputFileError``
     where the folder cannot be written.
     """
-    import shutil
     import subprocess
     from tempfile import TemporaryDirectory
 
-    from inferplan.errors import InputFileError, UsageError
+    from inferplan.errors import UsageError
     from inferplan.extras import require
 
     require("compiled", "compiling")
-    made_from = digest()
     with TemporaryDirectory() as work:
         environment = {**os.environ, OFF: "0", "PYTHONPATH": os.path.dirname(_PACKAGE)}
         command = [sys.executable, "-m", "inferplan.compiled", work]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(  # -m looks for modules in the current folder first: in one that is empty
+            command, cwd=work, env=environment, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing was said"]
             raise UsageError(
@@ -149,31 +231,53 @@ def compile_modules() -> str:
                 because=said[-1],
                 hint="it takes a C compiler (gcc, clang) and the headers of this Python",
             )
-        made = os.path.join(work, "made")
-        try:
-            shutil.rmtree(FOLDER, ignore_errors=True)
-            os.makedirs(FOLDER)
-            for folder, _, names in os.walk(made):
-                for name in names:
-                    shutil.copy(os.path.join(folder, name), FOLDER)
-            with open(os.path.join(FOLDER, DIGEST), "w", encoding="ascii") as file:
-                file.write(made_from)
-        except OSError as error:
-            raise InputFileError(f"cannot write {FOLDER}", because=error.strerror or "") from None
+        with open(os.path.join(work, RECORD), "rb") as file:
+            made_from = file.read()
+        if not _is_of_these_sources(made_from):
+            raise UsageError(
+                "what was compiled cannot be used",
+                because=f"the sources in {_PACKAGE} are not those that were compiled",
+                hint="run inferplan compile again, and leave them as they are meanwhile",
+            )
+        _keep(os.path.join(work, "made"), made_from)
     return FOLDER
 
 
+def _keep(made: str, made_from: bytes) -> None:
+    """What was made goes to its folder, its record last: without one nothing is used."""
+    import shutil
+
+    from inferplan.errors import InputFileError
+
+    try:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        os.makedirs(FOLDER)
+        for folder, _, names in os.walk(made):
+            for name in names:
+                shutil.copy(os.path.join(folder, name), FOLDER)
+        with open(os.path.join(FOLDER, RECORD), "wb") as file:
+            file.write(made_from + f"\n\n{_sizes()}".encode())
+    except OSError as error:
+        raise InputFileError(f"cannot write {FOLDER}", because=error.strerror or "") from None
+
+
 def _build(work: str) -> None:
-    """Compile into the folder ``made`` of ``work``; a process of its own, for both tools print and end as they like."""
+    """Compile into the folder ``made`` of ``work``, with its record beside it.
+
+    A process of its own, for both tools print and end as they like.
+    """
+    from mypy.version import __version__ as release
     from mypyc.build import mypycify
     from setuptools import setup
 
     os.chdir(work)  # no project's own settings
     with open("mypy.ini", "w", encoding="utf-8") as file:
         file.write(_MYPY)
-    sources = [source(module) for module in MODULES]
+    with open(RECORD, "w", encoding="utf-8", newline="") as file:
+        file.write(record(f"mypy {release}", sources()))
+    modules = [source(module) for module in MODULES]
     options = ["--config-file=mypy.ini", f"--cache-dir={os.devnull}"]
-    extensions = mypycify([*options, *sources], opt_level="2", debug_level="0", target_dir="c", group_name=_LIBRARY)
+    extensions = mypycify([*options, *modules], opt_level="2", debug_level="0", target_dir="c", group_name=_LIBRARY)
     if sys.platform != "win32":
         for extension in extensions:  # as Python rounds: a product is rounded before it is added to
             extension.extra_compile_args.append("-ffp-contract=off")

@@ -163,7 +163,8 @@ def test_kinds_of_layers_are_counted_by_models() -> None:
 
 def test_the_counts_are_said() -> None:
     said = too_few({"rtx-4090": 0, "gated delta net models": 1})
-    assert said == "a band needs 3 measured systems or models of each; there are 0 of rtx-4090, 1 of gated delta net models"
+    counts = "0 of rtx-4090, 1 of gated delta net models"
+    assert said == f"a band needs 3 measured systems or models of each; there are {counts}"
 
 
 def test_carried_constants_have_a_slow_end_of_their_own() -> None:

@@ -15,7 +15,7 @@ from inferplan.lists import parse_values
 from inferplan.serving.flags import remedy
 from inferplan.serving.outages import recovery_error
 from inferplan.serving.result import SimulationResult, limits_missed
-from inferplan.serving.verdict import Ending, flow_of, gave_up, near_capacity
+from inferplan.serving.verdict import Ending, Flow, flow_of, gave_up, near_capacity
 from inferplan.traffic.people import IN_FLIGHT
 
 _FAILED, _WARNED = "inferplan.failed", "inferplan.warned"
@@ -24,6 +24,8 @@ _MEANT = {
     "rejecting": "some requests can never run",
     "overloaded": "requests arrive faster than they are answered",
 }
+_GIVE_UP = "clients give up before they are answered"
+"""What it means that a load is overloaded whose queue does not grow."""
 
 
 def _named(text: str) -> tuple[Ending, ...]:
@@ -71,9 +73,18 @@ def end_with(result: SimulationResult, asked: EndsAsked) -> None:
     told[_FAILED] = failed
     if failed is None and result.verdict in _MEANT:
         limits = "--ttft, --tpot, --slo or " if not (asked.fail_on or result.outages) else ""
-        told[_WARNED] = (
-            f"{result.verdict}: {_MEANT[result.verdict]} (exit code 3 with {limits}--fail-on {result.verdict})"
-        )
+        told[_WARNED] = f"{result.verdict}: {_meant(result)} (exit code 3 with {limits}--fail-on {result.verdict})"
+
+
+def _meant(result: SimulationResult) -> str:
+    """What the verdict means, of those that :data:`_MEANT` names."""
+    return _GIVE_UP if result.verdict == "overloaded" and _growing(result) is None else _MEANT[result.verdict]
+
+
+def _growing(result: SimulationResult) -> Flow | None:
+    """Arrivals and departures of an open loop whose queue grows: users of a closed one wait for their answers."""
+    flow = None if result.closed else flow_of(result)
+    return flow if flow is not None and flow.grows else None
 
 
 def _usual(result: SimulationResult) -> tuple[Ending, ...]:
@@ -112,13 +123,13 @@ def _more() -> str:
 
 
 def _overloaded(result: SimulationResult) -> InfeasibleError:
-    flow, near, lost = flow_of(result), near_capacity(result), gave_up(result)
+    flow, near, lost = _growing(result), near_capacity(result), gave_up(result)
     because = f"{lost:.0%} of the clients give up" if lost else ""
-    if flow is not None and flow.grows:
+    if flow is not None:
         because = f"{flow.arriving:.4g} requests/s arrive, {flow.leaving:.4g} leave"
     within = ", within the error of capacity" if near else ""
     hint = f"{_more()}{', or a longer --client-timeout' if lost else ''}"
-    return InfeasibleError(f"overloaded{within}: {_MEANT['overloaded']}", because=because, hint=hint)
+    return InfeasibleError(f"overloaded{within}: {_meant(result)}", because=because, hint=hint)
 
 
 def _saturated(result: SimulationResult) -> InfeasibleError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections.abc import Iterator, Sequence
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -86,25 +85,28 @@ class Ahead:
         from concurrent.futures import ProcessPoolExecutor  # some 10 ms of every start, needed by few
         from multiprocessing import get_start_method
 
-        forks = get_start_method() == "fork"
-        if not forks and state() == "in use":
+        if get_start_method() != "fork" and state() == "in use":
             raise _compiled(jobs)
-        _inherited[:] = [(self, incoming)]
-        work = None if forks else _inherited[0]
         progress, cluster.progress = cluster.progress, None
         shares = [share.tolist() for share in np.array_split(engines, min(jobs, len(engines)))]
-        with ProcessPoolExecutor(len(shares)) as executor:
-            for share, served in zip(shares, executor.map(partial(_serve_elsewhere, work), shares)):
-                cluster.records.merge(served.records)
-                assert cluster.moved is not None
-                cluster.moved += served.moved
-                for scheduler, meter in zip(self._schedulers(share), served.meters):
-                    scheduler.meter = meter
-                cluster.done += served.done
-                if progress is not None:
-                    progress(cluster.done)
-        cluster.progress = progress
-        _inherited.clear()
+        try:  # a forked process inherits what it begins with: it need not travel
+            with ProcessPoolExecutor(len(shares), initializer=_begin, initargs=(self, incoming)) as executor:
+                for share, served in zip(shares, executor.map(_serve_elsewhere, shares)):
+                    self._take(share, served)
+                    if progress is not None:
+                        progress(cluster.done)
+        finally:
+            cluster.progress = progress
+
+    def _take(self, engines: list[int], served: Served) -> None:
+        """What another process has done with some engines becomes part of the run."""
+        cluster = self.cluster
+        cluster.records.merge(served.records)
+        assert cluster.moved is not None
+        cluster.moved += served.moved
+        for scheduler, meter in zip(self._schedulers(engines), served.meters):
+            scheduler.meter = meter
+        cluster.done += served.done
 
     def _schedulers(self, engines: list[int]) -> list[Scheduler]:
         """Those of some engines, in order."""
@@ -202,13 +204,20 @@ class Ahead:
             cluster.receive(router.pool[turn], request, time)
 
 
-_inherited: list[tuple[Ahead, Incoming]] = []
-"""What was to be divided when processes were forked: they have it, so that it need not travel."""
+_mine: list[tuple[Ahead, Incoming]] = []
+"""Of a process that serves a share: the whole that is divided. Always empty in the process that divides it, where
+several threads may each have a run.
+"""
 
 
-def _serve_elsewhere(work: tuple[Ahead, Incoming] | None, engines: list[int]) -> Served:
-    """The work of a process: its copy of what is divided, ``None`` where it was forked."""
-    ahead, incoming = work or _inherited[0]
+def _begin(ahead: Ahead, incoming: Incoming) -> None:
+    """The beginning of a process: its copy of what is divided."""
+    _mine[:] = [(ahead, incoming)]
+
+
+def _serve_elsewhere(engines: list[int]) -> Served:
+    """The work of a process."""
+    ahead, incoming = _mine[0]
     cluster = ahead.cluster
     records, done = cluster.records, cluster.done
     records.refused.clear()

@@ -72,6 +72,16 @@ def test_an_overloaded_run_may_be_let_pass(run: Run) -> None:
     assert "warning: overloaded" in passed.err
 
 
+def test_users_who_give_up_are_not_said_to_arrive_too_fast(run: Run) -> None:
+    """Each of them waits for the answer, or gives up, before the next request: a queue cannot grow."""
+    load = (*WORDS, "--requests", "200", "--concurrency", "64", "--client-timeout", "2s")
+    ran, passed = run(*load), run(*load, "--fail-on", "rejecting")
+    assert (ran.code, passed.code) == (3, 0)
+    for said in (ran.err, passed.err):
+        assert "overloaded: clients give up before they are answered" in said
+    assert "of the clients give up" in ran.err and "arrive" not in ran.err + passed.err
+
+
 def test_a_stable_run_says_nothing(run: Run) -> None:
     ran = run(*WORDS, "--requests", "400", "--rate", "2", "--ttft", "2s")
     assert (ran.code, ran.err) == (0, "")

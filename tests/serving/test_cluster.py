@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
+from threading import Barrier
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
+from inferplan.serving.cluster_run import Ahead
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
@@ -153,6 +158,43 @@ def test_any_number_of_processes_gives_the_same_figures(fleet: Fleet) -> None:
     for name in ("arrival", "admitted", "first", "finish", "status", "gaps", "gap_weights", "cached"):
         assert getattr(one.records, name) == getattr(two.records, name), name
     assert seen[-1] == 400
+
+
+def test_runs_in_two_threads_each_divide_their_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Barrier(2)
+
+    class Together(ProcessPoolExecutor):
+        """No process begins before both runs have prepared theirs."""
+
+        def __init__(self, *args: Any, **named: Any) -> None:
+            both.wait(timeout=60)
+            super().__init__(*args, **named)
+
+    runs, deployment = (traffic(20.0, 60), traffic(40.0, 90)), served(replicas=2)
+    alone = [simulate(deployment, run).records.finish for run in runs]
+    monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Together)
+    with ThreadPoolExecutor(2) as threads:
+        results = threads.map(lambda run: simulate(deployment, run, None, Options(jobs=2)), runs)
+        assert [result.records.finish for result in results] == alone
+
+
+def test_a_watcher_that_stops_a_divided_run_is_not_taken_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    watchers: list[Any] = []
+    run = Ahead.run
+
+    def watched(ahead: Ahead, *args: Any) -> None:
+        try:
+            run(ahead, *args)
+        finally:
+            watchers.append(ahead.cluster.progress)
+
+    def stop(done: int) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(Ahead, "run", watched)
+    with pytest.raises(InterruptedError):
+        simulate(served(replicas=2), traffic(20.0, 60), None, Options(jobs=2, progress=stop))
+    assert watchers == [stop]
 
 
 @for_each(
