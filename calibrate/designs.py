@@ -231,10 +231,11 @@ engines capture graphs for and some between, chunks the token budgets of vLLM an
 def largest_step(hardware: HardwareSpec) -> int:
     """The most tokens that an engine's step holds on a device: the largest of the budgets in ``configs/engines``.
 
-    The reference engine has no budget of its own and is left out; a device whose memory nobody reported gets the
-    largest budget of all.
+    The reference engine has no budget of its own and is left out, and so is one that does not run there; a device whose
+    memory nobody reported gets the largest budget of all.
     """
-    engines = [load_engine(name) for name in names("engines") if name != "none"]
+    known = (load_engine(name) for name in names("engines") if name != "none")
+    engines = [engine for engine in known if engine.runs_on(hardware)]
     if hardware.memory.usable is None:
         return max(tier.token_budget for engine in engines for tier in engine.defaults.tiers)
     return max(engine.defaults.tier(hardware).token_budget for engine in engines)

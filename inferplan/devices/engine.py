@@ -617,9 +617,13 @@ class Engine(Spec):
         found = self.checkpoints.get(quant)
         return found is not None and (not found.vendors or hardware.vendor in found.vendors)
 
+    def runs_on(self, hardware: HardwareSpec) -> bool:
+        """Whether a device is of a maker on whose devices it runs."""
+        return self.devices is None or hardware.vendor in self.devices.vendors
+
     def require_device(self, hardware: HardwareSpec) -> None:
         """Raise ``UsageError`` for a device of a maker whose devices it does not run on."""
-        if self.devices is not None and hardware.vendor not in self.devices.vendors:
+        if self.devices is not None and not self.runs_on(hardware):
             raise UsageError(
                 f"{self.name} does not run on {hardware.name}, a device of {hardware.vendor}",
                 because=f"it runs on devices of {' and '.join(self.devices.vendors)}",

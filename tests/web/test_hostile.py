@@ -119,7 +119,7 @@ def test_a_named_pipe_holds_no_process(web: Web) -> None:
         for load in ({"trace": "pipe.csv"}, {"trace": "pipe"}, {"workload": "pipe.yaml", "rate": 1}):
             found = web.wait(web.start("simulate", model="llama-3.1-8b", gpu="h100-sxm", **load), 20)
             assert found["error"]["because"] == "it is no regular file", found
-        assert web.processes() == pids  # none was ended because it did not answer
+        assert pids <= web.processes()  # none was ended because it did not answer
     finally:
         for path in (*pipes, web.folder / "over.yaml"):
             path.unlink()
