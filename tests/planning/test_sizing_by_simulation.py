@@ -215,13 +215,14 @@ def fleet(found: Plan, rate: float, seed: int) -> dict[str, float]:
 
 @for_each("utilisation", [0.6, 0.8])
 def test_the_utilisation_means_what_it_says(utilisation: float) -> None:
-    """The whole fleet keeps the limits at 1/utilisation of the load; one replica less does not."""
+    """The whole fleet keeps the limits at 1/utilisation of the load; one replica less does not. Percentiles of 12,000
+    requests are known to 2 %."""
     found = plan(asked(Demand(**LENGTHS, rate=60.0), utilisation=utilisation))
     kept = fleet(found, 60.0 / utilisation, 1)
     assert kept["ttft"] <= SLO.ttft * 1.02 and kept["tpot"] <= SLO.tpot * 1.02
     smaller = replace(found, best=replace(found.best, option=found.option.sized(found.option.replicas - 1)))
     missed = fleet(smaller, 60.0 / utilisation, 1)
-    assert missed["ttft"] > SLO.ttft or missed["tpot"] > SLO.tpot
+    assert missed["ttft"] > SLO.ttft * 0.98 or missed["tpot"] > SLO.tpot * 0.98
     assert found.capacity is not None
     assert found.capacity.factor >= 1 / utilisation
 
