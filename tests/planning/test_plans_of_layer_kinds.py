@@ -1,10 +1,10 @@
 """Plans for recurrences, latent attention and experts buy as many devices as the load needs, and no more.
 
 Each count was found by simulating deployments picked by hand under 1/0.8 of the load. Of falcon-mamba at 20/s two pools
-of one device each keep the limits, two replicas that do both miss the one on TPOT by a tenth and three keep it: what
-the pools gain is within what ratios of pools were off by in measured pairs (1.189; 1.178 before). Of mamba-codestral two pools of seven devices keep the limits, seven that do both miss the one on TPOT by 6 parts in a
-hundred, and eight keep it: 8/7 is within it, too, so the simpler
-form wins and the pools are named. That of glm-5 is memory alone:
+of one device each keep the limits, two replicas that do both miss the one on TPOT by a tenth, and three keep it: what
+the pools gain is within what ratios of pools were off by in measured pairs (1.189; 1.178 before). Of mamba-codestral
+two pools of seven devices keep the limits, seven that do both miss the one on TPOT by 6 parts in a hundred, and eight
+keep it: 8/7 is within that, too, so the simpler form wins and the pools are named. That of glm-5 is memory alone:
 744e9 parameters of a byte are 186 GB on each of four devices, of which the engine may use 0.92 * 191.5 = 176 GB; the
 next division is over eight.
 """
