@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from inferplan.catalog.files import find, spec_of
+from inferplan.catalog.files import at_line, find, spec_of
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, ask, first_given
 from inferplan.spec import Spec
@@ -157,6 +157,4 @@ def _total_rate(path: Path, spec: ClassesSpec) -> float | None:
 
 
 def _at(path: Path, place: int, what: str) -> str:
-    from inferplan.catalog.yaml_text import line_of
-
-    return f"{path}:{line_of(path, ('classes', place))}: {what}"
+    return f"{at_line(path, 'classes', place)}: {what}"

@@ -204,6 +204,13 @@ def read_yaml(path: Path) -> Any:
     return parse(path, text)
 
 
+def at_line(path: Path, *field: str | int) -> str:
+    """A file with the line on which a field of it stands: ``"own.yaml:12"``."""
+    from inferplan.catalog.yaml_text import line_of  # YAML is read where a line is named, and not at start
+
+    return f"{path}:{line_of(path, field)}"
+
+
 def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
     """Data as a spec. Raises ``SpecError`` that lists every problem as ``file:line: field: reason``."""
     try:
@@ -332,14 +339,13 @@ _NOT_OF_A_BASE = ("aliases", "made_from", "licence", "published", "drafts", "ins
 
 def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
     """A YAML with ``derive: {from: NAME}``: the layers of another model, pruned where ``prune`` names axes."""
-    from inferplan.catalog.yaml_text import line_of
     from inferplan.models.prune import prune
 
     rule = data["derive"]
     extra = [key for key in data if key not in (*_OWN, "derive")]
     if not isinstance(rule, dict) or not {"from"} <= set(rule) <= {"from", "prune"} or extra:
         raise SpecError(
-            f"{path}:{line_of(path, ('derive',))}: a derived model has {', '.join(_OWN)} and derive: {{from, prune}}",
+            f"{at_line(path, 'derive')}: a derived model has {', '.join(_OWN)} and derive: {{from, prune}}",
             because=f"also found: {', '.join(extra)}" if extra else "",
             hint="derive: {from: nemotron-4-15b, prune: {d_model: 4096, d_ff: 16384}}",
         )
@@ -347,9 +353,9 @@ def _derived(path: Path, data: dict[str, Any]) -> ModelSpec:
     axes = {str(axis): size for axis, size in cuts.items()} if isinstance(cuts, dict) else {"prune": cuts}
     wrong = [axis for axis, size in axes.items() if not _is_number(size)]
     if wrong:
-        line = line_of(path, ("derive", "prune", wrong[0]))
-        raise SpecError(f"{path}:{line}: derive.prune: {', '.join(wrong)} must be a number")
-    where = f"{path}:{line_of(path, ('derive', 'from'))}: derive.from"
+        at = at_line(path, "derive", "prune", wrong[0])
+        raise SpecError(f"{at}: derive.prune: {', '.join(wrong)} must be a number")
+    where = f"{at_line(path, 'derive', 'from')}: derive.from"
     if not isinstance(rule["from"], str):
         raise SpecError(f"{where}: it is {rule['from']!r}, not the name of a model")
     if path.resolve() in _bases(path):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import Field
 
 from inferplan.catalog.assemble import Request, usual_engine
-from inferplan.catalog.files import find, spec_of
+from inferplan.catalog.files import at_line, find, spec_of
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UsageError
 from inferplan.spec import Spec
@@ -102,21 +101,17 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
             made.append(ServiceEntry(stage, _request(one), one.replicas, one.swap))
             require_tree([entry.stage for entry in made])
         except UsageError as error:
-            raise SpecError(f"{_at(path, place)}: {error.what}", because=error.because, hint=error.hint) from None
+            at = at_line(path, "models", place)
+            raise SpecError(f"{at}: {error.what}", because=error.because, hint=error.hint) from None
         known.setdefault(one.name, place)
     for place, one in enumerate(spec.models):
         if one.swap is not None and not any(other.shares == one.name for other in spec.models):
+            at = at_line(path, "models", place)
             raise SpecError(
-                f"{_at(path, place)}: swap is of models that share GPUs, and none shares those of {one.name}",
+                f"{at}: swap is of models that share GPUs, and none shares those of {one.name}",
                 hint=f"shares: {one.name} in another model, or leave swap out",
             )
     return tuple(made)
-
-
-def _at(path: Path, place: int) -> str:
-    from inferplan.catalog.yaml_text import line_of
-
-    return f"{path}:{line_of(path, ('models', place))}"
 
 
 def _stage(one: ServiceModel, known: dict[str, int]) -> ModelStage:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from inferplan.catalog.files import find, spec_of
+from inferplan.catalog.files import at_line, find, spec_of
 from inferplan.catalog.people import PeopleSpec, asked_people
 from inferplan.catalog.workloads import WorkloadSpec
 from inferplan.errors import SpecError, UsageError
@@ -319,6 +319,4 @@ def _time(text: str, key: str) -> ThinkTime:
 
 
 def _at(path: Path, place: int, what: str) -> str:
-    from inferplan.catalog.yaml_text import line_of
-
-    return f"{path}:{line_of(path, ('sessions', place))}: {what}"
+    return f"{at_line(path, 'sessions', place)}: {what}"

@@ -16,7 +16,6 @@ from inferplan.catalog.calibrations import release_dates
 from inferplan.catalog.files import load
 from inferplan.devices.engine import Engine, EngineSpec
 from inferplan.estimate.deployment import Deployment
-from inferplan.models.layers.moe import MoeLayer
 from inferplan.validation.importers.plain import stated_run
 from inferplan.validation.names import model_of
 from inferplan.validation.rows import Row, Run
@@ -48,11 +47,6 @@ def _spec(engine: str) -> EngineSpec:
 @cache
 def _latent(model: str) -> bool:
     return any(part.kind == "mla" for layer, _ in model_of(model).distinct for part in layer.parts)
-
-
-@cache
-def _routed(model: str) -> bool:
-    return any(isinstance(layer.ffn, MoeLayer) for layer, _ in model_of(model).distinct)
 
 
 def _under(deployment: Deployment, **serving: object) -> Deployment:
@@ -115,7 +109,7 @@ CHOICES = (
         name="popularity of experts",
         where="`skew` in configs/routing.yaml",
         otherwise="0: as popular as each other",
-        concerns=_concerned(lambda run: _routed(run.model)),
+        concerns=_concerned(lambda run: model_of(run.model).has_experts),
         deployment=lambda deployment: replace(deployment, routing=replace(routing_of(None), usual=0.0)),
     ),
     Choice(

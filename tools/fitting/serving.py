@@ -265,7 +265,10 @@ def fit_serving(rows: Sequence[Row], rounds: int = 1, every: int = 1) -> Serving
     unseen = predict_folds(scored, folds)
     scripted = unseen.copy()
     told = [place for place, row in enumerate(scored) if BY_NAME[SCRIPTS].concerns(row)]
-    known = {model: replace(fold, undone=tuple(set(fold.undone) - {SCRIPTS})) for model, fold in folds.items()}
+    known = {
+        model: replace(fold, undone=tuple(name for name in fold.undone if name != SCRIPTS))
+        for model, fold in folds.items()
+    }
     scripted[told] = predict_folds([scored[place] for place in told], known)
     return ServingFit(
         constants=constants,

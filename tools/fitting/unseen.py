@@ -11,10 +11,11 @@ import io
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from inferplan.devices.anchors import METRICS
 from inferplan.errors import InferplanError
 from inferplan.units import Array
 from inferplan.validation.deploy import deployment_of
@@ -25,13 +26,12 @@ from inferplan.validation.score import Scored
 
 Kind = Literal["predicted", "scripted"]
 """From what a row states, or with the flags of its run script, too."""
-METRICS = ("ttft", "tpot")
 
 
 def unseen_csv(rows: Sequence[Row], predicted: Array, scripted: Array) -> str:
     """The rows with TTFT and TPOT in seconds of both kinds: (rows, 2) each."""
     columns = list(dict.fromkeys(name for row in rows for name in row.cells))
-    names = [f"{metric}_{kind}_ms" for kind in ("predicted", "scripted") for metric in METRICS]
+    names = [f"{metric}_{kind}_ms" for kind in get_args(Kind) for metric in METRICS]
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, [*columns, *names], lineterminator="\n")
     writer.writeheader()
@@ -50,7 +50,9 @@ def read_unseen(path: Path, kind: Kind = "predicted") -> list[Scored]:
         if row.run is not None:
             with suppress(InferplanError):
                 fast = impossible(deployment_of(row.run)[0], row.run, row.measured)
-        values = {(metric, "mean"): float(given[f"{metric}_{kind}_ms"]) * 1e-3 for metric in METRICS}
+        values: dict[tuple[str, str], float] = {
+            (metric, "mean"): float(given[f"{metric}_{kind}_ms"]) * 1e-3 for metric in METRICS
+        }
         known = all(map(np.isfinite, values.values()))
         prediction = Prediction(figures=values, impossible=fast) if known else None
         found.append(Scored(row=row, prediction=prediction))

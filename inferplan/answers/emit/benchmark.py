@@ -70,23 +70,31 @@ def _random(load: AnchorLoad) -> list[str]:
     ]
 
 
+def _warmup(load: AnchorLoad) -> str:
+    return str(WARMUP_OF_A_USER * round(float(load.users)))
+
+
+def _saved(result: str, told: dict[str, str]) -> list[str]:
+    """The flags by which a client writes its figures, with what is told of the run beside them."""
+    said = [f"{name}={value}" for name, value in told.items()]
+    return ["--save-result", "--result-filename", result, "--metadata", *said]
+
+
 def _vllm(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
-    warmup = WARMUP_OF_A_USER * round(float(load.users))
-    told = {**facts(launch), "warmup_requests": str(warmup)}
+    warmup = _warmup(load)
     return [
         *("vllm", "bench", "serve", "--port", str(ENGINES["vllm"].port), "--model", checkpoint(launch)),
-        *(*_random(load), "--random-range-ratio", "0", "--num-warmups", str(warmup), "--ignore-eos"),
-        *("--save-result", "--result-filename", result, "--metadata"),
-        *(f"{name}={value}" for name, value in told.items()),
+        *(*_random(load), "--random-range-ratio", "0", "--num-warmups", warmup, "--ignore-eos"),
+        *_saved(result, {**facts(launch), "warmup_requests": warmup}),
     ]
 
 
 def _sglang(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
-    warmup = WARMUP_OF_A_USER * round(float(load.users))
+    warmup = _warmup(load)
     return [
         *("python3", "-m", "sglang.bench_serving", "--backend", "sglang", "--port", str(ENGINES["sglang"].port)),
         *("--model", checkpoint(launch), *_random(load), "--random-range-ratio", "1"),
-        *("--warmup-requests", str(warmup), "--output-file", result),
+        *("--warmup-requests", warmup, "--output-file", result),
     ]
 
 
@@ -94,20 +102,17 @@ def _trtllm(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
     return [
         *("python3", "-m", "tensorrt_llm.serve.scripts.benchmark_serving", "--backend", "openai"),
         *("--port", str(ENGINES["trtllm"].port), "--model", checkpoint(launch), *_random(load), "--random-ids"),
-        *("--ignore-eos", "--save-result", "--result-filename", result, "--metadata"),
-        *(f"{name}={value}" for name, value in facts(launch).items()),
+        *("--ignore-eos", *_saved(result, facts(launch))),
     ]
 
 
 def _atom(launch: Launch, load: AnchorLoad, result: str) -> list[str]:
-    warmup = WARMUP_OF_A_USER * round(float(load.users))
-    told = {**facts(launch), "warmup_requests": str(warmup)}
+    warmup = _warmup(load)
     return [
         *("python", "-m", "atom.benchmarks.benchmark_serving", "--port", str(ENGINES["atom"].port)),
-        *("--model", checkpoint(launch), *_random(load), "--random-range-ratio", "1", "--num-warmups", str(warmup)),
+        *("--model", checkpoint(launch), *_random(load), "--random-range-ratio", "1", "--num-warmups", warmup),
         *("--percentile-metrics", "ttft,tpot,itl,e2el", "--ignore-eos"),
-        *("--save-result", "--result-filename", result, "--metadata"),
-        *(f"{name}={value}" for name, value in told.items()),
+        *_saved(result, {**facts(launch), "warmup_requests": warmup}),
     ]
 
 
