@@ -38,6 +38,8 @@ class Drafting:
 
     def beside(self, drafts: DraftDeployments | None) -> Speculation:
         """The drafting with its model on given devices; ``None`` for drafts that cost nothing."""
+        from inferplan.catalog.acceptance import texts_apart
+
         return Speculation(
             length=self.length,
             acceptance=self.acceptance,
@@ -47,6 +49,7 @@ class Drafting:
             later=drafts and drafts.later,
             block=drafts is not None and drafts.block,
             basis=self.basis,
+            texts=texts_apart(self.model),
         )
 
     def on(self, request: Request, parallel: Parallelism) -> Speculation:

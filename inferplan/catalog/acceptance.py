@@ -42,7 +42,16 @@ class _Source(Spec):
     measured: list[MeasuredAcceptance]
 
 
+class _Texts(Spec):
+    """How far texts differ in the acceptance of one draft (:mod:`inferplan.serving.techniques.speculation`)."""
+
+    source: str
+    draft: str
+    exponent: float
+
+
 class _File(Spec):
+    texts: list[_Texts]
     sources: list[_Source]
 
 
@@ -60,14 +69,18 @@ class Acceptance(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _sources() -> list[_Source]:
-    path = config_root() / "acceptance.yaml"
-    return spec_of(path, _File).sources
+def _file() -> _File:
+    return spec_of(config_root() / "acceptance.yaml", _File)
+
+
+def texts_apart(draft: str | None) -> float:
+    """How far texts differ in the acceptance of such drafts; 0 where nobody measured it."""
+    return next((one.exponent for one in _file().texts if one.draft == draft), 0.0)
 
 
 def _entries(model: str, draft: str) -> list[tuple[_Source, MeasuredAcceptance]]:
     """What was measured of such drafts for this model, in the order of the file; of the model itself first."""
-    found = [(source, one) for source in _sources() for one in source.measured if one.draft == draft]
+    found = [(source, one) for source in _file().sources for one in source.measured if one.draft == draft]
     own = [entry for entry in found if entry[1].model == model]
     return own + [entry for entry in found if model in entry[1].also]
 

@@ -247,7 +247,8 @@ def _grid(
     concurrency = np.asarray(in_system(rate, mean, steps, step))
     wait = slot_wait(deployment.lora, demand, rate, concurrency)
     ttft, mean = ttft + wait, mean + wait
-    tpot = step / speculation.tokens
+    slow = speculation.pace(percentile)
+    tpot = step / speculation.tokens * slow
     return LoadGrid(
         deployment=deployment,
         axes=axes,
@@ -259,7 +260,7 @@ def _grid(
         ttft=ttft,
         ttft_mean=mean,
         tpot=tpot,
-        e2el=ttft + steps * step,
+        e2el=ttft + steps * step * slow,
         answer_ttft=ttft + before_answer(demand.output, percentile / 100) * tpot,
         concurrency=(concurrency + rate * wait) * dp,
         memory_use=_cache_use(deployment, demand, axes, concurrency, speculation.draft),

@@ -55,14 +55,15 @@ _MAX_BUSY = 1 - 1e-9
 class DecodePool(NamedTuple):
     """Replicas that only decode. batch: requests that one attention rank decodes at once. concurrency: of a replica.
 
-    budget: tokens of a step, the fewest of the grid that hold such a batch. needed: replicas before they are rounded
-    up.
+    budget: tokens of a step, the fewest of the grid that hold such a batch. step: seconds of one. tpot: seconds, at the
+    percentile. needed: replicas before they are rounded up.
     """
 
     replicas: int
     batch: int
     budget: int
     concurrency: float
+    step: float
     tpot: float
     needed: float = 1.0
 
@@ -119,7 +120,7 @@ def _pair(prompts: PricedGrid, decodes: PricedGrid, stream: Stream) -> PlanOptio
     before = None if decode is None else _seconds_beside_prefill(prompts.grid, grid, demand)
     if before is None or decode is None:
         return None
-    before = before + steps_to_answer(grid.deployment) * decode.tpot * grid.speculation.tokens
+    before = before + steps_to_answer(grid.deployment) * decode.step
     prefill = prefill_pool(prompts.grid, demand, _limit_on_ttft(slo, demand, decode.tpot), before, sizing)
     if prefill is None:
         return None
@@ -251,7 +252,7 @@ def decode_pool(grid: LoadGrid, stream: Stream) -> DecodePool | None:
     requests a second.
     """
     dp, batch, (demand, slo, sizing) = grid.deployment.parallel.dp, grid.axes.batch, stream
-    tpot = grid.step_decode / grid.speculation.tokens
+    tpot = grid.step_decode / grid.speculation.tokens * grid.speculation.pace(slo.percentile)
     column = _decode_budget(grid)
     room = column < len(grid.axes.budget)
     allowed = room & (_decode_cache_use(grid, np.where(room, column, 0)) <= 1) & (batch * dp <= grid.slots)
@@ -268,6 +269,7 @@ def decode_pool(grid: LoadGrid, stream: Stream) -> DecodePool | None:
         batch=int(batch[largest]),
         budget=int(grid.axes.budget[column[largest]]),
         concurrency=float(batch[largest] * dp),
+        step=float(grid.step_decode[largest]),
         tpot=float(tpot[largest]),
         needed=float((demand.requests_per_second or 0.0) / (sizing.utilisation * capacity[largest])),
     )

@@ -32,12 +32,14 @@ class Records:
     and which of them each request is, by place. ``served_by``: whose replica got it, where replicas are not alike: 0
     those of the run, then the fleet's ``others`` in order, -1 where it was never sent. ``sessions``: of agents, where
     requests are of some; ``left``: when the user of a session gave up, by session. ``samples``: answers
-    of each prompt, requests in a row. Inter-token gaps are kept with their weights.
+    of each prompt, requests in a row. ``paces``: factors on the seconds from the first token to the last, for steps
+    are those of the mean text (:mod:`inferplan.serving.techniques.speculation`). Inter-token gaps are kept with their
+    weights.
     """
 
     __slots__ = (
         *("admitted", "anew", "answered", "arrival", "before", "cached", "classes", "finish", "first", "follows"),
-        *("gap_weights", "gaps", "encoder", "hashes", "left", "loaded", "of", "output", "preempted", "prompt"),
+        *("gap_weights", "gaps", "encoder", "hashes", "left", "loaded", "of", "output", "paces", "preempted", "prompt"),
         *("refused", "samples", "served_by", "sessions", "status", "think"),
     )
 
@@ -64,6 +66,7 @@ class Records:
         self.sessions: Sessions | None = None
         self.left: dict[int, float] = {}
         self.samples = 1
+        self.paces: npt.NDArray[np.float64] | None = None
         count = len(self.prompt)
         self.admitted = array("d", [NAN]) * count
         self.first = array("d", [NAN]) * count
@@ -171,6 +174,7 @@ class Records:
         for name in self._times:
             setattr(part, name, _packed("d", np.asarray(getattr(self, name))[which]))
         part.status = bytearray(np.frombuffer(self.status, dtype=np.uint8)[which].tobytes())
+        part.paces = None if self.paces is None else self.paces[which]
         return part
 
     def in_order(self) -> None:
@@ -188,6 +192,8 @@ class Records:
             self.think = _packed("d", np.asarray(self.think)[order])
         if self.of is not None:
             self.of = _packed("q", np.asarray(self.of)[order])
+        if self.paces is not None:
+            self.paces = self.paces[order]
         if self.before is not None:
             self.before = _packed("q", np.asarray(self.before)[order])
         if self.encoder is not None:

@@ -100,10 +100,11 @@ class RunFigures(Shown):
 
     def _until(self, event: str) -> Array:
         """Time to something that follows the first token of each finished request."""
-        if self.anchor == (1.0, 1.0):
+        if self.anchor == (1.0, 1.0) and self.records.paces is None:
             return (self._column(event) - self.arrival)[self._done]
         rest = (self._column(event) - self._column("first"))[self._done]
-        return self.ttft + rest * self.anchor[1]
+        paces = 1.0 if self.records.paces is None else self.records.paces[self.counted][self._done]
+        return self.ttft + rest * paces * self.anchor[1]
 
     @cached_property
     def tpot(self) -> Array:

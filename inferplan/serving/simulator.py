@@ -180,6 +180,8 @@ def prepare(
         starts = _starts(requests, closed)
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
+    seed = traffic.seed if isinstance(traffic, Traffic) else 0
+    records.paces = options.speculation.paces(len(requests), np.random.default_rng((seed, 9)))
     cluster = ClusterRun(options.fleet, records, closed, options.progress)
     cluster.timeline, cluster.starts = options.timeline, starts
     if requests.sessions is not None:
@@ -583,6 +585,7 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
             "acceptance": drafts.acceptance,
             "acceptance_basis": drafts.basis,
             "tokens_per_step": drafts.tokens,
+            "texts": drafts.texts,
         }
     if isinstance(traffic, Traffic):
         record["traffic"] = asdict(traffic)

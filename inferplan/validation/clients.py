@@ -12,17 +12,55 @@ from inferplan.units import Seconds
 from inferplan.validation.names import resolve_names
 
 
+class TokenBudget(Spec):
+    """A token budget that a script computes: of one prompt and every place, in steps of 64.
+
+    ``MAX_NUM_TOKENS=$(( (each*places + ISL + 64 + 63)/64*64 ))``. each: tokens of a place in a step, its drafts among
+    them. per_rank: places are those of an attention rank, the users over ``decode_ranks`` or ``tp``; else the users.
+    """
+
+    each: int
+    per_rank: bool = False
+
+    def sets(self, facts: Mapping[str, str]) -> dict[str, str]:
+        """The budget of a row; nothing where its users, prompt or ranks are no numbers, which refuses it elsewhere."""
+        try:
+            users, prompt = int(float(facts["concurrency"])), int(float(facts["isl"]))
+            ranks = int(float(facts.get("decode_ranks") or facts["tp"])) if self.per_rank else 1
+        except (KeyError, ValueError):
+            return {}
+        places = max(users // max(ranks, 1), 1)
+        return {"max_num_batched_tokens": str((self.each * places + prompt + 64 + 63) // 64 * 64)}
+
+
 class Script(Spec):
     """Flags that a campaign's run script sets for the rows whose facts are those of ``when``.
 
     They stand in for what a result file says otherwise or not at all: the script is what ran. Names are those of the
     CSV's columns (:data:`inferplan.validation.rows.INPUTS`), values those of the catalogue; of several any will do, and
-    ``0`` is also what is not stated.
+    ``0`` is also what is not stated. until: the last ``date`` of rows that it ran for, where it was changed later.
+    budget: ``max_num_batched_tokens`` where the script computes it.
     """
 
     source: str
     when: dict[str, str | list[str]]
-    sets: dict[str, str]
+    until: str = ""
+    sets: dict[str, str] = {}
+    budget: TokenBudget | None = None
+
+    def flags(self, facts: Mapping[str, str]) -> dict[str, str]:
+        """What it sets for a row with these facts."""
+        return self.sets | ({} if self.budget is None else self.budget.sets(facts))
+
+
+class FirstBurst(Spec):
+    """Seconds for which the first burst of a run waits for kernels that its warm-up did not need, so that an engine
+    compiles or loads them then. ``when``: of which rows, as :class:`Script` has it.
+    """
+
+    source: str
+    when: dict[str, str | list[str]]
+    seconds: Seconds
 
 
 class LoadGenerator(Spec):
@@ -37,6 +75,13 @@ class LoadGenerator(Spec):
     start: Literal["burst", "spread"] = "burst"
     timeout: Seconds | None = None
     scripts: list[Script] = []
+    first_bursts: list[FirstBurst] = []
+
+    def first_burst(self, gpu: str, engine: str) -> float:
+        """Seconds for which a first burst waits on this GPU under this engine; 0 where nothing is known."""
+        named = resolve_names({"gpu": gpu, "engine": engine})
+        fit = (one for one in self.first_bursts if all(_among(named.get(name), of) for name, of in one.when.items()))
+        return next((one.seconds for one in fit), 0.0)
 
 
 @cache
@@ -60,7 +105,9 @@ def script_facts(facts: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, .
     for script in scripts:
         if not all(_among(named.get(name), values) for name, values in script.when.items()):
             continue
-        other = {name: value for name, value in script.sets.items() if not _alike(facts.get(name), value)}
+        if script.until and not "" < str(facts.get("date") or "") <= script.until:
+            continue
+        other = {name: value for name, value in script.flags(facts).items() if not _alike(facts.get(name), value)}
         if other:
             found |= other
             told = ", ".join(f"{name} {value}" for name, value in other.items())

@@ -25,6 +25,11 @@ round of drafts is what engines run (vLLM ``v1/spec_decode/eagle.py``, ``propose
 - ``length - 1`` passes of a token each, one after another: the others. A block draft makes all in one more pass of
   ``length + 1`` tokens instead (DFlash, 2602.06036: the last token and a mask for each drafted one).
 
+Texts differ in how much of the drafts is accepted, and a text stays what it is: a request whose text the draft guesses
+well is done sooner, by the same factor at any length. Where a share ``p`` of all texts is worse, the odds that a token
+is accepted are those of the mean times ``(p/(1 - p))**texts``; ``texts`` is fitted (``configs/acceptance.yaml``).
+Engines report tokens over verifications: the mean of ``1/E`` over texts, by which no mean moves.
+
 With prompts of 65,536 tokens and 2 requests a rank of 16 H200, rounds of two and three drafts were measured to make a
 step of DeepSeek-V3 14.3 and 20.3 ms longer (lmsys.org, 2025-07-17: 51.0, 81.5 and 82.0 tokens/s a rank, at 2.18 and
 2.44 tokens a verification); ``python -m tests.benchmarks.compare_speculation`` prints what they add here.
@@ -42,9 +47,11 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, decode_cycle, prompt_drain
-from inferplan.units import Num
+from inferplan.units import Array, Num
 
 _HALVINGS = 60
+_TEXTS = 1000
+"""Texts over which the mean of their paces is taken."""
 
 
 def expected_tokens(acceptance: Num, length: Num) -> Num:
@@ -102,7 +109,8 @@ class Speculation:
     for each position given those before it. branches: candidates at each depth. draft: the model that drafts, on the
     same devices, with all of its weights and its cache; ``None`` for drafts that cost nothing. first, later: what of it
     runs in the first pass of a round and in the others, where that is not all of it. block: it drafts all tokens in one
-    pass after the first. basis: where the acceptance is from, in words.
+    pass after the first. basis: where the acceptance is from, in words. texts: how far texts differ in it; 0 where
+    nobody measured it, and all accept alike.
 
     Raises ``UsageError`` for a curve that is not of ``length`` positions, and a chance outside [0, 1].
     """
@@ -115,6 +123,7 @@ class Speculation:
     later: Deployment | None = None
     block: bool = False
     basis: str = ""
+    texts: float = 0.0
 
     def __post_init__(self) -> None:
         if self.length < 0 or self.branches < 1:
@@ -175,8 +184,36 @@ class Speculation:
     @cached_property
     def tokens(self) -> float:
         """Tokens that a step yields for each request, on average."""
-        passed = 1.0 - (1.0 - np.asarray(self.curve, dtype=np.float64)) ** self.branches
-        return float(1.0 + np.sum(np.cumprod(passed)))
+        return float(1.0 + np.sum(np.cumprod(self._passed)))
+
+    def paces(self, count: int, rng: np.random.Generator) -> Array | None:
+        """Seconds a token of each of ``count`` requests over those of their mean, which is 1; ``None`` where all are
+        alike. Of texts that are evenly apart, in the order that ``rng`` draws.
+        """
+        if not self.texts or not self.length:
+            return None
+        paces = self._of_texts((np.arange(count) + 0.5) / count)
+        return rng.permutation(paces / np.mean(paces))
+
+    def pace(self, percentile: float) -> float:
+        """Seconds a token of the request that this percentage is faster than, over those of the mean."""
+        if not self.texts or not self.length:
+            return 1.0
+        mean = float(np.mean(self._of_texts((np.arange(_TEXTS) + 0.5) / _TEXTS)))
+        return float(self._of_texts(np.asarray(1.0 - percentile / 100))) / mean
+
+    def _of_texts(self, worse: Array) -> Array:
+        """Verifications a token of texts, by the share of texts that are worse."""
+        odds = (worse / (1.0 - worse)) ** self.texts
+        chances = self._passed[:, None] * np.atleast_1d(odds)
+        chances = chances / (1.0 - self._passed[:, None] + chances)
+        steps: Array = 1.0 / (1.0 + np.sum(np.cumprod(chances, axis=0), axis=0)).reshape(np.shape(worse))
+        return steps
+
+    @property
+    def _passed(self) -> Array:
+        """The chance that each depth is passed, given those before it."""
+        return 1.0 - (1.0 - np.asarray(self.curve, dtype=np.float64)) ** self.branches
 
     @property
     def accepted(self) -> str:
