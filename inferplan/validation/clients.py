@@ -53,16 +53,6 @@ class Script(Spec):
         return self.sets | ({} if self.budget is None else self.budget.sets(facts))
 
 
-class FirstBurst(Spec):
-    """Seconds for which the first burst of a run waits for kernels that its warm-up did not need, so that an engine
-    compiles or loads them then. ``when``: of which rows, as :class:`Script` has it.
-    """
-
-    source: str
-    when: dict[str, str | list[str]]
-    seconds: Seconds
-
-
 class LoadGenerator(Spec):
     """What is known of a load generator.
 
@@ -75,13 +65,6 @@ class LoadGenerator(Spec):
     start: Literal["burst", "spread"] = "burst"
     timeout: Seconds | None = None
     scripts: list[Script] = []
-    first_bursts: list[FirstBurst] = []
-
-    def first_burst(self, gpu: str, engine: str) -> float:
-        """Seconds for which a first burst waits on this GPU under this engine; 0 where nothing is known."""
-        named = resolve_names({"gpu": gpu, "engine": engine})
-        fit = (one for one in self.first_bursts if all(_among(named.get(name), of) for name, of in one.when.items()))
-        return next((one.seconds for one in fit), 0.0)
 
 
 @cache

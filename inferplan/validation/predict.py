@@ -20,7 +20,6 @@ from inferplan.serving.cadence import cadence_of
 from inferplan.serving.flags import Flags
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
-from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
@@ -96,15 +95,8 @@ def _static(deployment: Deployment, run: Run) -> Prediction:
 def _served(deployment: Deployment, run: Run) -> Prediction:
     """A closed or an open loop."""
     result = served_run(deployment, run)
-    figures = _figures(result, run, _first_burst(deployment, run)) | _power(deployment, result, run)
+    figures = _figures(result, run) | _power(deployment, result, run)
     return Prediction(figures=figures, bands=_bands(result), basis=result.basis, verdict=result.verdict)
-
-
-def _first_burst(deployment: Deployment, run: Run) -> float:
-    """Seconds for which the users that begin together wait for kernels."""
-    together = run.closed and run.requests is not None and run.prefill is None
-    known = deployment.calibration.basis != "roofline"
-    return client_of(run).first_burst(run.gpu, run.engine) if together and known else 0.0
 
 
 def served_run(deployment: Deployment, run: Run) -> SimulationResult:
@@ -143,23 +135,18 @@ def row_options(run: Run, deployment: Deployment) -> Options:
     return Options(warmup=run.warmup, fleet=fleet, speculation=drafts)
 
 
-def _figures(result: SimulationResult, run: Run, burst: float) -> dict[tuple[str, str], float]:
-    """Every statistic of the latencies, and the rates of the run, of the requests that finish. burst: seconds that the
-    users who begin together wait beyond what is simulated; everything after them comes as much later."""
+def _figures(result: SimulationResult, run: Run) -> dict[tuple[str, str], float]:
+    """Every statistic of the latencies, and the rates of the run, of the requests that finish."""
     figures: dict[tuple[str, str], float] = {}
-    late = burst * (result.arrival[np.equal(result.status, FINISHED)] <= result.start)
     for metric in ("ttft", "tpot", "e2el"):
         values = getattr(result, metric)
-        if metric != "tpot":
-            values = values + late
         if len(values):
             figures[metric, "mean"] = float(np.mean(values))
             points = np.percentile(values, list(_PERCENTILES.values()))
             figures |= {(metric, name): float(value) for name, value in zip(_PERCENTILES, points)}
-    share = result.duration / (result.duration + burst)
-    figures["rate", "mean"] = result.output_rate * share
-    figures["throughput", "mean"] = (result.input_rate + result.output_rate) * share / run.devices
-    figures["output", "mean"] = result.output_rate * share / run.decoding_devices
+    figures["rate", "mean"] = result.output_rate
+    figures["throughput", "mean"] = (result.input_rate + result.output_rate) / run.devices
+    figures["output", "mean"] = result.output_rate / run.decoding_devices
     return figures
 
 

@@ -15,7 +15,6 @@ from inferplan.estimate.phase import decode_cycle, run_step
 from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
-from inferplan.validation.clients import client_named
 from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import Prediction
@@ -162,24 +161,6 @@ def test_budgets_that_scripts_compute(changes: dict[str, str], budget: int | Non
     facts = {"isl": "1024", "dp_attention": "0", "ep": "1", "max_num_batched_tokens": "8192", "date": ""}
     run = row(NODE, **(facts | changes)).run
     assert (run and run.token_budget) == budget
-
-
-def test_a_first_burst_waits_for_kernels_that_the_warm_up_did_not_need() -> None:
-    """SGLang on AMD in this campaign: four of forty requests begin together, so percentiles above the 90th are later by
-    the seconds on file and the mean by a tenth of them; decodes do not move."""
-    facts = {"gpu": "mi300x", "engine": "sglang", "concurrency": "4", "requests": "40", "warmup_requests": "8"}
-    facts |= {"isl": "1024", "osl": "128", "dp_attention": "0", "ep": "1", "memory_fraction": "0.8"}
-    late, plain = (row(NODE, **facts, campaign=campaign) for campaign in ("inferencex", "my own"))
-    found, other = (one.prediction for one in price_rows([late, plain]))
-    assert found is not None and other is not None
-    seconds = client_named("inferencex").first_burst("mi300x", "sglang")
-    assert seconds > 1 and client_named("inferencex").first_burst("mi300x", "atom") == 0.0
-    assert found.at("ttft", "p99") == pytest.approx((other.at("ttft", "p99") or 0) + seconds, rel=0.01)
-    assert found.at("ttft", "mean") == pytest.approx((other.at("ttft", "mean") or 0) + seconds / 10, rel=0.01)
-    assert found.at("ttft", "median") == pytest.approx(other.at("ttft", "median"), rel=0.01)
-    assert found.at("tpot", "p99") == pytest.approx(other.at("tpot", "p99"))
-    ideal = price_rows([late], Pricing(ideal=True))[0].prediction
-    assert ideal is not None and (ideal.at("ttft", "p99") or 9) < seconds
 
 
 @for_each(("weights", "ranks", "in_order"), [("fp8-block", 32, True), ("fp8-block", 48, False), ("nvfp4", 48, True)])

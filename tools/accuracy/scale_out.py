@@ -19,13 +19,15 @@ from tools.accuracy.closed_loop import without_suspects
 from tools.accuracy.frontier import frontier_section
 from tools.accuracy.power import power_section
 from tools.accuracy.scores import HEADS, Line, figures, markdown, pairs_of, score_cells
+from tools.fitting.tails import kept_aside, system_of
 
 _QUEUED = 0.1
 """Share of the median end-to-end time beyond which the first token is mostly a wait: the row is overloaded."""
 _BANDS = ((1, 4), (5, 16), (17, 64), (65, 256), (257, 1024), (1025, 1 << 20))
 """Users, by which rows are told apart."""
 _WARM = "2026-02"
-"""The month from which no run begins with a 99th percentile of 10 to 100 s at any load; rows state their date."""
+"""The month from which the client sends requests of warm-up (InferenceX, pull request 480 of 17 January 2026); rows
+state their date."""
 _HEADLINE = (("tpot", "median"), ("ttft", "median"), ("throughput", "mean"))
 _FITTED = ("mi300x", "mi355x")
 """GPUs without tables of kernels: four constants of each are fitted to its fp8-block rows (command ``served``)."""
@@ -86,6 +88,23 @@ def _by_form(rows: Sequence[Scored]) -> list[str]:
             lines += _line(NAMES[metric], members, metric, "mean")
         parts.append(markdown((name, *HEADS), lines))
     return parts
+
+
+def _percentiles(rows: Sequence[Scored], every: Sequence[Scored]) -> str:
+    """Median, 90th and 99th percentile of all runs: of systems that a fit of tails sees, and of those kept aside."""
+    aside = kept_aside([one.row for one in every])
+    lines: list[Line] = []
+    for part, kept in (("fitted to", False), ("kept aside", True)):
+        for era, warmed in (("no warm-up", False), ("warmed up", True)):
+            members = [
+                one
+                for one in rows
+                if (system_of(one.row) in aside) == kept and (one.row.cells["date"] >= _WARM) == warmed
+            ]
+            for metric in ("ttft", "tpot"):
+                for statistic in ("median", "p90", "p99"):
+                    lines += _line(f"{part}, {era}: {NAMES[metric]} {statistic}", members, metric, statistic)
+    return markdown(("systems", *HEADS), lines)
 
 
 def _grouped(rows: Sequence[Scored], title: str, key: Callable[[Scored], str]) -> str:
@@ -158,6 +177,8 @@ def scale_out_page(shared: Path, today: str, progress: Callable[[int], None] | N
         *_by_form(last),
         "## By system, newest runs\n",
         _grouped(last, "system", lambda one: f"{_system(one)}: {one.row.run.form if one.row.run else ''}"),
+        "## Percentiles, all runs\n",
+        _percentiles([one for one in clean if one.prediction is not None], scored),
         "## By users, newest runs\n",
         _grouped(last, "users", _band),
         "## All runs, earlier releases too\n",

@@ -20,7 +20,7 @@ COMMANDS = {
     "serving": ("serving", "command", "Constants of a step that kernels do not tell, from closed-loop serving rows."),
     "serving-host": ("serving_host", "command", "What a sequence costs vLLM's host in a step, from serving rows."),
     "bands": ("bands", "command", "How far served latencies of an unseen system are off, from serving rows."),
-    "tails": ("tails", "command", "What percentiles take beyond steps, from serving rows."),
+    "tails": ("tails", "command", "How far texts differ in the drafts they accept, from serving rows."),
     "forms": ("forms", "command", "How far predicted ratios of two forms of serving are off, from serving rows."),
     "host": ("published.host", "command", "The same of vLLM and TensorRT-LLM, from published batches and peaks."),
 }
