@@ -13,7 +13,8 @@ from inferplan.serving.techniques.speculation import PLAIN
 from inferplan.spec import Spec
 
 PREDICTION = frozenset(
-    {"calibration", "anchor", "ideal", "memory", "expert_skew", "speculation.acceptance", "speculation.basis"}
+    {"calibration", "anchor", "ideal", "memory", "expert_skew"}
+    | {f"speculation.{name}" for name in ("acceptance", "basis", "texts")}
     | {"power_cap"}  # set on the device: reports/emit.py says so
     | {"lora.active"}
     | {f"media.{name}" for name in ("images", "image_size", "video_frames", "audio_seconds", "sets", "text")}
