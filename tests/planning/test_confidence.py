@@ -20,6 +20,7 @@ from inferplan.planning.grid import axes_for, load_grid
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
 from inferplan.planning.question import Question
+from inferplan.planning.search import point
 from inferplan.planning.space import Space
 from inferplan.planning.verify import flags_of
 from inferplan.reports.plan import plan_report
@@ -27,6 +28,7 @@ from inferplan.reports.plan_notes import error_unknown, miss_line, unknown_line
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.speculation import Speculation
 from inferplan.table import render
 from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
 from tests.cases import for_each
@@ -51,6 +53,18 @@ def asked(**changes: object) -> Question:
         "prices": price_book(stated=["l40s=1", "h100-sxm=3", "tpu-v7=0.5", "b200-hgx=6"]),
     }
     return Question(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_limits_see_the_text_at_the_percentile() -> None:
+    """TPOT and what follows the first token take its pace; the mean, and so rate and load, are those of all texts."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    drafts = Speculation(length=3, acceptance=0.7)
+    alike, apart = (point(deployment, DEMAND, 95.0, 8, 2048, replace(drafts, texts=texts)) for texts in (0.0, 0.2))
+    pace = replace(drafts, texts=0.2).pace(95.0)
+    assert pace > 1.1 and apart.tpot == pytest.approx(alike.tpot * pace)
+    assert apart.e2el - apart.ttft == pytest.approx((alike.e2el - alike.ttft) * pace)
+    assert np.array_equal(apart.ttft, alike.ttft) and np.array_equal(apart.rate, alike.rate)
+    assert np.array_equal(apart.concurrency, alike.concurrency)
 
 
 def test_the_quantiles_of_a_log_normal_error_are_found_again() -> None:
