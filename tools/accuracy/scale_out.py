@@ -1,7 +1,7 @@
 """DeepSeek-R1 as it is served at scale: the measured rows of the InferenceX campaign (docs/accuracy-scale-out.md).
 
-Nothing is fitted to these rows but four constants of each AMD device and the ``handoff`` of SGLang: constants are those
-on file, flags those that the rows or the campaign's published run scripts state (``configs/clients.yaml``), acceptance
+Nothing is fitted to these rows but four constants of each AMD device, the ``handoff`` of SGLang and how far texts differ
+in the drafts that they accept: constants are those on file, flags those that the rows or the campaign's published run scripts state (``configs/clients.yaml``), acceptance
 lengths those that were published.
 """
 
@@ -19,6 +19,7 @@ from tools.accuracy.closed_loop import without_suspects
 from tools.accuracy.frontier import frontier_section
 from tools.accuracy.power import power_section
 from tools.accuracy.scores import HEADS, Line, figures, markdown, pairs_of, score_cells
+from tools.fitting.priced import MOST_USERS
 from tools.fitting.tails import kept_aside, system_of
 
 _QUEUED = 0.1
@@ -99,7 +100,10 @@ def _percentiles(rows: Sequence[Scored], every: Sequence[Scored]) -> str:
             members = [
                 one
                 for one in rows
-                if (system_of(one.row) in aside) == kept and (one.row.cells["date"] >= _WARM) == warmed
+                if (system_of(one.row) in aside) == kept
+                and (one.row.cells["date"] >= _WARM) == warmed
+                and one.row.run is not None
+                and (one.row.run.concurrency or 0) <= MOST_USERS
             ]
             for metric in ("ttft", "tpot"):
                 for statistic in ("median", "p90", "p99"):
@@ -177,7 +181,7 @@ def scale_out_page(shared: Path, today: str, progress: Callable[[int], None] | N
         *_by_form(last),
         "## By system, newest runs\n",
         _grouped(last, "system", lambda one: f"{_system(one)}: {one.row.run.form if one.row.run else ''}"),
-        "## Percentiles, all runs\n",
+        f"## Percentiles, all runs of up to {MOST_USERS:,} users\n",
         _percentiles([one for one in clean if one.prediction is not None], scored),
         "## By users, newest runs\n",
         _grouped(last, "users", _band),
