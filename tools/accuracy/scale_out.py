@@ -1,8 +1,8 @@
 """DeepSeek-R1 as it is served at scale: the measured rows of the InferenceX campaign (docs/accuracy-scale-out.md).
 
 Nothing is fitted to these rows but four constants of each AMD device, the ``handoff`` of SGLang and how far texts
-differ in the drafts that they accept: constants are those on file, flags those that the rows or the campaign's published
-run scripts state (``configs/clients.yaml``), acceptance lengths those that were published.
+differ in the drafts that they accept: constants are those on file, flags those that the rows or the campaign's
+published run scripts state (``configs/clients.yaml``), acceptance lengths those that were published.
 """
 
 from __future__ import annotations
