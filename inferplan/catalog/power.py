@@ -23,7 +23,7 @@ def _on_file() -> tuple[PowerShares, ...]:
 
 
 def power_place(hardware: HardwareSpec) -> int:
-    """Which of the shares on file (``configs/power.yaml``) are those of a device: its maker's, or those of all others."""
+    """Which of the shares on file (``configs/power.yaml``) are a device's: its maker's, or those of all others."""
     return next(place for place, one in enumerate(_on_file()) if not one.vendors or hardware.vendor in one.vendors)
 
 
