@@ -26,8 +26,7 @@ DRAFTED = Speculation(length=2, acceptance=0.7)
 
 @pytest.fixture(autouse=True)
 def errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ratios of expert parallelism are off by 20 %, of attention data parallelism by 30 %, of drafts by 50 %, of pools by
-    20 %."""
+    """Predicted ratios are off by 20 % for experts and for pools, by 30 % for attention ranks, by 50 % for drafts."""
     known = {EP: 1.2, ADP: 1.3, "drafts": 1.5, "engine release": 1.1, "pools apart": 1.2}
     found = {
         name: FormError(error=error, pairs=20 + place, models=2, right=9, apart=10)
