@@ -92,6 +92,7 @@ def learn(deployment: Deployment, files: Sequence[Sequence[Observed]], names: Se
     kernels = Kernels(deployment)
     problem = _Problem(kernels, train, names)
     values = problem.solve()
+    _require_possible(kernels, values, problem.errors(values)[0])
     _require_known(problem, values)
     if _require_possible(kernels, values):
         values = problem.solve(at_most_ideal=True)
@@ -243,14 +244,16 @@ def _range(values: Array) -> str:
     return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
 
 
-def _require_possible(kernels: Kernels, values: Mapping[str, float]) -> bool:
+def _require_possible(kernels: Kernels, values: Mapping[str, float], sure: Mapping[str, float] | None = None) -> bool:
     """Whether a factor is beyond the datasheet's rates by no more than :data:`UNSURE`, and is to be held at them.
 
-    Raises ``InfeasibleError`` for factors that no such deployment has.
+    Raises ``InfeasibleError`` for factors that no such deployment has; with ``sure``, for those that are three standard
+    errors beyond.
     """
     least = {name: kernels.least(name) for name in values if not is_seconds(name)}
     for name, ideal in least.items():
-        if not max(1 / FAR, ideal * (1 - UNSURE)) <= values[name] <= FAR:
+        doubt = 1.0 if sure is None else float(np.exp(3.0 * sure[name]))
+        if not max(1 / FAR, ideal * (1 - UNSURE)) / doubt <= values[name] <= FAR * doubt:
             raise InfeasibleError(
                 f"the record is not of this deployment: {name} would be x {values[name]:.2f} of what is on file",
                 because=f"{FACTORS[name].what}; at x {ideal:.2f} the device runs at the rates of its datasheet, and "
