@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from inferplan.serving.rounds import Decodes, HeldPrompts, Round
 from inferplan.units import Array
 from inferplan.work.step import WIDE, Segment, Step
 
+Whole = np.ndarray[Any, np.dtype[np.int64]]
 HOST, SEQUENCE = "host", "sequence"
 
 
@@ -179,10 +181,10 @@ class Priced:
         for chosen, round_of in self._groups:
             each[chosen] = np.broadcast_to(np.asarray(round_of.price(deployment).total), len(chosen))
         spent = each[self._columns] * self._times
-        return np.bincount(self._rows, spent, minlength=len(self.measured))
+        return np.asarray(np.bincount(self._rows, spent, minlength=len(self.measured)), dtype=np.float64)
 
     @cached_property
-    def _groups(self) -> list[tuple[Array, Round]]:
+    def _groups(self) -> list[tuple[Whole, Round]]:
         """Loads of the same kind: with or without decodes, prompts, and prompts of few or many tokens."""
         table = np.array(self.loads, dtype=np.float64)
         prompts, new, _, decodes, _ = table.T

@@ -14,7 +14,7 @@ import numpy as np
 
 from inferplan.errors import InfeasibleError, ToleranceError, UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.learning.factors import FACTORS, HOST, SEQUENCE, Kernels, Priced, is_seconds, require_alone
+from inferplan.learning.factors import FACTORS, HOST, SEQUENCE, Kernels, Priced, Whole, is_seconds, require_alone
 from inferplan.learning.observed import Observed
 from inferplan.units import Array
 
@@ -199,7 +199,7 @@ def _huber(off: Array) -> Array:
     return 1.0 / np.maximum(np.abs(off) / (_HUBER * spread), 1.0)
 
 
-def _cells(loads: Array) -> Array:
+def _cells(loads: Array) -> Whole:
     """Which distinct load each measurement is of: all that a step holds, to a tenth or so."""
     steps = np.rint(np.log1p(loads) / np.log(1.1)).astype(np.int64)
     return np.unique(steps, axis=0, return_inverse=True)[1].reshape(-1)

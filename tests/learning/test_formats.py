@@ -77,7 +77,8 @@ def test_means_of_vllm_where_the_same_sequences_decode(tmp_path: Path) -> None:
     """32 sequences at 1,600 tokens/s: 20 ms a step. A line after another batch, and one with prompts, say nothing."""
     line = (
         "INFO 08-25 17:09:16 [loggers.py:127] Engine 000: Avg prompt throughput: {} tokens/s, Avg generation "
-        "throughput: 1600.0 tokens/s, Running: {} reqs, Waiting: 0 reqs, GPU KV cache usage: 16.0%, Prefix cache hit rate: 0.0%\n"
+        "throughput: 1600.0 tokens/s, Running: {} reqs, Waiting: 0 reqs, GPU KV cache usage: "
+        "16.0%, Prefix cache hit rate: 0.0%\n"
     )
     text = (
         VLLM.splitlines()[0] + "\n" + "".join(line.format(*one) for one in ((0.0, 31), (0.0, 32), (0.0, 32), (9.5, 32)))

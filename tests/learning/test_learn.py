@@ -121,7 +121,7 @@ def test_a_record_of_one_load_is_refused_by_the_factors_that_it_does_not_tell(tm
 def test_a_record_of_another_deployment_is_refused(tmp_path: Path) -> None:
     """Four ranks do their part of a step in a quarter of the time: faster than the one that is stated can be."""
     four = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", quant="bf16", parallel=Parallelism(tp=4)))
-    text = forward_pass_metrics(recorded(four, {}, 2000))
+    text = forward_pass_metrics(recorded(four, {}, 600))
     with pytest.raises(InfeasibleError, match="not of this deployment: prompt"):
         learned(tmp_path / "own.txt", text, deployed())
 
