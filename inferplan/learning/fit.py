@@ -83,11 +83,11 @@ def learn(deployment: Deployment, files: Sequence[Sequence[Observed]], names: Se
     kept = [one[: len(one) - round(len(one) * HELD_OUT)] for one in files]
     train = Priced([one for file in kept for one in file])
     test = Priced([one for file, own in zip(files, kept) for one in file[len(own) :]])
-    if len(train.measured) < FEWEST:
+    if len(train.measured) < FEWEST or not len(test.measured):
         raise InfeasibleError(
             f"the record has {len(train.measured) + len(test.measured)} measurements of steps",
             because=f"{FEWEST} are the fewest to fit, beside {HELD_OUT:.0%} that are held out",
-            hint="a longer record",
+            hint="a longer record, or fewer files that are longer each",
         )
     kernels = Kernels(deployment)
     problem = _Problem(kernels, train, names)
