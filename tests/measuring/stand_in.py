@@ -45,7 +45,8 @@ class Seen(Request):
 class StandIn:
     """What the server does. piece: tokens written at once. faults: by the number of the request (from 0), or ``-1`` for
     all, what goes wrong: an HTTP status, ``reset``, ``cut``, ``garbage``, ``error``, ``silent``, ``plain`` or
-    ``unended``. refuses: options that it answers with 400. usage: whether it counts. others: requests of others in its metrics.
+    ``unended``. refuses: options that it answers with 400. usage: whether it counts. others: requests of others in its
+    metrics.
     retry_after: what it says beside a status. hold: so many pieces are written at once, as a proxy that buffers does.
     fast: no waiting at all. pace: times as long for everything. pages: further documents by their path.
     """
