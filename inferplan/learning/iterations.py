@@ -39,8 +39,8 @@ def read(text: str, where: str) -> Recorded:
     records of several ranks of data parallelism.
     """
     found, ranks = Recorded.of(KIND), set[Any]()
-    for number, entry in enumerate(_objects(text, where), start=1):
-        place = f"{where}: record {number}"
+    for number, line in enumerate(_objects(text, where), start=1):
+        place, entry = f"{where}: record {number}", _payload(line)
         if "iterLatencyMS" in entry:
             _of_statistics(entry, place, found)
             continue
@@ -61,6 +61,13 @@ def read(text: str, where: str) -> Recorded:
             hint="the records of a server with --dp 1",
         )
     return found
+
+
+def _payload(entry: dict[str, Any]) -> dict[str, Any]:
+    """The metrics in a line of Dynamo's trace (``dynamo.fpm.trace.v1``), or the line itself."""
+    event = entry.get("event")
+    found = event.get("fpm") if isinstance(event, dict) else entry
+    return found if isinstance(found, dict) else entry
 
 
 def _load(prompts: tuple[float, float, float], decodes: tuple[float, float]) -> StepLoad:

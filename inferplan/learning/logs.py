@@ -32,8 +32,9 @@ _EVERY = re.compile(r"decode_log_interval['\"]?[=:] ?(\d+)")
 _ITERATION = re.compile(
     r"Iteration\(\d+\): (\d+) context requests, (\d+) context tokens, (\d+) generation requests, "
     r"(\d+) generation tokens, iteration elapsed time: ([\d.]+) ms"
-    r"(?:, GPU KV cache usage: ([\d.]+)%)?(?P<dummy> \(dummy)?"
+    r"(?P<dummy> \(dummy\))?(?:, GPU KV cache usage: (?P<used>[\d.]+)%)?"
 )
+_ENGINE = re.compile(r"(?:(?<=EngineCore_DP)(\d+)|(?<=\] Engine )(\d+)(?=: ))[^\n]*(?:Iteration\(|Avg prompt)")
 _AVERAGE = re.compile(
     r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s, "
     r"Running: (\d+) reqs, Waiting: (\d+) reqs, GPU KV cache usage: ([\d.]+)%"
@@ -112,7 +113,7 @@ def _unfit(before: _Batch, batch: _Batch, prompts: Sequence[_Batch]) -> str:
     running = [one.number(_RUNNING) or 0.0 for one in (before, *prompts, batch)]
     if batch.fields.get("cuda graph") == "False":
         return "decode steps without graphs"
-    if not batch.number("gen throughput (token/s)") or batch.number(*_USED) is None:
+    if not batch.number("gen throughput (token/s)") or not batch.number(*_USED):
         return "lines without a rate or tokens in use"
     if min(running) == 0.0:
         return "windows in which nothing ran for a while"
@@ -134,6 +135,9 @@ def _window(found: Recorded, ends: tuple[_Batch, _Batch], prompts: Sequence[_Bat
 
 
 def _vllm(text: str, where: str) -> Recorded:
+    engines = sorted({str(int("".join(one))) for one in _ENGINE.findall(text)})
+    if len(engines) > 1:
+        raise InputFileError(f"{where} has lines of several engines: {', '.join(engines)}", hint="the log of one rank")
     found, size = Recorded.of(VLLM), _POOL.search(text)
     pool = float(size[1].replace(",", "")) if size else None
     for line, match in _matched(text, _ITERATION):
@@ -143,7 +147,7 @@ def _vllm(text: str, where: str) -> Recorded:
         elif tokens != decodes:
             found.skip("steps with drafts: more tokens than sequences that decode")
         else:
-            used = float(match[6]) / 100 * pool / (decodes + prompts) if match[6] and pool else None
+            used = float(match["used"]) / 100 * pool / (decodes + prompts) if match["used"] and pool else None
             load = StepLoad(prompts, new / prompts if prompts else 0.0, 0.0, decodes, used if decodes else 0.0)
             found.keep(float(match[5]) / 1e3, [(1.0, load)], f"{where}:{line}")
     if not found.observed:

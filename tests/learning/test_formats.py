@@ -62,11 +62,15 @@ tokens, 16 generation requests, 48 generation tokens, iteration elapsed time: 30
 
 def test_iterations_of_vllm(tmp_path: Path) -> None:
     """8 % of a cache of 400,000 tokens are 2,000 for each of 16 requests."""
-    found = read(tmp_path / "vllm.log", VLLM)
+    found = read(tmp_path / "vllm.log", VLLM + "(APIServer pid=7) INFO 07-09 [loggers.py:127] Engine 000: Avg prompt\n")
     assert [one.seconds for one in found.observed] == pytest.approx([1.11564, 0.02])
     assert found.observed[0].steps == ((1.0, StepLoad(2.0, 3993.0, 0.0, 14.0, 2000.0)),)
     assert found.observed[1].steps == ((1.0, StepLoad(0.0, 0.0, 0.0, 16.0, 2000.0)),)
     assert found.passed_over == {"steps with drafts: more tokens than sequences that decode": 1}
+    dummy = VLLM.splitlines()[2].replace("ms, GPU", "ms (dummy), GPU")
+    assert read(tmp_path / "dummy.log", f"{VLLM}{dummy}\n").passed_over["steps without requests"] == 1
+    with pytest.raises(InputFileError, match="several engines"):
+        read(tmp_path / "two.log", VLLM + VLLM.replace("DP0", "DP1"))
     bare = VLLM.replace(", GPU KV cache usage: 8.0%", "")
     with pytest.raises(InputFileError, match="--context"):
         read(tmp_path / "bare.log", bare)
@@ -119,6 +123,23 @@ def test_statistics_of_tensorrt_llm(tmp_path: Path) -> None:
     assert [(one.seconds, one.steps) for one in found.observed] == [
         (0.007, ((1.0, StepLoad(decodes=4.0, context=304.0)),))
     ]
+
+
+def test_lines_of_a_trace_of_forward_pass_metrics(tmp_path: Path) -> None:
+    """The record that Dynamo's reference of ``dynamo.fpm.trace.v1`` shows: 2 prompts of 128 tokens behind 32, and 3
+    sequences with 1,024 tokens."""
+    scheduled = {
+        "num_prefill_requests": 2,
+        "sum_prefill_tokens": 256,
+        "sum_prefill_kv_tokens": 64,
+        "num_decode_requests": 3,
+        "sum_decode_kv_tokens": 1024,
+    }
+    fpm = {"version": 1, "worker_id": "4192", "dp_rank": 0, "wall_time": 0.025, "scheduled_requests": scheduled}
+    line = {"timestamp": 1250, "event": {"schema": "dynamo.fpm.trace.v1", "capture_mode": "sampled", "fpm": fpm}}
+    (one,) = read(tmp_path / "fpm.jsonl", json.dumps(line) + "\n").observed
+    assert one.seconds == 0.025
+    assert one.steps == ((1.0, StepLoad(2.0, 128.0, 32.0, 3.0, 1024 / 3)),)
 
 
 LLAMA_CPP = """\
