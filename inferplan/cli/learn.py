@@ -52,7 +52,7 @@ def learn_command(
     from inferplan.reports.learning import learned_report
 
     deployment = assemble(request)
-    records = read_records(files, context)
+    records = read_records(files, deployment, context)
     found = learn(deployment, [one.observed for one in records], factors)
     if learned_file is not None:
         save(learned_file, learned_yaml(found, files))

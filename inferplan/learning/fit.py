@@ -20,7 +20,7 @@ from inferplan.units import Array
 
 HELD_OUT = 0.2
 """The share of a record that is held out: its last part in time."""
-FEWEST = 20
+FEWEST = 10
 """Measurements of a record, at the least."""
 ABSENT = 0.03
 """A factor with less of the time of every step than this is left as it is on file."""

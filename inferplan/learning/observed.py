@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import expm1, isfinite
 from typing import NamedTuple
 
 from inferplan.errors import InputFileError
@@ -19,6 +19,31 @@ class StepLoad(NamedTuple):
     past: float = 0.0
     decodes: float = 0.0
     context: float | None = 0.0
+
+
+def steps_of_gaps(
+    sequences: float, coming: float, prompt: tuple[float, float], context: float | None, mixed: bool
+) -> list[tuple[float, StepLoad]]:
+    """The steps that the mean gap between two tokens is made of, where so many ``sequences`` are served at any time.
+
+    coming: prompts for each step that decodes, each of ``prompt`` new and cached tokens, independent of each other: the
+    share ``1 - exp(-coming)`` of the steps holds some. mixed: prompts are in the same step as decodes; else in one of
+    their own before it. A gap counts once for each sequence that waits for it, and a sequence whose prompt is computed
+    does not.
+    """
+    if not coming:
+        return [(1.0, StepLoad(decodes=sequences, context=context))]
+    share = -expm1(-coming)
+    number, (new, past) = coming / share, prompt
+    beside = sequences - number
+    if not mixed:
+        own = (share * max(beside, 0.0) / sequences, StepLoad(number, new, past))
+        return [(1.0, StepLoad(decodes=sequences, context=context)), own]
+    gaps = sequences - coming
+    alone = ((1.0 - share) * sequences / gaps, StepLoad(decodes=sequences, context=context))
+    if beside <= 0.0:
+        return [(1.0, alone[1])]
+    return [alone, (share * beside / gaps, StepLoad(number, new, past, beside, context))]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import expm1
 
 from inferplan.errors import InputFileError
-from inferplan.learning.observed import Recorded, StepLoad
+from inferplan.learning.observed import Recorded, StepLoad, steps_of_gaps
 
 KIND = "scrapes of /metrics"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^\n]*\})?[ \t]+([-+\w.]+)(?:[ \t]+-?\d+)?[ \t]*$", re.MULTILINE)
@@ -139,13 +138,6 @@ def _differ(one: float, other: float) -> bool:
     return abs(one - other) > max(_STEADY * max(one, other), 1.0)
 
 
-def _together(coming: float) -> tuple[float, float]:
-    """Of steps to which ``coming`` prompts come each, independently: the share with any, and how many it then holds
-    (:func:`inferplan.serving.rounds.holding`)."""
-    share = -expm1(-coming)
-    return share, coming / share
-
-
 class _Engine:
     """What an engine's metrics say of its steps."""
 
@@ -174,18 +166,11 @@ class _Vllm(_Engine):
         seconds = window.rise(*(f"{name}_sum" for name in self._GAPS)) / tokens
         decodes, prompts = tokens / steps, window.rise("vllm:time_to_first_token_seconds_count")
         context = _held(window, running)
-        if not prompts:
-            found.keep(seconds, [(1.0, StepLoad(decodes=decodes, context=context))], window.where)
-            return
         cached = window.rise_if("vllm:prefix_cache_hits_total") or window.rise_if("vllm:gpu_prefix_cache_hits_total")
-        new = max(window.rise("vllm:prompt_tokens_total") - cached, 1.0) / prompts
-        share, number = _together(prompts / steps)
-        whole = decodes + prompts / steps  # a prompt is in the place of a sequence that decodes
-        loads = [((1.0 - share) * whole / decodes, StepLoad(decodes=whole, context=context))]
-        if (beside := whole - number) > 0.0:  # a gap counts once for each sequence that waits for it
-            mixed = StepLoad(number, new, cached / prompts, beside, context)
-            loads.append((share * beside / decodes, mixed))
-        found.keep(seconds, loads, window.where)
+        new = max(window.rise("vllm:prompt_tokens_total") - cached, 1.0)
+        prompt = new / max(prompts, 1.0), cached / max(prompts, 1.0)
+        coming = prompts / steps  # each in the place of a sequence that decodes
+        found.keep(seconds, steps_of_gaps(decodes + coming, coming, prompt, context, mixed=True), window.where)
 
 
 def _held(window: _Window, running: float) -> float | None:
@@ -210,16 +195,12 @@ class _Sglang(_Engine):
             found.skip(why)
             return
         used = window.mean("sglang:num_used_tokens")
-        decode = StepLoad(decodes=running, context=None if used is None else used / running)
-        loads = [(1.0, decode)]
-        prompts = window.rise_if("sglang:num_requests_total")
-        if prompts:
-            cached = window.rise_if("sglang:cached_tokens_total")
-            new = max(window.rise("sglang:prompt_tokens_total") - cached, 1.0) / prompts
-            share, number = _together(prompts / steps)
-            waiting = max(1.0 - number / running, 0.0)  # of the sequences, those that wait while prompts run
-            loads.append((share * waiting, StepLoad(number, new, cached / prompts)))
-        found.keep(window.rise("sglang:inter_token_latency_seconds_sum") / tokens, loads, window.where)
+        context = None if used is None else used / running
+        prompts, cached = window.rise_if("sglang:num_requests_total"), window.rise_if("sglang:cached_tokens_total")
+        new = max(window.rise_if("sglang:prompt_tokens_total") - cached, 1.0)
+        prompt = new / max(prompts, 1.0), cached / max(prompts, 1.0)
+        seconds = window.rise("sglang:inter_token_latency_seconds_sum") / tokens
+        found.keep(seconds, steps_of_gaps(running, prompts / steps, prompt, context, mixed=False), window.where)
 
 
 class _LlamaCpp(_Engine):

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import InputFileError
+from inferplan.estimate.deployment import Deployment
 from inferplan.learning.observed import Recorded, StepLoad
 from inferplan.learning.records import read_records
 
 
+@cache
+def deployed() -> Deployment:
+    return assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", quant="bf16"))
+
+
 def read(path: Path, text: str, context: float | None = None) -> Recorded:
     path.write_text(text, encoding="utf-8")
-    (found,) = read_records([str(path)], context)
+    (found,) = read_records([str(path)], deployed(), context)
     return found
 
 
@@ -204,9 +212,28 @@ def test_scrapes_of_sglang(tmp_path: Path) -> None:
     assert times == pytest.approx(share * (1 - 0.1 / share / 8))
 
 
+def test_runs_of_a_benchmark(tmp_path: Path) -> None:
+    """8 users at 100 tokens an answer: 0.08 prompts a step, of 500 tokens; the gap is that of the sequences that wait.
+    Runs of other loads are counted with their reason; every fifth run is put last."""
+    head = "model,gpu,engine,tp,weights,isl,osl,concurrency,rate_per_s,duration_s,tpot_mean_ms,suspect\n"
+    line = "llama-3.1-8b,h100-sxm,vllm,{tp},bf16,500,100,{users},{rate},{time},{tpot},{why}\n"
+    usual = {"tp": 1, "users": 8, "rate": "", "time": "", "tpot": 20.0, "why": ""}
+    rows = [usual, {**usual, "tp": 2}, {**usual, "users": "", "rate": 3, "time": 60}, {**usual, "why": "busy"}]
+    rows += [{**usual, "users": 9999}, *({**usual, "tpot": tpot} for tpot in (21.0, 22.0, 23.0, 24.0))]
+    found = read(tmp_path / "own.csv", head + "".join(line.format(**row) for row in rows))
+    assert [one.seconds for one in found.observed] == pytest.approx([0.020, 0.021, 0.023, 0.024, 0.022])
+    share = 1 - 2.718281828459045**-0.08
+    (alone, decodes), (beside, mixed) = found.observed[0].steps
+    assert alone == pytest.approx((1 - share) * 8 / 7.92)
+    assert decodes == StepLoad(decodes=8.0, context=550.0)
+    assert beside == pytest.approx(share * (8 - 0.08 / share) / 7.92)
+    assert mixed == StepLoad(pytest.approx(0.08 / share), 500.0, 0.0, pytest.approx(8 - 0.08 / share), 550.0)
+    assert list(found.passed_over.values()) == [1, 1, 1, 1]
+
+
 def test_what_is_no_record_of_steps(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="anchor fit"):
-        read(tmp_path / "own.csv", "model,gpu,ttft_ms\nllama-3.1-8b,h100-sxm,30\n")
+    with pytest.raises(InputFileError, match="nothing of a server's steps"):
+        read(tmp_path / "own.txt", "INFO: started\n")
     with pytest.raises(InputFileError, match="holds 1 scrape"):
         read(tmp_path / "one.txt", LLAMA_CPP.format(1, 2, 3, 4, 5))
     with pytest.raises(InputFileError, match="lacks sglang:inter"):

@@ -55,7 +55,7 @@ def recorded(
 
 def learned(path: Path, text: str, deployment: Deployment, names: tuple[str, ...] = DENSE) -> Learned:
     path.write_text(text, encoding="utf-8")
-    return learn(deployment, [one.observed for one in read_records([str(path)])], names)
+    return learn(deployment, [one.observed for one in read_records([str(path)], deployment)], names)
 
 
 FORMS: list[tuple[str, int, Callable[[list[Recorded]], str]]] = [
@@ -139,16 +139,16 @@ def test_steps_beside_which_the_machine_did_something_else_count_less(tmp_path: 
 
 def test_too_few_steps_and_ranks_beside_each_other(tmp_path: Path) -> None:
     deployment = deployed()
-    steps = recorded(deployment, TRUE, 20)
-    with pytest.raises(InfeasibleError, match="20 measurements"):
+    steps = recorded(deployment, TRUE, 10, turns=1)
+    with pytest.raises(InfeasibleError, match="10 measurements"):
         learned(tmp_path / "few.txt", forward_pass_metrics(steps), deployment)
     lines = forward_pass_metrics(steps).splitlines()
     other = [line.replace('"dp_rank": 0', '"dp_rank": 1') for line in lines]
     (tmp_path / "ranks.txt").write_text("\n".join(lines + other), encoding="utf-8")
     with pytest.raises(InputFileError, match="2 ranks"):
-        read_records([str(tmp_path / "ranks.txt")])
+        read_records([str(tmp_path / "ranks.txt")], deployment)
     with pytest.raises(InputFileError, match="record 1: sum_decode_kv_tokens"):
         broken = json.loads(lines[0])
         del broken["scheduled_requests"]["sum_decode_kv_tokens"]
         (tmp_path / "broken.txt").write_text(json.dumps(broken), encoding="utf-8")
-        read_records([str(tmp_path / "broken.txt")])
+        read_records([str(tmp_path / "broken.txt")], deployment)
