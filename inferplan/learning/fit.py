@@ -181,8 +181,10 @@ class _Problem:
         model is off by a load, not by a measurement.
         """
         slopes, cells = self.slopes(self.unknowns(values)), _cells(self.priced.mean_loads)
-        each = np.array([np.mean(slopes[cells == cell], axis=0) for cell in np.unique(cells)])
-        off = np.array([np.median(self.left[cells == cell]) for cell in np.unique(cells)])
+        order = np.argsort(cells, kind="stable")
+        starts = np.flatnonzero(np.diff(cells[order], prepend=-1))
+        each = np.add.reduceat(slopes[order], starts, axis=0) / np.bincount(cells)[:, None]
+        off = np.array([np.median(one) for one in np.split(self.left[order], starts[1:])])
         noise = max(1.4826 * float(np.median(np.abs(off))), MISFIT)
         covariance = noise**2 * np.linalg.pinv(each.T @ each, rcond=1e-12)
         unknown = np.linalg.matrix_rank(each, tol=1e-6 * max(1.0, float(np.linalg.norm(each)))) < len(self.names)

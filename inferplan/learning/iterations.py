@@ -24,7 +24,6 @@ _FIELDS = (
     "num_decode_requests",
     "sum_decode_kv_tokens",
 )
-_DRAFTS = "steps with drafts: more tokens than sequences that decode"
 
 
 def matches(text: str) -> bool:

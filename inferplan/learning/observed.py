@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import expm1, isfinite
 from typing import NamedTuple
@@ -104,7 +104,3 @@ def with_context(recorded: Recorded, context: float | None) -> Recorded:
 
 def _filled(steps: Sequence[tuple[float, StepLoad]], context: float) -> tuple[tuple[float, StepLoad], ...]:
     return tuple((times, load._replace(context=context) if load.context is None else load) for times, load in steps)
-
-
-Reader = Callable[[str, str], Recorded]
-"""``read(text, where)``: what a text says of steps, ``where`` it is from."""
