@@ -53,6 +53,17 @@ def test_a_wait_that_is_asked_for_is_waited() -> None:
     assert session.loads[0].good[0].ttft < 0.5  # from when it was sent again
 
 
+@pytest.mark.parametrize("said", ["Wed, 21 Oct 2015 07:28:00 GMT", "soon", "-1"])
+def test_a_wait_may_be_a_date_and_has_a_length_of_its_own(said: str) -> None:
+    """A date that is past is no wait (RFC 9110, 10.2.3); what is neither seconds nor a date says nothing: half a second
+    then."""
+    with served(StandIn(fast=True, retry_after=said, faults={PROBES: 429})) as server:
+        session = run(server, choice=LoadChoice(lengths=(64,), concurrency=(), output=4, single_requests=2))
+    refused, again = server.seen[PROBES : PROBES + 2]
+    assert (again.read - refused.read >= 0.5) == (said[0] != "W")
+    assert len(session.loads[0].good) == 2
+
+
 def test_a_server_that_turns_everything_away_is_not_asked_without_end() -> None:
     """Three times for each request; a wait beyond the run's own bound is not waited at all."""
     with served(StandIn(fast=True, retry_after="0", faults=dict.fromkeys(range(PROBES, 99), 429))) as server:
