@@ -13,6 +13,7 @@ from inferplan.errors import InputFileError
 from inferplan.estimate.deployment import Deployment
 from inferplan.learning.observed import Recorded, StepLoad
 from inferplan.learning.records import read_records
+from tests.cases import for_each
 
 
 @cache
@@ -241,3 +242,70 @@ def test_what_is_no_record_of_steps(tmp_path: Path) -> None:
     with pytest.raises(InputFileError, match="several ranks"):
         lines = 'vllm:iteration_tokens_total_count{engine="0"} 1\nvllm:iteration_tokens_total_count{engine="1"} 1\n'
         read(tmp_path / "ranks.txt", lines * 2)
+
+
+DECODE = (
+    "[2026-03-14 04:59:0{n} TP0] Decode batch. #running-req: {running}, #token: {used}, token usage: 0.14, "
+    "cuda graph: True, gen throughput (token/s): {rate}, #queue-req: 6, \n"
+)
+PREFILL = (
+    "[2026-03-14 04:59:02 TP0] Prefill batch. #new-seq: {number}, #new-token: {new}, token usage: 0.00, "
+    "#running-req: {running}, #queue-req: 0, \n"
+)
+WINDOWS: dict[str, tuple[dict[str, float], str]] = {
+    "a tenth more": ({"running": 22}, ""),
+    "more than a tenth": ({"running": 23}, "windows whose batch changed by more than a tenth"),
+    "more than a tenth fewer": ({"running": 18}, "windows whose batch changed by more than a tenth"),
+    "no rate": ({"rate": 0.0}, "lines without a rate or tokens in use"),
+    "nothing in use": ({"used": 0}, "lines without a rate or tokens in use"),
+    "one that is alone": ({"before": 1, "running": 1}, ""),
+    "idle before the prompts": ({"beside": 0}, "windows in which nothing ran for a while"),
+}
+
+
+@for_each("name", WINDOWS)
+def test_windows_of_sglang_that_tell_and_that_do_not(name: str, tmp_path: Path) -> None:
+    """Forty steps where the log does not say, as in releases that state no cached tokens."""
+    changes, why = WINDOWS[name]
+    facts = {"before": 20, "running": 20, "used": 22_000, "rate": 1000.0, **changes}
+    prompts = PREFILL.format(number=1, new=800, running=facts.get("beside", facts["before"]))
+    first = DECODE.format(n=1, running=facts["before"], used=1000 * facts["before"], rate=900.0)
+    text = first + prompts + PREFILL.format(number=0, new=0, running=facts["before"])
+    text += DECODE.format(n=3, running=facts["running"], used=facts["used"], rate=facts["rate"])
+    text += "".join(DECODE.format(n=n, running=1, used=500, rate=50.0) for n in (4, 5))
+    found = read(tmp_path / "sglang.log", text)
+    assert (why in found.passed_over) == bool(why)
+    assert found.observed[-1].steps == ((1.0, StepLoad(decodes=1.0, context=500.0)),)
+    if not why:
+        one, mean = found.observed[0], (facts["before"] + facts["running"]) / 2
+        assert one.seconds == pytest.approx(mean / 1000.0)
+        context = (1000.0 + facts["used"] / facts["running"]) / 2
+        assert one.steps == (
+            (1.0, StepLoad(decodes=mean, context=pytest.approx(context))),
+            (1 / 40, StepLoad(1.0, 800.0, 0.0)),
+        )
+
+
+def test_lines_that_say_nothing_of_a_step(tmp_path: Path) -> None:
+    """Empty steps, states that are missing, means beside iterations, a cache of unknown size."""
+    empty = VLLM.replace("16 generation requests, 16 generation tokens", "0 generation requests, 0 generation tokens")
+    mean = (
+        "INFO 08-25 17:09:16 [loggers.py:127] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation "
+        "throughput: {} tokens/s, Running: {} reqs, Waiting: {} reqs, GPU KV cache usage: 16.0%, Prefix cache hit\n"
+    )
+    found = read(tmp_path / "vllm.log", empty + mean.format(1600.0, 32, 0) * 2)
+    assert len(found.observed) == 1
+    assert found.passed_over["steps without requests"] == 1
+    lines = (
+        mean.format(1600.0, 32, 0) + mean.format(0.0, 32, 0) + mean.format(900.0, 32, 5) + mean.format(1600.0, 32, 0)
+    )
+    (one,) = read(tmp_path / "means.log", lines, 700.0).observed
+    assert one.steps == ((1.0, StepLoad(decodes=32.0, context=700.0)),)
+    usual = "num_scheduled_requests: {}, "
+    alone = TRTLLM.format(1, "", 30.0, usual.format(2), 2, 512, 0, "")
+    nothing = TRTLLM.format(2, "", 30.0, usual.format(0), 0, 0, 0, "")
+    drafts = TRTLLM.format(3, "", 30.0, usual.format(4), 0, 0, 12, "")
+    without = TRTLLM.format(4, "", 30.0, "", 0, 0, 4, "")
+    found = read(tmp_path / "trtllm.log", alone + nothing + drafts + without)
+    assert [one.steps for one in found.observed] == [((1.0, StepLoad(2.0, 256.0)),)]
+    assert list(found.passed_over.values()) == [2, 1]
