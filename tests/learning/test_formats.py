@@ -193,6 +193,25 @@ def test_scrapes_of_tgi(tmp_path: Path) -> None:
     ]
 
 
+def test_records_that_are_broken_and_records_without_work(tmp_path: Path) -> None:
+    names = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens", "num_decode_requests")
+    entry = {**dict.fromkeys(names, 0), "sum_decode_kv_tokens": 0, "duration_ms": 25.0}
+    busy = {**entry, "num_decode_requests": 4, "sum_decode_kv_tokens": 2000}
+    prompt = {**entry, "num_prefill_requests": 1, "sum_prefill_tokens": 300}
+    timeless = {**busy, "duration_ms": 0.0}
+    found = read(tmp_path / "own.jsonl", "\n".join(json.dumps(one) for one in (entry, busy, prompt, timeless)))
+    assert [(one.seconds, one.steps) for one in found.observed] == [
+        (0.025, ((1.0, StepLoad(decodes=4.0, context=500.0)),)),
+        (0.025, ((1.0, StepLoad(1.0, 300.0)),)),
+    ]
+    assert list(found.passed_over.values()) == [1, 1]
+    for wrong in (-1, True, "4", float("inf")):
+        with pytest.raises(InputFileError, match="record 2: num_decode_requests"):
+            read(tmp_path / "own.jsonl", json.dumps([busy, {**busy, "num_decode_requests": wrong}]))
+    with pytest.raises(InputFileError, match="no object"):
+        read(tmp_path / "own.jsonl", f"{json.dumps(busy)} 7")
+
+
 def test_scrapes_of_sglang(tmp_path: Path) -> None:
     """8 sequences, 1,600 gaps of 25 ms in 200 steps, 20 requests of 500 tokens of which 100 were cached."""
     text = "".join(
@@ -230,6 +249,52 @@ def test_runs_of_a_benchmark(tmp_path: Path) -> None:
     assert beside == pytest.approx(share * (8 - 0.08 / share) / 7.92)
     assert mixed == StepLoad(pytest.approx(0.08 / share), 500.0, 0.0, pytest.approx(8 - 0.08 / share), 550.0)
     assert list(found.passed_over.values()) == [1, 1, 1, 1]
+
+
+BESIDE: dict[str, tuple[dict[str, object], str]] = {
+    "as many users as slots": ({"max_num_seqs": 8}, ""),
+    "more users than slots": ({"max_num_seqs": 7}, "runs of more users than the engine has slots"),
+    "in another format": ({"weights": "fp8"}, "runs in another format"),
+    "prompts that are shared": (
+        {"shared_system_prompt_tokens": 64},
+        "runs with drafts, shared prompts, several workers or pools apart",
+    ),
+    "without TPOT": ({"tpot_mean_ms": ""}, "runs that are suspect, or state no mean TPOT"),
+}
+
+
+@for_each("name", BESIDE)
+def test_runs_of_a_benchmark_by_what_they_state(name: str, tmp_path: Path) -> None:
+    """Beside a static batch of four, with 1,000 tokens and half of 200 behind each; lengths drawn from 0.8 of 500 and
+    of 100 have a mean of 450 and 90."""
+    changes, why = BESIDE[name]
+    usual: dict[str, object] = {
+        "model": "llama-3.1-8b",
+        "gpu": "h100-sxm",
+        "engine": "vllm",
+        "tp": 1,
+        "weights": "bf16",
+    }
+    drawn = {
+        **usual,
+        "isl": 500,
+        "osl": 100,
+        "concurrency": 8,
+        "length_ratio_min": 0.8,
+        "tpot_mean_ms": 20.0,
+        **changes,
+    }
+    static = {**usual, "isl": 1000, "osl": 200, "batch": 4, "tpot_mean_ms": 10.0}
+    head = list(dict.fromkeys([*drawn, *static, "max_num_seqs", "shared_system_prompt_tokens"]))
+    lines = [",".join(str(row.get(column, "")) for column in head) for row in (static, drawn)]
+    found = read(tmp_path / "own.csv", "\n".join([",".join(head), *lines]) + "\n")
+    assert list(found.passed_over) == ([why] if why else [])
+    assert found.observed[0].steps == ((1.0, StepLoad(decodes=4.0, context=1100.0)),)
+    if not why:
+        (_, alone), (_, mixed) = found.observed[1].steps
+        assert (alone.context, mixed.new) == pytest.approx((450 + 45, 450))
+        share = 1 - 2.718281828459045 ** -(8 / 90)
+        assert mixed.prompts == pytest.approx(8 / 90 / share)
 
 
 def test_what_is_no_record_of_steps(tmp_path: Path) -> None:
@@ -274,7 +339,9 @@ def test_windows_of_sglang_that_tell_and_that_do_not(name: str, tmp_path: Path) 
     text += DECODE.format(n=3, running=facts["running"], used=facts["used"], rate=facts["rate"])
     text += "".join(DECODE.format(n=n, running=1, used=500, rate=50.0) for n in (4, 5))
     found = read(tmp_path / "sglang.log", text)
-    assert (why in found.passed_over) == bool(why)
+    alone = facts["running"] == 1  # the second window but one goes from the batch to one sequence
+    assert len(found.observed) == (1 if why else 2) + alone
+    assert not why or why in found.passed_over
     assert found.observed[-1].steps == ((1.0, StepLoad(decodes=1.0, context=500.0)),)
     if not why:
         one, mean = found.observed[0], (facts["before"] + facts["running"]) / 2
