@@ -186,7 +186,7 @@ class _Problem:
         each = np.add.reduceat(slopes[order], starts, axis=0) / np.bincount(cells)[:, None]
         off = np.array([np.median(one) for one in np.split(self.left[order], starts[1:])])
         noise = max(1.4826 * float(np.median(np.abs(off))), MISFIT)
-        covariance = noise**2 * np.linalg.pinv(each.T @ each, rcond=1e-12)
+        covariance: Array = noise**2 * np.asarray(np.linalg.pinv(each.T @ each, rcond=1e-12), dtype=np.float64)
         unknown = np.linalg.matrix_rank(each, tol=1e-6 * max(1.0, float(np.linalg.norm(each)))) < len(self.names)
         if unknown:
             covariance = covariance + np.eye(len(self.names))
