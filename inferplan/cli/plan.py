@@ -51,7 +51,7 @@ from inferplan.cli.options import (
     usual_engines,
 )
 from inferplan.cli.restarts import cold_start_of
-from inferplan.devices.engine import EngineFlags
+from inferplan.devices.engine import CADENCE, EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.estimate.towers import media_of_requests
@@ -156,6 +156,7 @@ _OPTIONS = [
     Declared("--engine", default="vllm", show_default=USUAL, metavar="LIST", callback=known_engines, help="Engines."),
     BACKEND,
     *options_of(SpaceAsked, without=["slots"]),
+    *options_of(EngineFlags, *CADENCE),
     *options_of(Request, "expert_skew"),
     *options_of(DraftsTried),
     *options_of(LoraAsked, "rank", "modules"),
@@ -198,6 +199,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
+    one_pool = one_pool or any(value is not None for value in _of_cadence(values).values())
     space = Space(
         base=_constant(base, values, asked),
         gpus=gpus,
@@ -229,6 +231,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     )
 
 
+def _of_cadence(values: dict[str, Any]) -> dict[str, Any]:
+    """The options that keep prompts out of most steps."""
+    return {name: values[name] for name in CADENCE}
+
+
 def _constant(base: Request, values: dict[str, Any], asked: SpaceAsked) -> Request:
     """The request that all candidates begin from: what the search does not vary."""
     same = {one.name: values[one.name] for one in options_of(Request, without=_NOT_CONSTANT)}
@@ -238,7 +245,7 @@ def _constant(base: Request, values: dict[str, Any], asked: SpaceAsked) -> Reque
         calibration=asked.calibration,
         expert_skew=values["expert_skew"],
         roles=asked.roles,
-        flags=EngineFlags(backends=values["backend"] or ()),
+        flags=EngineFlags(backends=values["backend"] or (), **option_values(EngineFlags, _of_cadence(values))),
         lora=question_of(LoraAsked, {**values, "max_loras": asked.slots[0] if asked.slots else None}),
     )
 

@@ -42,7 +42,7 @@ batch is finished before the next. What else an engine does is :class:`Batching`
 
 
 class PromptCadence(Spec):
-    """A flag that keeps prompts out of most steps while requests decode (:mod:`inferplan.serving.cadence`).
+    """A flag that keeps prompts out of most steps while requests decode (:mod:`inferplan.devices.cadence`).
 
     since: the first release that has it. alone_since: the first that heeds it without attention ranks that share
     experts, where that is another.
@@ -306,6 +306,10 @@ class EngineVersion(Spec):
     wide: WideExperts = WideExperts.default()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""
+    prefill_schedule_interval: int = Field(default=1, ge=1)
+    """While requests decode, prompts enter every so many steps (vLLM; :mod:`inferplan.devices.cadence`)."""
+    prefill_decode_interval: int = Field(default=0, ge=0)
+    """So many steps that only decode follow each with prompts (SGLang)."""
     block_inputs: str = ""
     """The format that inputs of quantised matmuls are multiplied in where the device has its arithmetic; elsewhere, and
     where it is empty, they keep theirs."""
@@ -327,6 +331,10 @@ class EngineVersion(Spec):
         return self.tiers[-1]
 
 
+CADENCE = {"prefill_schedule_interval": 1, "prefill_decode_interval": 0}
+"""Flags that keep prompts out of most steps, and where each does nothing."""
+
+
 class EngineFlags(Spec):
     """The flags that a user sets instead of the defaults; ``None`` keeps the default."""
 
@@ -345,6 +353,22 @@ class EngineFlags(Spec):
             "Cut a step into two half batches: experts are exchanged while the other half computes.",
         ),
     ] = False
+    prefill_schedule_interval: Annotated[
+        int | None,
+        need(
+            "--prefill-schedule-interval",
+            Whole(),
+            "vLLM: while requests decode, prompts enter every so many steps. [1]",
+        ),
+    ] = None
+    prefill_decode_interval: Annotated[
+        int | None,
+        need(
+            "--prefill-decode-interval",
+            Whole(0),
+            "SGLang: so many steps that only decode follow each with prompts. [0]",
+        ),
+    ] = None
     backends: tuple[tuple[str, str], ...] = ()
     """Kernels by role (:data:`inferplan.devices.releases.KERNEL_ROLES`) where they are not the engine's usual ones."""
 
@@ -358,11 +382,22 @@ class EngineFlags(Spec):
                 option.kind.require(option.name, values[name])
         return given
 
+    @property
+    def of_ranks(self) -> bool:
+        """Whether any is set that may change with the division of a model over devices."""
+        return self.two_batch_overlap or any(getattr(self, name) is not None for name in CADENCE)
+
+    @property
+    def of_one_device(self) -> "EngineFlags":
+        """Those that hold on one device as on several: nothing is exchanged there, and nobody shares experts."""
+        return self.model_copy(update={"two_batch_overlap": False, "backends": (), **dict.fromkeys(CADENCE)})
+
     def applied(self, version: EngineVersion) -> EngineVersion:
         """The version with these flags in place of its defaults."""
         own = {"token_budget": self.token_budget, "max_sequences": self.max_sequences}
         tier_update = {name: value for name, value in own.items() if value is not None}
-        rest = {"memory_fraction": self.memory_fraction, "block_size": self.block_size}
+        same = ("memory_fraction", "block_size", *CADENCE)
+        rest = {name: getattr(self, name) for name in same}
         update: dict[str, object] = {name: value for name, value in rest.items() if value is not None}
         if tier_update:
             update["tiers"] = [tier.model_copy(update=tier_update) for tier in version.tiers]

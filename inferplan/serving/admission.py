@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from inferplan.devices.cadence import Cadence
 from inferplan.devices.engine import Admission, Batching, Policy, SchedulerDefaults
 from inferplan.serving.adapter_slots import AdapterSlots
 from inferplan.serving.cache_tiers import beside_loads
-from inferplan.serving.cadence import Cadence
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
 from inferplan.serving.waiting import QueueOrder

@@ -96,7 +96,7 @@ class Measured(StatisticValues):
 
 
 class Waits(NamedTuple):
-    """What an engine waits for, in decode steps; the flags of :class:`inferplan.serving.flags.Flags`."""
+    """What an engine waits for, in steps; ``None``: as its version does."""
 
     poll: int = 1
     """Between two looks at the queue."""
@@ -105,9 +105,9 @@ class Waits(NamedTuple):
     fill: float = 0.0
     balance: int = 0
     """For a prompt at every attention rank."""
-    schedule: int = 1
+    schedule: int | None = None
     """Between two steps that may hold prompts (vLLM)."""
-    rounds: int = 0
+    rounds: int | None = None
     """That only decode behind a step with prompts (SGLang)."""
 
 
@@ -491,8 +491,8 @@ def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
             batch=whole_number(facts, "batch_wait_steps") or 0,
             fill=number(facts, "batch_wait_fill") or 0.0,
             balance=whole_number(facts, "attention_dp_balance_steps") or 0,
-            schedule=whole_number(facts, "prefill_schedule_interval") or 1,
-            rounds=whole_number(facts, "prefill_decode_interval") or 0,
+            schedule=whole_number(facts, "prefill_schedule_interval"),
+            rounds=whole_number(facts, "prefill_decode_interval"),
         ),
         "system_prompt": whole_number(facts, "shared_system_prompt_tokens") or 0,
         "system_prompts": whole_number(facts, "distinct_system_prompts") or 1,

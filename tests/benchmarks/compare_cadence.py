@@ -8,7 +8,7 @@ GB200, 1,024 tokens in and 200 out, Poisson arrivals, 24 requests/s. A pre-relea
 from __future__ import annotations
 
 from inferplan.catalog.assemble import Request, assemble
-from inferplan.serving.flags import Flags
+from inferplan.devices.engine import EngineFlags
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Lengths, OpenLoop, Traffic
 from inferplan.work.parallel import Parallelism
@@ -27,12 +27,18 @@ def predicted(interval: int) -> dict[tuple[str, str], float | None]:
     """The same figures of a simulation of 1,500 requests; ``None`` of a queue that grows."""
     ranks = Parallelism(dp=8, ep=8)
     asked = Request(
-        model="deepseek-r1", gpu="gb200", engine="vllm@0.24", quant="nvfp4", roles=(("kv", "fp8"),), parallel=ranks
+        model="deepseek-r1",
+        gpu="gb200",
+        engine="vllm@0.24",
+        quant="nvfp4",
+        roles=(("kv", "fp8"),),
+        parallel=ranks,
+        flags=EngineFlags(prefill_schedule_interval=interval),
     )
     traffic = Traffic(
         arrivals=OpenLoop(rate=24.0), prompt=Lengths(mean=1024), output=Lengths(mean=200), requests_count=1500
     )
-    result = simulate(assemble(asked), traffic, Flags(prefill_schedule_interval=interval))
+    result = simulate(assemble(asked), traffic)
     found = {name: result.percentiles(name) for name, _ in MEASURED}
     return {(name, which): figures[which] for name, which in MEASURED if (figures := found[name]) is not None}
 

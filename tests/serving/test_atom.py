@@ -13,11 +13,11 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble, load_engine
 from inferplan.catalog.files import config_root, read_yaml
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
-from inferplan.serving.cadence import cadence_of
 from inferplan.serving.rounds import overlaps, seen_late
 from inferplan.serving.simulator import simulate
 from inferplan.validation.importers import read_file
@@ -113,7 +113,7 @@ def test_it_runs_on_amd_alone() -> None:
 
 def test_its_interval_is_behind_a_coalescer_and_no_cadence_here() -> None:
     with pytest.raises(UsageError, match="atom has no --prefill-decode-interval"):
-        cadence_of(assemble(R1), decode_interval=10)
+        assemble(replace(R1, flags=EngineFlags(prefill_decode_interval=10)))
 
 
 # --- its scheduler ----------------------------------------------------------------------------------------------------

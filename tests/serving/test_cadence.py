@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.cadence import Cadence
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UsageError
-from inferplan.serving.cadence import Cadence, cadence_of
+from inferplan.serving.rounds import holding
 from inferplan.validation.rows import row_of
 from inferplan.validation.run import price_rows
 from inferplan.work.parallel import Parallelism
+from tests.benchmarks.compare_steady_state import Point, compare
 from tests.cases import for_each
 from tests.serving.test_pipeline import Even, rules, serve
 
@@ -161,19 +165,85 @@ def test_one_rank_is_the_plain_case(sent: list[tuple[int, int, int]], gap: int) 
     assert alone == pytest.approx(ranked, rel=1e-9)
 
 
+# --- the closed form ------------------------------------------------------------------------------------------------
+
+
+def counted(coming: float, ranks: int, cadence: Cadence, mixed: bool, rounds: int = 200_000) -> tuple[float, float]:
+    """Shares of rounds in which any rank, and the first one, starts prompts, by counting: prompts come by chance, every
+    rank decodes all the time, and a round has room for all that wait."""
+    came = np.random.default_rng(7).poisson(coming, (rounds, ranks))
+    waiting, held, behind = [0] * ranks, [0, 0], 1 << 30
+    for number, new in enumerate(came.tolist()):
+        opens = number % cadence.grid == 0 and behind >= cadence.gap
+        starts = [opens and some > 0 for some in waiting]
+        waiting = [(0 if start else some) + more for start, some, more in zip(starts, waiting, new)]
+        if any(starts):
+            held = [held[0] + 1, held[1] + starts[0]]
+            behind = 0 if mixed else 1  # a round of SGLang decodes behind its prompts
+        else:
+            behind += 1
+    return held[0] / rounds, held[1] / rounds
+
+
+@for_each(
+    ("coming", "ranks", "cadence", "mixed"),
+    [
+        (0.05, 1, Cadence(gap=3, yields=True), True),
+        (0.4, 1, Cadence(gap=7, yields=True), True),
+        (0.1, 1, Cadence(gap=4), False),
+        (0.02, 8, Cadence(gap=4), False),
+        (0.02, 8, Cadence(grid=4, yields=True), True),
+        (0.3, 2, Cadence(grid=2, yields=True), True),
+    ],
+)
+def test_rounds_with_prompts_are_as_many_as_are_counted(
+    coming: float, ranks: int, cadence: Cadence, mixed: bool
+) -> None:
+    any_rank, one = counted(coming, ranks, cadence, mixed)
+    held = holding(coming, 1.0, 1e9, (1.0, ranks), cadence, mixed)
+    assert held.share == pytest.approx(any_rank, rel=0.03)
+    assert held.share * held.fill == pytest.approx(one, rel=0.04)
+
+
+def test_where_prompts_fill_their_rounds_vllm_opens_all_and_sglang_none() -> None:
+    """Half of a step's room comes with every round, behind a gap of three: under vLLM every second round holds prompts,
+    and under SGLang one of three, which has room for two thirds of what comes."""
+    ours = holding(0.5, 100.0, 100.0, (1.0, 1), Cadence(gap=3, yields=True), True)
+    assert (float(ours.share), float(ours.filled)) == pytest.approx((0.5, 0.5))
+    theirs = holding(0.5, 100.0, 100.0, (1.0, 1), Cadence(gap=3), False)
+    assert (float(theirs.share), float(theirs.filled)) == pytest.approx((1 / 3, 1.5))
+
+
+@for_each(
+    ("engine", "name", "interval", "lengths", "users"),
+    [
+        ("vllm", "prefill_schedule_interval", 8, (2048, 256), 32),
+        ("sglang", "prefill_decode_interval", 8, (512, 512), 128),
+        ("sglang", "prefill_decode_interval", 3, (8192, 1024), 16),
+    ],
+)
+def test_the_closed_form_follows_the_event_loop(
+    engine: str, name: str, interval: int, lengths: tuple[int, int], users: int
+) -> None:
+    point = Point(("llama-3.1-8b", "h100-sxm", 1, engine), lengths, users, False)
+    tpot, rate = compare(point, flags=EngineFlags(**{name: interval}))
+    assert abs(tpot) < 0.05 and abs(rate) < 0.05
+
+
 # --- engines --------------------------------------------------------------------------------------------------------
 
 
-def made(engine: str, model: str = "llama-3.1-8b", dp: int = 1) -> Cadence:
-    interval = {"schedule_interval": 4} if engine.startswith("vllm") else {"decode_interval": 4}
+def made(engine: str, model: str = "llama-3.1-8b", dp: int = 1, **flags: int) -> Cadence:
+    own = "prefill_schedule_interval" if engine.startswith("vllm") else "prefill_decode_interval"
+    asked = EngineFlags(**(flags or {own: 4}))
     parallel = Parallelism(dp=dp, ep=dp)
-    return cadence_of(assemble(Request(model=model, gpu="h100-sxm", engine=engine, parallel=parallel)), **interval)
+    return assemble(Request(model=model, gpu="h100-sxm", engine=engine, parallel=parallel, flags=asked)).cadence
 
 
 def test_each_engine_has_its_own_flag() -> None:
     assert made("vllm") == VLLM and made("vllm", "gpt-oss-20b", 2) == RANKS == made("vllm@0.24", "gpt-oss-20b", 2)
     assert made("sglang") == Cadence(gap=4) == made("sglang@0.5.19")
-    assert not cadence_of(assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="trtllm"))).any
+    assert not made("vllm", prefill_schedule_interval=1).any and not made("sglang", prefill_decode_interval=0).any
 
 
 @for_each(
@@ -193,7 +263,7 @@ def test_releases_without_it_are_refused(engine: str, words: str) -> None:
 
 def test_the_flag_of_another_engine_names_its_own() -> None:
     with pytest.raises(UsageError, match="sglang has no --prefill-schedule-interval; it has --prefill-decode-interval"):
-        cadence_of(assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang")), schedule_interval=2)
+        made("sglang", prefill_schedule_interval=2)
 
 
 def test_a_static_batch_has_no_cadence() -> None:

@@ -15,6 +15,7 @@ TAKES = frozenset(
         "flags.memory_fraction",
         "flags.block_size",
         "flags.two_batch_overlap",
+        "flags.prefill_decode_interval",
         "flags.backends.experts",
         "flags.backends.attention",
     }
@@ -48,6 +49,8 @@ def sglang(launch: Launch) -> list[str]:
     if parallel.redundant:
         flags += ["--enable-eplb", "--ep-num-redundant-experts", str(parallel.redundant)]
     flags += ["--enable-two-batch-overlap"] if asked.two_batch_overlap else []
+    interval = asked.prefill_decode_interval
+    flags += [] if interval is None else ["--prefill-decode-interval", str(interval)]
     for role, name in asked.backends:
         if name.startswith("@"):
             raise UsageError(

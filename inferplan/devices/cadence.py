@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from inferplan.devices.engine import Engine
 from inferplan.devices.releases import release_order
 from inferplan.errors import UsageError
-from inferplan.estimate.deployment import Deployment
-from inferplan.serving.rounds import coupled_ranks
 
 
 class Cadence(NamedTuple):
@@ -32,26 +31,37 @@ class Cadence(NamedTuple):
     def any(self) -> bool:
         return self.gap > 0 or self.grid > 1
 
+    @property
+    def words(self) -> str:
+        """What it does, for people; empty where it does nothing."""
+        if self.grid > 1:
+            return f"while requests decode, prompts enter one step of {self.grid}, on all attention ranks the same"
+        return f"while requests decode, {self.gap} steps without prompts follow one with some" if self.gap else ""
 
-def cadence_of(deployment: Deployment, schedule_interval: int = 1, decode_interval: int = 0) -> Cadence:
+
+NO_CADENCE = Cadence()
+
+
+def cadence_of(engine: Engine, ranks: int) -> Cadence:
     """What the flags of an engine ask for; each at its default asks for nothing.
 
-    Raises ``UsageError`` for an engine, or a release of it, that has no such flag, or does not heed it here.
+    ranks: attention ranks that share experts, and make every step together. Raises ``UsageError`` for an engine, or a
+    release of it, that has no such flag, or does not heed it here.
     """
-    if schedule_interval > 1:
-        _require(deployment, "prefill_schedule_interval")
-        if coupled_ranks(deployment) > 1:
-            return Cadence(grid=schedule_interval, yields=True)
-        return Cadence(gap=schedule_interval - 1, yields=True)
-    if decode_interval > 0:
-        _require(deployment, "prefill_decode_interval")
-        return Cadence(gap=decode_interval)
-    return Cadence()
+    scheduled, rounds = engine.defaults.prefill_schedule_interval, engine.defaults.prefill_decode_interval
+    if scheduled > 1 and rounds:
+        raise UsageError("--prefill-schedule-interval is vLLM's, --prefill-decode-interval SGLang's", hint="one")
+    if scheduled > 1:
+        _require(engine, ranks, "prefill_schedule_interval")
+        return Cadence(grid=scheduled, yields=True) if ranks > 1 else Cadence(gap=scheduled - 1, yields=True)
+    if rounds > 0:
+        _require(engine, ranks, "prefill_decode_interval")
+        return Cadence(gap=rounds)
+    return NO_CADENCE
 
 
-def _require(deployment: Deployment, name: str) -> None:
+def _require(engine: Engine, ranks: int, name: str) -> None:
     """Raise ``UsageError`` where the engine does nothing with a flag."""
-    engine = deployment.engine
     option, known = f"--{name.replace('_', '-')}", engine.batching.cadence
     if known is None or known.option != name:
         other = "" if known is None else f"; it has --{known.option.replace('_', '-')}"
@@ -63,7 +73,7 @@ def _require(deployment: Deployment, name: str) -> None:
             because=f"it is there from {known.since} on",
             hint=f"--engine {engine.name}@{known.since}, or leave it out",
         )
-    if coupled_ranks(deployment) == 1 and known.alone_since and _before(release, known.alone_since):
+    if ranks == 1 and known.alone_since and _before(release, known.alone_since):
         raise UsageError(
             f"{engine.name} {release} does not heed {option} here",
             because=f"before {known.alone_since} only attention ranks that share experts do",
