@@ -199,7 +199,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
-    one_pool = one_pool or any(value is not None for value in _of_cadence(values).values())
+    one_pool = one_pool or any(_of_cadence(values).values())
     space = Space(
         base=_constant(base, values, asked),
         gpus=gpus,

@@ -52,6 +52,37 @@ class PromptCadence(Spec):
     option: Literal["prefill_schedule_interval", "prefill_decode_interval"]
     since: str
     alone_since: str = ""
+    delayed: bool = False
+    """Attention ranks that share experts alone heed it, and behind :class:`PromptDelayer` alone (ATOM)."""
+
+
+class FilledSteps(Spec):
+    """Prompts of attention ranks are held back until they fill a step (ATOM).
+
+    target: their tokens over the budgets of all ranks. stall: steps in which they grew no more, after which nobody
+    waits any longer. partial: steps after which a prompt that is computed in part waits no longer. full: the share of
+    a rank's cache in use from which none wait.
+    """
+
+    target: float = Field(gt=0.0, le=1.0)
+    stall: int = Field(ge=1)
+    partial: int = Field(ge=1)
+    full: float = Field(gt=0.0, le=1.0)
+
+
+class PromptDelayer(Spec):
+    """Attention ranks that share experts hold prompts back for each other (:mod:`inferplan.serving.prompt_delay`).
+
+    since: the first release whose rule is known. passes: the most steps for which they do. counts_first: the step of
+    which it lets them go is one of those (SGLang). fills: beside the wait for each other they wait to fill a step;
+    absent: for room to start them all (SGLang).
+    """
+
+    source: str
+    since: str
+    passes: int = Field(ge=1)
+    counts_first: bool = False
+    fills: FilledSteps | None = None
 
 
 class Batching(Spec):
@@ -68,6 +99,8 @@ class Batching(Spec):
     """Attention ranks can be told to hold prompts back until each of them has one."""
     cadence: PromptCadence | None = None
     """Its flag that keeps prompts out of most steps."""
+    delayer: PromptDelayer | None = None
+    """Absent where attention ranks hold none back, or nobody has read how."""
 
 
 class MaskFilling(Spec):
@@ -309,7 +342,11 @@ class EngineVersion(Spec):
     prefill_schedule_interval: int = Field(default=1, ge=1)
     """While requests decode, prompts enter every so many steps (vLLM; :mod:`inferplan.devices.cadence`)."""
     prefill_decode_interval: int = Field(default=0, ge=0)
-    """So many steps that only decode follow each with prompts (SGLang)."""
+    """So many steps that only decode follow each with prompts (SGLang, ATOM)."""
+    enable_prefill_delayer: bool = False
+    """Attention ranks hold prompts back for each other (SGLang, ATOM)."""
+    prefill_delayer_max_delay_passes: int | None = Field(default=None, ge=1)
+    """The most steps for which they do; ``None``: those of :class:`PromptDelayer`."""
     block_inputs: str = ""
     """The format that inputs of quantised matmuls are multiplied in where the device has its arithmetic; elsewhere, and
     where it is empty, they keep theirs."""
@@ -331,7 +368,12 @@ class EngineVersion(Spec):
         return self.tiers[-1]
 
 
-CADENCE = {"prefill_schedule_interval": 1, "prefill_decode_interval": 0}
+CADENCE: dict[str, int | None] = {
+    "prefill_schedule_interval": 1,
+    "prefill_decode_interval": 0,
+    "enable_prefill_delayer": False,
+    "prefill_delayer_max_delay_passes": None,
+}
 """Flags that keep prompts out of most steps, and where each does nothing."""
 
 
@@ -366,8 +408,20 @@ class EngineFlags(Spec):
         need(
             "--prefill-decode-interval",
             Whole(0),
-            "SGLang: so many steps that only decode follow each with prompts. [0]",
+            "SGLang, and ATOM behind its delayer: so many steps that only decode follow each with prompts. [0]",
         ),
+    ] = None
+    enable_prefill_delayer: Annotated[
+        bool,
+        need(
+            "--enable-prefill-delayer",
+            Switch(),
+            "SGLang and ATOM with --dp of a model with experts: attention ranks hold prompts back for each other.",
+        ),
+    ] = False
+    prefill_delayer_max_delay_passes: Annotated[
+        int | None,
+        need("--prefill-delayer-max-delay-passes", Whole(), "The most steps for which they do. [SGLang 30, ATOM 200]"),
     ] = None
     backends: tuple[tuple[str, str], ...] = ()
     """Kernels by role (:data:`inferplan.devices.releases.KERNEL_ROLES`) where they are not the engine's usual ones."""
@@ -385,12 +439,20 @@ class EngineFlags(Spec):
     @property
     def of_ranks(self) -> bool:
         """Whether any is set that may change with the division of a model over devices."""
-        return self.two_batch_overlap or any(getattr(self, name) is not None for name in CADENCE)
+        return self.two_batch_overlap or self.keeps_prompts_out
+
+    @property
+    def keeps_prompts_out(self) -> bool:
+        """Whether any is about the cadence of prompts."""
+        return self.enable_prefill_delayer or any(
+            getattr(self, name) is not None for name in CADENCE if name != "enable_prefill_delayer"
+        )
 
     @property
     def of_one_device(self) -> "EngineFlags":
         """Those that hold on one device as on several: nothing is exchanged there, and nobody shares experts."""
-        return self.model_copy(update={"two_batch_overlap": False, "backends": (), **dict.fromkeys(CADENCE)})
+        kept = {name: False if default is False else None for name, default in CADENCE.items()}
+        return self.model_copy(update={"two_batch_overlap": False, "backends": (), **kept})
 
     def applied(self, version: EngineVersion) -> EngineVersion:
         """The version with these flags in place of its defaults."""

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from inferplan.devices.cadence import Cadence, cadence_of
 from inferplan.devices.constants import IDEAL, Calibration, StepConstants
-from inferplan.devices.engine import Engine
+from inferplan.devices.engine import CADENCE, Engine
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
@@ -332,8 +332,7 @@ class Deployment(Shown):
         return {
             "expert_skew": self.routing.asked,
             "two_batch_overlap": self.two_batches is not None,
-            "prefill_schedule_interval": defaults.prefill_schedule_interval,
-            "prefill_decode_interval": defaults.prefill_decode_interval,
+            **{name: getattr(defaults, name) for name in CADENCE},
             "unfused_attention": self.unfused_attention,
             "media": None if self.media is None else self.media.to_dict(),
             "lora": None if self.lora is None else self.lora.to_dict(),

@@ -25,8 +25,8 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.anchors import System
-from inferplan.devices.cadence import cadence_of
-from inferplan.devices.engine import CADENCE, EngineFlags
+from inferplan.devices.cadence import cadence_of, require_closed_form
+from inferplan.devices.engine import EngineFlags
 from inferplan.devices.releases import REDUCED, role_of
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.anchoring import system_of, with_anchor
@@ -104,17 +104,13 @@ class Space:
                 hint="leave one of them out",
             )
 
-    @property
-    def keeps_prompts_out(self) -> bool:
-        """Whether a flag asks for steps that only decode."""
-        return any(getattr(self.base.flags, name) is not None for name in CADENCE)
-
     def _require_cadence(self) -> None:
         """Raise ``UsageError`` for flags about the cadence of prompts that no engine of the space heeds."""
         refused = []
-        for name in self.engines if self.keeps_prompts_out else ():
+        for name in self.engines if self.base.flags.keeps_prompts_out else ():
             try:
-                cadence_of(load_engine(name, self.base.flags), 2)  # ranks that share experts heed what others do not
+                found = cadence_of(load_engine(name, self.base.flags), 2)  # ranks that share experts heed most
+                require_closed_form(found, "plan")
                 return
             except UsageError as error:
                 refused.append(error)
@@ -141,7 +137,7 @@ class Space:
             host_layers=any(one.computes for one in self.placed),
             streamed=any(not one.computes for one in self.placed),
             anchor=self.anchor is not None,
-            cadence=self.keeps_prompts_out,
+            cadence=self.base.flags.keeps_prompts_out,
             power_cap=bool(self.caps),
             ideal=self.base.ideal,
         )

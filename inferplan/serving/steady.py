@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.devices.cadence import require_closed_form
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
@@ -133,6 +134,7 @@ def steady_state(
     require_tokens(deployment.model, "serving under load")
     require_together("estimate", deployment.features | those(users=True, drafts=speculation is not PLAIN))
     require_readable(deployment.model, load.prompt, load.output)
+    require_closed_form(deployment.cadence, "the steady state")
     flags = flags or Flags()
     deployment = with_flags(deployment, flags)
     total = load.prompt + load.output

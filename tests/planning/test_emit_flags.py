@@ -96,6 +96,8 @@ SGLANG_FLAGS = {
     "--max-running-requests": "schedule.py:31",
     "--chunked-prefill-size": "schedule.py:52",
     "--prefill-decode-interval": "schedule.py:56",
+    "--enable-prefill-delayer": "schedule.py:232",
+    "--prefill-delayer-max-delay-passes": "schedule.py:235",
     "--mem-fraction-static": "schedule.py:27",
     "--page-size": "schedule.py:143",
     "--kv-cache-dtype": "model.py:197",
@@ -203,6 +205,10 @@ def launches(engine: str) -> Iterator[Launch]:
     own = "prefill_schedule_interval" if bare == "vllm" else "prefill_decode_interval"
     if engine in ("vllm@0.33", "sglang@0.5"):
         yield launch(asked(engine, flags=EngineFlags(max_sequences=64, **{own: 4})), 4096)
+    if bare == "sglang":
+        delayed = EngineFlags(max_sequences=64, enable_prefill_delayer=True, prefill_delayer_max_delay_passes=16)
+        ranks = Parallelism(dp=8, ep=8)
+        yield launch(asked(engine, model="deepseek-v3", gpu="h200-sxm", parallel=ranks, flags=delayed), 4096)
     if bare == "vllm":
         yield replace(launch(asked(engine), 4096), queue="priority")
         yield launch(asked(engine, lora=LoraAsked(rank=16, slots=4)), 4096)
@@ -287,6 +293,9 @@ def test_attention_ranks_of_atom_start_as_they_are_priced() -> None:
     assert words[words.index("--tensor-parallel-size") + 1] == "8" and "--enable-dp-attention" in words
     assert words[words.index("--all2all-backend") + 1] == "none"
     assert command(on_mi355x(parallel=Parallelism(tp=8)))[0] == "python"
+    feeding = EngineFlags(enable_prefill_delayer=True, prefill_decode_interval=10)
+    words = command(on_mi355x(parallel=Parallelism(dp=8, ep=8), flags=feeding))  # as InferenceX runs it on MI355X
+    assert words[:3] == ["env", "ATOM_ENABLE_PREFILL_DELAYER=1", "ATOM_PREFILL_DECODE_INTERVAL=10"]
 
 
 @for_each(
