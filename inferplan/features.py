@@ -55,7 +55,11 @@ FEATURES: dict[str, Feature] = {
     "diffusion": Feature("a diffusion model", "", "diffusion.md"),
     "state": Feature("layers that keep a state of constant size", "", "formulas/memory.md"),
     "encoder-decoder": Feature("an encoder-decoder", "", "encoder-decoders.md"),
-    "cadence": Feature("a cadence of prompts", "--prefill-schedule-interval, --prefill-decode-interval", "serving.md"),
+    "cadence": Feature(
+        "a cadence of prompts",
+        "--prefill-schedule-interval, --prefill-decode-interval, --enable-prefill-delayer",
+        "serving.md",
+    ),
     "drafts": Feature("drafts", "--draft", "techniques/speculation.md"),
     "hit-rate": Feature("a given hit rate", "--prefix-hit-rate, --cached-prefix", "techniques/prefix_caching.md"),
     "chunk": Feature("prompts in chunks", "--chunk", "techniques/chunked_prefill.md"),

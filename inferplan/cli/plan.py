@@ -199,7 +199,6 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
-    one_pool = one_pool or any(_of_cadence(values).values())
     space = Space(
         base=_constant(base, values, asked),
         gpus=gpus,
@@ -207,7 +206,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         engines=usual_engines(values["engine"], (model,), gpus),
         most=asked.largest,
         budgets=asked.budgets,
-        disaggregate=not one_pool,
+        disaggregate=not (one_pool or any(_of_cadence(values).values())),
         anchor=asked.anchor,
         drafting=() if drafts is None else drafts.draftings(model),
         redundant=asked.redundant,

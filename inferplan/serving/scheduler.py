@@ -59,7 +59,7 @@ class Scheduler:
         self.computed = 0
         """Tokens of that prompt that are in the cache."""
         self.short = self.closed = False
-        """Nothing new is admitted to this step: a request was sent back for want of cache; other ranks are waited for."""
+        """Nothing new is admitted to this step: a request was sent back for want of cache; other ranks have none."""
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
 

@@ -161,6 +161,8 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         memory_fraction=run.memory_fraction,
         prefill_schedule_interval=run.waits.schedule,
         prefill_decode_interval=run.waits.rounds,
+        enable_prefill_delayer=run.waits.delayer,
+        prefill_delayer_max_delay_passes=run.waits.passes,
     )
     engine, note = engine_of(run.engine, run.engine_version, flags)
     precision = row_precision(run, model, hardware)

@@ -176,7 +176,7 @@ def waited(sent: list[tuple[float, int, int]], ranks: list[int], rule: DelayRule
 
 
 def test_a_prompt_waits_for_one_on_the_other_rank() -> None:
-    """Both decode from 10 on. C comes at 10.5: held at 11 and 12. D comes at 12.5 on the other rank: at 13 both start."""
+    """Both decode from 10 on. C comes at 10.5 and is held at 11 and 12. D comes on the other rank: at 13 both start."""
     sent = [A, A, (10.5, 10, 5), (12.5, 10, 5)]
     assert waited(sent, [0, 1, 0, 1], DelayRule(0)) == [10.0, 10.0, 21.0, 31.0]
     assert waited(sent, [0, 1, 0, 1], WAIT) == [10.0, 10.0, 23.0, 23.0]
@@ -280,10 +280,8 @@ def in_step(
                 room, free, tokens, count = room - take, free - 1, tokens + take, count + 1
                 done += [] if left[i] else [i]
             if not protected and ready[rank]:
-                waits = len(queue[rank]) - len(cut[rank])
-                theirs.sizes.setdefault(rank, []).append(
-                    count or min(max(waits, 1), max(slots - len(decoding[rank]), 1))
-                )
+                waits, places = len(queue[rank]) - len(cut[rank]), slots - len(decoding[rank])
+                theirs.sizes.setdefault(rank, []).append(count or min(max(waits, 1), max(places, 1)))
             some = some or tokens > 0
             done += [] if tokens else decoding[rank]
             longest = max(longest, tokens or len(decoding[rank]))
