@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -453,7 +454,7 @@ def test_an_interval_between_prompts_is_of_every_candidate_that_heeds_it() -> No
     """vLLM without pipeline stages; TensorRT-LLM has no such flag, and alone it is refused at once, as is a delayer."""
     base = Request(model="gpt-oss-20b", gpu="", ideal=True, flags=EngineFlags(prefill_schedule_interval=4))
     degrees = {"tp": (1,), "pp": (1, 2), "dp": (1, 2), "ep": (1, 2), "budgets": (8192,), "quants": (None,)}
-    asked = {"gpus": ("h100-sxm",), "disaggregate": False, **degrees}
+    asked: dict[str, Any] = {"gpus": ("h100-sxm",), "disaggregate": False, **degrees}
     rejections = Rejections()
     found = [d for _, d in candidates(Space(base=base, engines=("vllm", "trtllm"), **asked), rejections)]
     assert {(d.engine.name, d.parallel.pp) for d in found} == {("vllm", 1)}
