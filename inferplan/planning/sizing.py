@@ -217,7 +217,7 @@ class Sizer:
         if self.option.pools is not None:
             return self._fewest_in_pools(below)
         option, simulations = self.option, self.simulations
-        most = self._affordable(max(4 * option.replicas + 2, _nearly_alone(self.option, self.question)), below)
+        most = self._affordable(max(4 * option.replicas + 2, self._nearly_alone), below)
         guess = min(max(option.replicas, missed + 1), most)
         if most <= missed:
             return None
@@ -231,6 +231,18 @@ class Sizer:
             if guess < most and self._holds(most):
                 size = search_smallest(self._holds, guess, most, self._between)
         return None if size is None else self._filled(size).option
+
+    @property
+    def _nearly_alone(self) -> int:
+        """For classes as many replicas as hold requests for so little of the time that more help nobody; else 0.
+
+        What the closed form guesses for classes says little: it sees their mix under the loosest of the limits, and one
+        class may wait for the prompts of another.
+        """
+        if not self.question.demand.classes or together(self.option, self.question):
+            return 0
+        load = (self.question.demand.requests_per_second or 0.0) / self.question.sizing.utilisation
+        return ceil(load * self.option.e2el / NEARLY_ALONE)
 
     def confirmed(self, sized: PlanOption, below: float = inf, precision: RunPrecision = SHOWN) -> Verified | None:
         """A size under the load, where it also keeps the limits at ``1/utilisation`` times it in a run that is long
@@ -375,18 +387,6 @@ class Sizer:
         return search_smallest(lambda size: (sized(size).cost or 0.0) >= below, 0, most) - 1
 
 
-<<<<<<< HEAD
-def _nearly_alone(option: PlanOption, question: Question) -> int:
-    """For classes as many replicas as hold requests for so little of the time that more help nobody; else 0.
-
-    What the closed form guesses for classes says little: it sees their mix under the loosest of the limits, and one
-    class may wait for the prompts of another.
-    """
-    if not question.demand.classes or together(option, question):
-        return 0
-    load = (question.demand.requests_per_second or 0.0) / question.sizing.utilisation
-    return ceil(load * option.e2el / NEARLY_ALONE)
-=======
 def _by_law(trials: dict[tuple[int, tuple[int, int] | None], Verified], slo: Slo, same: int) -> PowerLaw | None:
     """The size at which the worst latency is at its limit, if it is a power of the size: through the two sizes seen so
     far that come closest to the limit, of those with the ``same`` token budget and no queue that grows; or through one,
@@ -402,7 +402,6 @@ def _by_law(trials: dict[tuple[int, tuple[int, int] | None], Verified], slo: Slo
         seen += [(share - 1.0, size + 1.0) for share, size in seen]
     law = power_law(seen)
     return None if law is None or law.slope >= 0.0 else law
->>>>>>> main
 
 
 def _screened(option: PlanOption, question: Question) -> float:
