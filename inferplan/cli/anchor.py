@@ -12,7 +12,7 @@ from inferplan.answers.anchoring import DEGREES
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.numbers import Count
-from inferplan.cli.options import deployment_options, report_options, writable
+from inferplan.cli.options import deployment_options, report_options, without, writable
 from inferplan.cli.validate import facts_of, predict_rows, supplied_options
 from inferplan.errors import UsageError
 from inferplan.fields import question_of
@@ -60,6 +60,9 @@ def suggest_command(request: Request, runs: int, divisions: tuple[str, ...], **v
     loads = AnchorLoads(*(parse_counts(values[name], option) for option, name in asked.items()))
     requests = [request, *(_divided(request, text) for text in divisions)]
     return suggestion_report(suggest(requests, loads, runs, values["checkpoint"]))
+
+
+without(suggest_command, "replicas")  # a run is of one replica
 
 
 def _divided(request: Request, text: str) -> Request:

@@ -1,0 +1,180 @@
+"""What each option of a command changes: it is given a value that should matter, and the answer looked at.
+
+``python -m tests.silent_options`` (``make silent-options``) asks every line of ``bases.txt`` with each option of its
+command, and prints those that nobody hears: the answer is as it was, and nothing is refused or noted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from inferplan.cli import cli, main, options, sweep
+from inferplan.table import Report
+from inferplan.units import UNITS, parse_quantity
+
+HERE = Path(__file__).parent
+JSON = ("--format", "json")
+_WRITE = options.write
+ECHOES = ("command",)
+"""Keys of a record that hold what was asked."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command line leaves behind."""
+
+    code: int
+    out: str
+    said: str
+    files: frozenset[str] = frozenset()
+
+    @property
+    def record(self) -> Any:
+        try:
+            return json.loads(self.out)
+        except ValueError:
+            return self.out
+
+
+def ask(words: list[str]) -> Answer:
+    """The answer to ``inferplan`` with these words, in this process and this folder."""
+    before, out, err, code = set(os.listdir()), io.StringIO(), io.StringIO(), 0
+    notes: list[str] = []
+
+    def write(report: Report, *rest: Any) -> None:
+        notes.extend([*report.notes, *report.opening])
+        _WRITE(report, *rest)
+
+    argv, sys.argv = sys.argv, ["inferplan", *words]
+    stdout, stderr = sys.stdout, sys.stderr
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(options, "write", write)
+            patch.setattr(sweep, "write", write)
+            main()
+    except SystemExit as left:
+        code = int(left.code or 0)
+    finally:
+        sys.argv, sys.stdout, sys.stderr = argv, stdout, stderr
+    made = set(os.listdir()) - before
+    for name in made:
+        with contextlib.suppress(OSError):
+            os.remove(name)
+    return Answer(code, out.getvalue(), "\n".join([err.getvalue(), *notes]), frozenset(made))
+
+
+def command_of(words: list[str]) -> tuple[str, click.Command, int]:
+    """The command of a line, and how many words name it."""
+    context = click.Context(cli, info_name="inferplan")
+    found = cli.get_command(context, words[0])
+    assert found is not None, words[0]
+    if isinstance(found, click.Group):
+        return f"{words[0]} {words[1]}", found.commands[words[1]], 2
+    return words[0], found, 1
+
+
+def options_of(command: click.Command) -> list[click.Option]:
+    return [one for one in command.params if isinstance(one, click.Option)]
+
+
+@cache
+def _values() -> dict[str, list[str]]:
+    lines = (HERE / "values.txt").read_text(encoding="utf-8").splitlines()
+    rows = [[part.strip() for part in line.split(" | ")] for line in lines if line and not line.startswith("#")]
+    return {row[0]: row[1:] for row in rows}
+
+
+def trials(name: str, option: click.Option) -> list[list[str]]:
+    """The words to try for an option of the command ``name``, one after another."""
+    if option.is_flag:
+        return [[word] for word in (*option.opts[:1], *option.secondary_opts[:1])]
+    said = _values().get(f"{name} {option.opts[0]}") or _values().get(option.opts[0])
+    if said is None and isinstance(option.type, click.Choice):
+        said = [str(one) for one in option.type.choices]
+    assert said is not None, f"no value for {option.opts[0]} of {name} in values.txt"
+    return [[option.opts[0], *value.split()] for value in said if value != str(option.default)]
+
+
+def with_option(words: list[str], option: click.Option, trial: list[str]) -> list[str]:
+    """A line with an option set to what is tried, in place of what the line says of it."""
+    left: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in option.opts or word in option.secondary_opts:
+            skip = not option.is_flag
+        else:
+            left.append(word)
+    return left + trial
+
+
+def leaves(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(record, dict):
+        for key, value in record.items():
+            yield from leaves(value, (*path, str(key)))
+    elif isinstance(record, list):
+        for place, value in enumerate(record):
+            yield from leaves(value, (*path, str(place)))
+    else:
+        yield path, record
+
+
+def differing(old: Any, new: Any) -> list[tuple[str, ...]]:
+    before, after = dict(leaves(old)), dict(leaves(new))
+    return [path for path in {**before, **after} if before.get(path, ...) != after.get(path, ...)]
+
+
+_UNITS = re.compile(r"_(s|bytes|w|tokens|bytes_per_s)$")
+
+
+def _given(trial: list[str]) -> set[str]:
+    """The value of an option as a record may repeat it."""
+    text = trial[-1]
+    found = {text}
+    with contextlib.suppress(ValueError):
+        found.add(f"{float(text):g}")
+    for dimension in UNITS:
+        with contextlib.suppress(ValueError):
+            found.add(f"{parse_quantity(text, dimension):g}")
+    return found
+
+
+def _echo(path: tuple[str, ...], value: Any, names: set[str], given: set[str]) -> bool:
+    """Whether a leaf of a record says what was asked, and not what came of it."""
+    if any(part in ECHOES for part in path):
+        return True
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value:g}" in given
+    return path[-1] in names or _UNITS.sub("", path[-1]) in names or str(value) in given
+
+
+def heard(base: Answer, found: Answer, option: click.Option, trial: list[str]) -> str:
+    """How a command takes an option: ``refused``, ``changed``, ``noted``; empty where nobody hears it."""
+    if found.code not in (base.code, 0, 3):
+        return "refused"
+    if found.files != base.files or found.code != base.code:
+        return "changed"
+    old, new = base.record, found.record
+    if isinstance(old, str) or isinstance(new, str):
+        if base.out != found.out:
+            return "changed"
+    else:
+        names = {word.lstrip("-").replace("-", "_") for word in (*option.opts, *option.secondary_opts, option.name or "")}
+        after, given = dict(leaves(new)), _given(trial)
+        if any(not _echo(path, after.get(path), names, given) for path in differing(old, new)):
+            return "changed"
+    return "noted" if base.said != found.said else ""
