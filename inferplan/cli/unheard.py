@@ -1,12 +1,18 @@
-"""Options that change nothing of an answer: the command is asked again without each of them."""
+"""Options that were given and changed nothing of the answer: those of ``explain``, and of the load of ``simulate``."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
 import click
+import numpy as np
 
 from inferplan.cli.options import TAKEN
 from inferplan.errors import InferplanError
 from inferplan.table import Report
+from inferplan.traffic.requests import Requests, Traffic
 
 _ASKED_AGAIN = "inferplan.asked_again"
 _OF_THE_OUTPUT = ("style", "report_file")
@@ -45,3 +51,32 @@ def _record_without(context: click.Context, name: str, absent: object) -> object
     except (InferplanError, click.ClickException):
         return None
     return taken[0].record
+
+
+Load = Traffic | Requests
+
+
+def unheard_of_load(values: Mapping[str, Any], load: Callable[[dict[str, Any]], Load], given: bool) -> list[str]:
+    """Notes on options that were given and that nothing of a load heeds. load: what other options make of it. given:
+    a share of prompts is found in caches because somebody says so."""
+    seed, cached = values["seed"], values["prefix_caching"]
+    if not seed and cached is None:
+        return []
+    made, found = _requests(load({**values})), []
+    if seed and _alike(made, _requests(load({**values, "seed": seed - 1}))):
+        found.append("--seed changes nothing: no part of this load is drawn")
+    if cached is not None and made.hashes is None and not given:
+        option = "--prefix-caching" if cached else "--no-prefix-caching"
+        found.append(f"{option} changes nothing: these prompts share no text")
+    return found
+
+
+def _requests(load: Load) -> Requests:
+    return load if isinstance(load, Requests) else load.requests()
+
+
+def _alike(one: Requests, other: Requests) -> bool:
+    """Whether two loads have the same numbers."""
+    pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    arrays = ((left, right) for left, right in pairs if isinstance(left, np.ndarray) and isinstance(right, np.ndarray))
+    return all(np.array_equal(left, right, equal_nan=left.dtype.kind == "f") for left, right in arrays)

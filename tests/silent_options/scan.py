@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,13 @@ JSON = ("--format", "json")
 _WRITE = options.write
 ECHOES = ("command",)
 """Keys of a record that hold what was asked."""
+EXEMPT = {
+    "--jobs": "processes: the answer is the same for any number, as its help says",
+    "sweep --executor": "where the grid runs",
+    "emit --host": "what it holds is checked against --host-memory; no flag of an engine names the host",
+    "emit --host-link": "needed where none is on file for the GPU; no flag of an engine says it",
+}
+"""Options that change no answer, and why they are there."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +83,14 @@ def ask(words: list[str]) -> Answer:
     return Answer(code, out.getvalue(), "\n".join([err.getvalue(), *notes]), frozenset(made))
 
 
-def command_of(words: list[str]) -> tuple[str, click.Command, int]:
-    """The command of a line, and how many words name it."""
+def command_of(words: list[str]) -> tuple[str, click.Command]:
+    """The command of a line, and its name."""
     context = click.Context(cli, info_name="inferplan")
     found = cli.get_command(context, words[0])
     assert found is not None, words[0]
     if isinstance(found, click.Group):
-        return f"{words[0]} {words[1]}", found.commands[words[1]], 2
-    return words[0], found, 1
+        return f"{words[0]} {words[1]}", found.commands[words[1]]
+    return words[0], found
 
 
 def options_of(command: click.Command) -> list[click.Option]:
@@ -97,29 +104,40 @@ def _values() -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
-def trials(name: str, option: click.Option) -> list[list[str]]:
-    """The words to try for an option of the command ``name``, one after another."""
+@dataclass(frozen=True)
+class Trial:
+    """Words that set an option. limit: a command that heeds it refuses this value, and takes another one."""
+
+    words: tuple[str, ...]
+    limit: bool = False
+
+
+def trials(name: str, option: click.Option) -> list[Trial]:
+    """What to try of an option of the command ``name``, one after another."""
     if option.is_flag:
-        return [[word] for word in (*option.opts[:1], *option.secondary_opts[:1])]
+        return [Trial((word,)) for word in (*option.opts[:1], *option.secondary_opts[:1])]
     said = _values().get(f"{name} {option.opts[0]}") or _values().get(option.opts[0])
     if said is None and isinstance(option.type, click.Choice):
         said = [str(one) for one in option.type.choices]
     assert said is not None, f"no value for {option.opts[0]} of {name} in values.txt"
-    return [[option.opts[0], *value.split()] for value in said if value != str(option.default)]
+    return [Trial((option.opts[0], value.removesuffix("!")), value.endswith("!")) for value in said]
 
 
-def with_option(words: list[str], option: click.Option, trial: list[str]) -> list[str]:
+def with_option(words: list[str], option: click.Option, trial: Trial) -> list[str]:
     """A line with an option set to what is tried, in place of what the line says of it."""
-    left: list[str] = []
-    skip = False
+    names, left, skip = {*option.opts, *option.secondary_opts}, list[str](), False
     for word in words:
-        if skip:
-            skip = False
-        elif word in option.opts or word in option.secondary_opts:
-            skip = not option.is_flag
-        else:
+        if not skip and word not in names:
             left.append(word)
-    return left + trial
+        skip = not skip and word in names and not option.is_flag
+    return [*left, *trial.words]
+
+
+def _says_already(words: list[str], option: click.Option, trial: Trial) -> bool:
+    """Whether a line, or the default of the option, is what is tried."""
+    value = trial.words[-1]
+    there = [words[place + 1] for place, word in enumerate(words[:-1]) if word in option.opts]
+    return value in there if there else not option.is_flag and value == str(option.default)
 
 
 def leaves(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -141,9 +159,9 @@ def differing(old: Any, new: Any) -> list[tuple[str, ...]]:
 _UNITS = re.compile(r"_(s|bytes|w|tokens|bytes_per_s)$")
 
 
-def _given(trial: list[str]) -> set[str]:
+def _given(trial: Trial) -> set[str]:
     """The value of an option as a record may repeat it."""
-    text = trial[-1]
+    text = trial.words[-1]
     found = {text}
     with contextlib.suppress(ValueError):
         found.add(f"{float(text):g}")
@@ -162,7 +180,7 @@ def _echo(path: tuple[str, ...], value: Any, names: set[str], given: set[str]) -
     return path[-1] in names or _UNITS.sub("", path[-1]) in names or str(value) in given
 
 
-def heard(base: Answer, found: Answer, option: click.Option, trial: list[str]) -> str:
+def heard(base: Answer, found: Answer, option: click.Option, trial: Trial) -> str:
     """How a command takes an option: ``refused``, ``changed``, ``noted``; empty where nobody hears it."""
     if found.code not in (base.code, 0, 3):
         return "refused"
@@ -178,3 +196,59 @@ def heard(base: Answer, found: Answer, option: click.Option, trial: list[str]) -
         if any(not _echo(path, after.get(path), names, given) for path in differing(old, new)):
             return "changed"
     return "noted" if base.said != found.said else ""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """How a command line takes an option. how: ``changed``, ``noted``, ``refused`` (why), or empty: in silence."""
+
+    option: str
+    how: str
+    why: str = ""
+
+
+def scan(line: str, only: Collection[str] = ()) -> Iterator[Heard]:
+    """Each option of the command of a line, or those named, and how it takes them; not what EXEMPT excuses."""
+    words = line.split()
+    name, command = command_of(words)
+    style = JSON if any("--format" in one.opts for one in command.params) else ()
+    base = ask([*words, *style])
+    assert base.code in (0, 3), (line, base.said)
+    for option in options_of(command):
+        if option.opts[0] in only if only else not excused(name, option.opts[0]):
+            tried = [one for one in trials(name, option) if not _says_already(words, option, one)]
+            if tried:
+                yield _one(base, with_style(words, option, style), option, tried)
+
+
+def with_style(words: list[str], option: click.Option, style: Sequence[str]) -> list[str]:
+    """A line that asks for JSON, but where the format is what is tried."""
+    return words if option.opts[0] == "--format" else [*words, *style]
+
+
+def _one(base: Answer, words: list[str], option: click.Option, tried: list[Trial]) -> Heard:
+    found, why, silent = "", "", False
+    for trial in tried:
+        answer = ask(with_option(words, option, trial))
+        found = heard(base, answer, option, trial)
+        if found in ("changed", "noted"):
+            break
+        if found == "refused":
+            why = answer.said
+            if trial.limit and silent:
+                break
+        silent |= not found
+    else:
+        found = "" if silent else "refused"
+    return Heard(option.opts[0], found, why if found == "refused" else "")
+
+
+def excused(name: str, option: str) -> bool:
+    return option in EXEMPT or f"{name} {option}" in EXEMPT
+
+
+def lines(beginning: Collection[str] = ()) -> list[str]:
+    """The lines of ``bases.txt``, or those that begin with one of these words."""
+    found = (HERE / "bases.txt").read_text(encoding="utf-8").splitlines()
+    found = [line for line in found if line and not line.startswith("#")]
+    return [line for line in found if not beginning or line.startswith(tuple(beginning))]
