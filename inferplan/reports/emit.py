@@ -219,7 +219,7 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
         )
     if replicas > 1 and not pools:
         lines.append(f"one of {replicas} replicas")
-    if started.named and (needs := checkpoint_needs(started)) and (started.holds or not online(started)):
+    if started.named and (needs := checkpoint_needs(started)):
         lines.append(f"{started.named} must hold {needs}")
     drafted = started.drafts.speculation.draft
     if started.holds and not (online(started) or (drafted is not None and online(started, drafted))):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tests.conftest  # noqa: F401  (the environment that tests run in)
 from tests.silent_options.files import place
-from tests.silent_options.scan import lines, scan
+from tests.silent_options.scan import command_of, lines, scan
 
 
 def main() -> int:
@@ -20,6 +20,7 @@ def main() -> int:
     read.add_argument("--refused", action="store_true", help="print the options that are refused, too, with the error")
     given = read.parse_args()
     count, silent = Counter[str](), 0
+    best: dict[tuple[str, str], bool] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         place(Path(folder))
@@ -31,7 +32,14 @@ def main() -> int:
                 if not one.how or (given.refused and one.how == "refused"):
                     print(f"    {one.how or 'SILENT'} {one.option} {' '.join(one.why.split())[:200]}", flush=True)
             silent += sum(not one.how for one in found)
+            for one in found:
+                key = command_of(line.split())[0], one.option
+                best[key] = best.get(key, False) or one.how in ("changed", "noted")
     print(", ".join(f"{number:,} {how}" for how, number in count.most_common()))
+    never = [f"{command} {option}" for (command, option), shown in best.items() if not shown]
+    print(f"{len(best):,} options of {len({name for name, _ in best})} commands; refused on every line: {len(never)}")
+    for one in never if given.refused else []:
+        print(f"    {one}")
     return bool(silent)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import click
 import pytest
@@ -34,7 +35,9 @@ EXEMPT = {
     "--jobs": "processes: the answer is the same for any number, as its help says",
     "sweep --executor": "where the grid runs",
     "emit --host": "what it holds is checked against --host-memory; no flag of an engine names the host",
-    "emit --host-link": "needed where none is on file for the GPU; no flag of an engine says it",
+    **dict.fromkeys(
+        ("emit --host-link", "fit --host-link"), "needed where none is on file for the GPU; memory and flags ask no more"
+    ),
 }
 """Options that change no answer, and why they are there."""
 
@@ -56,13 +59,13 @@ class Answer:
             return self.out
 
 
-def ask(words: list[str]) -> Answer:
-    """The answer to ``inferplan`` with these words, in this process and this folder."""
+def ask(words: list[str], keep: bool = False) -> Answer:
+    """The answer to ``inferplan`` with these words, in this process and this folder. keep: the files that it wrote."""
     before, out, err, code = set(os.listdir()), io.StringIO(), io.StringIO(), 0
     notes: list[str] = []
 
     def write(report: Report, *rest: Any) -> None:
-        notes.extend([*report.notes, *report.opening])
+        notes.extend([*report.notes, *report.opening, str([len(table.rows) for table in report.tables])])
         _WRITE(report, *rest)
 
     argv, sys.argv = sys.argv, ["inferplan", *words]
@@ -76,11 +79,11 @@ def ask(words: list[str]) -> Answer:
         code = int(left.code or 0)
     finally:
         sys.argv, sys.stdout, sys.stderr = argv, stdout, stderr
-    made = set(os.listdir()) - before
-    for name in made:
-        with contextlib.suppress(OSError):
-            os.remove(name)
-    return Answer(code, out.getvalue(), "\n".join([err.getvalue(), *notes]), frozenset(made))
+    made = {name: Path(name) for name in set(os.listdir()) - before}
+    written = frozenset(f"{name} {crc32(path.read_bytes())}" for name, path in made.items() if path.is_file())
+    for path in () if keep else made.values():
+        path.unlink()
+    return Answer(code, out.getvalue(), "\n".join([err.getvalue(), *notes]), written)
 
 
 def command_of(words: list[str]) -> tuple[str, click.Command]:
@@ -106,21 +109,27 @@ def _values() -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class Trial:
-    """Words that set an option. limit: a command that heeds it refuses this value, and takes another one."""
+    """Words that set an option.
+
+    limit: a command that heeds it refuses this value, and takes another one (``!`` behind the value). bound: it need
+    not matter to every line, as long as it does to another line of the command (``~``).
+    """
 
     words: tuple[str, ...]
     limit: bool = False
+    bound: bool = False
 
 
 def trials(name: str, option: click.Option) -> list[Trial]:
     """What to try of an option of the command ``name``, one after another."""
-    if option.is_flag:
-        return [Trial((word,)) for word in (*option.opts[:1], *option.secondary_opts[:1])]
     said = _values().get(f"{name} {option.opts[0]}") or _values().get(option.opts[0])
+    if option.is_flag:
+        words = (*option.opts[:1], *option.secondary_opts[:1])
+        return [Trial((word,), bound=said == ["~"]) for word in words]
     if said is None and isinstance(option.type, click.Choice):
         said = [str(one) for one in option.type.choices]
     assert said is not None, f"no value for {option.opts[0]} of {name} in values.txt"
-    return [Trial((option.opts[0], value.removesuffix("!")), value.endswith("!")) for value in said]
+    return [Trial((option.opts[0], one.rstrip("!~")), one.endswith("!"), one.endswith("~")) for one in said]
 
 
 def with_option(words: list[str], option: click.Option, trial: Trial) -> list[str]:
@@ -136,8 +145,10 @@ def with_option(words: list[str], option: click.Option, trial: Trial) -> list[st
 def _says_already(words: list[str], option: click.Option, trial: Trial) -> bool:
     """Whether a line, or the default of the option, is what is tried."""
     value = trial.words[-1]
+    if option.is_flag:
+        return value in words
     there = [words[place + 1] for place, word in enumerate(words[:-1]) if word in option.opts]
-    return value in there if there else not option.is_flag and value == str(option.default)
+    return value in there if there else value == str(option.default)
 
 
 def leaves(record: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -182,7 +193,7 @@ def _echo(path: tuple[str, ...], value: Any, names: set[str], given: set[str]) -
 
 def heard(base: Answer, found: Answer, option: click.Option, trial: Trial) -> str:
     """How a command takes an option: ``refused``, ``changed``, ``noted``; empty where nobody hears it."""
-    if found.code not in (base.code, 0, 3):
+    if found.code not in (base.code, 0, 3, 6):
         return "refused"
     if found.files != base.files or found.code != base.code:
         return "changed"
@@ -200,7 +211,11 @@ def heard(base: Answer, found: Answer, option: click.Option, trial: Trial) -> st
 
 @dataclass(frozen=True)
 class Heard:
-    """How a command line takes an option. how: ``changed``, ``noted``, ``refused`` (why), or empty: in silence."""
+    """How a command line takes an option.
+
+    how: ``changed``, ``noted``, ``refused`` (why), ``unbound`` where it is a bound that this line does not reach, or
+    empty: in silence.
+    """
 
     option: str
     how: str
@@ -239,7 +254,7 @@ def _one(base: Answer, words: list[str], option: click.Option, tried: list[Trial
                 break
         silent |= not found
     else:
-        found = "" if silent else "refused"
+        found = ("unbound" if tried[0].bound else "") if silent else "refused"
     return Heard(option.opts[0], found, why if found == "refused" else "")
 
 
