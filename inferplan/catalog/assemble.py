@@ -341,7 +341,9 @@ def _require_pages(model: ModelSpec) -> None:
     """Raise ``UsageError`` for the pages of a cache that the model does not keep."""
     passes = model.generation.kind == "diffusion" and not model.generation.block_cache
     if model.encodes or passes or not model.kv_elements_per_token:
-        because = "its state is one piece" if not (model.encodes or passes) else "nothing of a pass is kept for the next"
+        because = (
+            "its state is one piece" if not (model.encodes or passes) else "nothing of a pass is kept for the next"
+        )
         raise UsageError(
             f"--block-size is of a cache in pages, and {model.name} keeps none", because=because, hint="leave it out"
         )

@@ -179,7 +179,9 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         routing=replace(routing_of(), in_order=run.spread.in_order),
     )
     deployment = with_backends(deployment, Backends(engine=run.library, chosen=run.backends, path=calibration))
-    dense = f"{model.name} has no routed experts to be in {run.experts}" if run.experts and not model.has_experts else ""
+    dense = (
+        f"{model.name} has no routed experts to be in {run.experts}" if run.experts and not model.has_experts else ""
+    )
     return deployment, tuple(filter(None, (note, dense, deployment.formats_note, deployment.calibration.note)))
 
 

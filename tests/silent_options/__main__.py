@@ -19,8 +19,8 @@ def main() -> int:
     read.add_argument("commands", nargs="*", help="lines that begin so")
     read.add_argument("--refused", action="store_true", help="print the options that are refused, too, with the error")
     given = read.parse_args()
-    count, silent = Counter[str](), 0
-    best: dict[tuple[str, str], bool] = {}
+    count = Counter[str]()
+    heard: dict[tuple[str, str], set[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         place(Path(folder))
@@ -29,17 +29,16 @@ def main() -> int:
             count.update(one.how or "silent" for one in found)
             print(f"{line}: {len(found)} options", flush=True)
             for one in found:
+                heard.setdefault((command_of(line.split())[0], one.option), set()).add(one.how)
                 if not one.how or (given.refused and one.how == "refused"):
                     print(f"    {one.how or 'SILENT'} {one.option} {' '.join(one.why.split())[:200]}", flush=True)
-            silent += sum(not one.how for one in found)
-            for one in found:
-                key = command_of(line.split())[0], one.option
-                best[key] = best.get(key, False) or one.how in ("changed", "noted")
     print(", ".join(f"{number:,} {how}" for how, number in count.most_common()))
-    never = [f"{command} {option}" for (command, option), shown in best.items() if not shown]
-    print(f"{len(best):,} options of {len({name for name, _ in best})} commands; refused on every line: {len(never)}")
-    for one in never if given.refused else []:
-        print(f"    {one}")
+    silent = [key for key, how in heard.items() if "" in how or ("unbound" in how and "changed" not in how)]
+    never = [key for key, how in heard.items() if how == {"refused"}]
+    print(f"{len(heard):,} options of {len({name for name, _ in heard})} commands: {len(silent)} silent")
+    for what, those in (("silent", silent), ("refused on every line", never if given.refused else [])):
+        for command, option in those:
+            print(f"    {what}: {command} {option}")
     return bool(silent)
 
 

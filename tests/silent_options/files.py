@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.builders import LLAMA_3_1_8B
 from tests.cli.bad_input_files import placed
-from tests.test_lora import folder as adapter
 from tests.silent_options.scan import ask
+from tests.test_lora import folder as adapter
 from tools.same_answers.questions import FILES as ASKED
 
 _LOG = (
@@ -37,6 +37,8 @@ def place(folder: Path) -> None:
         placed(name, folder)
     (folder / "adapter").mkdir()
     adapter(folder / "adapter", {"q": 16, "v": 16})
-    fit = f"anchor fit {folder / 'bare.csv'} --gpu h100-sxm --engine vllm --quant bf16 --tp 1 -o {folder / 'anchor.yaml'}"
+    fit = (
+        f"anchor fit {folder / 'bare.csv'} --gpu h100-sxm --engine vllm --quant bf16 --tp 1 -o {folder / 'anchor.yaml'}"
+    )
     made = ask(fit.split(), keep=True)
     assert made.code == 0, made.said

@@ -36,7 +36,8 @@ EXEMPT = {
     "sweep --executor": "where the grid runs",
     "emit --host": "what it holds is checked against --host-memory; no flag of an engine names the host",
     **dict.fromkeys(
-        ("emit --host-link", "fit --host-link"), "needed where none is on file for the GPU; memory and flags ask no more"
+        ("emit --host-link", "fit --host-link"),
+        "needed where none is on file for the GPU; memory and flags ask no more",
     ),
 }
 """Options that change no answer, and why they are there."""
@@ -202,7 +203,9 @@ def heard(base: Answer, found: Answer, option: click.Option, trial: Trial) -> st
         if base.out != found.out:
             return "changed"
     else:
-        names = {word.lstrip("-").replace("-", "_") for word in (*option.opts, *option.secondary_opts, option.name or "")}
+        names = {
+            word.lstrip("-").replace("-", "_") for word in (*option.opts, *option.secondary_opts, option.name or "")
+        }
         after, given = dict(leaves(new)), _given(trial)
         if any(not _echo(path, after.get(path), names, given) for path in differing(old, new)):
             return "changed"
@@ -254,8 +257,18 @@ def _one(base: Answer, words: list[str], option: click.Option, tried: list[Trial
                 break
         silent |= not found
     else:
-        found = ("unbound" if tried[0].bound else "") if silent else "refused"
+        found = ("unbound" if any(one.bound for one in tried) else "") if silent else "refused"
     return Heard(option.opts[0], found, why if found == "refused" else "")
+
+
+NOT_SCANNED = {
+    "calibrate": "measures a device",
+    "measure": "measures a server",
+    "web": "runs until it is stopped",
+    "compile": "compiles the installed package",
+    "completion": "has no option",
+}
+"""Commands that answer nothing that could be compared."""
 
 
 def excused(name: str, option: str) -> bool:
