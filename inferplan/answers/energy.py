@@ -64,7 +64,7 @@ class StaticEnergy:
         return self._phase(self.estimate.decode, self.estimate.tpot)
 
     def _phase(self, phase: Phase, seconds: Num) -> PhaseEnergy:
-        on, worked = step_joules(phase, power_shares(), seconds)
+        on, worked = step_joules(phase, power_shares(phase.deployment.hardware), seconds)
         ranks = self.estimate.deployment.parallel.ranks
         return PhaseEnergy(on=float(on), worked=float(worked), seconds=float(seconds), devices=ranks)
 
@@ -130,7 +130,7 @@ class StaticEnergy:
         """Of all devices in a phase."""
         which, latency = getattr(self.estimate, phase), "ttft" if phase == "prefill" else "tpot"
         seconds = name(float(getattr(self.estimate, latency)), latency, "s", ("number", latency))
-        on, worked = step_joules(which, power_shares(), seconds, name)
+        on, worked = step_joules(which, power_shares(which.deployment.hardware), seconds, name)
         return name(on, "for being on", "J") + name(worked, "for what they work", "J")
 
     def _token(self, name: Naming) -> Num:

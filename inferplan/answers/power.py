@@ -1,7 +1,7 @@
 """Joules of a simulated run, by what they were spent on: prompts, decoding, standing idle (docs/power.md).
 
-A device draws its idle share of TDP for as long as the run lasts; what kernels add to that comes from the mean steps of
-the run. What a mixed step takes beyond the same step without its prompts is theirs.
+A device draws one share of TDP while a step runs and another while none does; what kernels add to that comes from the
+mean steps of the run. What a mixed step takes beyond the same step without its prompts is theirs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from inferplan.work.step import Segment, Step
 class RunEnergy:
     """Joules of all devices in a run of ``seconds``. prompts, decodes: of the steps. idle: while no step runs.
 
-    on: of all of them what the devices take for being on. highest: mean watts of a device in the step that draws most.
+    on: of all of them what the devices take for being on, less while no step runs (:class:`PowerShares`). busy: seconds
+    in which steps run, of all devices together. highest: mean watts of a device in the step that draws most.
     """
 
     prompts: float
     decodes: float
     idle: float
     on: float
+    busy: float
     seconds: float
     devices: int
     highest: float
@@ -80,8 +82,9 @@ def run_energy(deployment: Deployment, result: SimulationResult, options: Option
     known = [one for one in found if one is not None]
     if len(known) < len(found):
         return None
+    added = ("prompts", "decodes", "idle", "on", "busy", "devices")
     whole = RunEnergy(
-        **{name: sum(getattr(one, name) for one in known) for name in ("prompts", "decodes", "idle", "on", "devices")},
+        **{name: sum(getattr(one, name) for one in known) for name in added},
         seconds=end - start,
         highest=max(one.highest for one in known),
     )
@@ -131,12 +134,14 @@ def _pool_energy(pool: _Pool, result: SimulationResult) -> RunEnergy | None:
     busy = min(sum(meter.busy for meter in meters) / len(meters), end - start)
     spent = np.array([decoding * alone.seconds, prompted * extra.seconds])
     in_decodes, in_prompts = busy * spent / max(float(np.sum(spent)), 1e-300)
-    on = deployment.hardware.tdp * power_shares().idle * deployment.parallel.ranks
+    shares, tdp = power_shares(deployment.hardware), deployment.hardware.tdp * deployment.parallel.ranks
+    on, idle = tdp * shares.running, tdp * shares.standing * (present * (end - start) - replicas * busy)
     return RunEnergy(
         prompts=replicas * (on * float(in_prompts) + prompted * extra.worked),
         decodes=replicas * (on * float(in_decodes) + decoding * alone.worked),
-        idle=on * (present * (end - start) - replicas * busy),
-        on=present * on * (end - start),
+        idle=idle,
+        on=idle + on * replicas * busy,
+        busy=deployment.parallel.ranks * replicas * busy,
         seconds=end - start,
         devices=round(present * deployment.parallel.ranks),
         highest=max(alone.watts if decoding else 0.0, held.watts),
@@ -172,7 +177,7 @@ def _round(
         segments = [] if decodes is None else [Segment(batch=decodes.batch, new=width, past=decodes.past)]
         phase = run_step(one, Step(segments=(*segments, *([] if prompts is None else [prompts]))))
         seconds = float(phase.time)
-        return seconds, float(step_joules(phase, power_shares(), seconds)[1])
+        return seconds, float(step_joules(phase, power_shares(one.hardware), seconds)[1])
 
     seconds, worked = part(deployment, float(speculation.width), prompts)
     for number, (draft, width, times) in enumerate(speculation.passes):
@@ -180,7 +185,7 @@ def _round(
             break
         own = part(draft, float(width), None if number else prompts)
         seconds, worked = seconds + times * own[0], worked + times * own[1]
-    on = deployment.hardware.tdp * power_shares().idle
+    on = deployment.hardware.tdp * power_shares(deployment.hardware).running
     return _Step(seconds, worked, on + worked / seconds / deployment.parallel.ranks)
 
 
@@ -192,7 +197,7 @@ def _mask_joules(deployment: Deployment, result: SimulationResult, options: Opti
     op = steps.operator(1.0)
     hardware, calibration, _ = deployment.runs_on(op)
     asked, own = ideal_time(op, op.work(), hardware), price(op, hardware, calibration)
-    arithmetic, memory = power_shares().dynamic(asked.math, asked.memory, own.time)
+    arithmetic, memory = power_shares(hardware).dynamic(asked.math, asked.memory, own.time)
     tokens = result.output_rate * (end - start)
     masks = options.structured.share * tokens * options.speculation.width / options.speculation.tokens
     return float(deployment.hardware.tdp * (arithmetic + memory)) * masks

@@ -8,17 +8,33 @@ from inferplan.catalog.files import config_root, spec_of
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.power import PowerCap, PowerShares
 from inferplan.errors import UsageError
+from inferplan.spec import Spec
+
+
+class _OnFile(Spec):
+    """The file: the first whose ``vendors`` have a device's, or that names none."""
+
+    shares: tuple[PowerShares, ...]
 
 
 @cache
-def power_shares() -> PowerShares:
-    """The shares on file (``configs/power.yaml``), of all devices alike."""
-    return spec_of(config_root() / "power.yaml", PowerShares)
+def _on_file() -> tuple[PowerShares, ...]:
+    return spec_of(config_root() / "power.yaml", _OnFile).shares
+
+
+def power_place(hardware: HardwareSpec) -> int:
+    """Which of the shares on file (``configs/power.yaml``) are a device's: its maker's, or those of all others."""
+    return next(place for place, one in enumerate(_on_file()) if not one.vendors or hardware.vendor in one.vendors)
+
+
+def power_shares(hardware: HardwareSpec) -> PowerShares:
+    """The shares of TDP that a device draws."""
+    return _on_file()[power_place(hardware)]
 
 
 def power_cap(hardware: HardwareSpec, watts: float) -> PowerCap:
     """A cap on each device. Raises ``UsageError`` for one above TDP, or so low that the clock alone cannot keep it."""
-    tdp, shares = hardware.tdp, power_shares()
+    tdp, shares = hardware.tdp, power_shares(hardware)
     lowest = (shares.static + shares.memory) * tdp
     if watts > tdp:
         raise UsageError(

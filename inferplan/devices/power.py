@@ -23,11 +23,20 @@ class PowerShares(Spec):
     """Shares of TDP: of a device that runs kernels at all, and what full arithmetic and full memory traffic add."""
 
     source: str
-    idle: float = Field(gt=0.0, lt=1.0)
+    vendors: tuple[str, ...] = ()
+    """Of whose devices; none: of all others."""
+    running: float = Field(gt=0.0, lt=1.0)
+    """While a step runs, whatever it does."""
+    standing: float = Field(gt=0.0, lt=1.0)
+    """While a server has its model loaded and no step runs."""
+    standing_source: str
     arithmetic: float = Field(ge=0.0)
     memory: float = Field(ge=0.0)
+    """Of memory traffic what goes by the clock of the memory."""
+    moving: float = Field(default=0.0, ge=0.0)
+    """Of memory traffic what goes by the clock of the cores that it passes."""
     static: float = Field(ge=0.0)
-    """Of ``idle`` what does not fall with the clock."""
+    """Of ``running`` what does not fall with the clock."""
     voltage: float = Field(ge=0.0, le=2.0)
     """An operation takes energy as the clock to this power: 0 where no clock lowers the voltage further, 2 where the
     voltage is in proportion to the clock."""
@@ -35,13 +44,14 @@ class PowerShares(Spec):
     """What ``static`` and ``voltage`` rest on."""
 
     def dynamic(self, math: Num, memory: Num, seconds: Num) -> tuple[Num, Num]:
-        """What arithmetic and memory traffic of a kernel draw above ``idle``, in seconds of TDP: no more than is left.
+        """What a kernel draws above ``running`` by the clock of the cores, and by that of the memory, in seconds of
+        TDP: no more than is left.
 
         math, memory: seconds of its FLOP and of its bytes at the device's peaks; it takes ``seconds`` with both.
         """
-        left = (1.0 - self.idle) * seconds
+        left = (1.0 - self.running) * seconds
         moved = np.minimum(self.memory * memory, left)
-        return np.minimum(self.arithmetic * math, left - moved), moved
+        return np.minimum(self.arithmetic * math + self.moving * memory, left - moved), moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +70,13 @@ class PowerCap:
     def drawn(self, clock: Num, work: tuple[Num, Num], seconds: Num) -> Num:
         """Share of TDP that a kernel draws at a share ``clock`` of its own clock, at which it takes ``seconds``.
 
-        work: what its arithmetic and its memory traffic draw at its own clock, in seconds of TDP. What switches in
+        work: what it draws by the clocks of the cores and of the memory, in seconds of TDP. What switches in
         every cycle draws in proportion to the clock and the square of the voltage, an operation takes energy as that
         square (``P = a*C*V^2*f``: Chandrakasan, Sheng, Brodersen, Low-power CMOS digital design, IEEE JSSC 27, 1992,
         eq. 1); the memory has a clock of its own.
         """
         shares, energy = self.shares, np.power(clock, self.shares.voltage)
-        switched = shares.static + (shares.idle - shares.static) * energy * clock
+        switched = shares.static + (shares.running - shares.static) * energy * clock
         found: Num = switched + (work[0] * energy + work[1]) / seconds
         return found
 

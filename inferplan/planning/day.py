@@ -283,8 +283,8 @@ class Day:
 class DayEnergy:
     """Joules and CO2 of one policy in the span that is simulated, hour by hour (docs/power.md).
 
-    A device draws its idle share of TDP from the order of its replica until that is gone. What kernels add to it is
-    that of the mean steps of the whole run, and is spread over the hours as their requests are.
+    A device stands by from the order of its replica until that is gone. What steps add to it is that of the mean steps
+    of the whole run, and is spread over the hours as their requests are.
     """
 
     day: Day
@@ -292,24 +292,30 @@ class DayEnergy:
     asked: EnergyAsked
 
     @cached_property
-    def worked(self) -> float:
-        """Joules that kernels add to what devices draw for being on: none where no request was served. Raises
-        ``MissingFactError`` without a TDP; models whose energy is not known are refused before a day is simulated.
+    def steps(self) -> tuple[float, float]:
+        """Joules that steps add: to what devices draw for being on, and by what their kernels work. None where no
+        request was served. Raises ``MissingFactError`` without a TDP; models whose energy is not known are refused
+        before a day is simulated.
         """
-        found = run_energy(self.day.work.design.deployment, self.policy.result)
-        return 0.0 if found is None else found.joules - found.on
+        deployment = self.day.work.design.deployment
+        found, shares = run_energy(deployment, self.policy.result), power_shares(deployment.hardware)
+        if found is None:
+            return 0.0, 0.0
+        return deployment.hardware.tdp * (shares.running - shares.standing) * found.busy, found.joules - found.on
 
     @cached_property
     def hours(self) -> list[tuple[float, float]]:
         """Of every hour what the devices draw for being on and what they work, in joules of the devices alone."""
         deployment, arrival = self.day.work.design.deployment, self.day.requests.arrival
         assert arrival is not None  # a day has arrivals
-        on = deployment.hardware.tdp * power_shares().idle * deployment.parallel.ranks
+        hardware, (running, worked) = deployment.hardware, self.steps
+        standing = hardware.tdp * power_shares(hardware).standing * deployment.parallel.ranks
         found = []
         for start, stop in self.edges:
             first, last = (int(np.searchsorted(arrival, time)) for time in (start, stop))
             share = (last - first) / len(arrival)
-            found.append((on * self.policy.mean_replicas(start, stop) * (stop - start), self.worked * share))
+            on = standing * self.policy.mean_replicas(start, stop) * (stop - start) + running * share
+            found.append((on, worked * share))
         return found
 
     @property

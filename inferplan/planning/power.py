@@ -39,8 +39,11 @@ class PowerBudget:
 
         Raises ``MissingFactError`` for a device whose TDP is not on file.
         """
-        share = 1.0 if self.provision == "tdp" else power_shares().idle
-        return sum(self.whole(share * (nameplate(one) if share == 1.0 else one.hardware.tdp), n) for one, n in kinds)
+        named = self.provision == "tdp"
+        return sum(
+            self.whole(nameplate(one) if named else one.hardware.tdp * power_shares(one.hardware).standing, n)
+            for one, n in kinds
+        )
 
     @property
     def fills(self) -> bool:

@@ -225,7 +225,7 @@ class Sizer:
         if simulations.doubted or not option.screened:
             size = search_smallest(self._holds, missed, most, self._between) if self._holds(most) else None
         elif not self._by_far(guess):
-            size = least(self._holds, guess, most, self._between, missed)
+            size = least(self._holds, guess, most, self._between, missed, self._beyond)
         else:
             simulations.doubted = True
             if guess < most and self._holds(most):
@@ -303,11 +303,21 @@ class Sizer:
         return self.meets(self._filled(size))
 
     def _between(self, low: int, high: int) -> int:
-        """The least size that keeps every limit, if the worst latency is a power of it: through the two sizes seen so
-        far that come closest to the limit, of those with the same token budget and no queue that grows; or through one,
-        in proportion to the load of a replica.
+        """The least size that keeps every limit, between two as :meth:`_by_law` has it."""
+        law = self._by_law(self._filled(high).option.budget)
+        return middle(low, high) if law is None else ceil(exp(min(law.at, log(high))) - 1e-9)
+
+    def _beyond(self, low: int, most: int) -> int:
+        """The same beyond a size that misses a limit; that size where nothing is known."""
+        law = self._by_law(self._filled(low).option.budget)
+        return low if law is None else ceil(exp(min(law.at, log(most))) - 1e-9)
+
+    def _by_law(self, same: int) -> PowerLaw | None:
+        """The size at which the worst latency is at its limit, if it is a power of the size: through the two sizes seen
+        so far that come closest to the limit, of those with the ``same`` token budget and no queue that grows; or
+        through one, in proportion to the load of a replica. ``None`` where nothing is known, or more replicas are not
+        faster.
         """
-        same = self._filled(high).option.budget
         shared = {
             size: log(max(trial.shares(self.question.slo).values()))
             for (size, _), trial in self.trials.items()
@@ -317,9 +327,7 @@ class Sizer:
         if len(seen) == 1:
             seen += [(share - 1.0, size + 1.0) for share, size in seen]
         law = power_law(seen)
-        if law is None or law.slope >= 0.0:
-            return middle(low, high)
-        return ceil(exp(min(law.at, log(high))) - 1e-9)
+        return None if law is None or law.slope >= 0.0 else law
 
     def _by_far(self, size: int) -> bool:
         """Whether a guess misses a limit by so much that it has to be seen first whether any size will do."""
@@ -449,10 +457,18 @@ def middle(low: int, high: int) -> int:
 
 
 def least(
-    holds: Callable[[int], bool], guess: int, most: int, between: Callable[[int, int], int] = middle, low: int = 0
+    holds: Callable[[int], bool],
+    guess: int,
+    most: int,
+    between: Callable[[int, int], int] = middle,
+    low: int = 0,
+    beyond: Callable[[int, int], int] = min,
 ) -> int | None:
     """The smallest number above ``low``, which does not hold, and up to ``most`` that does, if larger ones do as well;
-    ``None`` when ``most`` does not."""
+    ``None`` when ``most`` does not.
+
+    between, beyond: guesses from two numbers, and from one that does not hold and ``most``.
+    """
     if most <= low:
         return None
     size, step = min(max(guess, low + 1), most), 1
@@ -465,7 +481,7 @@ def least(
             high = size
         return high
     while size < most:
-        low, size, step = size, min(size + step, most), 2 * step
+        low, size, step = size, min(max(size + step, beyond(size, most)), most), 2 * step
         if holds(size):
             return search_smallest(holds, low, size, between)
     return None

@@ -36,12 +36,12 @@ def energy(asked: EnergyAsked | None = None, policy: int = 0) -> DayEnergy:
 
 @for_each("policy", [0, 1])
 def test_a_replica_is_on_from_its_order_until_it_is_gone(policy: int) -> None:
-    """0.377 of 700 W for every second that is paid for, and what the kernels of the run add."""
+    """0.164 of 700 W for every second that is paid for, 0.393 while steps run, and what their kernels add."""
     found, of = energy(policy=policy), day().policies[policy]
-    on = 0.377 * 700 * 3600 * of.replica_hours
-    assert sum(hour[0] for hour in found.hours) == pytest.approx(on, rel=1e-9)
     whole = run_energy(day().work.design.deployment, of.result)
     assert whole is not None
+    on = 700 * (0.164 * 3600 * of.replica_hours + (0.393 - 0.164) * whole.busy)
+    assert sum(hour[0] for hour in found.hours) == pytest.approx(on, rel=1e-9)
     worked = whole.prompts + whole.decodes + whole.idle - whole.on
     assert sum(hour[1] for hour in found.hours) == pytest.approx(worked, rel=1e-9)
     assert sum(found.kwh) == pytest.approx((on + worked) / 3.6e6, rel=1e-9)

@@ -448,8 +448,10 @@ def test_without_modifiers_a_price_is_that_of_the_tables() -> None:
 
 # --- energy ---------------------------------------------------------------------------------------------------------
 
-IDLE = 0.377 * 700
-"""Watts of an H100 for being on (docs/power.md)."""
+
+def on(energy: RunEnergy) -> float:
+    """Joules of H100s for being on (docs/power.md): 0.393 of 700 W in a step, 0.164 in none."""
+    return 700 * (0.164 * energy.devices * energy.seconds + (0.393 - 0.164) * energy.busy)
 
 
 def joules(sent: Requests, **options: Any) -> RunEnergy:
@@ -463,7 +465,7 @@ def joules(sent: Requests, **options: Any) -> RunEnergy:
 def worked(made: Deployment, *segments: Segment) -> float:
     """Joules that the devices work in one step."""
     phase = run_step(made, Step(segments=segments))
-    return float(step_joules(phase, power_shares(), float(phase.time))[1])
+    return float(step_joules(phase, power_shares(made.hardware), float(phase.time))[1])
 
 
 LONE = Requests(prompt=np.array([512]), output=np.array([101]), arrival=np.array([0.0]))
@@ -474,7 +476,8 @@ def test_pools_are_the_sum_of_both() -> None:
     devices are on."""
     one, apart = joules(LONE), joules(LONE, fleet=Fleet(prefill=1, decode=1))
     assert (one.devices, apart.devices) == (1, 2)
-    assert apart.on == pytest.approx(2 * IDLE * apart.seconds, rel=1e-9)
+    assert apart.on == pytest.approx(on(apart), rel=1e-9)
+    assert apart.busy == pytest.approx(one.busy, rel=1e-3)
     assert apart.joules - apart.on == pytest.approx(one.joules - one.on, rel=1e-3)
 
 
@@ -495,4 +498,5 @@ def test_devices_of_a_replica_that_restarts_are_on() -> None:
     sent = named([0] * 20, [0.2 * place for place in range(20)])
     found = joules(replace(sent, adapters=None), fleet=failing(1.0, restart=1.5))
     assert found.devices == 2
-    assert found.on == pytest.approx(2 * IDLE * found.seconds, rel=1e-9)
+    assert found.on == pytest.approx(on(found), rel=1e-9)
+    assert found.idle > 700 * 0.164 * 1.5 * 0.9  # one of them restarts for so long

@@ -12,7 +12,7 @@ from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.calibrations import calibration_file, class_file, own_kernels, releases_file, shared_step
-from inferplan.catalog.power import power_shares
+from inferplan.catalog.power import power_place, power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
 from inferplan.devices.engine import EngineSpec
@@ -68,11 +68,13 @@ class Origins:
         if kind == "engine":
             return self._engine_place(str(path[-1]), path), deployment.engine.defaults.source
         if kind == "power":
+            if path[0] == "limit":
+                return "--power-cap over TDP, or TDP", ""
             if path[0] == "cap":
                 return "--power-cap: the kernel's clock at which it draws that (docs/power.md)", ""
-            shares = power_shares()
+            shares, place = power_shares(deployment.hardware), power_place(deployment.hardware)
             source = shares.clock_source if path[0] in ("static", "voltage") else shares.source
-            return self.at(catalog.config_root() / "power.yaml", *path), source
+            return self.at(catalog.config_root() / "power.yaml", "shares", place, *path), source
         if kind == "serving":
             file = catalog.find("engines", self.request.engine.partition("@")[0])
             return self.at(file, "serving", *path), deployment.engine.serving.source

@@ -350,17 +350,18 @@ def _constants(values: Known, one: Published, error: dict[str, float]) -> Consta
             math=integers(one, values), memory=stream, error=error, source="published share of a whole prompt"
         )
     unmeasured = {"basis": "transferred", "source": "its matmuls, experts were not measured", "error": {}}
+    latent = unmeasured | {"source": "its other attention, latent attention was not measured"}
     vector = {ANY: Fit(memory=stream, error=error)}
+    scores, cache = values.get("scores", values["attention"]), values.get("cache", values["stream"])
+    decode = Fit(math=scores, memory=cache, error=error)
+    prefill = Fit(math=values["attention"], memory=stream, error=error)
     return {
         "matmul": products,
         "grouped_matmul": {label: fit.model_copy(update=unmeasured) for label, fit in products.items()},
-        "attention.decode": {
-            ANY: Fit(
-                math=values.get("scores", values["attention"]),
-                memory=values.get("cache", values["stream"]),
-                error=error,
-            )
-        },
-        "attention.prefill": {ANY: Fit(math=values["attention"], memory=stream, error=error)},
+        "attention.decode": {ANY: decode},
+        "attention.prefill": {ANY: prefill},
+        # many heads share each key, as the rows of a prompt do
+        "mla.decode": {ANY: decode.model_copy(update=latent | {"math": prefill.math})},
+        "mla.prefill": {ANY: prefill.model_copy(update=latent)},
         **dict.fromkeys(("norm", "elementwise", "copy", "gather"), vector),
     }
