@@ -88,6 +88,12 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
         )
     found, below = _by_catalogue_name(validate(file, data, Calibration)), _on_file(hardware, engine)
     name = engine.partition("@")[0]
+    if found.engine not in ("", name):
+        raise UsageError(
+            f"{file} was learned from steps of {found.engine}, and not of {name}",
+            because="the host and the kernels of another engine take other times",
+            hint=f"--engine {found.engine}, or inferplan learn with a record of {name}",
+        )
     if not _of_another(found, hardware):
         here = _of_engine(found.for_vendor(hardware.vendor), name, shared_first=True)
         return overlaid(below, here, file, hardware, name)

@@ -217,29 +217,38 @@ def _of_deployment() -> list[Declared]:
     ]
 
 
-def deployment_options(command: Command) -> Command:
-    """Adds what describes a deployment; the command gets one :class:`inferplan.catalog.assemble.Request`."""
+def deployment_of(model: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Adds what describes a deployment, and ``model``; the command gets one
+    :class:`inferplan.catalog.assemble.Request`."""
     options = _of_deployment()
 
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> Any:
-        given = {one.name: values.pop(one.name, None) for one in options} | {"model": values.pop("model")}
-        roles = tuple((role, name) for role in ROLES if (name := given[f"{role}_format"]))
-        generation = tuple((field, given[name]) for field, name in _GENERATION.items() if given[name])
-        chosen = option_values(Request, given)
-        if given["backend"]:
-            chosen["flags"] = chosen.get("flags", EngineFlags()).model_copy(update={"backends": given["backend"]})
-        request = Request(
-            model=given["model"],
-            gpu=given["gpu"],
-            engine=usual_engine(given),
-            generation=generation,
-            roles=roles,
-            **chosen,
-        )
-        return command(request=note_request(request), **values)
+    def add(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> Any:
+            given = {one.name: values.pop(one.name, None) for one in options} | {"model": values.pop("model")}
+            roles = tuple((role, name) for role in ROLES if (name := given[f"{role}_format"]))
+            generation = tuple((field, given[name]) for field, name in _GENERATION.items() if given[name])
+            chosen = option_values(Request, given)
+            if given["backend"]:
+                chosen["flags"] = chosen.get("flags", EngineFlags()).model_copy(update={"backends": given["backend"]})
+            request = Request(
+                model=given["model"],
+                gpu=given["gpu"],
+                engine=usual_engine(given),
+                generation=generation,
+                roles=roles,
+                **chosen,
+            )
+            return command(request=note_request(request), **values)
 
-    return click.argument("model")(with_options(options)(wrapper))
+        return model(with_options(options)(wrapper))
+
+    return add
+
+
+def deployment_options(command: Command) -> Command:
+    """:func:`deployment_of` of MODEL, an argument."""
+    return deployment_of(click.argument("model"))(command)
 
 
 def asks_of_request(*names: str) -> Callable[[Command], Command]:

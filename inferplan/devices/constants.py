@@ -212,6 +212,8 @@ class Calibration(Spec):
     vendors: list[str] = []
     """Makers of the devices that were measured; empty for constants that belong to one device."""
     step: StepConstants = StepConstants.default()
+    engine: str = ""
+    """Whose steps they were learned from (``inferplan learn``); empty where they are of kernels, or of all engines."""
     shares_step: bool = False
     """Whether ``step`` is that of all devices and engines; an engine whose own host was measured takes that."""
     bands: dict[str, tuple[float, float]] = {}

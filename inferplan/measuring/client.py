@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -19,6 +21,11 @@ from inferplan.measuring.address import Address, Key
 from inferplan.measuring.stream import EventLines, StreamError, Transcript, error_text, parse_json
 
 Failure = Literal["connection", "timeout", "status", "stream"]
+TOO_MANY, UNAVAILABLE = 429, 503
+_AT_ONCE, _SURELY, _MOST_AT_ONCE = 0.1, 0.00025, 0.002
+"""Pieces of a reply came at once whose gap is less than this share of the mean gap of the reply; or less than so many
+seconds, in which no server makes a token and this client takes in a piece; and never with more than so many seconds
+between, for one long gap makes the mean long."""
 _CONNECT = 10.0
 """Seconds for a connection to open."""
 _SHOWN = 300
@@ -59,6 +66,10 @@ class Reply:
     status: int = 200
     failure: Failure | None = None
     error: str = ""
+    wait: float | None = None
+    """Seconds after which the server would be asked again (``Retry-After``); ``None`` where it does not say."""
+    refused: int = 0
+    """How often the request was refused before this reply came."""
 
     @property
     def ok(self) -> bool:
@@ -82,6 +93,23 @@ class Reply:
     def e2el(self) -> float:
         """Seconds from end to end: to the last token."""
         return self.times[-1] - self.sent
+
+    @property
+    def unserved(self) -> bool:
+        """Whether it was turned away before any work was done: too many requests, or no connection. A server that is
+        not available is meant where it says when it will be."""
+        if self.failure == "connection":
+            return True
+        return self.status == TOO_MANY or (self.status == UNAVAILABLE and self.wait is not None)
+
+    @property
+    def arrivals(self) -> int:
+        """How often something came: pieces that follow each other at once came together."""
+        if len(self.times) < 2:
+            return len(self.times)
+        mean = (self.times[-1] - self.times[0]) / (len(self.times) - 1)
+        apart = min(max(_AT_ONCE * mean, _SURELY), _MOST_AT_ONCE)
+        return 1 + sum(gap > apart for gap in self.gaps)
 
     @property
     def gaps(self) -> list[float]:
@@ -176,13 +204,14 @@ class Client:
             headers={"Content-Type": "application/json"},
             extensions={"trace": left.note},
         )
-        script, status, error = Transcript(most=2 * asked + 64), 0, ""
+        script, status, error, wait = Transcript(most=2 * asked + 64), 0, "", None
         failure: Failure | None = None
         try:
             response = await self._http.send(request, stream=True)
             try:
                 status = response.status_code
                 if status != 200:
+                    wait = _wait(response.headers.get("Retry-After", ""))
                     failure, error = "status", self._refusal(response, await _text(response))
                 else:
                     await self._read(response, script)
@@ -196,8 +225,8 @@ class Client:
             failure, error = ("stream" if status else "connection"), self._words(broken)
         failure, error = (failure, error) if failure else _incomplete(script)
         return Reply(
-            sent=left.at, ended=perf_counter(), times=tuple(script.times), prompt=script.prompt, output=script.output,
-            cached=script.cached, finish=script.finish, status=status, failure=failure, error=error,
+            sent=left.at, ended=perf_counter(), times=script.token_times, prompt=script.prompt, output=script.output,
+            cached=script.cached, finish=script.finish, status=status, failure=failure, error=error, wait=wait,
         )  # fmt: skip
 
     async def _read(self, response: Any, script: Transcript) -> None:
@@ -211,6 +240,8 @@ class Client:
             now = perf_counter()
             for payload in lines.feed(data):
                 script.add(payload, now)
+        for payload in lines.end():
+            script.add(payload, perf_counter())
 
     def _refusal(self, response: Any, body: str) -> str:
         """What a status other than 200 means, in words."""
@@ -235,6 +266,17 @@ class Client:
         line = "".join(mark for mark in " ".join(text.split()) if mark.isprintable())
         line = self._key.hidden(line)
         return line if len(line) <= most else f"{line[:most]}..."
+
+
+def _wait(said: str) -> float | None:
+    """Seconds of a ``Retry-After``: a number, or a date (RFC 9110, 10.2.3); ``None`` for neither."""
+    if said.strip().isdecimal() and len(said) < 12:
+        return float(said)
+    try:
+        at = parsedate_to_datetime(said)
+        return max((at - datetime.now(UTC)).total_seconds(), 0.0) if at.tzinfo else None
+    except (ValueError, TypeError):
+        return None
 
 
 async def _text(response: Any) -> str:

@@ -31,7 +31,8 @@ _SPREAD = 0.02
 class LoadFigures:
     """What a load came to. Latencies: seconds, by name and statistic. isl, osl: mean tokens of a prompt and an output.
 
-    rate: output tokens a second of the whole load. pieces: tokens a piece of text held. late: seconds by which 99 of
+    rate: output tokens a second of the whole load. pieces: tokens a piece of text held. at_once: pieces that came
+    together. refused: requests that were turned away at first and sent again. late: seconds by which 99 of
     100 time stamps are at most too late.
     """
 
@@ -42,6 +43,8 @@ class LoadFigures:
     osl_spread: float
     rate: float
     pieces: float
+    at_once: float
+    refused: int
     late: float
     latencies: Mapping[str, Mapping[str, float]]
 
@@ -59,10 +62,11 @@ def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
     outputs = np.array([reply.output for reply in replies], dtype=float)
     prompts = [reply.prompt for reply in replies if reply.prompt is not None]
     pieces = float(np.sum(outputs)) / sum(len(reply.times) for reply in replies)
+    at_once = measured.pieces_at_once
     values: dict[str, list[float]] = {
         "ttft": [reply.ttft for reply in replies],
         "tpot": [value for reply in replies if (value := reply.tpot) is not None],
-        "itl": [gap for reply in replies for gap in reply.gaps] if pieces <= _TOKEN_PIECES else [],
+        "itl": [gap for reply in replies for gap in reply.gaps] if pieces * at_once <= _TOKEN_PIECES else [],
         "e2el": [reply.e2el for reply in replies],
     }
     took = max(reply.times[-1] for reply in replies) - min(reply.sent for reply in replies)
@@ -74,6 +78,8 @@ def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
         osl_spread=float(np.std(outputs)),
         rate=float(np.sum(outputs)) / took,
         pieces=pieces,
+        at_once=at_once,
+        refused=sum(reply.refused > 0 for reply in replies),
         late=float(np.percentile(measured.late, 99)) if measured.late else 0.0,
         latencies={name: _statistics(found) for name, found in values.items()},
     )
@@ -132,7 +138,9 @@ def row(session: Session, measured: MeasuredLoad, found: LoadFigures, facts: Map
     cells |= {
         "failed_requests": str(found.failed),
         "network_round_trip_ms": "" if trip is None else f"{trip * 1e3:.4g}",
+        "refused_requests": str(found.refused),
         "tokens_per_piece": f"{found.pieces:.4g}",
+        "pieces_at_once": f"{found.at_once:.4g}",
         "client_late_ms": f"{found.late * 1e3:.4g}",
     }
     return cells

@@ -160,12 +160,16 @@ class Budget:
             return f"it takes {load.seconds / 60:.3g} minutes, and --max-minutes is {self.bounds.seconds / 60:g}"
         return ""
 
+    def admits(self, requests: int, tokens: int) -> bool:
+        """Whether the bounds leave so many."""
+        return self.requests + requests <= self.bounds.requests and self.tokens + tokens <= self.bounds.tokens
+
     def spend(self, requests: int, tokens: int) -> None:
         """Count requests that are about to be sent, and their tokens at the most.
 
         Raises ``UsageError`` where a bound does not admit them.
         """
-        if self.requests + requests > self.bounds.requests or self.tokens + tokens > self.bounds.tokens:
+        if not self.admits(requests, tokens):
             raise UsageError(
                 "the bounds are used up before anything is measured",
                 because=f"--max-requests {self.bounds.requests}, --max-tokens {self.bounds.tokens}; learning how the "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 from inferplan.errors import NetworkError, UsageError
@@ -28,7 +29,16 @@ _EMPTY_PIECES = 2
 _CACHED = 0.25
 """Share of prompt tokens from a cache above which a load is suspect."""
 _FAILED = 0.1
-"""Share of failed requests above which a load is suspect: the others had fewer neighbours than it says."""
+"""Share of requests that failed, or were refused at first, above which a load is suspect: the others had fewer
+neighbours than it says."""
+_TRIES = 3
+"""How often a request is sent that is turned away before any work is done."""
+_PAUSE = 0.5
+"""Seconds before the second time where the server does not say; twice as long before the third."""
+_NOTICED = 0.05
+"""Seconds of a whole reply below which nobody can say whether its pieces came at once."""
+_BUFFERED = 1.5
+"""Pieces that come at once above which something holds them back on their way."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +97,12 @@ class MeasuredLoad:
         return [reply for reply in self.replies if not reply.ok]
 
     @property
+    def pieces_at_once(self) -> float:
+        """Pieces of text for each time that something comes, over replies of several pieces; 1 where there is none."""
+        several = [reply for reply in self.good if len(reply.times) > 1 and reply.e2el > _NOTICED]
+        return sum(len(one.times) for one in several) / max(sum(one.arrivals for one in several), 1) if several else 1.0
+
+    @property
     def usable(self) -> bool:
         """Whether most of what was asked was answered."""
         return len(self.good) > len(self.failed)
@@ -115,6 +131,26 @@ class Session:
     warmed: int = 0
     ended: str = ""
     kind: Literal["", "interrupted", "failed", "time"] = ""
+
+
+async def _patiently(session: Session, tokens: int, send: Callable[[], Awaitable[Reply]], probing: bool) -> Reply:
+    """A reply; a request that is turned away is sent again when the server says, as long as the bounds admit it.
+
+    tokens: of the request at the most. probing: one of ours before any load, of which every failure but a refusal of
+    what it asks is worth another try.
+    """
+    refused = 0
+    while True:
+        reply = replace(await send(), refused=refused)
+        again = not reply.ok and (reply.unserved or (probing and (reply.failure == "stream" or reply.status >= 500)))
+        pause = _PAUSE * 2**refused if reply.wait is None else reply.wait
+        refused += 1
+        if not again or refused == _TRIES or pause > session.settings.bounds.seconds:
+            return reply
+        if not session.budget.admits(1, tokens):
+            return reply
+        session.budget.spend(1, tokens)
+        await asyncio.sleep(pause)
 
 
 Watch = Callable[[str, int, int], None]
@@ -209,10 +245,12 @@ class _Probe:
         )
 
     async def _ask(self, dialect: Dialect) -> Reply:
-        self.session.budget.spend(1, 64 + _PROBE_OUTPUT)
+        tokens = 64 + _PROBE_OUTPUT
+        self.session.budget.spend(1, tokens)
         self.session.warmed += 1
         body = dialect.body(self.server.id, Prompts().text(16), _PROBE_OUTPUT)
-        return await self.client.stream(dialect.path, body, _PROBE_OUTPUT)
+        send = partial(self.client.stream, dialect.path, body, _PROBE_OUTPUT)
+        return await _patiently(self.session, tokens, send, probing=True)
 
     def _checked(self, dialect: Dialect, reply: Reply) -> Dialect:
         if reply.ok:
@@ -255,9 +293,12 @@ class _Runner:
             text = self.prompts.text(words)
             tokens = await count(text)
             if tokens is None:
-                self.session.budget.spend(1, 2 * words + _PROBE_OUTPUT)
+                most = 2 * words + _PROBE_OUTPUT
+                self.session.budget.spend(1, most)
                 self.session.warmed += 1
-                reply = await self.client.stream(self.dialect.path, self._body(text, _PROBE_OUTPUT), _PROBE_OUTPUT)
+                body = self._body(text, _PROBE_OUTPUT)
+                send = partial(self.client.stream, self.dialect.path, body, _PROBE_OUTPUT)
+                reply = await _patiently(self.session, most, send, probing=True)
                 if not reply.ok:
                     raise NetworkError(f"a prompt of {words} words failed", because=reply.error)
                 tokens = reply.prompt
@@ -347,7 +388,11 @@ class _Runner:
 
     async def _send(self, measured: MeasuredLoad, asked: _Request) -> None:
         """One request of a load, and its reply."""
-        reply = await self.client.stream(self.dialect.path, asked.body, asked.output)
+        send = partial(self.client.stream, self.dialect.path, asked.body, asked.output)
+        if isinstance(measured.load, PlannedLoad) and measured.load.arrivals:
+            reply = await send()  # an open loop sends each request when it comes, and no later
+        else:
+            reply = await _patiently(self.session, measured.load.request_tokens, send, probing=False)
         if reply.prompt is None:
             reply = replace(reply, prompt=asked.tokens)
         if not reply.output and reply.finish == "length":
@@ -392,12 +437,25 @@ class _Runner:
                 measured.suspect.append(f"{others:.0f} requests of others were answered meanwhile")
         if measured.failed and len(measured.failed) > _FAILED * len(measured.replies):
             measured.suspect.append(f"{len(measured.failed)} of {len(measured.replies)} requests failed")
-        measured.suspect += _miscounted(measured)
+        refused = sum(reply.refused > 0 for reply in measured.good)
+        if refused > _FAILED * len(measured.replies):
+            measured.suspect.append(
+                f"{refused} of {len(measured.replies)} requests were refused at first and sent again"
+            )
+        measured.suspect += [*_miscounted(measured), *_held_back(measured)]
         prompt = sum(reply.prompt or 0 for reply in measured.good)
         cached = sum(reply.cached or 0 for reply in measured.good)
         shared = isinstance(measured.load, PlannedLoad) and measured.load.head_tokens > 0
         if prompt and cached > _CACHED * prompt and not shared:
             measured.suspect.append(f"{cached / prompt:.0%} of prompt tokens came from a cache")
+
+
+def _held_back(measured: MeasuredLoad) -> list[str]:
+    """Why its times are not those of the server, where many pieces come at once that left it one after another."""
+    at_once = measured.pieces_at_once
+    if at_once <= _BUFFERED:
+        return []
+    return [f"{at_once:.1f} pieces come at once: a proxy or the engine holds them back, or this client is late"]
 
 
 def _miscounted(measured: MeasuredLoad) -> list[str]:

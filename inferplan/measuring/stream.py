@@ -27,18 +27,54 @@ def parse_json(text: str | bytes) -> Any:
 
 
 class EventLines:
-    """Bytes to the payloads of ``data:`` lines, whatever the pieces they come in. Comments and other fields are left
-    out: servers send them to keep a connection open."""
+    """Bytes to the payloads of events, whatever the pieces they come in: the ``data:`` lines of each, joined, and lines
+    ended by CR, LF or both (HTML standard, 9.2.6, interpreting an event stream). Comments and other fields are left
+    out: servers send them to keep a connection open. A line that is whole by itself counts as soon as it is there, as
+    some servers leave out the empty line after it.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
+        self._event: bytes | None = None
+        self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that are complete now. Raises ``StreamError`` for a line without an end."""
+        if self._after_cr and data:
+            data = data.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LONGEST_LINE:
+        if len(self._rest) + len(self._event or b"") > LONGEST_LINE:
             raise StreamError(f"a line of more than {LONGEST_LINE} bytes")
-        return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+        found: list[bytes] = []
+        for number, line in enumerate(lines):
+            if not line:
+                found += self.end()
+            elif line.startswith(b"data:"):
+                own = line[5:].strip()
+                self._event = own if self._event is None else self._event + b"\n" + own
+                ended = number + 1 < len(lines) and not lines[number + 1]
+                if not ended and _whole(self._event):
+                    found += self.end()
+        return found
+
+    def end(self) -> list[bytes]:
+        """The payload of an event that nothing more comes to."""
+        event, self._event = self._event, None
+        return [] if event is None else [event]
+
+
+def _whole(payload: bytes) -> bool:
+    """Whether a payload is one without further lines."""
+    if payload == b"[DONE]":
+        return True
+    try:
+        return payload.endswith(b"}") and isinstance(parse_json(payload), dict)
+    except ValueError:
+        return False
 
 
 @dataclass(kw_only=True)
@@ -51,6 +87,8 @@ class Transcript:
     """
 
     times: list[float] = field(default_factory=list)
+    blank: int = 0
+    """Of the first pieces, those without text."""
     prompt: int | None = None
     output: int | None = None
     cached: int | None = None
@@ -81,10 +119,18 @@ class Transcript:
         choices = event.get("choices")
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
             if _holds_token(choices[0]):
+                self.blank += self.blank == len(self.times) and not _text(choices[0])
                 self.times.append(now)
                 if self.most is not None and len(self.times) > self.most:
                     raise StreamError(f"more than {self.most} pieces came, and the reply does not end where it was to")
             self.finish = choices[0].get("finish_reason") or self.finish
+
+    @property
+    def token_times(self) -> tuple[float, ...]:
+        """When its pieces came, without those first ones that hold no token: where there are more pieces than tokens by
+        the server's count, blank ones at the begin only open the stream."""
+        more = 0 if self.output is None else len(self.times) - self.output
+        return tuple(self.times[min(max(more, 0), self.blank) :])
 
     def _usage(self, usage: Any) -> None:
         """Counts of the last usage that has them; some servers repeat it with every event."""
@@ -110,6 +156,14 @@ def _holds_token(choice: dict[str, Any]) -> bool:
         return delta.get("content") == "" and "role" not in delta and choice.get("finish_reason") is None
     text = choice.get("text")
     return isinstance(text, str) and bool(text or choice.get("finish_reason") is None)
+
+
+def _text(choice: dict[str, Any]) -> bool:
+    """Whether an event brings something to read, or a call of a tool."""
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls"))
+    return bool(choice.get("text"))
 
 
 def _count(value: Any) -> int | None:

@@ -303,31 +303,14 @@ class Sizer:
         return self.meets(self._filled(size))
 
     def _between(self, low: int, high: int) -> int:
-        """The least size that keeps every limit, between two as :meth:`_by_law` has it."""
-        law = self._by_law(self._filled(high).option.budget)
+        """The least size that keeps every limit, between two as :func:`_by_law` has it."""
+        law = _by_law(self.trials, self.question.slo, self._filled(high).option.budget)
         return middle(low, high) if law is None else ceil(exp(min(law.at, log(high))) - 1e-9)
 
     def _beyond(self, low: int, most: int) -> int:
         """The same beyond a size that misses a limit; that size where nothing is known."""
-        law = self._by_law(self._filled(low).option.budget)
+        law = _by_law(self.trials, self.question.slo, self._filled(low).option.budget)
         return low if law is None else ceil(exp(min(law.at, log(most))) - 1e-9)
-
-    def _by_law(self, same: int) -> PowerLaw | None:
-        """The size at which the worst latency is at its limit, if it is a power of the size: through the two sizes seen
-        so far that come closest to the limit, of those with the ``same`` token budget and no queue that grows; or
-        through one, in proportion to the load of a replica. ``None`` where nothing is known, or more replicas are not
-        faster.
-        """
-        shared = {
-            size: log(max(trial.shares(self.question.slo).values()))
-            for (size, _), trial in self.trials.items()
-            if trial.option.budget == same and trial.verdict != "overloaded"
-        }
-        seen = [(share, log(size)) for size, share in shared.items() if share < inf]
-        if len(seen) == 1:
-            seen += [(share - 1.0, size + 1.0) for share, size in seen]
-        law = power_law(seen)
-        return None if law is None or law.slope >= 0.0 else law
 
     def _by_far(self, size: int) -> bool:
         """Whether a guess misses a limit by so much that it has to be seen first whether any size will do."""
@@ -402,6 +385,23 @@ class Sizer:
         if (sized(most).cost or 0.0) < below:
             return most
         return search_smallest(lambda size: (sized(size).cost or 0.0) >= below, 0, most) - 1
+
+
+def _by_law(trials: dict[tuple[int, tuple[int, int] | None], Verified], slo: Slo, same: int) -> PowerLaw | None:
+    """The size at which the worst latency is at its limit, if it is a power of the size: through the two sizes seen so
+    far that come closest to the limit, of those with the ``same`` token budget and no queue that grows; or through one,
+    in proportion to the load of a replica. ``None`` where nothing is known, or more replicas are not faster.
+    """
+    shared = {
+        size: log(max(trial.shares(slo).values()))
+        for (size, _), trial in trials.items()
+        if trial.option.budget == same and trial.verdict != "overloaded"
+    }
+    seen = [(share, log(size)) for size, share in shared.items() if share < inf]
+    if len(seen) == 1:
+        seen += [(share - 1.0, size + 1.0) for share, size in seen]
+    law = power_law(seen)
+    return None if law is None or law.slope >= 0.0 else law
 
 
 def _screened(option: PlanOption, question: Question) -> float:

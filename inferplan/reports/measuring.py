@@ -170,6 +170,10 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
         notes.append(
             f"this machine was too slow a client: time stamps up to {format_time(max(o.late for o in late))} late"
         )
+    if refused := sum(one.refused for one in known):
+        notes.append(
+            f"{refused} requests were turned away at first and sent again; their times are of the last sending"
+        )
     errors = dict.fromkeys(reply.error for one in session.loads for reply in one.failed)
     notes += [f"failed: {error}" for error in list(errors)[:5]]
     return [*notes, *([f"ended early: {session.ended}"] if session.ended else [])]

@@ -44,8 +44,10 @@ class Seen(Request):
 @dataclass
 class StandIn:
     """What the server does. piece: tokens written at once. faults: by the number of the request (from 0), or ``-1`` for
-    all, what goes wrong: an HTTP status, ``cut``, ``garbage``, ``error``, ``silent``, ``plain`` or ``unended``.
-    refuses: options that it answers with 400. usage: whether it counts. others: requests of others in its metrics.
+    all, what goes wrong: an HTTP status, ``reset``, ``cut``, ``garbage``, ``error``, ``silent``, ``plain`` or
+    ``unended``. refuses: options that it answers with 400. usage: whether it counts. others: requests of others in its
+    metrics.
+    retry_after: what it says beside a status. hold: so many pieces are written at once, as a proxy that buffers does.
     fast: no waiting at all. pace: times as long for everything. pages: further documents by their path.
     """
 
@@ -62,6 +64,8 @@ class StandIn:
     key: str = ""
     counts: bool = False
     ends_after: int | None = None
+    retry_after: str = ""
+    hold: int = 1
     fast: bool = False
     first: float = FIRST
     pace: float = 1.0
@@ -127,7 +131,11 @@ class StandIn:
                 said += " Use 'max_completion_tokens' instead."
             return answer(writer, 400, {"error": {"message": said}})
         if isinstance(fault, int):
-            return answer(writer, fault, {"error": {"message": f"the key {self.key or KEY} is not liked"}})
+            said = {"error": {"message": f"the key {self.key or KEY} is not liked"}}
+            return answer(writer, fault, said, f"Retry-After: {self.retry_after}" if self.retry_after else "")
+        if fault == "reset":
+            writer.transport.abort()
+            return False
         text = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
         asked = body.get("max_tokens") or body["max_completion_tokens"]
         seen.prompt = tokens_of(len(text.split()))
@@ -138,15 +146,24 @@ class StandIn:
             await asyncio.sleep(30)
             return False
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        held: list[bytes] = []
         async for sent in self._events(seen, fault):
-            writer.write(b"%x\r\n%b\r\n" % (len(sent), sent))
-            await writer.drain()
+            held.append(sent)
+            if len(held) >= self.hold:
+                await self._written(writer, held)
+        await self._written(writer, held)
         if fault == "cut":
             writer.transport.abort()
             return False
         self.finished += 1
         writer.write(b"0\r\n\r\n")
         return True
+
+    async def _written(self, writer: asyncio.StreamWriter, held: list[bytes]) -> None:
+        for sent in held:
+            writer.write(b"%x\r\n%b\r\n" % (len(sent), sent))
+        held.clear()
+        await writer.drain()
 
     async def _events(self, seen: Seen, fault: int | str | None) -> AsyncIterator[bytes]:
         """The pieces of a reply, each noted when it is written."""

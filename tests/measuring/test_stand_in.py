@@ -150,7 +150,7 @@ def test_outputs_that_the_server_ends_count_as_long_as_they_are() -> None:
 
 FAULTS = {
     500: "HTTP 500",
-    429: "HTTP 429",
+    503: "HTTP 503",
     "cut": "",
     "unended": "",
     "garbage": "not JSON: {not json, ***",

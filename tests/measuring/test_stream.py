@@ -26,6 +26,40 @@ def test_events_do_not_depend_on_how_they_are_cut(size: int) -> None:
     assert found == PAYLOADS
 
 
+ENDS: dict[str, tuple[bytes, list[bytes]]] = {
+    "CR alone": (b'data: {"a": 1}\r\rdata: {"b": 2}\r\r', [b'{"a": 1}', b'{"b": 2}']),
+    "CR and LF": (b'data: {"a": 1}\r\n\r\ndata: [DONE]\r\n\r\n', [b'{"a": 1}', b"[DONE]"]),
+    "several lines": (b'data: {"a":\ndata: 1}\n\ndata: {"b": 2}\n\n', [b'{"a":\n1}', b'{"b": 2}']),
+    "a line that looks whole": (b'data: {"a": {}\ndata: }\n\n', [b'{"a": {}\n}']),
+    "no empty lines": (b'data: {"a": 1}\ndata: {"b": 2}\ndata: [DONE]\n', [b'{"a": 1}', b'{"b": 2}', b"[DONE]"]),
+    "an end without an empty line": (b'data: {"a": 1}\n\ndata: {oh', [b'{"a": 1}']),
+    "no JSON": (b"data: oh\n\n", [b"oh"]),
+}
+
+
+@for_each("name", ENDS)
+def test_lines_and_events_end_as_the_standard_says(name: str) -> None:
+    """HTML standard, 9.2.6: CR, LF or both; ``data`` lines of an event are joined by LF."""
+    text, expected = ENDS[name]
+    for size in range(1, len(text) + 1):
+        lines = EventLines()
+        found = [payload for at in range(0, len(text), size) for payload in lines.feed(text[at : at + size])]
+        assert [*found, *lines.end()] == expected, size
+
+
+def test_an_empty_first_event_is_no_token_where_the_server_counts_fewer() -> None:
+    """Three pieces, the first blank: with two tokens by usage the first text is the first token, with three it is."""
+    for tokens, first in ((2, 0.4), (3, 0.2)):
+        script = Transcript()
+        for text, at in (("", 0.2), ("a", 0.4), ("b", 0.5)):
+            script.add(json.dumps(choice(text=text)).encode(), at)
+        script.add(
+            json.dumps({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": tokens}}).encode(), 0.5
+        )
+        assert script.token_times[0] == first
+    assert Transcript(times=[0.2, 0.4], blank=1).token_times == (0.2, 0.4)  # nobody counts
+
+
 def test_a_line_without_an_end_is_refused() -> None:
     lines = EventLines()
     with pytest.raises(StreamError, match="a line of more than"):

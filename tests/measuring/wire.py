@@ -31,11 +31,12 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
     return Request(perf_counter(), first.split(" ")[1], headers, json.loads(data) if data else {})
 
 
-def answer(writer: asyncio.StreamWriter, status: int, value: Any) -> bool:
-    """A whole reply: JSON, or text as it is. True: the connection stays."""
+def answer(writer: asyncio.StreamWriter, status: int, value: Any, header: str = "") -> bool:
+    """A whole reply: JSON, or text as it is; ``header``: a further line of its head. True: the connection stays."""
     data = value.encode() if isinstance(value, str) else json.dumps(value).encode()
     kind = "text/plain" if isinstance(value, str) else "application/json"
-    head = f"HTTP/1.1 {status} x\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"HTTP/1.1 {status} x\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\n"
+    head += f"{header}\r\n\r\n" if header else "\r\n"
     writer.write(head.encode() + data)
     return True
 

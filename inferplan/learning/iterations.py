@@ -1,0 +1,123 @@
+"""Records of single iterations, one JSON object a line: forward-pass metrics, and TensorRT-LLM's iteration statistics.
+
+Forward-pass metrics: ``ScheduledRequestMetrics`` and ``ForwardPassMetrics`` of ai-dynamo/dynamo 327e70f,
+``components/src/dynamo/common/forward_pass_metrics.py`` (vLLM), and of sgl-project/sglang 48ccb9a,
+``python/sglang/srt/observability/forward_pass_metrics.py``: one a pass, all zeros when idle. ``sum_prefill_tokens`` are
+the tokens that the pass computes, ``sum_prefill_kv_tokens`` those that it reads behind them, ``sum_decode_kv_tokens``
+prompt and answer so far of all sequences that decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from inferplan.errors import InputFileError
+from inferplan.files import parse_json
+from inferplan.learning.observed import Recorded, StepLoad
+
+KIND = "iteration records"
+_FIELDS = (
+    "num_prefill_requests",
+    "sum_prefill_tokens",
+    "sum_prefill_kv_tokens",
+    "num_decode_requests",
+    "sum_decode_kv_tokens",
+)
+
+
+def matches(text: str) -> bool:
+    """Whether a text is JSON objects of iterations."""
+    return text[:1] in "[{" and any(name in text[:20_000] for name in ("_decode_requests", "iterLatencyMS"))
+
+
+def read(text: str, where: str) -> Recorded:
+    """The steps of forward-pass metrics, or of TensorRT-LLM's statistics.
+
+    Raises ``InputFileError`` with the number of the record for a field that is missing or is no number, and for
+    records of several ranks of data parallelism.
+    """
+    found, ranks = Recorded.of(KIND), set[Any]()
+    for number, line in enumerate(_objects(text, where), start=1):
+        place, entry = f"{where}: record {number}", _payload(line)
+        if "iterLatencyMS" in entry:
+            _of_statistics(entry, place, found)
+            continue
+        ranks.add(entry.get("dp_rank", 0))
+        scheduled = entry.get("scheduled_requests", entry)
+        if not isinstance(scheduled, dict):
+            raise InputFileError(f"{place}: scheduled_requests is no object")
+        prompts, new, past, decodes, context = (_number(scheduled, name, place) for name in _FIELDS)
+        seconds = _seconds(entry, place)
+        if not (prompts and new) and not decodes:
+            found.skip("idle records")
+            continue
+        found.keep(seconds, [(1.0, _load((prompts, new, past), (decodes, context)))], place)
+    if len(ranks) > 1:
+        raise InputFileError(
+            f"{where} holds records of {len(ranks)} ranks of data parallelism",
+            because="ranks that share experts wait for each other, so that one rank's step is not its own",
+            hint="the records of a server with --dp 1",
+        )
+    return found
+
+
+def _payload(entry: dict[str, Any]) -> dict[str, Any]:
+    """The metrics in a line of Dynamo's trace (``dynamo.fpm.trace.v1``), or the line itself."""
+    event = entry.get("event")
+    found = event.get("fpm") if isinstance(event, dict) else entry
+    return found if isinstance(found, dict) else entry
+
+
+def _load(prompts: tuple[float, float, float], decodes: tuple[float, float]) -> StepLoad:
+    """A step from sums over its prompts (how many, new tokens, tokens behind them) and over its decodes."""
+    number, new, past = prompts
+    if not (number and new):
+        return StepLoad(decodes=decodes[0], context=decodes[1] / decodes[0])
+    return StepLoad(number, new / number, past / number, decodes[0], decodes[1] / decodes[0] if decodes[0] else 0.0)
+
+
+def _seconds(entry: Mapping[str, Any], place: str) -> float:
+    return _number(entry, "duration_ms", place) / 1e3 if "duration_ms" in entry else _number(entry, "wall_time", place)
+
+
+def _of_statistics(entry: Mapping[str, Any], place: str, found: Recorded) -> None:
+    """A record of TensorRT-LLM's ``/metrics`` (``IterationStats``): time and requests of one iteration.
+
+    Blocks of the cache are those of all requests, so that only a step that decodes alone says how many tokens are
+    behind each. Rounding up to a block adds half of one to each.
+    """
+    batch, cache = entry.get("inflightBatchingStats"), entry.get("kvCacheStats")
+    if not isinstance(batch, dict) or not isinstance(cache, dict):
+        found.skip("statistics without inflightBatchingStats and kvCacheStats")
+        return
+    decodes = _number(batch, "numGenRequests", place)
+    if _number(batch, "numContextRequests", place) or not decodes:
+        found.skip("statistics of iterations with prompts: tokens behind their decodes are not said")
+        return
+    block = _number(cache, "tokensPerBlock", place)
+    held = _number(cache, "usedNumBlocks", place) * block / decodes
+    load = StepLoad(decodes=decodes, context=max(held - block / 2, 0.0))
+    found.keep(_number(entry, "iterLatencyMS", place) / 1e3, [(1.0, load)], place)
+
+
+def _number(entry: Mapping[str, Any], name: str, place: str) -> float:
+    value = entry.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        said = "is missing" if name not in entry else f"is {str(value)[:40]!r}, and no number of zero or more"
+        raise InputFileError(f"{place}: {name} {said}", hint="docs/learn.md lists the fields")
+    return float(value)
+
+
+def _objects(text: str, where: str) -> Iterator[dict[str, Any]]:
+    """JSON objects one after another, or arrays of them."""
+    at = 0
+    while at < len(text):
+        if text[at] in " \t\r\n,":
+            at += 1
+            continue
+        value, at = parse_json(text, where, InputFileError, at)
+        for one in value if isinstance(value, list) else [value]:
+            if not isinstance(one, dict):
+                raise InputFileError(f"{where} holds JSON that is no object", hint="one object a line")
+            yield one

@@ -1,0 +1,199 @@
+"""Lines in which engines say how long their steps took: SGLang, vLLM and TensorRT-LLM. Other lines are not read.
+
+- SGLang (sgl-project/sglang 01bb3c8, ``srt/managers/scheduler_metrics_mixin.py``; 00eef54, ``srt/observability``):
+  ``Decode batch`` every ``decode_log_interval`` (40) decode steps, whose ``gen throughput`` is what these made over the
+  time since the last such line, prompts in between included; ``Prefill batch`` for every batch of prompts.
+- vLLM (``vllm/v1/engine/core.py``, ``--enable-logging-iteration-details``): ``Iteration(n)`` for every step. Its
+  ``Engine 000: Avg prompt throughput`` (a6f0308, ``vllm/v1/metrics/loggers.py``) is a mean over some ten seconds, which
+  says how long a step took where the engine decoded the same sequences throughout.
+- TensorRT-LLM (``_torch/pyexecutor/py_executor.py``, ``print_iter_log``): ``iter = n`` with ``host_step_time``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from inferplan.errors import InputFileError
+from inferplan.learning.observed import Recorded, StepLoad
+
+SGLANG, VLLM, TRTLLM = "SGLang's log", "vLLM's log", "TensorRT-LLM's log"
+STEADY = 0.1
+"""How far, as a share, the sequences of a window may differ: beyond, how many decoded in each step is not known."""
+_INTERVAL = 40
+"""Decode steps between two lines where the log does not say (``--decode-log-interval`` of SGLang)."""
+
+_SGLANG = re.compile(
+    r"(?P<rank>(?:DP|TP|PP|EP)\d[^\]]*)?\]? ?(?P<what>Prefill|Decode) batch[.,]? ?(?:\[\d+\], )?(?P<rest>#.*)"
+)
+_FIELD = re.compile(r"(?P<name>[#\w][\w #()/.-]*?): (?P<value>[-\w.]+)")
+_EVERY = re.compile(r"decode_log_interval['\"]?[=:] ?(\d+)")
+_ITERATION = re.compile(
+    r"Iteration\(\d+\): (\d+) context requests, (\d+) context tokens, (\d+) generation requests, "
+    r"(\d+) generation tokens, iteration elapsed time: ([\d.]+) ms"
+    r"(?P<dummy> \(dummy\))?(?:, GPU KV cache usage: (?P<used>[\d.]+)%)?"
+)
+_ENGINE = re.compile(r"(?:(?<=EngineCore_DP)(\d+)|(?<=\] Engine )(\d+)(?=: ))[^\n]*(?:Iteration\(|Avg prompt)")
+_AVERAGE = re.compile(
+    r"Avg prompt throughput: ([\d.]+) tokens/s, Avg generation throughput: ([\d.]+) tokens/s, "
+    r"Running: (\d+) reqs, Waiting: (\d+) reqs, GPU KV cache usage: ([\d.]+)%"
+)
+_POOL = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
+_TRTLLM = re.compile(r"\biter = \d+,.*?host_step_time = ([\d.]+) ?ms")
+_STATES = re.compile(r"'(num_ctx_requests|num_ctx_tokens|num_generation_tokens|cached_kv_tokens)': (\d+)")
+_SCHEDULED = re.compile(r"num_scheduled_requests[:=]? ?=? ?(\d+)")
+
+
+def matches(text: str) -> bool:
+    """Whether a text holds lines of a kind that is read here."""
+    return any(pattern.search(text) for pattern in (_SGLANG, _ITERATION, _AVERAGE, _TRTLLM))
+
+
+def read(text: str, where: str) -> Recorded:
+    """The steps of a log.
+
+    Raises ``InputFileError`` for lines of several ranks, or of drafts.
+    """
+    if _SGLANG.search(text):
+        return _sglang(text, where)
+    return _vllm(text, where) if _ITERATION.search(text) or _AVERAGE.search(text) else _trtllm(text, where)
+
+
+class _Batch(NamedTuple):
+    """A line of SGLang's scheduler."""
+
+    line: int
+    decodes: bool
+    fields: dict[str, str]
+
+    def number(self, *names: str) -> float | None:
+        """The first of the fields that is there."""
+        found = next((self.fields[name] for name in names if name in self.fields), None)
+        return None if found is None else float(found)
+
+
+def _batches(text: str, where: str) -> Iterator[_Batch]:
+    ranks = set[str]()
+    for line, match in _matched(text, _SGLANG):
+        fields = {one["name"].strip(): one["value"] for one in _FIELD.finditer(match["rest"])}
+        ranks.add(re.sub(r"TP\d+ ?", "", match["rank"] or ""))
+        if len(ranks) > 1 or "accept len" in fields:
+            what = (
+                "drafts, whose steps are others" if "accept len" in fields else f"ranks {' and '.join(sorted(ranks))}"
+            )
+            raise InputFileError(f"{where}:{line}: lines of {what}", hint="the log of one rank, without drafts")
+        yield _Batch(line, match["what"] == "Decode", fields)
+
+
+def _sglang(text: str, where: str) -> Recorded:
+    """Windows between two ``Decode batch`` lines: so many decode steps, and the prompts between them."""
+    found, before, prompts = Recorded.of(SGLANG), None, list[_Batch]()
+    every = _EVERY.search(text)
+    steps = float(every[1]) if every else float(_INTERVAL)
+    for batch in _batches(text, where):
+        if not batch.decodes:
+            prompts.append(batch)
+            continue
+        if before is not None:
+            why = _unfit(before, batch, prompts)
+            if why:
+                found.skip(why)
+            else:
+                _window(found, (before, batch), prompts, steps, f"{where}:{batch.line}")
+        before, prompts = batch, []
+    return found
+
+
+_RUNNING, _USED = "#running-req", ("#token", "#full token")
+
+
+def _unfit(before: _Batch, batch: _Batch, prompts: Sequence[_Batch]) -> str:
+    """Why a window does not say how long its steps took; empty where it does."""
+    running = [one.number(_RUNNING) or 0.0 for one in (before, *prompts, batch)]
+    if batch.fields.get("cuda graph") == "False":
+        return "decode steps without graphs"
+    if not batch.number("gen throughput (token/s)") or not batch.number(*_USED):
+        return "lines without a rate or tokens in use"
+    if min(running) == 0.0:
+        return "windows in which nothing ran for a while"
+    return "windows whose batch changed by more than a tenth" if max(running) > (1 + STEADY) * min(running) else ""
+
+
+def _window(found: Recorded, ends: tuple[_Batch, _Batch], prompts: Sequence[_Batch], steps: float, where: str) -> None:
+    """The mean decode step of a window, with its share of the prompts that ran between."""
+    last = ends[1]
+    running = sum(one.number(_RUNNING) or 0.0 for one in ends) / 2
+    held = [(one.number(*_USED) or 0.0) / (one.number(_RUNNING) or 1.0) for one in ends]
+    loads = [(1.0, StepLoad(decodes=running, context=sum(held) / 2))]
+    for one in prompts:
+        number, new = one.number("#new-seq") or 0.0, one.number("#new-token") or 0.0
+        if number and new:
+            cached = one.number("#cached-token") or 0.0
+            loads.append((1.0 / steps, StepLoad(number, new / number, cached / number)))
+    found.keep(running / (last.number("gen throughput (token/s)") or 1.0), loads, where)
+
+
+def _vllm(text: str, where: str) -> Recorded:
+    engines = sorted({str(int("".join(one))) for one in _ENGINE.findall(text)})
+    if len(engines) > 1:
+        raise InputFileError(f"{where} has lines of several engines: {', '.join(engines)}", hint="the log of one rank")
+    found, size = Recorded.of(VLLM), _POOL.search(text)
+    pool = float(size[1].replace(",", "")) if size else None
+    for line, match in _matched(text, _ITERATION):
+        prompts, new, decodes, tokens = (float(match[number]) for number in range(1, 5))
+        if match["dummy"] or (not (prompts and new) and not decodes):
+            found.skip("steps without requests")
+        elif tokens != decodes:
+            found.skip("steps with drafts: more tokens than sequences that decode")
+        else:
+            used = float(match["used"]) / 100 * pool / (decodes + prompts) if match["used"] and pool else None
+            load = StepLoad(prompts, new / prompts if prompts else 0.0, 0.0, decodes, used if decodes else 0.0)
+            found.keep(float(match[5]) / 1e3, [(1.0, load)], f"{where}:{line}")
+    if not found.observed:
+        _averages(text, where, pool, found)
+    return found
+
+
+def _averages(text: str, where: str, pool: float | None, found: Recorded) -> None:
+    """Means over ten seconds: a step's time where the same sequences decoded and no prompt came."""
+    before = 0.0
+    for line, match in _matched(text, _AVERAGE):
+        prompt, rate, running, waiting, used = (float(match[number]) for number in range(1, 6))
+        same, before = running == before, running
+        if prompt or waiting or not same or not (running and rate):
+            found.skip("means of ten seconds in which prompts came or requests left")
+            continue
+        context = used / 100 * pool / running if pool else None
+        found.keep(running / rate, [(1.0, StepLoad(decodes=running, context=context))], f"{where}:{line}")
+
+
+def _trtllm(text: str, where: str) -> Recorded:
+    found = Recorded.of(TRTLLM)
+    for line, match in _matched(text, _TRTLLM):
+        whole = text[match.start() :].partition("\n")[0]
+        states = {name: float(value) for name, value in _STATES.findall(whole)}
+        scheduled = _SCHEDULED.search(whole)
+        if len(states) < 3 or scheduled is None:
+            found.skip("lines without the states of their step")
+            continue
+        prompts, new, tokens = (
+            states[name] for name in ("num_ctx_requests", "num_ctx_tokens", "num_generation_tokens")
+        )
+        decodes = float(scheduled[1]) - prompts
+        if tokens != decodes or not (decodes or (prompts and new)):
+            found.skip("steps with drafts, or without requests")
+            continue
+        held = states.get("cached_kv_tokens")
+        context = None if held is None or prompts else held / decodes
+        load = StepLoad(prompts, new / prompts if prompts else 0.0, 0.0, decodes, context if decodes else 0.0)
+        found.keep(float(match[1]) / 1e3, [(1.0, load)], f"{where}:{line}")
+    return found
+
+
+def _matched(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
+    """Every line that matches, with its number."""
+    line, at = 1, 0
+    for match in pattern.finditer(text):
+        line, at = line + text.count("\n", at, match.start()), match.start()
+        yield line, match

@@ -1,0 +1,106 @@
+"""What a server recorded of its steps: how long they took and what they held, whatever file said so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import expm1, isfinite
+from typing import NamedTuple
+
+from inferplan.errors import InputFileError
+
+
+class StepLoad(NamedTuple):
+    """What one step holds: ``prompts`` with ``new`` tokens each behind ``past`` cached ones, and sequences that decode
+    with a mean of ``context`` tokens behind them; ``None`` where the record does not say how many."""
+
+    prompts: float = 0.0
+    new: float = 0.0
+    past: float = 0.0
+    decodes: float = 0.0
+    context: float | None = 0.0
+
+
+def steps_of_gaps(
+    sequences: float, coming: float, prompt: tuple[float, float], context: float | None, mixed: bool
+) -> list[tuple[float, StepLoad]]:
+    """The steps that the mean gap between two tokens is made of, where so many ``sequences`` are served at any time.
+
+    coming: prompts for each step that decodes, each of ``prompt`` new and cached tokens, independent of each other: the
+    share ``1 - exp(-coming)`` of the steps holds some. mixed: prompts are in the same step as decodes; else in one of
+    their own before it. A gap counts once for each sequence that waits for it, and a sequence whose prompt is computed
+    does not.
+    """
+    if not coming:
+        return [(1.0, StepLoad(decodes=sequences, context=context))]
+    share = -expm1(-coming)
+    number, (new, past) = coming / share, prompt
+    beside = sequences - number
+    if not mixed:
+        own = (share * max(beside, 0.0) / sequences, StepLoad(number, new, past))
+        return [(1.0, StepLoad(decodes=sequences, context=context)), own]
+    gaps = sequences - coming
+    alone = ((1.0 - share) * sequences / gaps, StepLoad(decodes=sequences, context=context))
+    if beside <= 0.0:
+        return [(1.0, alone[1])]
+    return [alone, (share * beside / gaps, StepLoad(number, new, past, beside, context))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Measured ``seconds`` of a sum of steps: each load with how often it counts (1 of a single step).
+
+    where: file and line, for messages.
+    """
+
+    seconds: float
+    steps: tuple[tuple[float, StepLoad], ...]
+    where: str
+
+
+@dataclass(kw_only=True)
+class Recorded:
+    """What one file says: its steps in their order, and how much was passed over, by reason."""
+
+    kind: str
+    """What wrote it, in words."""
+    observed: list[Observed]
+    passed_over: dict[str, int]
+
+    @classmethod
+    def of(cls, kind: str) -> Recorded:
+        """An empty one."""
+        return cls(kind=kind, observed=[], passed_over={})
+
+    def keep(self, seconds: float, steps: Sequence[tuple[float, StepLoad]], where: str) -> None:
+        """Add a measurement, unless it measures nothing."""
+        if not (isfinite(seconds) and seconds > 0.0):
+            self.skip("steps without a time")
+        else:
+            self.observed.append(Observed(seconds=seconds, steps=tuple(steps), where=where))
+
+    def skip(self, why: str) -> None:
+        """Count what says nothing of a step."""
+        self.passed_over[why] = self.passed_over.get(why, 0) + 1
+
+
+def with_context(recorded: Recorded, context: float | None) -> Recorded:
+    """The same where loads without a context have ``context`` tokens.
+
+    Raises ``InputFileError`` where there are such loads and nobody says.
+    """
+    unknown = [one for one in recorded.observed if any(load.context is None for _, load in one.steps)]
+    if not unknown:
+        return recorded
+    if context is None:
+        raise InputFileError(
+            f"{unknown[0].where}: {recorded.kind} says nothing of the tokens behind a decode",
+            because="attention reads them in every step, and their number is not guessed",
+            hint="--context 1500, the mean of prompt and half of the output; or records that say it (docs/learn.md)",
+        )
+    known = {id(one): replace(one, steps=_filled(one.steps, context)) for one in unknown}
+    return replace(recorded, observed=[known.get(id(one), one) for one in recorded.observed])
+
+
+def _filled(steps: Sequence[tuple[float, StepLoad]], context: float) -> tuple[tuple[float, StepLoad], ...]:
+    return tuple((times, load._replace(context=context) if load.context is None else load) for times, load in steps)

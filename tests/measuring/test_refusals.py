@@ -1,0 +1,103 @@
+"""A server that turns requests away, and a proxy that holds replies back: neither ends a run, both are said."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from inferplan.measuring.address import address_of
+from inferplan.measuring.client import Reply
+from inferplan.measuring.figures import figure_rows, load_figures
+from inferplan.measuring.loads import LoadChoice, UsersLoad
+from inferplan.measuring.session import MeasuredLoad, MeasuringSettings, Session, measure, start
+from tests.measuring.stand_in import StandIn
+from tests.measuring.wire import served
+
+QUICK = LoadChoice(lengths=(64,), concurrency=(4,), shared_prompt=64, output=4, single_requests=4, rounds=5)
+PROBES = 3
+"""Requests before the first load: one that learns how to ask, two that learn how long a word is."""
+
+
+def run(server: StandIn, **changes: Any) -> Session:
+    settings = MeasuringSettings(**{"address": address_of(server.url), "choice": QUICK, "warmup": 0, **changes})
+    session = start(settings)
+    asyncio.run(measure(session, lambda *_: None))
+    return session
+
+
+@pytest.mark.parametrize("fault", [429, "reset"])
+def test_a_twentieth_of_refusals_does_not_end_a_run(fault: int | str) -> None:
+    """Among them the very first request, and one in the middle of each load: all are sent again and have figures."""
+    with served(StandIn(fast=True, retry_after="0", faults=dict.fromkeys((0, 2, 6, 20), fault))) as server:
+        session = run(server)
+    assert session.ended == ""
+    assert [len(one.good) for one in session.loads] == [4, 20]
+    assert [sum(reply.refused for reply in one.replies) for one in session.loads] == [1, 1]
+    assert session.loads[0].suspect == ["1 of 4 requests were refused at first and sent again"]
+    assert session.loads[1].suspect == []
+    assert [line["refused_requests"] for line in figure_rows(session, {})] == ["1", "1"]
+    assert len(server.seen) == PROBES + 4 + 20 + 4 == session.budget.requests
+
+
+def test_a_wait_that_is_asked_for_is_waited() -> None:
+    with served(StandIn(fast=True, retry_after="1", faults={PROBES: 429})) as server:
+        began = time.monotonic()
+        session = run(server, choice=LoadChoice(lengths=(64,), concurrency=(), output=4, single_requests=2))
+        assert time.monotonic() - began > 1.0
+    refused, again = server.seen[PROBES : PROBES + 2]
+    assert again.read - refused.read >= 1.0
+    assert refused.body == again.body
+    assert session.loads[0].good[0].ttft < 0.5  # from when it was sent again
+
+
+@pytest.mark.parametrize("said", ["Wed, 21 Oct 2015 07:28:00 GMT", "soon", "-1"])
+def test_a_wait_may_be_a_date_and_has_a_length_of_its_own(said: str) -> None:
+    """A date that is past is no wait (RFC 9110, 10.2.3); what is neither seconds nor a date says nothing: half a second
+    then."""
+    with served(StandIn(fast=True, retry_after=said, faults={PROBES: 429})) as server:
+        session = run(server, choice=LoadChoice(lengths=(64,), concurrency=(), output=4, single_requests=2))
+    refused, again = server.seen[PROBES : PROBES + 2]
+    assert (again.read - refused.read >= 0.5) == (said[0] != "W")
+    assert len(session.loads[0].good) == 2
+
+
+def test_a_server_that_turns_everything_away_is_not_asked_without_end() -> None:
+    """Three times for each request; a wait beyond the run's own bound is not waited at all."""
+    with served(StandIn(fast=True, retry_after="0", faults=dict.fromkeys(range(PROBES, 99), 429))) as server:
+        session = run(server)
+    assert session.ended.startswith("no reply")
+    assert len(server.seen) == PROBES + 3 * 3
+    with served(StandIn(fast=True, retry_after="86400", faults=dict.fromkeys(range(PROBES, 99), 429))) as server:
+        assert run(server).ended.startswith("no reply")
+    assert len(server.seen) == PROBES + 3
+
+
+@pytest.mark.parametrize("hold", [4, 99])
+def test_a_proxy_that_buffers_makes_rows_suspect(hold: int) -> None:
+    """Pieces that leave the server each 10 ms come four at a time, or all at the end."""
+    choice = LoadChoice(lengths=(64,), concurrency=(), output=16, single_requests=2)
+    with served(StandIn(first=0.05, hold=hold)) as server:
+        session = run(server, choice=choice)
+    (one,) = session.loads
+    assert one.pieces_at_once > 2
+    assert len(one.suspect) == 1 and "pieces come at once" in one.suspect[0]
+    found = load_figures(one)
+    assert found is not None and found.latencies["itl"] == {}
+    with served(StandIn(first=0.05)) as server:
+        assert run(server, choice=choice).loads[0].suspect == []
+
+
+def test_pieces_that_come_at_once_by_hand() -> None:
+    """Eight pieces in two arrivals; one long stall among even gaps is none; whole replies of 40 ms tell nothing."""
+
+    def load(*times: float) -> MeasuredLoad:
+        reply = Reply(sent=0.0, ended=times[-1], times=times, prompt=8, output=len(times))
+        return MeasuredLoad(load=UsersLoad(users=1, requests=1, prompt=8, output=8), replies=[reply])
+
+    assert load(0.4, 0.4001, 0.4002, 0.4002, 0.56, 0.5601, 0.5601, 0.5602).pieces_at_once == 4.0
+    assert load(0.2, 0.22, 0.24, 5.26, 5.28, 5.30, 5.32).pieces_at_once == 1.0
+    assert load(0.04, 0.04, 0.04).pieces_at_once == 1.0
+    assert load(0.4, 0.4, 0.4).pieces_at_once == 3.0
