@@ -264,6 +264,7 @@ def _one(base: Answer, words: list[str], option: click.Option, tried: list[Trial
 NOT_SCANNED = {
     "calibrate": "measures a device",
     "measure": "measures a server",
+    "learn": "reads what a server recorded of its steps",
     "web": "runs until it is stopped",
     "compile": "compiles the installed package",
     "completion": "has no option",
