@@ -95,7 +95,7 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     """
     from inferplan.cli.options import write
     from inferplan.reports.anchoring import anchor_report
-    from inferplan.reports.validation import above_notes
+    from inferplan.reports.validation import above_notes, prediction_notes
     from inferplan.validation.anchor import anchor_of, anchor_yaml, require_unopposed
     from inferplan.validation.importers import read_file
 
@@ -106,4 +106,5 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     scored = predict_rows(rows, pricing)
     found = anchor_of(scored, pricing, ", ".join(files))
     save(anchor_file, anchor_yaml(found.anchor))
-    write(anchor_report(found, anchor_file, above_notes(scored)), style or "table")
+    notes = [*above_notes(scored), *prediction_notes(scored)]
+    write(anchor_report(found, anchor_file, notes), style or "table")

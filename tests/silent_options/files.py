@@ -30,7 +30,11 @@ FILES: Mapping[str, str] = {
 
 
 def place(folder: Path) -> None:
-    """Write all of them into a folder, and an anchor of the measured rows."""
+    """Write all of them into a folder, and an anchor of the measured rows; pictures of the same are the same from here
+    on."""
+    import matplotlib
+
+    matplotlib.rcParams["svg.hashsalt"] = "scan"
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
     for name in ("prices.json",):
