@@ -290,6 +290,7 @@ class PlanQuestion(PriceOptions, total=False):
     are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures of one GPU.
     power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space:
     quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
+    prefill_schedule_interval, prefill_decode_interval: steps that keep prompts out, as vLLM and SGLang name them.
     """
 
     people: Count
@@ -320,6 +321,8 @@ class PlanQuestion(PriceOptions, total=False):
     most: Count
     power_caps: Numbers
     ideal: bool
+    prefill_schedule_interval: Count
+    prefill_decode_interval: Few
 
 
 class Tabular(Protocol):
@@ -611,8 +614,8 @@ def make_plan(
     (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing:
     ``utilisation``, ``spare``, ``confidence``, ``miss_cost``, ``survive`` with ``restart`` and ``mtbf``,
     ``power_budget`` [W]. Prices: ``prices`` (lists), ``price`` (device to price an hour).
-    Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``. Raises ``InfeasibleError`` when nothing
-    meets the limits.
+    Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``, ``prefill_schedule_interval`` (vLLM),
+    ``prefill_decode_interval`` (SGLang). Raises ``InfeasibleError`` when nothing meets the limits.
     """
     from inferplan.reports.progress import progress_counter
 
@@ -643,13 +646,15 @@ def make_plan(
         demand.offline,
         ideal,
     )
+    intervals = ("prefill_schedule_interval", "prefill_decode_interval")
+    flags = EngineFlags(**{name: take(name) for name in intervals if name in given})
     space = Space(
-        base=Request(model=model, gpu="", ideal=ideal),
+        base=Request(model=model, gpu="", ideal=ideal, flags=flags),
         gpus=looked_at,
         quants=take("quants", None),
         engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),
         most=take("most", 8),
-        disaggregate=sizing.survive is None,
+        disaggregate=sizing.survive is None and not flags.keeps_prompts_out,
         caps=take("power_caps", ()),
     )
     with progress_counter("simulations", None, progress) as told:

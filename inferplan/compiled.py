@@ -18,8 +18,8 @@ from typing import Literal
 MODULES = (
     *("adapter_times", "admission", "clients", "clock", "cluster", "cluster_run", "decode_batch", "elastic"),
     *("flow_shop", "masked_times", "pipeline", "plain_pipeline", "plain_ranks", "plain_replica", "plain_scheduler"),
-    *("prefix_cache", "ranks", "records", "replica", "request_queue", "routing", "scheduler", "senders"),
-    *("session_senders", "step_price", "step_times", "time_shared", "waiting"),
+    *("prefix_cache", "prompt_delay", "ranks", "records", "replica", "request_queue", "routing", "scheduler"),
+    *("senders", "session_senders", "step_price", "step_times", "time_shared", "waiting"),
 )
 """Of :mod:`inferplan.serving`: what runs at every event, and all that inherits from it or that it inherits from."""
 OFF = "INFERPLAN_COMPILED"

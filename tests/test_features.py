@@ -155,7 +155,7 @@ def with_queue(run: Run) -> None:
 
 
 def with_cadence(run: Run) -> None:
-    run.flags = replace(run.flags, prefill_schedule_interval=4)
+    run.request["flags"] = EngineFlags(prefill_schedule_interval=4)
 
 
 def with_sessions(run: Run) -> None:
@@ -306,6 +306,7 @@ BATCH = {
     "energy": "--energy",
     "beams": "--beams 4",
     "adapters": "--lora-rank 16",
+    "cadence": "--prefill-schedule-interval 4 --concurrency 4",
     "pipelines": "--pp 2",
     "attention-dp": "--dp 2",
     "media": "--images 1 --image-size 64x64",
@@ -413,6 +414,7 @@ PLANNED: dict[str, Callable[[Planned], None]] = {
     "encodes": lambda of: (of.base.update(model="bge-m3"), of.demand.update(output=Lengths(mean=1.0))),
     "drafts": lambda of: of.space.update(drafting=(Drafting(model=None, length=2, acceptance=0.6),)),
     "tiers": lambda of: of.question.update(chains=((HOST,),)),
+    "cadence": lambda of: of.base.update(flags=EngineFlags(prefill_schedule_interval=4)),
     "pipelines": lambda of: of.space.update(pp=(2,), most=2),
     "attention-dp": lambda of: (of.base.update(model=EXPERTS), of.space.update(dp=(2,), ep=(2,), most=2)),
     "coupled-ranks": lambda of: (of.base.update(model=EXPERTS), of.space.update(dp=(2,), ep=(2,), most=2)),

@@ -99,11 +99,11 @@ def draft_alone(request: Request, name: str, loader: Callable[[str], ModelSpec] 
     """
     model = loader(request.model)
     models, reads_states = _load(name, model, loader)
-    bare = {"two_batch_overlap": False, "backends": ()}  # one device exchanges nothing
-    flags = request.flags.model_copy(update=bare)
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     skew = request.expert_skew if models.whole.has_experts else None
-    alone = replace(request, anchor=None, prune=None, generation=(), parallel=Parallelism(), flags=flags)
+    alone = replace(
+        request, anchor=None, prune=None, generation=(), parallel=Parallelism(), flags=request.flags.of_one_device
+    )
     alone = replace(alone, expert_skew=skew, lora=LoraAsked())  # engines change the served model alone by adapters
     if reads_states and name != MTP:
         served = precision_of(replace(request, prune=None), model, load_hardware(request.gpu))

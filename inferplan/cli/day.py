@@ -136,7 +136,7 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
         people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
     question = Question(
-        space=Space(base=request, gpus=(request.gpu,)),
+        space=Space(base=request, gpus=(request.gpu,), disaggregate=not request.flags.keeps_prompts_out),
         demand=demand,
         slo=slo,
         sizing=Sizing(utilisation=values["utilisation"]),

@@ -23,7 +23,7 @@ from inferplan.cli.options import asks_of_request, deployment_options, report_op
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import SampledBatch
-from inferplan.estimate.run import carrying, estimate, estimate_unchecked
+from inferplan.estimate.run import carrying, estimate, estimate_unchecked, without_cadence
 from inferplan.estimate.structured import Structured, StructuredEstimate
 from inferplan.features import require_together, those
 from inferplan.fields import question_if_asked
@@ -94,7 +94,8 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
     )
     require_together("estimate", deployment.features | load.features | techniques.features | asked)
     deployment, load = carrying(deployment, load)
-    result = served_estimate(deployment, load, techniques) if techniques.any else estimate(deployment, load)
+    batch_alone = deployment if users is None else without_cadence(deployment)
+    result = served_estimate(batch_alone, load, techniques) if techniques.any else estimate(batch_alone, load)
     other = _masked_or_searched(result, serving)
     if other is not None:
         return _on_budget(other, request)

@@ -51,7 +51,7 @@ from inferplan.cli.options import (
     usual_engines,
 )
 from inferplan.cli.restarts import cold_start_of
-from inferplan.devices.engine import EngineFlags
+from inferplan.devices.engine import CADENCE, EngineFlags
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import Structured
 from inferplan.estimate.towers import media_of_requests
@@ -156,6 +156,7 @@ _OPTIONS = [
     Declared("--engine", default="vllm", show_default=USUAL, metavar="LIST", callback=known_engines, help="Engines."),
     BACKEND,
     *options_of(SpaceAsked, without=["slots"]),
+    *options_of(EngineFlags, *CADENCE),
     *options_of(Request, "expert_skew"),
     *options_of(DraftsTried),
     *options_of(LoraAsked, "rank", "modules"),
@@ -205,7 +206,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         engines=usual_engines(values["engine"], (model,), gpus),
         most=asked.largest,
         budgets=asked.budgets,
-        disaggregate=not one_pool,
+        disaggregate=not (one_pool or any(_of_cadence(values).values())),
         anchor=asked.anchor,
         drafting=() if drafts is None else drafts.draftings(model),
         redundant=asked.redundant,
@@ -229,6 +230,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     )
 
 
+def _of_cadence(values: dict[str, Any]) -> dict[str, Any]:
+    """The options that keep prompts out of most steps."""
+    return {name: values[name] for name in CADENCE}
+
+
 def _constant(base: Request, values: dict[str, Any], asked: SpaceAsked) -> Request:
     """The request that all candidates begin from: what the search does not vary."""
     same = {one.name: values[one.name] for one in options_of(Request, without=_NOT_CONSTANT)}
@@ -238,7 +244,7 @@ def _constant(base: Request, values: dict[str, Any], asked: SpaceAsked) -> Reque
         calibration=asked.calibration,
         expert_skew=values["expert_skew"],
         roles=asked.roles,
-        flags=EngineFlags(backends=values["backend"] or ()),
+        flags=EngineFlags(backends=values["backend"] or (), **option_values(EngineFlags, _of_cadence(values))),
         lora=question_of(LoraAsked, {**values, "max_loras": asked.slots[0] if asked.slots else None}),
     )
 

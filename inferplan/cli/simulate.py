@@ -66,7 +66,6 @@ from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.outages import simulate_failures
 from inferplan.serving.result import SimulationResult
-from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.run_length import simulate_load
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.tiers import curve_records
@@ -327,7 +326,7 @@ def _require_thoughts(values: dict[str, Any]) -> None:
 
 def _require_balance(flags: Flags, *pools: Deployment | None) -> None:
     """Raise ``UsageError`` where prompts are to be held back for ranks that there are not."""
-    ranks = [coupled_ranks(pool) for pool in pools if pool is not None and pool.engine.batching.holds_prompts_for_ranks]
+    ranks = [pool.coupled_ranks for pool in pools if pool is not None and pool.engine.batching.holds_prompts_for_ranks]
     if flags.balance_steps and max(ranks, default=1) == 1:
         raise UsageError(
             "--balance-steps holds prompts back until each attention rank has one, and nothing does so here",

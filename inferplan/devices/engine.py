@@ -42,7 +42,7 @@ batch is finished before the next. What else an engine does is :class:`Batching`
 
 
 class PromptCadence(Spec):
-    """A flag that keeps prompts out of most steps while requests decode (:mod:`inferplan.serving.cadence`).
+    """A flag that keeps prompts out of most steps while requests decode (:mod:`inferplan.devices.cadence`).
 
     since: the first release that has it. alone_since: the first that heeds it without attention ranks that share
     experts, where that is another.
@@ -52,6 +52,37 @@ class PromptCadence(Spec):
     option: Literal["prefill_schedule_interval", "prefill_decode_interval"]
     since: str
     alone_since: str = ""
+    delayed: bool = False
+    """Attention ranks that share experts alone heed it, and behind :class:`PromptDelayer` alone (ATOM)."""
+
+
+class FilledSteps(Spec):
+    """Prompts of attention ranks are held back until they fill a step (ATOM).
+
+    target: their tokens over the budgets of all ranks. stall: steps in which they grew no more, after which nobody
+    waits any longer. partial: steps after which a prompt that is computed in part waits no longer. full: the share of
+    a rank's cache in use from which none wait.
+    """
+
+    target: float = Field(gt=0.0, le=1.0)
+    stall: int = Field(ge=1)
+    partial: int = Field(ge=1)
+    full: float = Field(gt=0.0, le=1.0)
+
+
+class PromptDelayer(Spec):
+    """Attention ranks that share experts hold prompts back for each other (:mod:`inferplan.serving.prompt_delay`).
+
+    since: the first release whose rule is known. passes: the most steps for which they do. counts_first: the step of
+    which it lets them go is one of those (SGLang). fills: beside the wait for each other they wait to fill a step;
+    absent: for room to start them all (SGLang).
+    """
+
+    source: str
+    since: str
+    passes: int = Field(ge=1)
+    counts_first: bool = False
+    fills: FilledSteps | None = None
 
 
 class Batching(Spec):
@@ -68,6 +99,8 @@ class Batching(Spec):
     """Attention ranks can be told to hold prompts back until each of them has one."""
     cadence: PromptCadence | None = None
     """Its flag that keeps prompts out of most steps."""
+    delayer: PromptDelayer | None = None
+    """Absent where attention ranks hold none back, or nobody has read how."""
 
 
 class MaskFilling(Spec):
@@ -306,6 +339,14 @@ class EngineVersion(Spec):
     wide: WideExperts = WideExperts.default()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""
+    prefill_schedule_interval: int = Field(default=1, ge=1)
+    """While requests decode, prompts enter every so many steps (vLLM; :mod:`inferplan.devices.cadence`)."""
+    prefill_decode_interval: int = Field(default=0, ge=0)
+    """So many steps that only decode follow each with prompts (SGLang, ATOM)."""
+    enable_prefill_delayer: bool = False
+    """Attention ranks hold prompts back for each other (SGLang, ATOM)."""
+    prefill_delayer_max_delay_passes: int | None = Field(default=None, ge=1)
+    """The most steps for which they do; ``None``: those of :class:`PromptDelayer`."""
     block_inputs: str = ""
     """The format that inputs of quantised matmuls are multiplied in where the device has its arithmetic; elsewhere, and
     where it is empty, they keep theirs."""
@@ -327,6 +368,15 @@ class EngineVersion(Spec):
         return self.tiers[-1]
 
 
+CADENCE: dict[str, int | None] = {
+    "prefill_schedule_interval": 1,
+    "prefill_decode_interval": 0,
+    "enable_prefill_delayer": False,
+    "prefill_delayer_max_delay_passes": None,
+}
+"""Flags that keep prompts out of most steps, and where each does nothing."""
+
+
 class EngineFlags(Spec):
     """The flags that a user sets instead of the defaults; ``None`` keeps the default."""
 
@@ -345,6 +395,34 @@ class EngineFlags(Spec):
             "Cut a step into two half batches: experts are exchanged while the other half computes.",
         ),
     ] = False
+    prefill_schedule_interval: Annotated[
+        int | None,
+        need(
+            "--prefill-schedule-interval",
+            Whole(),
+            "vLLM: while requests decode, prompts enter every so many steps. [1]",
+        ),
+    ] = None
+    prefill_decode_interval: Annotated[
+        int | None,
+        need(
+            "--prefill-decode-interval",
+            Whole(0),
+            "SGLang, and ATOM behind its delayer: so many steps that only decode follow each with prompts. [0]",
+        ),
+    ] = None
+    enable_prefill_delayer: Annotated[
+        bool,
+        need(
+            "--enable-prefill-delayer",
+            Switch(),
+            "SGLang and ATOM with --dp of a model with experts: attention ranks hold prompts back for each other.",
+        ),
+    ] = False
+    prefill_delayer_max_delay_passes: Annotated[
+        int | None,
+        need("--prefill-delayer-max-delay-passes", Whole(), "The most steps for which they do. [SGLang 30, ATOM 200]"),
+    ] = None
     backends: tuple[tuple[str, str], ...] = ()
     """Kernels by role (:data:`inferplan.devices.releases.KERNEL_ROLES`) where they are not the engine's usual ones."""
 
@@ -358,11 +436,30 @@ class EngineFlags(Spec):
                 option.kind.require(option.name, values[name])
         return given
 
+    @property
+    def of_ranks(self) -> bool:
+        """Whether any is set that may change with the division of a model over devices."""
+        return self.two_batch_overlap or self.keeps_prompts_out
+
+    @property
+    def keeps_prompts_out(self) -> bool:
+        """Whether any is about the cadence of prompts."""
+        return self.enable_prefill_delayer or any(
+            getattr(self, name) is not None for name in CADENCE if name != "enable_prefill_delayer"
+        )
+
+    @property
+    def of_one_device(self) -> "EngineFlags":
+        """Those that hold on one device as on several: nothing is exchanged there, and nobody shares experts."""
+        kept = {name: False if default is False else None for name, default in CADENCE.items()}
+        return self.model_copy(update={"two_batch_overlap": False, "backends": (), **kept})
+
     def applied(self, version: EngineVersion) -> EngineVersion:
         """The version with these flags in place of its defaults."""
         own = {"token_budget": self.token_budget, "max_sequences": self.max_sequences}
         tier_update = {name: value for name, value in own.items() if value is not None}
-        rest = {"memory_fraction": self.memory_fraction, "block_size": self.block_size}
+        same = ("memory_fraction", "block_size", *CADENCE)
+        rest = {name: getattr(self, name) for name in same}
         update: dict[str, object] = {name: value for name, value in rest.items() if value is not None}
         if tier_update:
             update["tiers"] = [tier.model_copy(update=tier_update) for tier in version.tiers]

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from inferplan.devices.cadence import Cadence, cadence_of
 from inferplan.devices.constants import IDEAL, Calibration, StepConstants
-from inferplan.devices.engine import Engine
+from inferplan.devices.engine import CADENCE, Engine
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
@@ -152,6 +153,7 @@ class Deployment(Shown):
         split_layers(max(len(self.model.sequence), 1), self.parallel.pp)
         self._check_arithmetic()
         self._check_experts()
+        _ = self.cadence  # which raises for what the engine does not heed
         if self.parallel.ranks > 1:
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
         if self.offload is not None and self.model.bare:
@@ -176,7 +178,7 @@ class Deployment(Shown):
             several_devices=parallel.ranks > 1,
             pipelines=parallel.pp > 1,
             attention_dp=parallel.dp > 1,
-            coupled_ranks=parallel.dp > 1 and self.model.has_experts,
+            coupled_ranks=self.coupled_ranks > 1,
             context_parallel=parallel.cp > 1,
             spread_dense=parallel.spread_dense,
             replicas=parallel.replicas > 1,
@@ -188,6 +190,7 @@ class Deployment(Shown):
             host_layers=self.offload is not None,
             streamed=self.streamed is not None,
             two_batches=self.engine.defaults.two_batch_overlap,
+            cadence=self.cadence.any,
             power_cap=self.cap is not None,
         )
         return own | self.model.features
@@ -228,6 +231,17 @@ class Deployment(Shown):
     def two_batches(self) -> tuple[int, int] | None:
         """Tokens of a rank from which a step that decodes, and one with prompts, is cut into two overlapping halves."""
         return self.engine.defaults.wide.two_batches if self.engine.defaults.two_batch_overlap else None
+
+    @property
+    def coupled_ranks(self) -> int:
+        """Attention ranks that make every step together, which ends with the slowest: all of a replica where they share
+        experts, else each for itself. Ranks without requests take part (vLLM's engines run dummy batches)."""
+        return self.parallel.dp if self.model.has_experts else 1
+
+    @cached_property
+    def cadence(self) -> Cadence:
+        """How prompts are kept out of most steps; raises as :func:`inferplan.devices.cadence.cadence_of`."""
+        return cadence_of(self.engine, self.coupled_ranks)
 
     def _check_experts(self) -> None:
         """Raise what the engine cannot do with experts that are spread over ranks."""
@@ -292,7 +306,8 @@ class Deployment(Shown):
     @property
     def model_lines(self) -> list[str]:
         """How far the counts of its model can be trusted, then each warning: what every command shows of it."""
-        return [self.model.made_from.line, *(f"note: {text}" for text in self.warnings)]
+        kept = [self.cadence.words] if self.cadence.any else []
+        return [self.model.made_from.line, *kept, *(f"note: {text}" for text in self.warnings)]
 
     @property
     def adapters_unmeasured(self) -> bool:
@@ -311,19 +326,13 @@ class Deployment(Shown):
         """FLOP per byte above which its linear layers are limited by arithmetic."""
         return self.hardware.ridge(self.math)
 
-    def ridge_terms(self) -> Term:
-        """The ridge point with its formula."""
-        peak = name_term(self.hardware.peak_of(self.math), "peak", "FLOP/s", ("hardware", "peak", self.math))
-        bandwidth = name_term(self.hardware.memory.bandwidth, "bandwidth", "B/s", ("hardware", "memory", "bandwidth"))
-        term: Term = name_term(peak / bandwidth, "ridge", "FLOP/B")
-        return term
-
     def further(self) -> dict[str, Any]:
         """What else its figures are conditional on beside names, formats and degrees, as JSON holds it."""
         defaults = self.engine.defaults
         return {
             "expert_skew": self.routing.asked,
             "two_batch_overlap": self.two_batches is not None,
+            **{name: getattr(defaults, name) for name in CADENCE},
             "unfused_attention": self.unfused_attention,
             "media": None if self.media is None else self.media.to_dict(),
             "lora": None if self.lora is None else self.lora.to_dict(),
@@ -371,3 +380,12 @@ def found_once(
         return found
 
     return known
+
+
+def ridge_terms(deployment: Deployment) -> Term:
+    """The ridge point with its formula."""
+    hardware, math = deployment.hardware, deployment.math
+    peak = name_term(hardware.peak_of(math), "peak", "FLOP/s", ("hardware", "peak", math))
+    bandwidth = name_term(hardware.memory.bandwidth, "bandwidth", "B/s", ("hardware", "memory", "bandwidth"))
+    term: Term = name_term(peak / bandwidth, "ridge", "FLOP/B")
+    return term

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from inferplan.devices.engine import EngineFlags
+from inferplan.devices.engine import CADENCE, EngineFlags
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
@@ -44,10 +44,28 @@ def _heard(deployment: Deployment, load: StaticLoad) -> StaticLoad:
 
 def estimate(deployment: Deployment, load: StaticLoad) -> Estimate:
     """The estimate of a static batch; raises ``InfeasibleError`` or ``UsageError`` for a load that cannot run."""
+    require_no_cadence(deployment)
     result = estimate_unchecked(deployment, load)
     require_context(result)
     require_memory(result)
     return result
+
+
+def require_no_cadence(deployment: Deployment) -> None:
+    """Raise ``UsageError`` for flags that change nothing of a static batch."""
+    if deployment.cadence.any:
+        raise UsageError(
+            "a static batch is computed at once, and no cadence of prompts changes that",
+            hint="--in-flight of estimate, simulate or plan, or leave the interval out",
+        )
+
+
+def without_cadence(deployment: Deployment) -> Deployment:
+    """The same with every step open to prompts, as a static batch finds it."""
+    if not deployment.cadence.any:
+        return deployment
+    defaults = deployment.engine.defaults.model_copy(update=CADENCE)
+    return replace(deployment, engine=deployment.engine.model_copy(update={"defaults": defaults}))
 
 
 def estimate_unchecked(deployment: Deployment, load: StaticLoad) -> Estimate:

@@ -99,6 +99,7 @@ def forms_of(deployment: Deployment) -> Iterator[str]:
         "several nodes": link is not None and link.domain is None and len(deployment.hardware.links) > 1,
         "redundant experts": parallel.redundant > 0,
         "two-batch overlap": deployment.two_batches is not None,
+        "a cadence of prompts": deployment.cadence.any,
         "weights in host memory": bool(deployment.elsewhere),
         "media": deployment.media is not None,
     }

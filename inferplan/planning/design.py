@@ -10,7 +10,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
-from inferplan.estimate.run import estimate
+from inferplan.estimate.run import estimate, without_cadence
 from inferplan.planning.demand import METRIC_NAMES, Demand, limits_in_words
 from inferplan.planning.grid import axes_for, load_grid, longest_whole
 from inferplan.planning.machines import Size, size_of
@@ -59,7 +59,8 @@ class Design:
 def answer_alone(deployment: Deployment, demand: Demand) -> float:
     """Seconds of a mean request of a demand on a replica that does nothing else: people wait no shorter for one."""
     prompt = max(demand.prompt.average - demand.cached, 1.0)
-    return float(estimate(deployment, StaticLoad(batch=1.0, prompt=prompt, output=demand.output.average)).e2el)
+    load = StaticLoad(batch=1.0, prompt=prompt, output=demand.output.average)
+    return float(estimate(without_cadence(deployment), load).e2el)
 
 
 def design_at(option: PlanOption, question: Question) -> Design:

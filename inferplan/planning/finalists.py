@@ -138,6 +138,10 @@ def simulate_finalists(
         if not alike.passed and less_simple:  # the simpler ones keep no limits in runs
             alike = _decoding_alike(side, question, known, others)
         else:
+            first = alike.cheapest
+            again, still = settled(side, 0.0 if first is None else first.option.cost or 0.0)
+            if len(again) > len(simple):  # twins of pools cost more than in closed form
+                less_simple, alike = still, _decoding_alike(again, question, known, others)
             dearest_first = sorted(less_simple, key=lambda option: -inf if option.cost is None else -option.cost)
             alike.outranked = [*{forms_in(option): option for option in dearest_first}.values()]
         found.add(alike)

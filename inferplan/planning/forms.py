@@ -13,7 +13,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from math import exp, hypot, log
+from math import exp, hypot, inf, log
 from typing import Any, NamedTuple
 
 from inferplan.catalog.files import config_root, spec_of
@@ -57,11 +57,14 @@ class Outranked(NamedTuple):
     forgone: Forgone
 
 
-def settled(options: Sequence[PlanOption]) -> tuple[list[PlanOption], list[PlanOption]]:
+def settled(options: Sequence[PlanOption], least: float = 0.0) -> tuple[list[PlanOption], list[PlanOption]]:
     """The options, in their order, without those whose advantage in what a device carries over a simpler twin of as
     many devices is within the error of that ratio, and those; such a twin says what it might forgo.
+
+    least: what the cheapest costs that keeps the limits in runs. A twin that costs less in closed form does not keep
+    them with so few devices, so that pools, whose sizes are whole, are held to what it costs at least.
     """
-    found = list(_outranked(options, _more_carried))
+    found = list(_outranked(options, lambda option, twin: _more_carried(option, twin, least)))
     lost = {one.place for one in found}
     kept = {place: option for place, option in enumerate(options) if place not in lost}
     for one in sorted(found, key=lambda one: one.forgone.advantage):
@@ -134,12 +137,15 @@ def _kind(option: PlanOption) -> tuple[object, ...]:
     return names, request.engine.partition("@")[0], request.quant, request.power_cap, slots, option.tiers
 
 
-def _more_carried(option: PlanOption, twin: PlanOption) -> float | None:
+def _more_carried(option: PlanOption, twin: PlanOption, least: float) -> float | None:
     """What a device carries over what one of the twin does, where replicas are of as many devices; of whole fleets
-    where one has pools, whose sizes are whole. The twin has to meet the limits in closed form."""
+    where one has pools, whose sizes are whole. The twin has to meet the limits in closed form, and costs ``least`` at
+    least."""
     if not twin.screened or option.deployment.parallel.ranks != twin.deployment.parallel.ranks:
         return None
-    return twin.devices / option.devices if POOLS in option.forms else option.per_device / twin.per_device
+    if POOLS not in option.forms:
+        return option.per_device / twin.per_device
+    return twin.devices / option.devices * max(least / (twin.cost or inf), 1.0)
 
 
 def _more_for_the_money(option: PlanOption, twin: PlanOption) -> float | None:

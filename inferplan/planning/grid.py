@@ -28,7 +28,6 @@ from inferplan.serving.rounds import (
     LoadedRounds,
     PromptLoad,
     Round,
-    coupled_ranks,
     departures,
     in_system,
     loaded_together,
@@ -198,7 +197,7 @@ def load_grids(
             speculation,
         )
         for deployment, rounds, masks in zip(deployments, every, masked)
-        for loaded in (with_loads(rounds, loads_of(deployment, demand), batch / steps * coupled_ranks(deployment)),)
+        for loaded in (with_loads(rounds, loads_of(deployment, demand), batch / steps * deployment.coupled_ranks),)
     ]
 
 
@@ -217,11 +216,11 @@ def _first_tokens(
     deployment, rounds = priced
     prompt, beyond = demand.prompt.average, tail(percentile)
     path = prompt_path(deployment, rounds, prompt)
-    decode, own, share = rounds.decode.total, rounds.own.total, rounds.held.share
-    with_prompts = share * own / path.round  # of the time, in rounds with prompts: a late arrival finds one of those
-    running = np.where(with_prompts > beyond, own, decode) * (percentile / 100) / deployment.parallel.pp
+    openings = rounds.openings(deployment)  # a late arrival finds a long one, where enough of the time lies in those
+    running = np.where(openings.in_long > beyond, openings.long, openings.short) * (percentile / 100)
+    running = running / deployment.parallel.pp
     load = loads_of(deployment, demand).beyond_mean(beyond)
-    mean = np.asarray(path.mean(open_company(batch, coupled_ranks(deployment))).total)
+    mean = np.asarray(path.mean(open_company(batch, deployment.coupled_ranks)).total)
     slow = np.maximum(path.slow(running, beyond).total + load, mean)
     return _FirstTokens(mean, slow, np.asarray(path.round))
 

@@ -87,22 +87,34 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
         )
     nearest = nearest if nearest.violations(slo) else tried
     factors = nearest.violations(slo)
-    if not factors and nearest.refused:
-        hint = "the most tokens of a draw: --prompt lognormal:1500:1.2:16k; or a model with a longer context"
-        return InfeasibleError(what, because=nearest.refused, hint=hint)
+    bounded = np.isfinite(max(factors.values(), default=np.inf))
+    if nearest.refused and (not factors or (not bounded and nearest.verdict == "rejecting")):
+        return InfeasibleError(what, because=nearest.refused, hint=_shorter(question, nearest.refused))
     if not factors:
         because = f"requests wait for admission longer than all else takes under {_named(nearest)}"
         return InfeasibleError(what, because=because, hint="a lower --utilisation, or a larger --most")
     reserve = question.sizing.utilisation
     under = f" under {1 / reserve:.4g} times the load (--utilisation {reserve:g})" if reserve < 1 else ""
     over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over{under}"
-    bounded = np.isfinite(max(factors.values(), default=np.inf))
     hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
     if reserve < 1 and verify(tried.option, question, precision=SHOWN).meets(slo):
         hint = f"--utilisation 1, which keeps nothing in reserve: the load itself is kept; or {hint}"
     hint = ", or ".join([hint, *(one.looser for one in constraints_of(slo, question.sizing) if one.looser)])
-    refused = "" if bounded else nearest.refused
-    return InfeasibleError(what, because=refused or over, hint=hint)
+    return InfeasibleError(what, because=over, hint=hint)
+
+
+def _shorter(question: Question, refused: str) -> str:
+    """What admits requests that are refused at any size. refused: why."""
+    demand = question.demand
+    if demand.sessions is not None:
+        shorter = "fewer turns or tokens in the file of --sessions"
+    elif demand.classes:
+        shorter = "the most tokens of a draw in the file of --classes: lognormal:1500:1.2:16k"
+    elif demand.trace is not None:
+        shorter = "a trace without them"
+    else:
+        shorter = "the most tokens of a draw: --prompt lognormal:1500:1.2:16k"
+    return f"{shorter}; or " + ("a model with a longer context" if "max_model_len" in refused else "a larger --most")
 
 
 def _nothing_runs(what: str, question: Question, searched: SearchResult) -> InfeasibleError:

@@ -113,6 +113,9 @@ class Chosen(Shown):
         found = cheapest_within(simple, self.question.at(confidence), bounds, self.known)
         if found is None and less_simple and bounds.below == inf:
             found = cheapest_within(options, self.question.at(confidence), bounds, self.known)
+        again = simple if found is None else settled(options, found.option.cost or 0.0)[0]
+        if len(again) > len(simple):  # twins of pools cost more than in closed form
+            found = cheapest_within(again, self.question.at(confidence), bounds, self.known)
         return found
 
     @cached_property

@@ -25,6 +25,7 @@ from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.devices.anchors import System
+from inferplan.devices.cadence import cadence_of, require_closed_form
 from inferplan.devices.engine import EngineFlags
 from inferplan.devices.releases import REDUCED, role_of
 from inferplan.errors import InferplanError, UsageError
@@ -80,6 +81,7 @@ class Space:
             raise UsageError("no adapters were asked for", hint="--lora-rank 16, or --lora-folder DIR")
         if self.placed:
             self._require_placed()
+        self._require_cadence()
         if self.base.lora.any:
             model = _model(self.base.model)
             for engine in self.engines:
@@ -102,6 +104,19 @@ class Space:
                 hint="leave one of them out",
             )
 
+    def _require_cadence(self) -> None:
+        """Raise ``UsageError`` for flags about the cadence of prompts that no engine of the space heeds."""
+        refused = []
+        for name in self.engines if self.base.flags.keeps_prompts_out else ():
+            try:
+                found = cadence_of(load_engine(name, self.base.flags), 2)  # ranks that share experts heed most
+                require_closed_form(found, "plan")
+                return
+            except UsageError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
+
     def _require_placed(self) -> None:
         """Raise ``UsageError`` for what no engine of the space leaves on the host."""
         names = {load_engine(name).name for name in self.engines}
@@ -122,6 +137,7 @@ class Space:
             host_layers=any(one.computes for one in self.placed),
             streamed=any(not one.computes for one in self.placed),
             anchor=self.anchor is not None,
+            cadence=self.base.flags.keeps_prompts_out,
             power_cap=bool(self.caps),
             ideal=self.base.ideal,
         )
@@ -221,9 +237,9 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
             for (asked, whole), parallel in itertools.product(_with_slots(space, request, base), shapes):
                 for flags in _flags(space, asked, parallel):
                     try:
-                        own = known.engine if flags is asked.flags else load_engine(engine, flags)
+                        own = load_engine(engine, flags) if flags.of_ranks else known.engine
                         made = replace(whole, parallel=parallel, engine=own)
-                        if made.lora is not None:
+                        if made.lora is not None or made.cadence.any:
                             require_together("plan", made.features)
                         one = replace(asked, parallel=parallel, flags=_own_backends(flags, made))
                     except InferplanError as error:
@@ -270,8 +286,7 @@ def _flags(space: Space, request: Request, parallel: Parallelism) -> list[Engine
 def _in_format(request: Request, known: Deployment | None) -> Deployment:
     """The deployment on one device; from one in another format everything but the formats is taken over."""
     if known is None:
-        bare = request.flags.model_copy(update={"backends": ()})
-        return assemble(replace(request, flags=bare), model_loader=_model)
+        return assemble(replace(request, flags=request.flags.of_one_device), model_loader=_model)
     return replace(known, precision=precision_of(request, known.model, known.hardware))
 
 

@@ -67,6 +67,9 @@ and made again, for want of less than a sixth."""
 _SPANS = 7.0
 """Times of one conversation in which conversations begin in a run: three quarters are counted, and a verdict takes
 five."""
+_VISITS = 12
+"""Requests of a run for each text that prompts begin with: in the quarter that is not counted 19 of 20 texts come for
+the first time (``1 - exp(-3)``). With half as many a plan bought 3 L40S where 2 do (docs/planning.md, "Examined")."""
 _MOST_USERS = 3_000
 """Users who think that are simulated together. Those in conversations send :data:`_FEWEST_LIVES` of them each, whatever
 the time between; others begin as if they had been at it for long."""
@@ -283,6 +286,9 @@ def traffic_of(
     share = 1 if option.pools or whole else option.replicas
     lasting = option.e2el / option.slow.step  # in the time of the run
     demand = in_run_time(demand, option)
+    if demand.prefix.distinct > 1:
+        caches = option.pools[0] if option.pools else option.replicas if whole else 1
+        fewest = max(fewest, min(_VISITS * demand.prefix.distinct * caches, _MOST))
     if demand.users is not None:
         users = max(ceil(demand.users * factor / share * (1 if whole else replicas_together(option, demand))), 1)
         waiting = ceil(users * demand.waiting_share(lasting))

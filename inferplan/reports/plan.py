@@ -28,6 +28,7 @@ from inferplan.reports.plan_figures import (
     opening,
     power,
     quants,
+    replicas_given,
     session_rate,
     shape,
     terms_of,
@@ -238,7 +239,7 @@ def _at(plan: Plan) -> str:
 
 def sensitivity_table(plan: Plan) -> Table:
     """The same replicas under less and more load."""
-    title = "the same replicas under other loads (simulated), and the replicas each load would be given"
+    title = f"the same replicas under other loads (simulated), and the {replicas_given(plan)}"
     title += f"; {_at(plan)}" if plan.question.demand.classes else ""
     return side_by_side(title, [_load(plan, entry) for entry in plan.sensitivity])
 

@@ -271,6 +271,11 @@ def shape(option: PlanOption) -> str:
     return f"{option.replicas} x ({parallel}{drafts})"
 
 
+def replicas_given(plan: Plan) -> str:
+    """What is said of the replicas that other loads take: by their capacity, which knows of no failure."""
+    return "replicas each load would be given" + (", were none lost" if plan.question.sizing.survive else "")
+
+
 def candidate(plan: Plan, found: Verified) -> list[Figure]:
     """A finalist of a plan: its row of JSON and CSV, and of the table of alternatives."""
     option, deployment, at = found.option, found.option.deployment, found.achieved

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from inferplan.answers.cost import OUTPUT_TO_INPUT, Cost
+from inferplan.devices.cadence import NO_CADENCE
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.roofline import IdealTime, fitted_time
 from inferplan.planning.option import Sizing
-from inferplan.serving.rounds import coupled_ranks, departures, holding, in_system, mean_round
+from inferplan.serving.rounds import departures, holding, in_system, mean_round
 from inferplan.terms import name_term
 
 
@@ -66,10 +67,13 @@ def _share(deployment: Deployment | None) -> Any:
     coming, prompt, batch, budget, flight, ranks = _symbols("x", "I", "B", "M", "m", "g")
     if deployment is None or deployment.parallel.pp == 1:
         flight = 1.0
-    if deployment is None or coupled_ranks(deployment) == 1:
+    if deployment is None or deployment.coupled_ranks == 1:
         ranks = 1
     own = batch if flight == 1.0 else batch / flight
-    return holding(coming, prompt, budget - own, (flight, ranks)).share
+    cadence, mixed = (
+        (NO_CADENCE, True) if deployment is None else (deployment.cadence, deployment.engine.batching.mixed)
+    )
+    return holding(coming, prompt, budget - own, (flight, ranks), cadence, mixed).share
 
 
 def _tpot(deployment: Deployment | None) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import NamedTuple
 
+import numpy as np
+
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
 from inferplan.devices.power import UNMEASURED
@@ -39,6 +41,9 @@ from inferplan.reports.plan_figures import (
 from inferplan.reports.plan_tiers import tier_lines
 from inferplan.serving.session_results import SessionFigures
 from inferplan.units import HOURS_PER_MONTH, format_time
+
+_DRAWS = 1_000_000
+"""Of which the longest are looked for."""
 
 
 def answer(plan: Plan) -> str:
@@ -120,6 +125,7 @@ def notes(plan: Plan) -> list[str]:
         miss_line(plan),
         speculation_line(plan),
         "" if (forgone := forgone_form(plan)) is None else forgone.text,
+        context_line(plan),
         queue_line(plan),
         session_line(plan),
         cheaper_line(plan),
@@ -382,6 +388,27 @@ def format_line(plan: Plan) -> str:
     known = quantised_checkpoint(deployment.model, request.quant)
     words = f"quality in {request.quant}: {quality}"
     return words if known is None else f"{words}; checkpoint: {known.checkpoint}"
+
+
+def context_line(plan: Plan) -> str:
+    """How many requests are longer than the context, where lengths are draws: the runs of a plan need not have one, and
+    a longer run or the service refuses it. Empty where none of so many is."""
+    context, demand = plan.option.deployment.model.max_context, plan.question.demand
+    if context is None or demand.trace is not None or demand.sessions is not None:
+        return ""
+    kinds = [(one.share, one.prompt, one.output) for one in demand.classes] or [(1.0, demand.prompt, demand.output)]
+    rng, share = np.random.default_rng(0), 0.0
+    for part, *lengths in kinds:
+        if any(one.kind != "fixed" for one in lengths):
+            total = sum(one.sample(rng, _DRAWS) for one in lengths)
+            share += part * float(np.mean(total > context))
+    if not share:
+        return ""
+    each = float(f"{1 / share:.1g}")
+    return (
+        f"about 1 request in {each:,.0f} is longer than the context of {context:,} tokens and is refused; "
+        "the most tokens of a draw: lognormal:1500:1.2:16k"
+    )
 
 
 def queue_line(plan: Plan) -> str:

@@ -16,7 +16,7 @@ from inferplan.planning.search import pareto
 from inferplan.planning.verify import Verified
 from inferplan.reports import plots
 from inferplan.reports.plan import BOTTLENECKS
-from inferplan.reports.plan_figures import devices, quants, shape
+from inferplan.reports.plan_figures import devices, quants, replicas_given, shape
 from inferplan.units import HOURS_PER_MONTH, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _under_load(plan: Plan) -> Iterator[tuple[str, str, Figure]]:
         own = sum(plan.option.pools or (plan.option.replicas,))
         yield (
             "Replicas against load",
-            f"Replicas that each load would be given, so that they are at most "
+            f"{replicas_given(plan).capitalize()}, so that they are at most "
             f"{plan.question.sizing.utilisation:.0%} busy; the line across is the plan, the dots are in the table.",
             plots.steps((loads, counts), marked, float(own), (unit, "replicas")),
         )

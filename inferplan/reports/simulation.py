@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.devices.engine import CADENCE
 from inferplan.devices.power import UNMEASURED
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.reports.classes import class_tables, limits_by_class
@@ -377,6 +378,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         for name in ("max_num_seqs", "max_num_batched_tokens", "poll_interval_steps")
         if given.get(name) is not None
     ]
+    flags += [f"{name} {given[name]}" for name, default in CADENCE.items() if given.get(name, default) != default]
     engines = f", {given['replicas']} engines, {given['routing']}" if given.get("replicas", 1) > 1 else ""
     return [
         f"{record['verdict']}: {_meaning(record)}{_of_ttft(record)}",

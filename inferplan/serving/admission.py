@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from inferplan.devices.cadence import Cadence
 from inferplan.devices.engine import Admission, Batching, Policy, SchedulerDefaults
 from inferplan.serving.adapter_slots import AdapterSlots
 from inferplan.serving.cache_tiers import beside_loads
-from inferplan.serving.cadence import Cadence
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Records
 from inferplan.serving.waiting import QueueOrder
@@ -255,9 +255,7 @@ class Admitted:
         total = records.prompt[request] + records.output[request]
         whole = total if self.reserves else compute
         need = rules.held(total, whole) - found.shared
-        room = need + rules.unsettled(compute) if rules.in_flight else need
-        tight = self.ratio or room > rules.capacity - self.used - len(self.running) * self.block
-        if tight and self.running and room > self._free(output, growth(), ratio_steps):
+        if self.running and self._no_room(request, need, growth, ratio_steps):
             return "cache"
         self.running[request] = None
         if self.adapters is not None:
@@ -277,6 +275,21 @@ class Admitted:
         if found.tokens and request not in records.preempted:
             records.cached[request] = found.tokens
         return found.tokens
+
+    def may_start(self, request: int, growth: Callable[[], float], ratio_steps: int) -> bool:
+        """Whether there is a slot for the head of the queue and, where nothing of it is cached, room."""
+        if not self.running:
+            return True
+        total = self.records.prompt[request] + self.records.output[request]
+        need = self.rules.held(total, total if self.reserves else self.progress.compute(request))
+        return len(self.running) < self.rules.slots and not self._no_room(request, need, growth, ratio_steps)
+
+    def _no_room(self, request: int, need: float, growth: Callable[[], float], ratio_steps: int) -> bool:
+        """Whether a request that takes so many tokens of cache has to wait for others to leave."""
+        rules = self.rules
+        room = need + rules.unsettled(self.progress.compute(request)) if rules.in_flight else need
+        tight = self.ratio or room > rules.capacity - self.used - len(self.running) * self.block
+        return tight and room > self._free(self.progress.output(request), growth(), ratio_steps)
 
     def _load(self, request: int, cache: PrefixCache, names: Sequence[int]) -> None:
         """Blocks come up from the tiers, from one after another: they end on the same link of the device."""

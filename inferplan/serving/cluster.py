@@ -21,7 +21,6 @@ from inferplan.serving.plain_replica import replica_of
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import Meter, Metering, Records
 from inferplan.serving.replica import Replica
-from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.routing import Router
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.senders import Senders
@@ -181,7 +180,7 @@ class Cluster(Clock):
 
     def _pool(self, kind: EngineKind, ranks: int) -> Router:
         """A pool of so many attention ranks."""
-        shared = coupled_ranks(kind.deployment) if kind.rules.scheduler.ranks == "tokens" else 1
+        shared = kind.deployment.coupled_ranks if kind.rules.scheduler.ranks == "tokens" else 1
         return Router(self.fleet.routing, self.made(kind, ranks), self.records, shared)
 
     def _mixed(self, kinds: Sequence[EngineKind]) -> Router:
@@ -193,7 +192,7 @@ class Cluster(Clock):
         own = Beside(kinds[0].deployment, Flags(), kinds[0].deployment.parallel.replicas, self.fleet.weight)
         pool, weights = list[Scheduler](), list[float]()
         for member, (one, beside) in enumerate(zip(kinds, (own, *self.fleet.others))):
-            if one.rules.scheduler.ranks == "tokens" and coupled_ranks(one.deployment) > 1:
+            if one.rules.scheduler.ranks == "tokens" and one.deployment.coupled_ranks > 1:
                 raise UsageError(
                     "replicas that are not alike are fed by weight, which knows nothing of ranks",
                     hint="replicas without attention data parallelism",
@@ -209,7 +208,7 @@ class Cluster(Clock):
         """The schedulers of so many attention ranks; the engines that keep their time are made too."""
         stages, width = kind.deployment.parallel.pp, kind.times.width
         made = [Scheduler(kind.rules, self.records, self.notify, kind.cache(), width, stages) for _ in range(ranks)]
-        together = coupled_ranks(kind.deployment)
+        together = kind.deployment.coupled_ranks
         for first in range(0, ranks, together):
             group = made[first : first + together]
             for scheduler in group:

@@ -17,7 +17,6 @@ from inferplan.estimate.stage_memory import StageMemory
 from inferplan.fields import Quantity, Real, Switch, Whole, Words, ask, require_limits
 from inferplan.models.spec import require_decoder
 from inferplan.serving.admission import Rules
-from inferplan.serving.cadence import cadence_of
 from inferplan.serving.rounds import overlaps, seen_late
 from inferplan.serving.waiting import QueueOrder
 from inferplan.units import format_bytes
@@ -32,7 +31,6 @@ class Flags:
     poll_interval_steps: decode steps between looks at the request queue. batch_wait_steps, batch_wait_fill: hold
     prompts back up to so many steps until they fill so much of the token budget. balance_steps: attention ranks hold
     prompts back up to so many steps until each has one (TensorRT-LLM ``attention_dp_config``).
-    prefill_schedule_interval, prefill_decode_interval: of vLLM and SGLang (:mod:`inferplan.serving.cadence`).
     client_timeout: seconds.
     queue: which of the waiting requests is admitted next; all but fcfs need classes of traffic.
     """
@@ -66,29 +64,10 @@ class Flags:
         "TensorRT-LLM with --dp: attention ranks hold prompts back up to so many steps until each has one. [0]",
         0,
     )
-    prefill_schedule_interval: int = ask(
-        "--prefill-schedule-interval",
-        Whole(),
-        "vLLM: while requests decode, prompts enter every so many steps. [1]",
-        1,
-    )
-    prefill_decode_interval: int = ask(
-        "--prefill-decode-interval",
-        Whole(0),
-        "SGLang: so many steps that only decode follow each with prompts. [0]",
-        0,
-    )
     batch_wait_fill: float = ask("--batch-wait-fill", Real(), "Share of a step that ends the waiting. [0]", 0.0)
-
-    @property
-    def keeps_prompts_out(self) -> bool:
-        """Whether prompts are kept out of most steps while requests decode."""
-        return self.prefill_schedule_interval > 1 or self.prefill_decode_interval > 0
 
     def __post_init__(self) -> None:
         require_limits(self)
-        if self.prefill_schedule_interval > 1 and self.prefill_decode_interval:
-            raise UsageError("--prefill-schedule-interval is vLLM's, --prefill-decode-interval SGLang's", hint="one")
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -182,7 +161,7 @@ def rules_of(
         wait_steps=flags.batch_wait_steps,
         wait_fill=flags.batch_wait_fill,
         balance_steps=flags.balance_steps,
-        cadence=cadence_of(deployment, flags.prefill_schedule_interval, flags.prefill_decode_interval),
+        cadence=deployment.cadence,
         latency=0.0 if ideal else serving.latency,
         front_request=0.0 if ideal else serving.front_request,
         front_token=0.0 if ideal else serving.front_token,

@@ -7,7 +7,9 @@ then its own prompt passes through the stages in one or more pieces, and clients
     front end     latency + front_request + front_token*prompt
     running step  at random times the one that runs is a long one: what is left of it is E[T^2]/(2 E[T]) on average, the
                   mean residual life (Kleinrock, Queueing Systems, volume 1, chapter 5.2); with pp batches in flight a
-                  step ends pp times as often. Only a request that comes while something runs waits for it
+                  step ends pp times as often. Under a cadence of prompts T is the time between two steps that may hold
+                  some (:class:`inferplan.serving.rounds.Openings`). Only a request that comes while something runs
+                  waits for it
     next step     where a step is composed while the one before it runs, a request joins one later
     queue         a prompt in pieces keeps the first stage for ``line`` seconds: the wait of an M/D/1 queue of those
                   (:mod:`inferplan.serving.techniques.queueing`), in the share of rounds that hold prompts
@@ -110,10 +112,12 @@ class FirstTokenTerms:
 class PromptPath:
     """An engine in its steady state as an arriving prompt finds it.
 
-    front_end: seconds in front of it. round: of the mean round; residual: of the rest of the one that runs, on average.
-    line: seconds for which a prompt keeps the next one waiting. own: seconds of its pieces through all stages. queued:
-    whether prompts wait for others before them, as those in pieces do. busy: the share of rounds that hold prompts.
-    filled: prompt tokens over the room for them.
+    front_end: seconds in front of it. round: of the mean round; residual: of the rest of the one that runs, on average,
+    and of those behind it that may hold no prompt. line: seconds for which a prompt keeps the next one waiting. own:
+    seconds of its pieces through all stages. queued: whether prompts wait for others before them, as those in pieces
+    do. busy: the share of rounds that hold prompts. filled: prompt tokens over the room for them. last: seconds of the
+    round before one that may hold prompts, where that is not the mean one. apart: seconds of the rounds between pieces
+    of a prompt while others decode.
     """
 
     deployment: Deployment
@@ -125,19 +129,21 @@ class PromptPath:
     queued: BoolArray | bool
     busy: Num
     filled: Num
+    last: Num | None = None
+    apart: Num = 0.0
 
     def mean(self, company: Company) -> FirstTokenTerms:
         """The mean of each term for a request that meets so much company."""
-        busy = np.minimum(self.busy, BUSIEST)
+        busy, last = np.minimum(self.busy, BUSIEST), self.round if self.last is None else self.last
         queue = np.where(self.queued, mean_wait(self.line, busy) * busy, 0.0)
         if np.any(np.isfinite(company.ahead)):
             queue = np.minimum(queue, company.ahead * self.line / 2)
         return FirstTokenTerms(
             front_end=self.front_end,
             running_step=self.residual * company.running,
-            next_step=self.round * company.running if overlaps(self.deployment) else 0.0,
+            next_step=last * company.running if overlaps(self.deployment) else 0.0,
             queue=queue,
-            own_prompt=self.own,
+            own_prompt=self.own + self.apart * company.running,
             seen_late=self.round if seen_late(self.deployment) else 0.0,
         )
 
@@ -155,16 +161,19 @@ def prompt_path(deployment: Deployment, rounds: LoadedRounds, prompt: Num) -> Pr
     """The path of prompts of so many tokens, known ones too, through the rounds of a rank under load."""
     mixed = deployment.engine.batching.mixed
     decode, own, share, pieces = rounds.decode.total, rounds.own.total, rounds.held.share, rounds.pieces
-    mean = mean_round(share, decode, own, mixed)
-    squares = mean_round(share, decode**2, own**2, mixed)
+    mean, openings = mean_round(share, decode, own, mixed), rounds.openings(deployment)
+    kept = openings.kept * decode
+    waiting = 0.0 if deployment.cadence.yields else kept  # a prompt that has to wait for another ends the waiting
     return PromptPath(
         deployment=deployment,
         front_end=front_end(deployment, prompt).seconds,
         round=mean,
-        residual=squares / (2 * mean) / deployment.parallel.pp,
-        line=pieces * rounds.own.interval,
+        residual=openings.residual / deployment.parallel.pp,
+        line=pieces * (rounds.own.interval + waiting),
         own=rounds.own.passage + (pieces - 1.0) * rounds.own.interval,
         queued=pieces > 1,
         busy=share,
         filled=rounds.held.filled,
+        last=decode if openings.kept else None,
+        apart=(pieces - 1.0) * kept,
     )

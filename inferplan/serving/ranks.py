@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from inferplan.serving.clients import ANSWER
 from inferplan.serving.flow_shop import Passage
+from inferplan.serving.prompt_delay import PromptDelay, RankState
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.step_times import NO_PROMPTS, Chunk, StepPrice, StepTimes, slowest
 
@@ -41,6 +42,23 @@ def _in_flight(rank: int, partial: int | None, flying: Sequence[Batch]) -> bool:
         return False
     pieces = [batch.loads[rank].prompts for batch in flying]
     return any(prompts is not None and prompts.partial == partial for prompts in pieces)
+
+
+def _state_of(scheduler: Scheduler) -> RankState:
+    """What the other attention ranks hear of one before a step, where they wait for each other."""
+    waiting, decodes, budget = scheduler.queue.waiting, scheduler.decodes, scheduler.rules.budget
+    progress, admitted, partial = scheduler.progress, scheduler.admitted, scheduler.partial
+    ready, pending = partial is not None, 0
+    if partial is not None:
+        pending = progress.compute(partial) - scheduler.computed
+    elif waiting and decodes.size < scheduler.lane_slots:
+        ready = admitted.may_start(waiting[0], scheduler.growth, scheduler.decode_steps() - scheduler.ratio_reset)
+    for request in waiting:
+        if pending >= budget:
+            break
+        pending += progress.compute(request)
+    used = admitted.used / scheduler.rules.capacity
+    return RankState(ready, len(waiting), min(pending, budget), partial is not None, decodes.size, used)
 
 
 class RankPrices:
@@ -149,6 +167,9 @@ class Ranks(RankPrices):
         """Steps since all ranks were idle."""
         self.gap = 0
         """Steps that only decode before prompts may follow those of any rank."""
+        rules, delay = self.rules, self.rules.cadence.delay
+        self.delay = None if delay is None else PromptDelay(delay, len(self.schedulers), rules.slots, rules.budget)
+        """How ranks wait for each other's prompts, where they do."""
         for scheduler in schedulers:
             for lane in scheduler.lanes:
                 lane.interleaved = True
@@ -185,6 +206,8 @@ class Ranks(RankPrices):
         """All ranks were idle until ``start``, when a request can be seen."""
         self.metered = start
         self.steps = self.gap = 0
+        if self.delay is not None:
+            self.delay.reset()
         for scheduler in self.schedulers:
             scheduler.queue.steps_since_look = 0
             scheduler.queue.look(start, False)
@@ -223,15 +246,17 @@ class Ranks(RankPrices):
                 known = len(queue.waiting)
                 queue.look(seen, scheduler.decodes.size > 0)
                 changed = changed or len(queue.waiting) > known
-        cadence = self.rules.cadence
         held = self.rules.balance_steps > 0 and self._held_back()
         held = held or (self.gap > 0 and any(scheduler.decodes.size for scheduler in self.schedulers))
-        late = self.steps % cadence.grid > 0
+        late = self.steps % self.rules.cadence.grid > 0
+        states = [] if held or self.delay is None else list(map(_state_of, self.schedulers))
+        held = held or (len(states) > 0 and self._delayed(states))
         for rank, scheduler in enumerate(self.schedulers):
             decodes, admitted = scheduler.decodes, scheduler.admitted
             running = len(admitted.running)
             waits = not held and (scheduler.queue.waiting or scheduler.partial is not None)
             waits = waits and not (late and decodes.size and not scheduler.queue.backlog)
+            waits = waits and (not scheduler.closed or scheduler.partial is not None)
             if waits and not (apart and _in_flight(rank, scheduler.partial, flying)):
                 prompts = scheduler.plan(now)
                 if prompts is not None:
@@ -246,7 +271,17 @@ class Ranks(RankPrices):
             loads.append(RankLoad(decodes.size, None))
             if admitted.adapters is not None and decodes.size:
                 admitted.adapters.fetch()
+        if self.delay is not None and states:
+            self.delay.observe(states, [0 if load.prompts is None else load.prompts.prompts for load in loads])
         return loads, changed
+
+    def _delayed(self, states: Sequence[RankState]) -> bool:
+        """Whether prompts wait for other ranks, those that are computed in part too; under SGLang these go on."""
+        assert self.delay is not None
+        waits, parts = self.delay.holds(states), self.delay.rule.fills is not None
+        for scheduler in self.schedulers:
+            scheduler.closed = waits and not parts
+        return waits and parts
 
     def _held_back(self) -> bool:
         """Whether prompts wait until every rank has one, for so many steps at most and only while all ranks decode.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferplan.devices.cadence import NO_CADENCE, Cadence
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Batches, StepTime, time_batches, time_together
 from inferplan.serving.launches import launch_floors
@@ -60,15 +61,6 @@ def seen_late(deployment: Deployment) -> bool:
     return overlaps(deployment) and deployment.engine.serving.seen_late
 
 
-def coupled_ranks(deployment: Deployment) -> int:
-    """Attention ranks that make every step together: all of a replica where they share experts, else each for itself.
-
-    Each such step ends with the slowest rank, and ranks without requests take part (vLLM's data-parallel engines run
-    dummy batches until all are done).
-    """
-    return deployment.parallel.dp if deployment.model.has_experts else 1
-
-
 class Holding(NamedTuple):
     """Rounds that hold prompts: their share of all, and what the prompts are (:class:`HeldPrompts`)."""
 
@@ -90,26 +82,71 @@ class Holding(NamedTuple):
         )
 
 
-def holding(coming: Num, new: Num, room: Num, groups: tuple[Num, int]) -> Holding:
+class _Shares(NamedTuple):
+    """Of all rounds those in which any rank holds prompts, and those in which one rank does; the chance that another
+    rank holds some where one does; tokens to compute over the room for them."""
+
+    any: Num
+    one: Num
+    others: Num
+    filled: Num
+
+
+def _shares_behind_gaps(coming: Num, filled: Num, ranks: int, cadence: Cadence, mixed: bool) -> _Shares:
+    """Where ``gap`` rounds that only decode follow one with prompts of any rank.
+
+    Prompts come independently, ``X`` a round to all ranks, and those of ``w`` rounds may start together: of ``gap``,
+    and of the one with prompts where it decodes too. Where none came then, the first to come starts at once. From one
+    round with prompts to the next are ``w + exp(-X*w)/(1 - exp(-X))`` on average (a renewal process; one more round for
+    each in which none comes). What has no room in one waits for the next, or, where that ends the waiting, no longer.
+    """
+    window, every = cadence.gap + mixed, coming * ranks
+    came, none = 1.0 - np.exp(-every), np.exp(-every * window)
+    share = 1.0 / (window + none / np.maximum(came, 1e-300))
+    others = 1.0 - np.exp(-coming * window) + none * (1.0 - np.exp(-coming)) / np.maximum(came, 1e-300)
+    most = 1.0 if cadence.yields else 1.0 / window
+    one = np.minimum(np.maximum(share * others, filled), most)
+    return _Shares(np.maximum(share, one), one, others, filled / most)
+
+
+def _shares_on_grid(coming: Num, filled: Num, ranks: int, grid: int) -> _Shares:
+    """Where every ``grid``-th round may hold prompts, on all ranks the same; a rank that has more of them than such
+    rounds have room for does not wait until it has none."""
+    one = np.minimum(np.maximum((1.0 - np.exp(-coming * grid)) / grid, filled), 1.0)
+    inside, outside = np.minimum(one * grid, 1.0), np.maximum(one * grid - 1.0, 0.0) / (grid - 1)
+    share = (1.0 - (1.0 - inside) ** ranks) / grid + (1.0 - 1.0 / grid) * (1.0 - (1.0 - outside) ** ranks)
+    others = (inside**2 + (grid - 1) * outside**2) / grid / np.maximum(one, 1e-300)
+    return _Shares(share, one, others, filled)
+
+
+def holding(
+    coming: Num, new: Num, room: Num, groups: tuple[Num, int], cadence: Cadence = NO_CADENCE, mixed: bool = True
+) -> Holding:
     """How ``coming`` prompts a round and rank, of ``new`` tokens to compute, fall into batches with ``room`` tokens.
 
     groups: batches in flight ``m``, and attention ranks that step together ``g``. Arrivals are independent, so a batch
     holds prompts with ``q = 1 - exp(-x/m)``, a round of one rank with ``r = 1 - exp(-x)``, both more where the room
     spreads prompts in pieces, and a round of all ranks with ``1 - (1 - r)^g``: one batch of one rank is enough to make
-    it long. A batch that holds any has ``x*I/(m*q)`` tokens, no more than its room.
+    it long. A batch that holds any has ``x*I/(m*q)`` tokens, no more than its room. A cadence keeps prompts out of most
+    rounds, and then one batch is in flight; mixed: rounds with prompts decode too.
     """
     flight, ranks = groups
     tokens = coming * new / flight
     filled = tokens / room
-    batch_share = np.minimum(np.maximum(1.0 - np.exp(-coming / flight), filled), 1.0)
-    one = np.minimum(np.maximum(1.0 - np.exp(-coming), filled), 1.0)  # of the rounds, on one rank
-    share = one if ranks == 1 else 1.0 - (1.0 - one) ** ranks
+    if cadence.grid > 1:
+        share, batch_share, others, filled = _shares_on_grid(coming, filled, ranks, cadence.grid)
+    elif cadence.gap:
+        share, batch_share, others, filled = _shares_behind_gaps(coming, filled, ranks, cadence, mixed)
+    else:
+        batch_share = others = np.minimum(np.maximum(1.0 - np.exp(-coming / flight), filled), 1.0)
+        one = np.minimum(np.maximum(1.0 - np.exp(-coming), filled), 1.0)  # of the rounds, on one rank
+        share = one if ranks == 1 else 1.0 - (1.0 - one) ** ranks
     held = tokens / np.maximum(batch_share, 1e-12)
     number = np.maximum(held / new, 1.0)
     alike = ranks == 1 and bool(np.all(np.asarray(flight) == 1.0))
     each = np.maximum(np.minimum(np.minimum(held, new), room), 1.0)  # held/number, whole where the prompt is
     fill = 1.0 if alike else batch_share / share
-    beside = (1.0 + (ranks - 1) * batch_share) / ranks  # this rank's prompts, and what the others happen to hold
+    beside = (1.0 + (ranks - 1) * others) / ranks  # this rank's prompts, and what the others happen to hold
     return Holding(share, number, each, fill, beside, filled)
 
 
@@ -164,7 +201,7 @@ class Round:
         mean = beside = None
         if deployment.parallel.pp > 1 and (np.any(np.asarray(fill) != 1.0) or np.any(np.asarray(most != even))):
             mean = self._step(even, fill)
-        if self.prompts is not None and coupled_ranks(deployment) > 1:
+        if self.prompts is not None and deployment.coupled_ranks > 1:
             beside = self._step(most, self.prompts.beside)
         return Batches(fullest=fullest, beside=beside, mean=mean, microbatches=microbatches)
 
@@ -234,6 +271,31 @@ class PromptLoad(NamedTuple):
     cached: Num
 
 
+class Openings(NamedTuple):
+    """The times from one step that may hold prompts to the next, by whether it holds some: seconds, and how many of
+    them there are for each round.
+
+    Without a cadence these are the steps themselves. kept: rounds in each that only decode and may hold none.
+    """
+
+    long: Num
+    longs: Num
+    short: Num
+    shorts: Num
+    kept: int
+
+    @property
+    def residual(self) -> Num:
+        """Mean seconds to the next from any moment: the mean residual life of the time in which it lies."""
+        squares = self.shorts * self.short**2 + self.longs * self.long**2
+        return squares / (2 * (self.shorts * self.short + self.longs * self.long))
+
+    @property
+    def in_long(self) -> Num:
+        """The share of the time that lies in those with prompts."""
+        return self.longs * self.long / (self.shorts * self.short + self.longs * self.long)
+
+
 class LoadedRounds(NamedTuple):
     """Rounds of decodes alone, and those that hold prompts (alone in their step where the policy does not mix)."""
 
@@ -244,6 +306,20 @@ class LoadedRounds(NamedTuple):
     """Tokens that a batch has for prompts."""
     pieces: Num
     """Batches that one prompt takes: the last piece is as long as what is left."""
+
+    def openings(self, deployment: Deployment) -> Openings:
+        """When prompts may start."""
+        mixed, cadence = deployment.engine.batching.mixed, deployment.cadence
+        decode, own, share = self.decode.total, self.own.total, self.held.share
+        if cadence.grid > 1:
+            long, apart = own + (cadence.grid - 1) * decode, 1.0 / cadence.grid
+            often = np.minimum(share, apart)
+            return Openings(long, often, cadence.grid * decode, apart - often, cadence.grid - 1)
+        window = cadence.gap + mixed
+        if not cadence.gap:
+            return Openings(own, share, decode, 1.0 - share * window, 0)
+        between = np.minimum(1.0 / np.maximum(share, 1e-300), window) - mixed  # fewer where a backlog ends the waiting
+        return Openings(own + between * decode, share, decode, np.maximum(1.0 - share * window, 0.0), cadence.gap)
 
 
 def loaded_rounds(
@@ -281,6 +357,6 @@ def round_with_prompts(
     room = np.maximum(budget - (alone.decodes.batch / flight * width if mixed else 0.0), 1.0)
     if not deployment.engine.defaults.scheduler.chunked_prefill:
         room = np.maximum(np.floor(room / load.new), 1.0) * load.new
-    held = holding(load.coming, load.new, room, (flight, coupled_ranks(deployment)))
+    held = holding(load.coming, load.new, room, (flight, deployment.coupled_ranks), deployment.cadence, mixed)
     prompts = held.prompts(load.new, load.cached)
     return replace(alone, decodes=alone.decodes if mixed else None, prompts=prompts, flight=flight), held, room

@@ -58,8 +58,8 @@ class Scheduler:
         """The request whose prompt is being computed in several steps."""
         self.computed = 0
         """Tokens of that prompt that are in the cache."""
-        self.short = False
-        """A request was sent back for want of cache: nothing new is admitted to this step."""
+        self.short = self.closed = False
+        """Nothing new is admitted to this step: a request was sent back for want of cache; other ranks have none."""
         self.ratio_reset = 0
         """Decode step at which the reserved share of remaining outputs was last reset (admission by ``ratio``)."""
 
@@ -93,7 +93,7 @@ class Scheduler:
         if self.partial is not None:
             tokens, pairs = self._continue(max(budget, 1), completed, now)
             prompts, budget = 1, budget - tokens
-        while budget > 0 and waiting and self.partial is None and not self.short:
+        while budget > 0 and waiting and self.partial is None and not self.short and not self.closed:
             if not places:
                 self.meter.block("slots")
                 break

@@ -64,7 +64,7 @@ def features_of_run(deployment: Deployment, traffic: Traffic | Requests, flags: 
         deployment.features
         | traffic.features
         | options.features
-        | those(queue=flags.queue != "fcfs", fair_queue=flags.queue == "fair", cadence=flags.keeps_prompts_out)
+        | those(queue=flags.queue != "fcfs", fair_queue=flags.queue == "fair")
     )
     return found.union(*(other.deployment.features for other in options.fleet.others))
 
@@ -541,7 +541,7 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
     deployment, fleet = kind.deployment, options.fleet
     record: dict[str, Any] = {
         **_engine(kind),
-        **_waits(kind.rules, flags),
+        **_waits(kind.rules),
         "client_timeout_s": flags.client_timeout,
         "latency_s": kind.rules.latency,
         "front_end_s": {"request": kind.rules.front_request, "prompt_token": kind.rules.front_token},
@@ -594,15 +594,13 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
     return record
 
 
-def _waits(rules: Rules, flags: Flags) -> dict[str, Any]:
+def _waits(rules: Rules) -> dict[str, Any]:
     """What prompts wait for, in steps."""
     return {
         "poll_interval_steps": rules.poll_interval,
         "batch_wait_steps": rules.wait_steps,
         "batch_wait_fill": rules.wait_fill,
         "balance_steps": rules.balance_steps,
-        "prefill_schedule_interval": flags.prefill_schedule_interval,
-        "prefill_decode_interval": flags.prefill_decode_interval,
     }
 
 

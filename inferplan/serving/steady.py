@@ -11,7 +11,7 @@ Arrivals are taken as independent, so a share ``p = 1 - exp(-x)`` of the steps h
 
 and ``B = rate*(O - 1)*TPOT`` closes the loop. The batch is what slots and cache admit, never more: the
 others are queued, and their wait is part of TTFT. Steps are priced by :class:`inferplan.serving.rounds.Round`, which
-also says what batches in flight and ranks that step together change; everything broadcasts.
+also says what batches in flight, ranks that step together and a cadence of prompts change; everything broadcasts.
 
 A user meets what the *others* do: of ``N`` in the batch ``N - 1`` are there when one arrives, so a user alone finds no
 step in progress, waits for nobody and sees the idle server's times (:mod:`inferplan.serving.first_token`).
@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.devices.cadence import require_closed_form
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import correction
 from inferplan.estimate.deployment import Deployment
@@ -34,13 +35,15 @@ from inferplan.serving.admission import Rules
 from inferplan.serving.first_token import IdlePrompt, first_token
 from inferplan.serving.flags import Flags, rules_of, verifying, with_flags
 from inferplan.serving.latency import prompt_path, user_company
-from inferplan.serving.rounds import Decodes, PromptLoad, coupled_ranks, loaded_rounds
+from inferplan.serving.rounds import Decodes, PromptLoad, loaded_rounds
 from inferplan.serving.techniques.speculation import PLAIN, Speculation, step_with_drafts
 from inferplan.units import Num
 
 _ROUNDS = 60
 _HALVINGS = 40
 _TOLERANCE = 1e-7
+_FULL = 1e-3
+"""Room that is left where that bounds the batch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,6 +134,7 @@ def steady_state(
     require_tokens(deployment.model, "serving under load")
     require_together("estimate", deployment.features | those(users=True, drafts=speculation is not PLAIN))
     require_readable(deployment.model, load.prompt, load.output)
+    require_closed_form(deployment.cadence, "the steady state")
     flags = flags or Flags()
     deployment = with_flags(deployment, flags)
     total = load.prompt + load.output
@@ -185,9 +189,14 @@ class _Loop:
         inside = np.minimum(users, limit)
         steps = np.maximum(output - 1.0, 1e-9) / self.speculation.tokens
         batch = self._batch(inside, steps)
-        step, before, after, share = self._times(batch, inside)
+        step, before, after, (share, filled) = self._times(batch, inside)
         tpot = step / self.speculation.tokens
         held = before + after + steps * step
+        if (
+            self._narrow
+        ):  # who waits for room in the steps that hold prompts is inside, and neither decodes nor computes
+            crowd = np.maximum(inside * steps * step / batch - held, 0.0) * (filled > 1.0 - _FULL)
+            before, held = before + crowd, held + crowd
         rate = np.where(inside > 0, inside / held, 0.0)
         queue = users - inside
         wait = np.where(queue > 0, queue / np.maximum(rate, 1e-300), 0.0)
@@ -216,6 +225,12 @@ class _Loop:
             prompt_share=_plain(share),
         )
 
+    @property
+    def _narrow(self) -> bool:
+        """Whether prompts have so little room that fewer can decode than are there: steps that only decode follow each
+        with prompts, whatever waits."""
+        return self.rules.cadence.gap > 0 and not self.rules.cadence.yields
+
     def _batch(self, inside: Num, steps: Num) -> Num:
         """Requests that decode: where as many are decoding as the times at that batch make of those ``inside``.
 
@@ -224,9 +239,10 @@ class _Loop:
         """
 
         def allowed(batch: Num) -> Num:
-            step, before, after, _ = self._times(batch, inside)
+            step, before, after, (_, filled) = self._times(batch, inside)
             held = before + after + steps * step  # from admission (or arrival, if nobody waits) to the last token
-            return np.where(inside > 0, inside * steps * step / held, 0.0)
+            found = np.where(inside > 0, inside * steps * step / held, 0.0)
+            return np.minimum(found, batch / np.maximum(filled, 1e-9)) if self._narrow else found
 
         batch = np.maximum(inside * 0.9, 1e-6)
         for _ in range(_ROUNDS):
@@ -242,8 +258,9 @@ class _Loop:
             low, high = np.where(fewer, low, middle), np.where(fewer, middle, high)
         return np.where(settled, batch, high)
 
-    def _times(self, batch: Num, inside: Num) -> tuple[Num, Num, Num, Num]:
-        """Mean decode step; time before a prompt's first step; its own time to the first token seen; share of steps."""
+    def _times(self, batch: Num, inside: Num) -> tuple[Num, Num, Num, tuple[Num, Num]]:
+        """Mean decode step; time before a prompt's first step; its own time to the first token seen; the share of steps
+        with prompts, and how full those are."""
         deployment, load = self.deployment, self.load
         prompt, output = np.asarray(load.prompt, float), np.asarray(load.output, float)
         new = prompt * (1.0 - np.asarray(load.hit_rate, float))
@@ -253,7 +270,7 @@ class _Loop:
         decodes = Decodes(seen, prompt + np.maximum(output - 2.0, 0.0) / 2, prompt)
         prompts = PromptLoad(coming, new, prompt - new)
         rounds = loaded_rounds(deployment, decodes, prompts, float(self.rules.budget), self.speculation)
-        path, ranks = prompt_path(deployment, rounds, prompt), coupled_ranks(deployment)
+        path, ranks = prompt_path(deployment, rounds, prompt), deployment.coupled_ranks
         first = path.mean(user_company(batch, inside, ranks))
         step, before, after = path.round, first.before, first.own
         others = np.minimum(np.maximum(inside * ranks - 1.0, 0.0), 1.0)
@@ -261,7 +278,7 @@ class _Loop:
             alone = self._alone[0], path.front_end, self._alone[1]
             mixed = zip((step, before, after), alone, strict=True)
             step, before, after = (others * crowd + (1.0 - others) * single for crowd, single in mixed)
-        return step, before, after, rounds.held.share
+        return step, before, after, (rounds.held.share, rounds.held.filled)
 
     @cached_property
     def _alone(self) -> tuple[Num, Num]:

@@ -158,7 +158,15 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
     Raises the errors of names that are unknown and of divisions or formats that cannot work.
     """
     model, hardware = model_of(run.model), hardware_of(run.gpu)
-    flags = EngineFlags(token_budget=run.token_budget, max_sequences=run.slots, memory_fraction=run.memory_fraction)
+    flags = EngineFlags(
+        token_budget=run.token_budget,
+        max_sequences=run.slots,
+        memory_fraction=run.memory_fraction,
+        prefill_schedule_interval=run.waits.schedule,
+        prefill_decode_interval=run.waits.rounds,
+        enable_prefill_delayer=run.waits.delayer,
+        prefill_delayer_max_delay_passes=run.waits.passes,
+    )
     engine, note = engine_of(run.engine, run.engine_version, flags)
     precision = row_precision(run, model, hardware)
     exchange = _exchange(engine.exchange, precision, run.spread)

@@ -9,14 +9,13 @@ import numpy as np
 
 from inferplan.answers.power import run_energy
 from inferplan.devices.constants import IDEAL
-from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import decode_phase, prefill_phase
+from inferplan.estimate.run import require_no_cadence
 from inferplan.serving import simulator
-from inferplan.serving.cadence import cadence_of
 from inferplan.serving.flags import Flags
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
@@ -59,8 +58,8 @@ def predict(run: Run, measured: Measured, deployment: Deployment | None = None) 
 
 def predict_run(run: Run, deployment: Deployment) -> Prediction:
     """The prediction for whatever was measured of a run."""
-    if run.batch is not None and cadence_of(deployment, run.waits.schedule, run.waits.rounds).any:
-        raise UsageError("a static batch is computed at once, and no cadence of prompts changes that")
+    if run.batch is not None:
+        require_no_cadence(deployment)
     return _static(deployment, run) if run.batch is not None else _served(deployment, run)
 
 
@@ -177,8 +176,6 @@ def row_flags(run: Run) -> Flags:
         batch_wait_steps=run.waits.batch,
         batch_wait_fill=run.waits.fill,
         balance_steps=run.waits.balance,
-        prefill_schedule_interval=run.waits.schedule,
-        prefill_decode_interval=run.waits.rounds,
         client_timeout=run.timeout or client_of(run).timeout,
     )
 

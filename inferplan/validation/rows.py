@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple, get_args
 
+from inferplan.devices.engine import CADENCE
 from inferplan.devices.releases import release_order
 from inferplan.errors import UsageError
 from inferplan.units import MOST, parse_number
@@ -30,7 +31,7 @@ INPUTS = (
     *("requests", "length_ratio_min", "warmup_requests"),
     *("max_num_batched_tokens", "max_num_seqs", "memory_fraction", "max_model_len"),
     *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "suspect", "campaign"),
-    *("attention_dp_balance_steps", "prefill_schedule_interval", "prefill_decode_interval"),
+    *("attention_dp_balance_steps", *CADENCE),
     *("shared_system_prompt_tokens", "distinct_system_prompts", "users_per_system_prompt", "timeout_s"),
     *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
@@ -96,7 +97,7 @@ class Measured(StatisticValues):
 
 
 class Waits(NamedTuple):
-    """What an engine waits for, in decode steps; the flags of :class:`inferplan.serving.flags.Flags`."""
+    """What an engine waits for, in steps; ``None``: as its version does."""
 
     poll: int = 1
     """Between two looks at the queue."""
@@ -105,10 +106,14 @@ class Waits(NamedTuple):
     fill: float = 0.0
     balance: int = 0
     """For a prompt at every attention rank."""
-    schedule: int = 1
+    schedule: int | None = None
     """Between two steps that may hold prompts (vLLM)."""
-    rounds: int = 0
-    """That only decode behind a step with prompts (SGLang)."""
+    rounds: int | None = None
+    """That only decode behind a step with prompts (SGLang, ATOM)."""
+    delayer: bool = False
+    """For prompts of other attention ranks (SGLang, ATOM) ..."""
+    passes: int | None = None
+    """... for so many at most."""
 
 
 class Spread(NamedTuple):
@@ -491,8 +496,10 @@ def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
             batch=whole_number(facts, "batch_wait_steps") or 0,
             fill=number(facts, "batch_wait_fill") or 0.0,
             balance=whole_number(facts, "attention_dp_balance_steps") or 0,
-            schedule=whole_number(facts, "prefill_schedule_interval") or 1,
-            rounds=whole_number(facts, "prefill_decode_interval") or 0,
+            schedule=whole_number(facts, "prefill_schedule_interval"),
+            rounds=whole_number(facts, "prefill_decode_interval"),
+            delayer=truth(facts, "enable_prefill_delayer"),
+            passes=whole_number(facts, "prefill_delayer_max_delay_passes"),
         ),
         "system_prompt": whole_number(facts, "shared_system_prompt_tokens") or 0,
         "system_prompts": whole_number(facts, "distinct_system_prompts") or 1,

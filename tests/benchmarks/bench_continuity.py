@@ -37,7 +37,6 @@ from inferplan.serving.rounds import (
     Decodes,
     PromptLoad,
     Round,
-    coupled_ranks,
     round_with_prompts,
 )
 from inferplan.serving.steady import SteadyState, UserLoad, steady_state
@@ -370,7 +369,7 @@ class Crowd:
 
     def cause(self, after: Crowd) -> str:
         """What makes most of the difference to those of another load."""
-        ranks, deployment = coupled_ranks(self.deployment), self.deployment
+        ranks, deployment = self.deployment.coupled_ranks, self.deployment
         crowds = [min(max(one.each(one.state.admitted) * ranks - 1.0, 0.0), 1.0) for one in (self, after)]
         budget = float(self.rules.budget)
         says = " ".join(of_users(deployment, int(budget)))

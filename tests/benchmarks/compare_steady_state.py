@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.engine import EngineFlags
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
@@ -43,11 +45,12 @@ def grid() -> list[Point]:
     return [Point(*point) for point in itertools.product(DEPLOYMENTS, LENGTHS, USERS, (True, False))]
 
 
-def compare(point: Point, stages: int = 1) -> tuple[float, float]:
+def compare(point: Point, stages: int = 1, flags: EngineFlags | None = None) -> tuple[float, float]:
     """Relative differences of TPOT and of request rate, closed form over simulator, first wave and tail left out."""
     model, gpu, tp, engine = point.deployment
     parallel = Parallelism(tp=tp, pp=stages)
-    served = assemble(Request(model=model, gpu=gpu, engine=engine, ideal=point.ideal, parallel=parallel))
+    asked = Request(model=model, gpu=gpu, engine=engine, ideal=point.ideal, parallel=parallel)
+    served = assemble(asked if flags is None else replace(asked, flags=flags))
     prompt, output = point.lengths
     traffic = Traffic(
         arrivals=ClosedLoop(concurrency=point.users, burst=stages == 1, ramp=0.0 if stages == 1 else 10.0),

@@ -33,7 +33,7 @@ LIMITS = {"ttft": "--ttft", "tpot": "--tpot", "e2el": "--e2e"}
 OF_A_PLAN = {
     *("--gpu", "--quant", "--kv", "--tp", "--pp", "--ep", "--dp", "--most", "--engine", "--token-budget", "--price"),
     *("--survive", "--restart", "--power-budget", "--provision", "--pue", "--host-watts", "--power-cap"),
-    *("--percentile", "--cache-tier", "--max-loras"),
+    *("--percentile", "--cache-tier", "--max-loras", "--prices"),
 }
 """Options that ``simulate`` gets from the answer, or does not have; all others are of the load."""
 FLEETS = ("fleet", "several")

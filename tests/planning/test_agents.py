@@ -10,6 +10,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
+from inferplan.errors import InfeasibleError
 from inferplan.planning import verify as planning_verify
 from inferplan.planning.agents import (
     demand_of_agents,
@@ -154,6 +155,21 @@ def asked(slo: Slo) -> Question:
         sizing=Sizing(utilisation=UTILISATION),
         prices=price_book(stated=["h100-sxm=1"]),
     )
+
+
+@for_each("slo", [Slo(ttft=5.0, session=120.0), Slo(ttft=5.0, percentile=50.0)])
+def test_sessions_that_outgrow_the_context_have_to_be_shorter(slo: Slo) -> None:
+    """Their third call has 4,000 + 2 * (10 + 2,500) = 9,020 tokens of 8,192, whatever runs it: a limit on sessions is
+    missed for that, one on most calls is kept. Neither more GPUs nor less headroom help."""
+    agent = replace(AGENT, system=0, first=fixed(4000), tool=NextCall(prompt=fixed(2500), time=ThinkTime(mean=1.0)))
+    load = replace(LOAD, kinds=(replace(KIND, agent=agent),), arrivals=OpenLoop(rate=0.5))
+    space = Space(base=Request(model="llama-3-8b", gpu=""), gpus=("h100-sxm",), most=1, quants=(None,))
+    prices = price_book(stated=["h100-sxm=1"])
+    with pytest.raises(InfeasibleError) as caught:
+        plan(Question(space=space, demand=demand_of_sessions(load), slo=slo, sizing=Sizing(), prices=prices))
+    assert caught.value.exit_code == 3
+    assert "8192" in str(caught.value.because)
+    assert "--sessions" in str(caught.value.hint) and "--utilisation" not in str(caught.value.hint)
 
 
 def fleet(option: PlanOption, slots: int, replicas: int, slo: Slo) -> SimulationResult:

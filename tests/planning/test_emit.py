@@ -534,6 +534,10 @@ CHANGED: dict[str, Any] = {
     "flags.block_size": 64,
     "flags.backends": (("attention", "fl"),),  # part of the name of a kernel of each engine
     "flags.two_batch_overlap": True,
+    "flags.prefill_schedule_interval": 4,
+    "flags.prefill_decode_interval": 4,
+    "flags.enable_prefill_delayer": True,
+    "flags.prefill_delayer_max_delay_passes": 16,
     "parallel.tp": 8,
     "parallel.pp": 2,
     "parallel.ep": 2,

@@ -42,6 +42,7 @@ VLLM_FLAGS = {
     "--max-num-seqs": (1182, 1291, 1754),
     "--max-num-batched-tokens": (1175, 1284, 1740),
     "--scheduling-policy": (),  # SchedulerPolicy of config/scheduler.py, as docs.vllm.ai of 0.13 to 0.28 shows it
+    "--prefill-schedule-interval": (),  # the scheduler's group, beside --disable-hybrid-kv-cache-manager; from 0.24 on
     "--gpu-memory-utilization": (963, 1063, 1389),
     "--block-size": (961, 1061, 1387),
     "--kv-cache-dtype": (968, 1068, 1397),
@@ -94,6 +95,9 @@ SGLANG_FLAGS = {
     "--context-length": "model.py:110",
     "--max-running-requests": "schedule.py:31",
     "--chunked-prefill-size": "schedule.py:52",
+    "--prefill-decode-interval": "schedule.py:56",
+    "--enable-prefill-delayer": "schedule.py:232",
+    "--prefill-delayer-max-delay-passes": "schedule.py:235",
     "--mem-fraction-static": "schedule.py:27",
     "--page-size": "schedule.py:143",
     "--kv-cache-dtype": "model.py:197",
@@ -198,6 +202,13 @@ def launches(engine: str) -> Iterator[Launch]:
     wide, both = Parallelism(dp=8, ep=8, redundant=32), EngineFlags(max_sequences=64, two_batch_overlap=True)
     yield launch(asked(engine, model="deepseek-v3", gpu="h200-sxm", parallel=wide, flags=both), 4096)
     yield launch(asked(engine, quant="fp8"), 4096)
+    own = "prefill_schedule_interval" if bare == "vllm" else "prefill_decode_interval"
+    if engine in ("vllm@0.33", "sglang@0.5"):
+        yield launch(asked(engine, flags=EngineFlags(max_sequences=64, **{own: 4})), 4096)
+    if bare == "sglang":
+        delayed = EngineFlags(max_sequences=64, enable_prefill_delayer=True, prefill_delayer_max_delay_passes=16)
+        ranks = Parallelism(dp=8, ep=8)
+        yield launch(asked(engine, model="deepseek-v3", gpu="h200-sxm", parallel=ranks, flags=delayed), 4096)
     if bare == "vllm":
         yield replace(launch(asked(engine), 4096), queue="priority")
         yield launch(asked(engine, lora=LoraAsked(rank=16, slots=4)), 4096)
@@ -223,7 +234,9 @@ def test_every_flag_is_in_the_source_of_its_version(engine: str) -> None:
             assert word in FLAGS[name], f"{engine} is given {word}: cite where its source has it"
             known = VLLM_VALUES.get((version, word)) if name == "vllm" else SGLANG_VALUES.get(word)
             assert known is None or name not in ("vllm", "sglang") or value in known
+    later = {"--prefill-schedule-interval"} if version in ("0.18", "0.20") else set()
     unseen = {"--host", "-c", "--server_start_timeout"} | ({"--lora-target-modules"} if version == "0.18" else set())
+    unseen |= later
     assert set(FLAGS[name]) - seen <= unseen, "a flag that nothing emits"
 
 
@@ -280,6 +293,9 @@ def test_attention_ranks_of_atom_start_as_they_are_priced() -> None:
     assert words[words.index("--tensor-parallel-size") + 1] == "8" and "--enable-dp-attention" in words
     assert words[words.index("--all2all-backend") + 1] == "none"
     assert command(on_mi355x(parallel=Parallelism(tp=8)))[0] == "python"
+    feeding = EngineFlags(enable_prefill_delayer=True, prefill_decode_interval=10)
+    words = command(on_mi355x(parallel=Parallelism(dp=8, ep=8), flags=feeding))  # as InferenceX runs it on MI355X
+    assert words[:3] == ["env", "ATOM_ENABLE_PREFILL_DELAYER=1", "ATOM_PREFILL_DECODE_INTERVAL=10"]
 
 
 @for_each(

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from inferplan.answers.drafting import Drafting
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook, price_book
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.planning.demand import Demand, demand_of_trace, sharing
 from inferplan.planning.grid import axes_for, load_grid
@@ -446,6 +448,22 @@ def test_each_pool_is_searched_with_its_own_ways_to_spread_experts() -> None:
     pairs = [option.prompts.deployment for option in options if option.prompts is not None]
     assert {(d.parallel.redundant, d.two_batches is not None) for d in pairs} >= {(0, True)}
     assert {(o.deployment.parallel.redundant, o.deployment.two_batches) for o in options} == {(0, None)}
+
+
+def test_an_interval_between_prompts_is_of_every_candidate_that_heeds_it() -> None:
+    """vLLM without pipeline stages; TensorRT-LLM has no such flag, and alone it is refused at once, as is a delayer."""
+    base = Request(model="gpt-oss-20b", gpu="", ideal=True, flags=EngineFlags(prefill_schedule_interval=4))
+    degrees = {"tp": (1,), "pp": (1, 2), "dp": (1, 2), "ep": (1, 2), "budgets": (8192,), "quants": (None,)}
+    asked: dict[str, Any] = {"gpus": ("h100-sxm",), "disaggregate": False, **degrees}
+    rejections = Rejections()
+    found = [d for _, d in candidates(Space(base=base, engines=("vllm", "trtllm"), **asked), rejections)]
+    assert {(d.engine.name, d.parallel.pp) for d in found} == {("vllm", 1)}
+    assert {(d.parallel.dp, d.cadence.gap, d.cadence.grid) for d in found} == {(1, 3, 1), (2, 0, 4)}
+    with pytest.raises(UsageError, match="trtllm has no --prefill-schedule-interval"):
+        Space(base=base, engines=("trtllm",), **asked)
+    delayed = replace(base, flags=EngineFlags(enable_prefill_delayer=True))
+    with pytest.raises(UsageError, match="plan has no closed form for attention ranks that hold prompts back"):
+        Space(base=delayed, engines=("sglang",), **asked)
 
 
 def test_each_pool_has_a_token_budget_of_its_own() -> None:

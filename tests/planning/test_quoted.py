@@ -20,8 +20,10 @@ from inferplan.planning.sizing import Simulations
 from inferplan.planning.space import Space
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, beyond_doubt, traffic_of, verify
 from inferplan.reports.plan import plan_report
+from inferplan.reports.plan_notes import context_line
 from inferplan.table import render
 from inferplan.traffic.requests import Lengths, Requests, Slo
+from tests.cases import for_each
 
 SLO = Slo(ttft=0.8, tpot=0.05, percentile=99.0)
 DEMAND = Demand(prompt=Lengths(mean=512), output=Lengths(mean=64), rate=20.0)
@@ -74,6 +76,20 @@ def test_a_run_that_is_too_short_to_tell_keeps_no_limit(found: Plan) -> None:
         | {"replicas_needed": 2}
     ]
     assert "too short to tell" in render(plan_report(shown), "table")
+
+
+@for_each(
+    ("prompt", "each"),
+    [
+        # ln 20,000 - ln(2)/2 = 9.557, and ln(131,072 - 64) = 11.783 is 2.674 times sqrt(ln 2) above it: 0.375 %
+        (Lengths(kind="lognormal", mean=20_000, spread=1.0), "1 request in 300 "),
+        (Lengths(kind="lognormal", mean=20_000, spread=1.0, most=131_000), ""),
+        (Lengths(mean=512), ""),
+    ],
+)
+def test_requests_beyond_the_context_are_counted(found: Plan, prompt: Lengths, each: str) -> None:
+    line = context_line(replace(found, question=replace(found.question, demand=replace(DEMAND, prompt=prompt))))
+    assert each in line and bool(each) == bool(line)
 
 
 def test_a_run_goes_on_until_it_holds_five_times_one_request() -> None:

@@ -22,6 +22,7 @@ from inferplan.planning.redundancy import YEAR, Survive
 from inferplan.planning.space import Space
 from inferplan.planning.survival import smallest_survivor, survival
 from inferplan.planning.verify import slots_for, slots_of
+from inferplan.reports.plan import sensitivity_table
 from inferplan.reports.plan_page import screening
 from inferplan.reports.plan_record import plan_record
 from inferplan.serving.autoscaling import Schedule
@@ -158,6 +159,9 @@ def test_a_plan_that_survives_and_what_it_costs_more() -> None:
     assert record["expected"]["failures_per_year"] == pytest.approx(safe.option.replicas * YEAR / (1e8 + RESTART))
     assert plan_record(lucky)["plan"]["survival"] is None
     assert "needs 2 replicas; the plan runs 3: the limits are kept" in screening(safe)
+    needed = {row["load"]: row["replicas_needed"] for row in safe.sensitivity}
+    assert needed[1.1] < 3 and "none lost" in sensitivity_table(safe).title  # the plan of the load itself is of 3
+    assert "lost" not in sensitivity_table(lucky).title
     assert survival(safe.option.sized(safe.option.replicas - 1), safe.question).worst > 1.0
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.estimate.batch import Estimate
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, ridge_terms
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.terms import Term
@@ -40,7 +40,7 @@ def memory(found: Estimate) -> Iterator[Number]:
 
 def times(found: Estimate) -> Iterator[Number]:
     """The same of the latencies and of both phases."""
-    yield "ridge", found.deployment.ridge, found.deployment.ridge_terms()
+    yield "ridge", found.deployment.ridge, ridge_terms(found.deployment)
     for name in ("ttft", "tpot", "e2el"):
         if name != "tpot" or np.all(np.asarray(found.load.output) > 1):
             yield name, getattr(found, name), found.terms(name)

@@ -38,6 +38,8 @@ LOADS = {
     "pipeline": f"{LARGE} --tp 2 --pp 2 --rate 3 {{lengths}}",
     "pipeline, pieces": f"{LARGE} --tp 2 --pp 3 --rate 3 {{lengths}} --max-num-batched-tokens 1024 --turns 2",
     "ranks": "deepseek-v2-lite --gpu h100-sxm --dp 4 --ep 4 --rate {rate} {lengths}",
+    "ranks, delayed": "deepseek-v2-lite --gpu h100-sxm --dp 4 --ep 4 --engine sglang --rate {rate} {lengths} "
+    "--enable-prefill-delayer --prefill-decode-interval 2",
     "ranks, stages": "deepseek-v2-lite --gpu h100-sxm --dp 2 --ep 2 --pp 2 --users 60 {lengths}",
     "windows": "gpt-oss-20b --gpu h100-sxm --rate {rate} {lengths}",
     "states": "granite-4.0-h-small --gpu h100-sxm --tp 2 --rate {rate} {lengths}",

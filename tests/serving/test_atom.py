@@ -13,11 +13,11 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble, load_engine
 from inferplan.catalog.files import config_root, read_yaml
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
-from inferplan.serving.cadence import cadence_of
 from inferplan.serving.rounds import overlaps, seen_late
 from inferplan.serving.simulator import simulate
 from inferplan.validation.importers import read_file
@@ -111,9 +111,16 @@ def test_it_runs_on_amd_alone() -> None:
         assemble(replace(R1, gpu="h200-sxm"))
 
 
-def test_its_interval_is_behind_a_coalescer_and_no_cadence_here() -> None:
-    with pytest.raises(UsageError, match="atom has no --prefill-decode-interval"):
-        cadence_of(assemble(R1), decode_interval=10)
+def test_its_interval_counts_behind_its_delayer_and_both_between_attention_ranks() -> None:
+    both, ranks = EngineFlags(prefill_decode_interval=10, enable_prefill_delayer=True), Parallelism(dp=8, ep=8)
+    with pytest.raises(UsageError, match="heeds --prefill-decode-interval behind its delayer alone"):
+        assemble(replace(R1, flags=EngineFlags(prefill_decode_interval=10), parallel=ranks))
+    with pytest.raises(UsageError, match="there is one rank here"):
+        assemble(replace(R1, flags=both, parallel=Parallelism(tp=8)))
+    with pytest.raises(UsageError, match="has no --enable-prefill-delayer that is known here"):
+        assemble(replace(R1, flags=both, parallel=ranks, engine="atom@0.1.3"))
+    found = assemble(replace(R1, flags=both, parallel=ranks)).cadence
+    assert found.gap == 10 and found.delay is not None and found.delay.most == 200 and found.delay.fills is not None
 
 
 # --- its scheduler ----------------------------------------------------------------------------------------------------

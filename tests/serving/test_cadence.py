@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.devices.cadence import Cadence, DelayRule
+from inferplan.devices.engine import EngineFlags, FilledSteps
 from inferplan.errors import UsageError
-from inferplan.serving.cadence import Cadence, cadence_of
+from inferplan.serving.rounds import holding
 from inferplan.validation.rows import row_of
 from inferplan.validation.run import price_rows
 from inferplan.work.parallel import Parallelism
+from tests.benchmarks.compare_steady_state import Point, compare
 from tests.cases import for_each
 from tests.serving.test_pipeline import Even, rules, serve
 
@@ -161,19 +165,239 @@ def test_one_rank_is_the_plain_case(sent: list[tuple[int, int, int]], gap: int) 
     assert alone == pytest.approx(ranked, rel=1e-9)
 
 
+# --- ranks that wait for each other ---------------------------------------------------------------------------------
+
+WAIT = DelayRule(3)
+FILL = DelayRule(9, FilledSteps(target=0.9, stall=2, partial=4, full=0.9))
+
+
+def waited(sent: list[tuple[float, int, int]], ranks: list[int], rule: DelayRule, **more: int) -> list[float]:
+    return list(serve(sent, Even(1), rules("sglang", cadence=Cadence(delay=rule), **more), ranks=ranks)[0].first)
+
+
+def test_a_prompt_waits_for_one_on_the_other_rank() -> None:
+    """Both decode from 10 on. C comes at 10.5 and is held at 11 and 12. D comes on the other rank: at 13 both start."""
+    sent = [A, A, (10.5, 10, 5), (12.5, 10, 5)]
+    assert waited(sent, [0, 1, 0, 1], DelayRule(0)) == [10.0, 10.0, 21.0, 31.0]
+    assert waited(sent, [0, 1, 0, 1], WAIT) == [10.0, 10.0, 23.0, 23.0]
+
+
+def test_nobody_waits_for_longer_than_so_many_steps_nor_where_nobody_decodes() -> None:
+    """Alone C is held at 11, 12 and 13; after all is quiet the next prompt starts at once."""
+    assert waited([A, A, (10.5, 10, 1), (1000.0, 10, 1)], [0, 1, 0, 0], WAIT) == [10.0, 10.0, 24.0, 1010.0]
+
+
+def test_prompts_wait_for_free_slots_as_many_as_the_largest_batch_of_late_took() -> None:
+    """Four slots a rank. Two prompts start together on each rank, and decode from 20 on, two seconds a step. One more
+    on each rank at 21: two slots are free, as many as that batch took: nobody waits. Then one is: the next two are held
+    for three steps of three seconds, from 43 to 52, beside three requests that decode 60 tokens."""
+    two = [(0.0, 10, 60)] * 2
+    sent = [*two, *two, (21.0, 11, 60), (21.0, 11, 60), (33.5, 10, 60), (33.5, 10, 60)]
+    found = waited(sent, [0, 0, 1, 1, 0, 1, 0, 1], WAIT, slots=4)
+    assert found == [20.0] * 4 + [22.0 + 11.0] * 2 + [36.0 + 3 * 3.0 + 10.0] * 2
+
+
+def test_atom_waits_until_a_step_is_full() -> None:
+    """Budget 20. Each rank has ten tokens at 11: half of both budgets. C and D come at 11.5, so at 12 both are full."""
+    late = [(10.5, 10, 5), (10.5, 10, 5), (11.5, 10, 5), (11.5, 10, 5)]
+    found = waited([A, A, *late], [0, 1, 0, 1, 0, 1], FILL, budget=20)
+    assert found == [10.0, 10.0] + [32.0] * 4
+
+
+def test_atom_gives_up_where_no_more_come() -> None:
+    """At 11 it begins to count; at 12 and 13 nothing has come: at 13 they start."""
+    assert waited([A, A, (10.5, 10, 5), (10.5, 10, 5)], [0, 1, 0, 1], FILL, budget=20)[2:] == [23.0, 23.0]
+
+
+class Theirs:
+    """Both rules as their sources have them, step by step, told of each rank what waits and what decodes."""
+
+    def __init__(self, rule: DelayRule, slots: int, budget: int) -> None:
+        self.rule, self.slots, self.budget = rule, slots, budget
+        self.count = self.stall = 0
+        self.before = -1
+        self.sizes: dict[int, list[int]] = {}
+
+    def allows(self, ready: list[bool], decoding: list[int], pending: list[int], partial: bool) -> bool:
+        go = self._sglang(ready, decoding) if self.rule.fills is None else self._atom(ready, decoding, pending, partial)
+        self.count = 0 if go else self.count + 1
+        if go:
+            self.stall, self.before = 0, -1
+        return go
+
+    def _sglang(self, ready: list[bool], decoding: list[int]) -> bool:
+        largest = max([max(sizes[-16:]) for sizes in self.sizes.values()], default=0)
+        short = self.slots - max(decoding) < largest
+        if not any(ready) or not any(decoding) or (all(ready) and not short):
+            return True
+        return self.count >= self.rule.most
+
+    def _atom(self, ready: list[bool], decoding: list[int], pending: list[int], partial: bool) -> bool:
+        fills = self.rule.fills
+        assert fills is not None
+        if not any(ready) or not sum(decoding) or self.count >= self.rule.most:
+            return True
+        if partial and self.count >= fills.partial:
+            return True
+        if not all(ready):
+            return False
+        if sum(pending) / (len(ready) * self.budget) >= fills.target:
+            return True
+        self.stall = self.stall + 1 if sum(pending) <= self.before else 0
+        self.before = sum(pending)
+        return self.stall >= fills.stall
+
+
+def in_step(
+    sent: Sequence[tuple[float, int, int]], on: Sequence[int], rule: DelayRule, gap: int, slots: int, budget: int
+) -> list[float]:
+    """First tokens of ranks in lockstep: a step takes a second for each token of the rank that has most in it."""
+    theirs, now, behind, ranks = Theirs(rule, slots, budget), 0.0, 1 << 30, range(max(on) + 1)
+    left, owed = [prompt for _, prompt, _ in sent], [output for _, _, output in sent]
+    whole, first = list(left), [0.0] * len(sent)
+    while any(owed):
+        here = [i for i, (arrival, _, _) in enumerate(sent) if arrival <= now and owed[i]]
+        if not here:
+            now, behind = min(one[0] for one, out in zip(sent, owed) if out), 1 << 30
+            theirs.count, theirs.stall, theirs.before = 0, 0, -1
+            continue
+        decoding = [[i for i in here if on[i] == rank and not left[i]] for rank in ranks]
+        queue = [[i for i in here if on[i] == rank and left[i]] for rank in ranks]
+        cut = [[i for i in one if left[i] < whole[i]] for one in queue]
+        ready = [bool(part) or (bool(one) and len(busy) < slots) for part, one, busy in zip(cut, queue, decoding)]
+        protected = behind < gap and any(decoding)
+        pending = [min(sum(left[i] for i in one), budget) for one in queue]
+        go = not protected and theirs.allows(ready, [len(one) for one in decoding], pending, any(map(bool, cut)))
+        longest, done, some = 0, list[int](), False
+        for rank in ranks:
+            chosen = [] if protected else queue[rank] if go else cut[rank] if rule.fills is None else []
+            room, free, tokens, count = budget, slots - len(decoding[rank]), 0, 0
+            for i in chosen:
+                if room <= 0 or free <= 0:
+                    break
+                take = min(left[i], room)
+                left[i] -= take
+                room, free, tokens, count = room - take, free - 1, tokens + take, count + 1
+                done += [] if left[i] else [i]
+            if not protected and ready[rank]:
+                waits, places = len(queue[rank]) - len(cut[rank]), slots - len(decoding[rank])
+                theirs.sizes.setdefault(rank, []).append(count or min(max(waits, 1), max(places, 1)))
+            some = some or tokens > 0
+            done += [] if tokens else decoding[rank]
+            longest = max(longest, tokens or len(decoding[rank]))
+        behind = 0 if some else behind + 1
+        now += longest
+        for i in done:
+            first[i] = first[i] or now
+            owed[i] -= 1
+    return first
+
+
+ON_RANKS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(1, 12), st.integers(1, 9), st.integers(0, 2)), min_size=2, max_size=14
+)
+
+
+@given(
+    sent=ON_RANKS,
+    most=st.integers(0, 6),
+    fills=st.booleans(),
+    gap=st.integers(0, 3),
+    slots=st.integers(2, 6),
+    budget=st.integers(10, 30),
+)
+@settings(max_examples=150, deadline=None)
+def test_ranks_wait_as_their_sources_say(
+    sent: list[tuple[int, int, int, int]], most: int, fills: bool, gap: int, slots: int, budget: int
+) -> None:
+    asked = sorted((arrival + 0.5, prompt, output, rank) for arrival, prompt, output, rank in sent)
+    requests, on = [one[:3] for one in asked], [one[3] for one in asked]
+    on[0] = 2  # as many ranks in each
+    rule = DelayRule(most, FILL.fills if fills else None)
+    cadence = Cadence(gap=gap, delay=rule)
+    served = serve(requests, Even(1), rules("sglang", cadence=cadence, slots=slots, budget=budget), ranks=on)[0]
+    assert list(served.first) == pytest.approx(in_step(requests, on, rule, gap, slots, budget), rel=1e-9)
+
+
+# --- the closed form ------------------------------------------------------------------------------------------------
+
+
+def counted(coming: float, ranks: int, cadence: Cadence, mixed: bool, rounds: int = 200_000) -> tuple[float, float]:
+    """Shares of rounds in which any rank, and the first one, starts prompts, by counting: prompts come by chance, every
+    rank decodes all the time, and a round has room for all that wait."""
+    came = np.random.default_rng(7).poisson(coming, (rounds, ranks))
+    waiting, held, behind = [0] * ranks, [0, 0], 1 << 30
+    for number, new in enumerate(came.tolist()):
+        opens = number % cadence.grid == 0 and behind >= cadence.gap
+        starts = [opens and some > 0 for some in waiting]
+        waiting = [(0 if start else some) + more for start, some, more in zip(starts, waiting, new)]
+        if any(starts):
+            held = [held[0] + 1, held[1] + starts[0]]
+            behind = 0 if mixed else 1  # a round of SGLang decodes behind its prompts
+        else:
+            behind += 1
+    return held[0] / rounds, held[1] / rounds
+
+
+@for_each(
+    ("coming", "ranks", "cadence", "mixed"),
+    [
+        (0.05, 1, Cadence(gap=3, yields=True), True),
+        (0.4, 1, Cadence(gap=7, yields=True), True),
+        (0.1, 1, Cadence(gap=4), False),
+        (0.02, 8, Cadence(gap=4), False),
+        (0.02, 8, Cadence(grid=4, yields=True), True),
+        (0.3, 2, Cadence(grid=2, yields=True), True),
+    ],
+)
+def test_rounds_with_prompts_are_as_many_as_are_counted(
+    coming: float, ranks: int, cadence: Cadence, mixed: bool
+) -> None:
+    any_rank, one = counted(coming, ranks, cadence, mixed)
+    held = holding(coming, 1.0, 1e9, (1.0, ranks), cadence, mixed)
+    assert held.share == pytest.approx(any_rank, rel=0.03)
+    assert held.share * held.fill == pytest.approx(one, rel=0.04)
+
+
+def test_where_prompts_fill_their_rounds_vllm_opens_all_and_sglang_none() -> None:
+    """Half of a step's room comes with every round, behind a gap of three: under vLLM every second round holds prompts,
+    and under SGLang one of three, which has room for two thirds of what comes."""
+    ours = holding(0.5, 100.0, 100.0, (1.0, 1), Cadence(gap=3, yields=True), True)
+    assert (float(ours.share), float(ours.filled)) == pytest.approx((0.5, 0.5))
+    theirs = holding(0.5, 100.0, 100.0, (1.0, 1), Cadence(gap=3), False)
+    assert (float(theirs.share), float(theirs.filled)) == pytest.approx((1 / 3, 1.5))
+
+
+@for_each(
+    ("engine", "name", "interval", "lengths", "users"),
+    [
+        ("vllm", "prefill_schedule_interval", 8, (2048, 256), 32),
+        ("sglang", "prefill_decode_interval", 8, (512, 512), 128),
+        ("sglang", "prefill_decode_interval", 3, (8192, 1024), 16),
+    ],
+)
+def test_the_closed_form_follows_the_event_loop(
+    engine: str, name: str, interval: int, lengths: tuple[int, int], users: int
+) -> None:
+    point = Point(("llama-3.1-8b", "h100-sxm", 1, engine), lengths, users, False)
+    tpot, rate = compare(point, flags=EngineFlags(**{name: interval}))
+    assert abs(tpot) < 0.05 and abs(rate) < 0.05
+
+
 # --- engines --------------------------------------------------------------------------------------------------------
 
 
-def made(engine: str, model: str = "llama-3.1-8b", dp: int = 1) -> Cadence:
-    interval = {"schedule_interval": 4} if engine.startswith("vllm") else {"decode_interval": 4}
+def made(engine: str, model: str = "llama-3.1-8b", dp: int = 1, **flags: int) -> Cadence:
+    own = "prefill_schedule_interval" if engine.startswith("vllm") else "prefill_decode_interval"
+    asked = EngineFlags(**(flags or {own: 4}))
     parallel = Parallelism(dp=dp, ep=dp)
-    return cadence_of(assemble(Request(model=model, gpu="h100-sxm", engine=engine, parallel=parallel)), **interval)
+    return assemble(Request(model=model, gpu="h100-sxm", engine=engine, parallel=parallel, flags=asked)).cadence
 
 
 def test_each_engine_has_its_own_flag() -> None:
     assert made("vllm") == VLLM and made("vllm", "gpt-oss-20b", 2) == RANKS == made("vllm@0.24", "gpt-oss-20b", 2)
     assert made("sglang") == Cadence(gap=4) == made("sglang@0.5.19")
-    assert not cadence_of(assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="trtllm"))).any
+    assert not made("vllm", prefill_schedule_interval=1).any and not made("sglang", prefill_decode_interval=0).any
 
 
 @for_each(
@@ -193,7 +417,7 @@ def test_releases_without_it_are_refused(engine: str, words: str) -> None:
 
 def test_the_flag_of_another_engine_names_its_own() -> None:
     with pytest.raises(UsageError, match="sglang has no --prefill-schedule-interval; it has --prefill-decode-interval"):
-        cadence_of(assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang")), schedule_interval=2)
+        made("sglang", prefill_schedule_interval=2)
 
 
 def test_a_static_batch_has_no_cadence() -> None:

@@ -25,7 +25,6 @@ from inferplan.serving.options import Options
 from inferplan.serving.pipeline import Pipeline
 from inferplan.serving.records import Records
 from inferplan.serving.replica import Replica
-from inferplan.serving.rounds import coupled_ranks
 from inferplan.serving.scheduler import Scheduler
 from inferplan.serving.simulator import simulate
 from inferplan.serving.step_times import NO_PROMPTS, Chunk
@@ -453,8 +452,8 @@ def test_four_stages_serve_almost_four_times_the_users() -> None:
 def test_ranks_step_together_only_where_they_share_experts() -> None:
     dense = deployment("llama-3.1-8b", parallel=Parallelism(dp=2))
     shared = deployment("olmoe-1b-7b-0924", parallel=Parallelism(dp=2))
-    assert (coupled_ranks(dense), coupled_ranks(shared)) == (1, 2)
-    assert coupled_ranks(deployment("olmoe-1b-7b-0924")) == 1
+    assert (dense.coupled_ranks, shared.coupled_ranks) == (1, 2)
+    assert deployment("olmoe-1b-7b-0924").coupled_ranks == 1
     requests = Requests(
         prompt=np.array([16, 3000]), output=np.array([200, 2]), arrival=np.array([0.0, 0.05])
     )  # round-robin: the decode on rank 0, the prompt on rank 1

@@ -9,14 +9,15 @@ from inferplan.models.prediction import MTP
 
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
-    | {"flags.memory_fraction", "flags.block_size"}
+    | {"flags.memory_fraction", "flags.block_size", "flags.prefill_decode_interval", "flags.enable_prefill_delayer"}
+    | {"flags.prefill_delayer_max_delay_passes"}
     | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
 )
 PORT = 8000
 _OF_0_1 = "0.1"
 """Its releases up to 0.1.3: no flag chooses how experts are reached, and MTP alone drafts."""
-_ALONE = ("env", "ATOM_ENABLE_PREFILL_DELAYER=0")
-"""Attention ranks that do not hold prompts back for each other, as they are priced (``atom/utils/envs.py``)."""
+_DELAYER = "ATOM_ENABLE_PREFILL_DELAYER"
+"""Whether attention ranks hold prompts back for each other (``atom/utils/envs.py``): 1 where nothing says 0."""
 
 
 def atom(launch: Launch) -> list[str]:
@@ -78,7 +79,16 @@ def _ranks(launch: Launch) -> list[str]:
     if parallel.tp > 1:
         divided = ["--tensor-parallel-size", str(parallel.tp), "--data-parallel-size", str(parallel.dp)]
     gathered = ["--all2all-backend", "none"] if experts else []
-    return [*_ALONE, *server, *divided, *experts, *gathered]
+    return [*_environment(launch), *server, *divided, *experts, *gathered]
+
+
+def _environment(launch: Launch) -> list[str]:
+    """The variables that say how attention ranks feed prompts."""
+    asked = launch.request.flags
+    interval, passes = asked.prefill_decode_interval, asked.prefill_delayer_max_delay_passes
+    words = ["env", f"{_DELAYER}={int(asked.enable_prefill_delayer)}"]
+    words += [] if interval is None else [f"ATOM_PREFILL_DECODE_INTERVAL={interval}"]
+    return words if passes is None else [*words, f"ATOM_PREFILL_DELAYER_TTFT_MAX_TICKS={passes}"]
 
 
 def _drafts(launch: Launch) -> list[str]:

@@ -15,6 +15,9 @@ TAKES = frozenset(
         "flags.memory_fraction",
         "flags.block_size",
         "flags.two_batch_overlap",
+        "flags.prefill_decode_interval",
+        "flags.enable_prefill_delayer",
+        "flags.prefill_delayer_max_delay_passes",
         "flags.backends.experts",
         "flags.backends.attention",
     }
@@ -48,6 +51,7 @@ def sglang(launch: Launch) -> list[str]:
     if parallel.redundant:
         flags += ["--enable-eplb", "--ep-num-redundant-experts", str(parallel.redundant)]
     flags += ["--enable-two-batch-overlap"] if asked.two_batch_overlap else []
+    flags += _cadence(launch)
     for role, name in asked.backends:
         if name.startswith("@"):
             raise UsageError(
@@ -67,6 +71,15 @@ def sglang(launch: Launch) -> list[str]:
     flags += ["--dtype", base] if base else []
     flags += _drafts(launch)
     return flags + (["--disaggregation-mode", launch.role] if launch.role else [])
+
+
+def _cadence(launch: Launch) -> list[str]:
+    """What keeps prompts out of steps; an interval of none is written too, for some models have another default."""
+    asked = launch.request.flags
+    interval, passes = asked.prefill_decode_interval, asked.prefill_delayer_max_delay_passes
+    flags = [] if interval is None else ["--prefill-decode-interval", str(interval)]
+    flags += ["--enable-prefill-delayer"] if asked.enable_prefill_delayer else []
+    return flags if passes is None else [*flags, "--prefill-delayer-max-delay-passes", str(passes)]
 
 
 def sglang_router(prefill: list[str], decode: list[str]) -> list[str]:

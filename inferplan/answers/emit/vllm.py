@@ -13,6 +13,7 @@ from inferplan.work.adapters import MODULES
 TAKES = frozenset(
     {f"parallel.{degree}" for degree in ("tp", "pp", "dp", "ep", "cp")}
     | {"parallel.redundant", "flags.memory_fraction", "flags.block_size", "flags.two_batch_overlap"}
+    | {"flags.prefill_schedule_interval"}
     | {"offload.cpu_offload_gb"}
     | {f"lora.{field}" for field in ("rank", "modules", "slots", "folder")}
     | {f"speculation.{field}" for field in ("length", "branches", "draft", "first", "later", "block")}
@@ -59,6 +60,8 @@ def vllm(launch: Launch) -> list[str]:
     if parallel.redundant:
         flags += ["--enable-eplb", "--eplb-config", json.dumps({"num_redundant_experts": parallel.redundant})]
     flags += ["--enable-dbo"] if asked.two_batch_overlap else []
+    interval = asked.prefill_schedule_interval
+    flags += [] if interval is None else ["--prefill-schedule-interval", str(interval)]
     flags += [] if launch.context is None else ["--max-model-len", str(launch.context)]
     flags += ["--max-num-seqs", str(sequences), "--max-num-batched-tokens", str(launch.token_budget)]
     flags += ["--scheduling-policy", "priority"] if launch.queue == "priority" else []

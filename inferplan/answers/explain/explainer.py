@@ -17,6 +17,7 @@ from inferplan.answers.explain.switches import of_first_token, of_operator, of_u
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import ridge_terms
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import OpCost
@@ -131,7 +132,7 @@ class Explainer:
         if name == "ttft_at_server":
             return self._at_server()
         if name == "ridge":
-            return self._explanation(name, self.estimate.deployment.ridge_terms(), "docs/concepts/roofline.md")
+            return self._explanation(name, ridge_terms(self.estimate.deployment), "docs/concepts/roofline.md")
         if self._energy is not None and name in self._energy.numbers():
             return self._explanation(name, self._energy.terms(name), "docs/power.md", self._given())
         phase_name, _, rest = name.partition(".")

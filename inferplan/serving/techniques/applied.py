@@ -19,7 +19,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
-from inferplan.estimate.run import require_context, require_memory
+from inferplan.estimate.run import require_context, require_memory, require_no_cadence
 from inferplan.estimate.support import DRAFTS
 from inferplan.features import require_together, those
 from inferplan.fields import Real, Whole, ask, part
@@ -186,6 +186,7 @@ def served_estimate(deployment: Deployment, load: StaticLoad, techniques: Techni
 
     Raises ``InfeasibleError`` or ``UsageError`` for a load that cannot run, or that a technique has nothing to do with.
     """
+    require_no_cadence(deployment)
     result = ServedEstimate(deployment=deployment, load=load, techniques=techniques)
     require_together("estimate", result.features)
     require_context(result)
