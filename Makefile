@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # each worker of pytest compiles every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test lint types unit slow whole zoo docs minimum other release-check same-answers hostile mutants mutants-drawn accuracy install wheels \
+.PHONY: test lint types unit slow whole zoo docs minimum other release-check same-answers hostile silent-options mutants mutants-drawn accuracy install wheels \
 	calibrate-gpu clean
 
 # The checks run beside each other, and each prints what it has to say when it ends.
@@ -60,6 +60,10 @@ ZOO_PROCESSES ?= auto
 # Headers of files that claim what they do not hold: two thousand mutations, each in a process of its own, and what they cost.
 hostile: install
 	$(BIN)/python -m tests.hostile_headers 2000
+
+# Every option of every command, given to a line on which it should matter: those that change nothing, unsaid. Half an hour.
+silent-options: install
+	$(BIN)/python -m tests.silent_options $(ARGS)
 
 # Some five hundred questions to a commit and to the working tree: answers to 1e-9, exit codes, classes of errors.
 same-answers: install

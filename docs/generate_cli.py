@@ -18,7 +18,8 @@ Written by `python docs/generate_cli.py` from the help of each command; do not e
 
 Results go to stdout, messages and errors to stderr. `--format table|json|jsonl|csv|markdown`, or `-o FILE` with a
 suffix that says so. Counts may be written `8k` (8000) or `8Ki` (8192); sizes need a unit (`64GB` is 64e9 bytes, `64GiB`
-2^36). An empty text (`--quant ""`) is no value of any option.
+2^36). An empty text (`--quant ""`) is no value of any option; one
+that changes nothing is refused, or the answer says so ([how that is tested](architecture.md#no-option-in-vain)).
 [json.md](json.md) has the keys of the JSON.
 
 | exit code | meaning |

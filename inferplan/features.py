@@ -162,6 +162,7 @@ _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
 _WHICH_POOL = "nobody publishes what engines do with caches on their way from a pool that loses a replica, or to it"
+_WHOLE_BLOCKS = "each pass computes its whole block and the logits of every token of it"
 _WHOLE_RUN = "failures are at times of the whole run"
 
 _TABLE: list[tuple[str, str, str, str, str]] = [
@@ -192,6 +193,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("thoughts", "anchor", "estimate", "the measured runs are of whole outputs", _LEAVE),
     ("thoughts", "drafts hit-rate chunk kv-offload users", "estimate", _PLAIN_BATCH, "inferplan simulate"),
     ("diffusion", "drafts hit-rate chunk kv-offload users", "estimate", "it denoises blocks", _LEAVE),
+    ("diffusion", "recompute all-logits", "estimate", _WHOLE_BLOCKS, "leave --no-kv-cache and --all-logits out"),
     ("diffusion", "pipelines", "estimate", "a block is not cut into stages here", "--tp"),
     ("recompute", "drafts hit-rate chunk kv-offload", "estimate", "these need a KV cache", "leave --no-kv-cache out"),
     ("beams", "drafts hit-rate chunk kv-offload users thoughts samples", "estimate", _PLAIN_BATCH, "leave --beams out"),

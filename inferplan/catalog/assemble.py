@@ -337,6 +337,18 @@ def _without_cache(precision: Precision, chosen: dict[str, Any], model: ModelSpe
     return replace(precision, kv=precision.base)
 
 
+def _require_pages(model: ModelSpec) -> None:
+    """Raise ``UsageError`` for the pages of a cache that the model does not keep."""
+    passes = model.generation.kind == "diffusion" and not model.generation.block_cache
+    if model.encodes or passes or not model.kv_elements_per_token:
+        because = (
+            "its state is one piece" if not (model.encodes or passes) else "nothing of a pass is kept for the next"
+        )
+        raise UsageError(
+            f"--block-size is of a cache in pages, and {model.name} keeps none", because=because, hint="leave it out"
+        )
+
+
 def _require_roles(request: Request, model: ModelSpec) -> None:
     """Raise ``UsageError`` for the format of a tensor that the model does not have."""
     asked = {role for role, _ in request.roles}
@@ -383,6 +395,8 @@ def assemble(
         model = prune(model, parse_prune(request.prune))
     if request.generation:
         model = with_generation(model, dict(request.generation))
+    if request.flags.block_size is not None:
+        _require_pages(model)
     if request.memory:
         hardware = with_memory(hardware, request.memory)
     if request.expert_skew is not None:

@@ -241,11 +241,14 @@ class PriceBook:
     def remarks(self, gpus: Iterable[str]) -> list[str]:
         """What a buyer who compares these devices has to know of their prices.
 
-        That lists are compared, and that a stated one is not used because its device is none of these.
+        That lists are compared, that a stated price is not used because its device is none of these, and that lists
+        which were named are not because prices of all of them are stated.
         """
         looked_at = list(gpus)
         unused = [gpu for gpu in self.stated if gpu not in looked_at]
         lines = [f"--price {', '.join(unused)} is not used: it is of no GPU that is looked at"] if unused else []
+        if self.named and looked_at and all(gpu in self.stated for gpu in looked_at):
+            lines.append("--prices is not used: --price states what every GPU costs that is looked at")
         lists = {offer.source for gpu in looked_at if gpu not in self.stated for offer in self.offers(gpu)}
         if len(lists) > 1:
             where = f"the {len(lists)} lists" if self.named else f"{len(lists)} price lists on file"

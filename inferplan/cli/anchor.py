@@ -12,7 +12,7 @@ from inferplan.answers.anchoring import DEGREES
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.numbers import Count
-from inferplan.cli.options import deployment_options, report_options, writable
+from inferplan.cli.options import deployment_options, report_options, without, writable
 from inferplan.cli.validate import facts_of, predict_rows, supplied_options
 from inferplan.errors import UsageError
 from inferplan.fields import question_of
@@ -62,6 +62,9 @@ def suggest_command(request: Request, runs: int, divisions: tuple[str, ...], **v
     return suggestion_report(suggest(requests, loads, runs, values["checkpoint"]))
 
 
+without(suggest_command, "replicas")  # a run is of one replica
+
+
 def _divided(request: Request, text: str) -> Request:
     """The request divided as ``tp=4,ep=4`` says; degrees that it leaves out are 1."""
     degrees: dict[str, Any] = dict.fromkeys(DEGREES, 1)
@@ -92,7 +95,7 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     """
     from inferplan.cli.options import write
     from inferplan.reports.anchoring import anchor_report
-    from inferplan.reports.validation import above_notes
+    from inferplan.reports.validation import above_notes, prediction_notes
     from inferplan.validation.anchor import anchor_of, anchor_yaml, require_unopposed
     from inferplan.validation.importers import read_file
 
@@ -103,4 +106,5 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     scored = predict_rows(rows, pricing)
     found = anchor_of(scored, pricing, ", ".join(files))
     save(anchor_file, anchor_yaml(found.anchor))
-    write(anchor_report(found, anchor_file, above_notes(scored)), style or "table")
+    notes = [*above_notes(scored), *prediction_notes(scored)]
+    write(anchor_report(found, anchor_file, notes), style or "table")

@@ -11,7 +11,7 @@ from inferplan.answers.cost import CostAsked, cost_of_batch
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
-from inferplan.cli.options import deployment_options, report_options, without
+from inferplan.cli.options import deployment_options, report_options, typed, without
 from inferplan.estimate.load import OpenBatch
 from inferplan.fields import question_of
 from inferplan.reports.cost import batch_cost_report
@@ -36,11 +36,15 @@ def cost_command(request: Request, batch: OpenBatch, prices: PricesAsked, **valu
     asked = question_of(CostAsked, values)
     found = cost_of_batch(assemble(request), batch.load, prices.book, asked, batch.batch is None)
     report = batch_cost_report(found)
-    return report if request.flags.token_budget is None else replace(report, notes=[*report.notes, _BUDGET])
+    notes = [_BUDGET] if request.flags.token_budget is not None else []
+    notes += [_BATCH.format(", ".join(bounds))] if batch.batch and (bounds := typed(_BOUNDS)) else []
+    return replace(report, notes=[*report.notes, *notes])
 
 
 _BUDGET = (
     "--max-num-batched-tokens changes only the activation memory, and so the largest batch. A static batch computes "
     "each prompt in one step."
 )
+_BOUNDS = ("gpu_memory_utilization", "max_num_seqs")
+_BATCH = "{} bound the largest batch, and --batch says another: they change nothing here."
 without(cost_command, "block_size")  # no figure here is rounded to pages

@@ -57,7 +57,9 @@ def _typed(ctx: click.Context) -> list[str]:
     ]
 
 
-without(emit_command, "anchor")
+without(
+    emit_command, "anchor", "calibration", "ideal", "expert_skew", "active_loras"
+)  # a launch is memory and flags, and no time
 for _parameter in emit_command.params:
     if _parameter.name == "gpu":  # the file of a plan names it
         _parameter.required = False

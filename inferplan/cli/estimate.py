@@ -98,7 +98,7 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
     result = served_estimate(batch_alone, load, techniques) if techniques.any else estimate(batch_alone, load)
     other = _masked_or_searched(result, serving)
     if other is not None:
-        return other
+        return _on_budget(other, request)
     if isinstance(result, ServedEstimate):
         from inferplan.reports.techniques import served_report
 
@@ -122,7 +122,15 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
     if request.prune:
         whole = estimate_unchecked(replace(assemble(replace(request, prune=None)), media=deployment.media), load)
         return replace(report, tables=[*report.tables, pruning_table(result, whole)])
-    return report
+    return _on_budget(report, request)
+
+
+def _on_budget(report: Report, request: Request) -> Report:
+    """The report with a note where a token budget was given, and no request at a server is priced that it would cut."""
+    if request.flags.token_budget is None or report.record.get("ttft_at_server_s") is not None:
+        return report
+    said = "--max-num-batched-tokens changes memory at most: no prompt at the server is priced here, which it would cut"
+    return replace(report, notes=[*report.notes, said])
 
 
 def _masked_or_searched(result: Estimate, values: dict[str, Any]) -> Report | None:

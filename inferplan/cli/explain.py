@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import asks, gets, options_of, techniques_of, with_options
 from inferplan.cli.options import asks_of_request, deployment_options, report_options
+from inferplan.cli.unheard import unheard
 from inferplan.estimate.load import SampledBatch
 from inferplan.reports.explain import explanation_report
 from inferplan.serving.techniques.applied import Techniques
@@ -45,4 +47,7 @@ def explain_command(number: str, request: Request, batch: SampledBatch, **servin
         names = explainer.names()
         table = Table(title="numbers that can be explained", columns=["number"], rows=[[name] for name in names])
         return Report(record={"numbers": names}, tables=[table])
-    return explanation_report(explainer.explain(number))
+    report = explanation_report(explainer.explain(number))
+    vain = unheard(report)
+    said = f"{number} is the same without {', '.join(vain)}"
+    return replace(report, notes=[*report.notes, *([said] if vain else [])])

@@ -258,7 +258,7 @@ def asks_of_request(*names: str) -> Callable[[Command], Command]:
     def add(command: Command) -> Command:
         @functools.wraps(command)
         def wrapper(request: Request, **values: Any) -> Any:
-            changed = option_values(Request, {one.name: values.pop(one.name) for one in options})
+            changed = option_values(Request, {one.name: values.pop(one.name, None) for one in options})
             return command(request=note_request(replace(request, **changed)) if changed else request, **values)
 
         return with_options(options)(wrapper)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ from inferplan.cli.options import (
     suffix_callback,
 )
 from inferplan.cli.restarts import with_failures
+from inferplan.cli.unheard import unheard_of_load
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
@@ -245,7 +247,8 @@ def simulate_command(
     if deployment.model.encodes and own:
         values["output"] = values["output"] or "1"  # the answer of a request
     media = None if deployment.media is None else Media(tokens=deployment.media.tokens, sets=sets)
-    traffic = _naming(_traffic(values, media), values)
+    load = functools.partial(_load, media)
+    traffic = load(values)
     run = simulate_load if options.fleet.failures is None else simulate_failures
     total = len(traffic) if isinstance(traffic, Requests) else traffic.requests_count
     with counting("requests", total) as progress:
@@ -253,6 +256,8 @@ def simulate_command(
     _write_timeline(result, timeline, plot_file)
     end_with(result, question_of(EndsAsked, values))
     report = _report(result, (deployment, flags, options), traffic, values, energy)
+    vain = unheard_of_load(values, load, bool(options.hit_rate or _cached_share({**values, "prefix_caching": None})))
+    report = replace(report, notes=[*report.notes, *vain])
     return _with_load(report, people, result, values)
 
 
@@ -444,6 +449,11 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
         seed=values["seed"],
         media=media,
     )
+
+
+def _load(media: Media | None, values: dict[str, Any]) -> Traffic | Requests:
+    """The load that the options describe, with the adapters that its requests name."""
+    return _naming(_traffic(values, media), values)
 
 
 def _naming(traffic: Traffic | Requests, values: dict[str, Any]) -> Traffic | Requests:

@@ -9,6 +9,7 @@ from inferplan.answers.cost import ApiPrice, BatchCost, Cost, Energy
 from inferplan.catalog.bills import Bill, Offer
 from inferplan.figures import Figure, lines, record, short_time, text
 from inferplan.reports.estimate import basis_note, deployment_record
+from inferplan.serving.techniques.applied import refusal
 from inferplan.table import Report, Table
 from inferplan.units import HOURS_PER_MONTH
 
@@ -70,8 +71,9 @@ def _service(service: BatchCost) -> list[Figure]:
 
 
 def _service_notes(service: BatchCost) -> list[str]:
-    """What the batch means for the price of a token, and the replicas that the bill pays for."""
-    lines = []
+    """Why the engine would not run the batch, what it means for the price of a token, and the replicas paid for."""
+    refused = refusal(service.result.deployment, service.result.load)
+    lines = [f"warning: {refused}"] if refused else []
     if service.largest:
         batch = service.result.load.batch
         lines.append(

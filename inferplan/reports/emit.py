@@ -13,12 +13,14 @@ from inferplan.answers.emit import (
     Pools,
     Site,
     base_note,
+    checkpoint_needs,
     from_catalogue,
     launch,
     manifest,
     node_note,
     node_script,
     notes,
+    online,
     queue_note,
     script,
     trtllm_config,
@@ -110,8 +112,11 @@ def launch_text(target: str, source: Planned | Request, asked: EmitAsked, chosen
         said = list(dict.fromkeys((*said, *notes(started), *others)))
         text = "".join(f"# {note}\n" for note in said) + _objects(started, pools, site)
         return Emitted(target=target, text=text, notes=tuple(said), described=described)
-    if not pools and started.extra and started.deployment.engine.name == "trtllm" and trtllm_config(started):
-        save(started.extra, json.dumps(trtllm_config(started)) + "\n")
+    if not pools and started.extra and started.deployment.engine.name == "trtllm":
+        if trtllm_config(started):
+            save(started.extra, json.dumps(trtllm_config(started)) + "\n")
+        else:
+            said.append(f"{started.extra} is not written: everything has a flag here")
     text = script(started, pools) if pools else node_script(started)
     return Emitted(target=target, text=text, notes=tuple(said), described=described)
 
@@ -214,6 +219,11 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
         )
     if replicas > 1 and not pools:
         lines.append(f"one of {replicas} replicas")
+    if started.named and (needs := checkpoint_needs(started)):
+        lines.append(f"{started.named} must hold {needs}")
+    drafted = started.drafts.speculation.draft
+    if started.holds and not (online(started) or (drafted is not None and online(started, drafted))):
+        lines.append("--quantised changes nothing: nothing is made of the checkpoint without it, either")
     launches = [started] if pools is None or pools.prompts is None else [pools.prompts, started]
     lines += filter(None, [queue_note(started.queue, started.deployment.engine.name), cap_note(started.deployment)])
     return [*lines, *filter(None, dict.fromkeys(node_note(one) for one in launches))]

@@ -299,6 +299,8 @@ def memory_report(fitting: Fitting) -> Report:
     if bill is not None:
         notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.line}", *bill.remarks]
     notes += [] if prices is None else prices.remarks([deployment.hardware.name])
+    if bill is None and prices is not None and prices.named:
+        notes.append(f"no price: {deployment.hardware.name} is in none of the lists that --prices names")
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
     report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
     return report if fitting.asked is None else of_people(report, fitting.asked)

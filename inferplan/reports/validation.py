@@ -180,11 +180,16 @@ def _notes(scored: Sequence[Scored]) -> list[str]:
             f"{', ...' if len(fast) > SHOWN_LIMIT else ''}); they are in the score, and in no fit"
         )
     notes += above_notes(scored)
-    told = Counter(note for one in scored if one.prediction for note in one.prediction.notes)
-    notes += [f"note: {count} x {note}" for note, count in told.most_common(SHOWN_LIMIT)]
+    notes += prediction_notes(scored)
     bases = Counter(one.prediction.basis for one in scored if one.prediction)
     notes.append("basis: " + ", ".join(f"{name} {count}" for name, count in bases.most_common()))
     return notes
+
+
+def prediction_notes(scored: Sequence[Scored]) -> list[str]:
+    """What was taken instead of what rows say, the most frequent first."""
+    told = Counter(note for one in scored if one.prediction for note in one.prediction.notes)
+    return [f"note: {count} x {note}" for note, count in told.most_common(SHOWN_LIMIT)]
 
 
 def above_notes(scored: Sequence[Scored]) -> list[str]:

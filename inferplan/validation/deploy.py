@@ -77,7 +77,8 @@ def row_precision(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisi
     """The formats of a run. Inputs of quantised layers are those that engines run the weights' format with.
 
     ``fp8``: 8-bit inputs; 4-bit floats: their own where the device has the arithmetic (mxfp4 experts: 8-bit), else the
-    base format, as for ``int4``. A label alone names the linear weights and the experts; ``fp4`` is the checkpoint's
+    base format, as for ``int4``. A label alone names the linear weights and the experts
+    (unless ``experts`` is stated); ``fp4`` is the checkpoint's
     own 4-bit format where it has one, else nvfp4. An empty ``kv`` is the engine's ``auto``, the base format. Of the two
     16-bit formats that one counts which the device multiplies. A GGUF file type (``q4_k_m``) is its mix.
     """
@@ -88,6 +89,8 @@ def row_precision(run: Run, model: ModelSpec, hardware: HardwareSpec) -> Precisi
         precision = file_precision(model, run.weights)
     elif run.weights is None:
         precision = native if label == "native" else formats_of_label(label, native, hardware)
+        if run.experts:
+            precision = replace(precision, experts=_format(run.experts, native.experts))
     else:
         weights = _format(run.weights, native.weights)
         experts = _format(run.experts, native.experts) if run.experts else weights
@@ -184,7 +187,10 @@ def deployment_of(run: Run, calibration: str | None = None, ideal: bool = False)
         routing=replace(routing_of(), in_order=run.spread.in_order),
     )
     deployment = with_backends(deployment, Backends(engine=run.library, chosen=run.backends, path=calibration))
-    return deployment, tuple(one for one in (note, deployment.formats_note, deployment.calibration.note) if one)
+    dense = (
+        f"{model.name} has no routed experts to be in {run.experts}" if run.experts and not model.has_experts else ""
+    )
+    return deployment, tuple(filter(None, (note, dense, deployment.formats_note, deployment.calibration.note)))
 
 
 def prompts_of(run: Run, decodes: Deployment) -> Deployment | None:

@@ -3,7 +3,7 @@
 Flags are those of the versions in ``configs/engines`` (docs/planning.md lists where each was read).
 """
 
-from inferplan.answers.emit.checkpoint import base_note, checkpoint_needs, from_catalogue
+from inferplan.answers.emit.checkpoint import base_note, checkpoint_needs, from_catalogue, online
 from inferplan.answers.emit.engines import ENGINES, command, command_line
 from inferplan.answers.emit.k8s import Site, manifest, notes
 from inferplan.answers.emit.nodes import node_note
@@ -29,6 +29,7 @@ __all__ = [
     "node_note",
     "node_script",
     "notes",
+    "online",
     "queue_note",
     "script",
     "trtllm_config",

@@ -1,0 +1,82 @@
+"""Options that were given and changed nothing of the answer: those of ``explain``, and of the load of ``simulate``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import click
+import numpy as np
+
+from inferplan.cli.options import TAKEN
+from inferplan.errors import InferplanError
+from inferplan.table import Report
+from inferplan.traffic.requests import Requests, Traffic
+
+_ASKED_AGAIN = "inferplan.asked_again"
+_OF_THE_OUTPUT = ("style", "report_file")
+
+
+def unheard(report: Report) -> list[str]:
+    """The options of the running command that were given, and without which its record is the same.
+
+    For quick commands whose report is about one number of many. None for a command that is asked again.
+    """
+    context = click.get_current_context()
+    if _ASKED_AGAIN in context.meta:
+        return []
+    plain = context.command.make_context(context.info_name, [], resilient_parsing=True).params
+    given = [
+        (one.name, one.opts[0])
+        for one in context.command.params
+        if isinstance(one, click.Option) and one.name and not one.required and one.name not in _OF_THE_OUTPUT
+        if context.params[one.name] != plain[one.name]
+    ]
+    kept = dict(context.meta)
+    try:
+        return [option for name, option in given if _record_without(context, name, plain[name]) == report.record]
+    finally:
+        context.meta.clear()
+        context.meta.update(kept)
+
+
+def _record_without(context: click.Context, name: str, absent: object) -> object:
+    """The record of the command without an option; ``None`` where it needs it."""
+    taken: list[Report] = []
+    context.meta.update({TAKEN: taken, _ASKED_AGAIN: True})
+    assert context.command.callback is not None
+    try:
+        context.command.callback(**{**context.params, name: absent})
+    except (InferplanError, click.ClickException):
+        return None
+    return taken[0].record
+
+
+Load = Traffic | Requests
+
+
+def unheard_of_load(values: Mapping[str, Any], load: Callable[[dict[str, Any]], Load], given: bool) -> list[str]:
+    """Notes on options that were given and that nothing of a load heeds. load: what other options make of it. given:
+    a share of prompts is found in caches because somebody says so."""
+    seed, cached = values["seed"], values["prefix_caching"]
+    if not seed and cached is None:
+        return []
+    made, found = _requests(load({**values})), []
+    if seed and _alike(made, _requests(load({**values, "seed": seed - 1}))):
+        found.append("--seed changes nothing: no part of this load is drawn")
+    if cached is not None and made.hashes is None and not given:
+        option = "--prefix-caching" if cached else "--no-prefix-caching"
+        found.append(f"{option} changes nothing: these prompts share no text")
+    return found
+
+
+def _requests(load: Load) -> Requests:
+    return load if isinstance(load, Requests) else load.requests()
+
+
+def _alike(one: Requests, other: Requests) -> bool:
+    """Whether two loads have the same numbers."""
+    pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    arrays = ((left, right) for left, right in pairs if isinstance(left, np.ndarray) and isinstance(right, np.ndarray))
+    return all(np.array_equal(left, right, equal_nan=left.dtype.kind == "f") for left, right in arrays)
