@@ -289,7 +289,7 @@ class Admitted:
         rules = self.rules
         room = need + rules.unsettled(self.progress.compute(request)) if rules.in_flight else need
         tight = self.ratio or room > rules.capacity - self.used - len(self.running) * self.block
-        return tight and room > self._free(self.progress.output(request), growth(), ratio_steps)
+        return bool(tight and room > self._free(self.progress.output(request), growth(), ratio_steps))
 
     def _load(self, request: int, cache: PrefixCache, names: Sequence[int]) -> None:
         """Blocks come up from the tiers, from one after another: they end on the same link of the device."""

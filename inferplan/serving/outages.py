@@ -89,9 +89,9 @@ class Outages:
     @cached_property
     def latencies(self) -> dict[str, Array]:
         """Of every request, in seconds: infinite where it never finished, NaN where it has none (TPOT of one token)."""
-        records, (first, rest) = self.result.records, self.result.anchor
+        records, (first, whole) = self.result.records, self.result.anchor
         begun, finish = (np.asarray(column, dtype=np.float64) for column in (records.first, records.finish))
-        rest = rest if records.paces is None else rest * records.paces
+        rest = whole if records.paces is None else whole * records.paces
         ttft, decode = (begun - self.arrival) * first, (finish - begun) * rest
         steps = np.asarray(records.output, dtype=np.float64) - 1
         tpot = np.where(steps > 0, decode / np.maximum(steps, 1), np.nan)
