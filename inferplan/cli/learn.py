@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli.numbers import Count
 from inferplan.cli.options import deployment_of, report_options, without, writable
-from inferplan.errors import UsageError
+from inferplan.errors import InfeasibleError, ToleranceError, UsageError
 from inferplan.files import save
 from inferplan.learning.factors import FACTORS, USUAL
 from inferplan.table import Report
@@ -29,12 +30,12 @@ def _factors(ctx: click.Context, _: click.Parameter, given: str | None) -> tuple
     "--factors", metavar="NAMES", callback=_factors, help=f"To fit, of {', '.join(FACTORS)} [{','.join(USUAL)}]."
 )
 @click.option(
-    "--context", type=click.FloatRange(min=1), metavar="TOKENS",
+    "--context", type=Count(), metavar="TOKENS",
     help="Tokens behind a decode, on average, where a record does not say.",
 )  # fmt: skip
 @report_options
 def learn_command(
-    files: tuple[str, ...], request: Request, learned_file: str | None, factors: tuple[str, ...], context: float | None
+    files: tuple[str, ...], request: Request, learned_file: str | None, factors: tuple[str, ...], context: int | None
 ) -> Report:
     """Read what a server recorded of its steps, and correct the model's step by it.
 
@@ -53,7 +54,11 @@ def learn_command(
 
     deployment = assemble(request)
     records = read_records(files, deployment, context)
-    found = learn(deployment, [one.observed for one in records], factors)
+    try:
+        found = learn(deployment, [one.observed for one in records], factors)
+    except (InfeasibleError, ToleranceError) as error:
+        passed = [f"passed over: {one.reasons} ({one.kind})" for one in records if one.passed_over]
+        raise type(error)(error.what, "; ".join(filter(None, (error.because, *passed))), error.hint) from None
     if learned_file is not None:
         save(learned_file, learned_yaml(found, files))
     return learned_report(found, records, learned_file)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from inferplan.devices.releases import release_number
 from inferplan.errors import InputFileError
 from inferplan.estimate.deployment import Deployment
 from inferplan.learning.observed import Observed, Recorded, StepLoad, steps_of_gaps
 from inferplan.validation.importers import read_file
 from inferplan.validation.names import catalogue_name
-from inferplan.validation.rows import Row, Run
+from inferplan.validation.rows import Row, Run, Waits
 
 KIND = "a benchmark's results"
 _EACH = 5
@@ -67,6 +68,10 @@ def _unfit(row: Row, deployment: Deployment) -> str:
         return "runs of another model, GPU, engine or division"
     if run.weights not in (None, "", deployment.precision.weights.name):
         return "runs in another format"
+    if not _same_release(run.engine_version, deployment.engine.release):
+        return "runs of another release of the engine"
+    if _keeps_prompts_out(run.waits):
+        return "runs whose engine keeps prompts out of steps, or waits for more of them"
     if run.prefill is not None or run.draft is not None or run.workers > 1 or run.system_prompt:
         return "runs with drafts, shared prompts, several workers or pools apart"
     if run.suspect or row.measured.at("tpot", "mean") is None:
@@ -76,6 +81,18 @@ def _unfit(row: Row, deployment: Deployment) -> str:
     if users is None:
         return "runs of an open loop"
     return "runs of more users than the engine has slots" if users > slots else ""
+
+
+def _same_release(one: str | None, other: str | None) -> bool:
+    """Whether two versions are of one release, ``0.12`` and ``0.12.3`` too; a version that nobody states is any."""
+    parts = [(release_number(version) or "").split(".") for version in (one, other)]
+    return [""] in parts or all(a == b for a, b in zip(*parts))
+
+
+def _keeps_prompts_out(waits: Waits) -> bool:
+    """Whether prompts come to steps in another way than :func:`steps_of_gaps` takes: each to the next one."""
+    held = waits.batch or waits.balance or waits.rounds or waits.delayer
+    return bool(held) or waits.poll > 1 or (waits.schedule or 1) > 1
 
 
 def _keep(found: Recorded, row: Row, run: Run, deployment: Deployment) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.devices.constants import Constants, Fit, StepConstants
+from inferplan.devices.engine import CADENCE
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import run_step
@@ -93,6 +94,16 @@ def require_alone(deployment: Deployment) -> None:
             because="a record of a server says how long one step took, and with pipeline stages, ranks of data or "
             "context parallelism, or weights in host memory another part of it is beside it",
             hint="a server with --tp alone; --ep goes with it",
+        )
+    defaults = deployment.engine.defaults
+    kept = [name for name, off in CADENCE.items() if getattr(defaults, name) != off]
+    if kept:
+        option = f"--{kept[0].replace('_', '-')}"
+        raise UsageError(
+            f"{option} changes nothing that is learned",
+            because="a step takes as long whenever prompts come to it, and the gaps of scrapes and benchmarks are "
+            "divided among steps to any of which a prompt may come",
+            hint=f"iteration records or a log that times each step, without {option}",
         )
     if deployment.model.generation.kind != "autoregressive" or deployment.model.encoder is not None:
         raise UsageError(f"{deployment.model.name} does not decode step by step", hint="a decoder of text")

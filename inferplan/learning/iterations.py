@@ -14,7 +14,8 @@ from typing import Any
 
 from inferplan.errors import InputFileError
 from inferplan.files import parse_json
-from inferplan.learning.observed import Recorded, StepLoad
+from inferplan.learning.observed import Recorded, StepLoad, figure
+from inferplan.units import MOST
 
 KIND = "iteration records"
 _FIELDS = (
@@ -34,16 +35,18 @@ def matches(text: str) -> bool:
 def read(text: str, where: str) -> Recorded:
     """The steps of forward-pass metrics, or of TensorRT-LLM's statistics.
 
-    Raises ``InputFileError`` with the number of the record for a field that is missing or is no number, and for
-    records of several ranks of data parallelism.
+    A last record that ends before its end is counted, as a server that still writes leaves one. Raises
+    ``InputFileError`` with the number of the record for a field that is missing or is no number, and for records of
+    several ranks of data parallelism.
     """
-    found, ranks = Recorded.of(KIND), set[Any]()
-    for number, line in enumerate(_objects(text, where), start=1):
+    found, ranks = Recorded.of(KIND), set[float]()
+    for number, line in enumerate(_objects(text, where, found), start=1):
         place, entry = f"{where}: record {number}", _payload(line)
         if "iterLatencyMS" in entry:
+            found.engine = "trtllm"
             _of_statistics(entry, place, found)
             continue
-        ranks.add(entry.get("dp_rank", 0))
+        ranks.add(_number(entry, "dp_rank", place) if entry.get("dp_rank") is not None else 0.0)
         scheduled = entry.get("scheduled_requests", entry)
         if not isinstance(scheduled, dict):
             raise InputFileError(f"{place}: scheduled_requests is no object")
@@ -78,7 +81,9 @@ def _load(prompts: tuple[float, float, float], decodes: tuple[float, float]) -> 
 
 
 def _seconds(entry: Mapping[str, Any], place: str) -> float:
-    return _number(entry, "duration_ms", place) / 1e3 if "duration_ms" in entry else _number(entry, "wall_time", place)
+    if "duration_ms" in entry:
+        return _number(entry, "duration_ms", place, whole=False) / 1e3
+    return _number(entry, "wall_time", place, whole=False)
 
 
 def _of_statistics(entry: Mapping[str, Any], place: str, found: Recorded) -> None:
@@ -98,25 +103,32 @@ def _of_statistics(entry: Mapping[str, Any], place: str, found: Recorded) -> Non
     block = _number(cache, "tokensPerBlock", place)
     held = _number(cache, "usedNumBlocks", place) * block / decodes
     load = StepLoad(decodes=decodes, context=max(held - block / 2, 0.0))
-    found.keep(_number(entry, "iterLatencyMS", place) / 1e3, [(1.0, load)], place)
+    found.keep(_number(entry, "iterLatencyMS", place, whole=False) / 1e3, [(1.0, load)], place)
 
 
-def _number(entry: Mapping[str, Any], name: str, place: str) -> float:
-    value = entry.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        said = "is missing" if name not in entry else f"is {str(value)[:40]!r}, and no number of zero or more"
+def _number(entry: Mapping[str, Any], name: str, place: str, whole: bool = True) -> float:
+    value = figure(None if isinstance(entry.get(name), str) else entry.get(name), whole)
+    if value is None:
+        what = f"{'whole number' if whole else 'number'} of 0 to {MOST:.0e}"
+        said = "is missing" if name not in entry else f"is {str(entry[name])[:40]!r}, and no {what}"
         raise InputFileError(f"{place}: {name} {said}", hint="docs/learn.md lists the fields")
-    return float(value)
+    return value
 
 
-def _objects(text: str, where: str) -> Iterator[dict[str, Any]]:
+def _objects(text: str, where: str, found: Recorded) -> Iterator[dict[str, Any]]:
     """JSON objects one after another, or arrays of them."""
     at = 0
     while at < len(text):
         if text[at] in " \t\r\n,":
             at += 1
             continue
-        value, at = parse_json(text, where, InputFileError, at)
+        try:
+            value, at = parse_json(text, where, InputFileError, at)
+        except InputFileError:
+            if at == 0 or text[at] != "{" or "\n" in text[at:].rstrip():
+                raise
+            found.skip("records that end before their end")
+            return
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
                 raise InputFileError(f"{where} holds JSON that is no object", hint="one object a line")

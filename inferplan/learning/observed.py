@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import expm1, isfinite
 from typing import NamedTuple
 
 from inferplan.errors import InputFileError
+from inferplan.units import MOST
+
+STEADY = 0.1
+"""How far, as a share of the most, the sequences of a window may differ, beyond one: beyond, how many decoded in each
+step is not known."""
+_NUMBER = re.compile(r"\+?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+
+
+def figure(said: object, whole: bool = False) -> float | None:
+    """A number of a record, or its text; ``None`` for what is no number of 0 to :data:`inferplan.units.MOST`.
+
+    whole: whether it counts something, so that 4 and 4.0 are numbers and 4.5 is none.
+    """
+    if isinstance(said, str):
+        said = float(said) if _NUMBER.fullmatch(said) else None
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 <= said <= MOST:
+        return None
+    return None if whole and said != int(said) else float(said)
+
+
+def differ(sequences: Sequence[float]) -> bool:
+    """Whether the sequences of a window are too many in one place and too few in another to say how a step was."""
+    return max(sequences) - min(sequences) > max(STEADY * max(sequences), 1.0)
 
 
 class StepLoad(NamedTuple):
@@ -64,13 +88,15 @@ class Recorded:
 
     kind: str
     """What wrote it, in words."""
+    engine: str
+    """The catalogue's name of the engine that wrote it; empty where a record of its kind may be of several."""
     observed: list[Observed]
     passed_over: dict[str, int]
 
     @classmethod
-    def of(cls, kind: str) -> Recorded:
+    def of(cls, kind: str, engine: str = "") -> Recorded:
         """An empty one."""
-        return cls(kind=kind, observed=[], passed_over={})
+        return cls(kind=kind, engine=engine, observed=[], passed_over={})
 
     def keep(self, seconds: float, steps: Sequence[tuple[float, StepLoad]], where: str) -> None:
         """Add a measurement, unless it measures nothing."""
@@ -82,6 +108,11 @@ class Recorded:
     def skip(self, why: str) -> None:
         """Count what says nothing of a step."""
         self.passed_over[why] = self.passed_over.get(why, 0) + 1
+
+    @property
+    def reasons(self) -> str:
+        """What was passed over, in words; empty where nothing was."""
+        return ", ".join(f"{count:,} {why}" for why, count in self.passed_over.items())
 
 
 def with_context(recorded: Recorded, context: float | None) -> Recorded:

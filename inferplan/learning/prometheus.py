@@ -2,7 +2,8 @@
 
 The format is that of prometheus.io/docs/instrumenting/exposition_formats (0.0.4): ``name{label="value"} number``. A
 file may hold several scrapes one after another: a new one begins where a series comes again. Times of scrapes are not
-needed, as every figure here is seconds over a count, and scrapes are put in order by a counter.
+needed, as every figure here is seconds over a count. Scrapes are in the order of their file; files of one scrape each
+are one after another, files of several are servers of their own. Where a counter falls a server began anew.
 
 | engine | a step's seconds | sequences | tokens behind each |
 |---|---|---|---|
@@ -20,18 +21,18 @@ A gap between tokens is a mean over tokens: of a window whose batch changes litt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Sequence
 
 from inferplan.errors import InputFileError
-from inferplan.learning.observed import Recorded, StepLoad, steps_of_gaps
+from inferplan.learning.observed import STEADY, Recorded, StepLoad, differ, figure, steps_of_gaps
 
 KIND = "scrapes of /metrics"
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^\n]*\})?[ \t]+([-+\w.]+)(?:[ \t]+-?\d+)?[ \t]*$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _RANKS = ("engine", "dp_rank")
-_STEADY = 0.1
-"""How far, as a share, the running requests of two scrapes may differ, beyond one request."""
+_GAUGE = re.compile(r"^# TYPE (\S+) gauge[ \t]*$", re.MULTILINE)
+_COUNTERS = ("_total", "_count", "_sum")
+"""How names of counters end, and those of a histogram's."""
 _FEWEST = 50
 """Steps between two scrapes, at the least: below, the ends of the window count."""
 
@@ -42,40 +43,104 @@ def matches(text: str) -> bool:
 
 
 class _Scrape:
-    """The samples of one scrape: values by name, summed over labels, and by name and ``method``; labels of infos."""
+    """The samples of one scrape: values by name, summed over labels, and by name and ``method``; labels of infos.
 
-    def __init__(self, where: str) -> None:
-        self.where, self.values, self.infos = where, dict[str, float](), dict[str, dict[str, str]]()
+    broken: names of which a sample is no number of zero or more (NaN, +Inf, -1); they have no value.
+    """
+
+    def __init__(self, where: str, gauges: Collection[str]) -> None:
+        self.where, self.gauges = where, gauges
+        self.values, self.infos = dict[str, float](), dict[str, dict[str, str]]()
+        self.broken = set[str]()
 
     def __getitem__(self, name: str) -> float:
-        """Raises ``InputFileError`` for a metric that is missing."""
+        """Raises :class:`_Lacking` for a metric that is missing or broken."""
+        if name in self.broken:
+            raise _Lacking(f"windows in which {name} is no number of zero or more")
         if name not in self.values:
-            raise InputFileError(f"{self.where} lacks {name}", hint="docs/learn.md lists what each engine has to say")
+            raise _Lacking(f"windows of a scrape that lacks {name}")
         return self.values[name]
 
-    def first(self, *names: str) -> float | None:
-        """The first of several names that is there."""
-        return next((self.values[name] for name in names if name in self.values), None)
+    def has(self, name: str) -> bool:
+        """Whether it says something of a metric, be it broken."""
+        return name in self.values or name in self.broken
+
+    def names(self, prefix: str) -> set[str]:
+        """The metrics of an engine of which it says something."""
+        return {name for name in (*self.values, *self.broken) if name.startswith(prefix)}
+
+    def add(self, name: str, text: str) -> None:
+        """Add a sample to the others of its name."""
+        value = figure(text)
+        if value is None:
+            self.broken.add(name)
+        else:
+            self.values[name] = self.values.get(name, 0.0) + value
+
+    def counters(self, prefix: str) -> dict[str, float]:
+        """The values that only rise while a server runs."""
+        return {
+            name: value
+            for name, value in self.values.items()
+            if name.startswith(prefix) and name.partition("/")[0].endswith(_COUNTERS)
+            and name.partition("/")[0] not in self.gauges and name not in self.broken
+        }  # fmt: skip
+
+
+class _Lacking(Exception):
+    """What a window cannot be read for, in words."""
 
 
 def read_all(files: Sequence[tuple[str, str]]) -> Recorded:
-    """What scrapes of one server say of its steps; files: paths and their texts.
+    """What scrapes say of steps; files: paths and their texts.
 
-    Raises ``InputFileError`` for scrapes of several engines or ranks, for fewer than two, and for metrics that are
-    missing.
+    Windows in which a counter falls, or a metric is missing or no number, are counted. Raises ``InputFileError`` for
+    scrapes of several engines or ranks, and for fewer than two of a server.
     """
-    scrapes = [scrape for path, text in files for scrape in _scrapes(path, text)]
-    engines = [one for one in _ENGINES if any(name.startswith(one.prefix) for s in scrapes for name in s.values)]
-    if len(engines) != 1 or len(scrapes) < 2:
+    servers = _servers([list(_scrapes(path, text)) for path, text in files])
+    scrapes = [one for server in servers for one in server]
+    engines = [one for one in _ENGINES if any(scrape.names(one.prefix) for scrape in scrapes)]
+    if len(engines) != 1 or max(map(len, servers)) < 2:
         what = f"{len(scrapes)} scrape" if len(engines) == 1 else "metrics of several engines"
         raise InputFileError(
             f"{files[0][0]} holds {what}", because="a step's time is what counters rise by between two", hint=_HOW
         )
-    engine, found = engines[0], Recorded.of(f"{KIND} of {engines[0].name}")
-    scrapes.sort(key=lambda one: one[engine.counter])
-    for before, after in pairwise(scrapes):
-        engine.window(_Window(before, after), found)
+    engine, found = engines[0], Recorded.of(f"{KIND} of {engines[0].name}", engines[0].engine)
+    for server in servers:
+        for window in _windows(server, engine.prefix, found):
+            try:
+                engine.window(window, found)
+            except _Lacking as lacking:
+                found.skip(str(lacking))
     return found
+
+
+def _windows(server: Sequence[_Scrape], prefix: str, found: Recorded) -> Iterator[_Window]:
+    """Each two scrapes between which a server ran on.
+
+    A scrape that lacks what the one before it has was cut, as series stay while a server runs: it is left out, so that
+    a counter that it lacks is not taken to have been zero.
+    """
+    before = server[0]
+    for after in server[1:]:
+        window = _Window(before, after)
+        if window.falls(prefix):
+            found.skip(_FELL)
+        elif before.names(prefix) - after.names(prefix):
+            found.skip("scrapes that were cut: they lack what the one before them has")
+            continue
+        else:
+            yield window
+        before = after
+
+
+_FELL = "windows in which a counter fell: the server began anew, or another one was asked"
+
+
+def _servers(files: Sequence[list[_Scrape]]) -> list[list[_Scrape]]:
+    """Scrapes that follow each other: those of a file, and files of one scrape each in the order in which they are."""
+    alone = [one for file in files if len(file) == 1 for one in file]
+    return [file for file in files if len(file) > 1] + ([alone] if alone else [])
 
 
 _HOW = "a scrape each ten seconds: while sleep 10; do curl -s URL/metrics >> metrics.txt; done"
@@ -83,12 +148,13 @@ _HOW = "a scrape each ten seconds: while sleep 10; do curl -s URL/metrics >> met
 
 def _scrapes(path: str, text: str) -> Iterator[_Scrape]:
     number, seen, ranks = 1, set[tuple[str, str]](), set[str]()
-    scrape = _Scrape(f"{path}: scrape 1")
+    gauges = frozenset(_GAUGE.findall(text))
+    scrape = _Scrape(f"{path}: scrape 1", gauges)
     for match in _SAMPLE.finditer(text):
         name, labels = match[1], match[2] or ""
         if (name, labels) in seen:
             yield scrape
-            number, seen, scrape = number + 1, set(), _Scrape(f"{path}: scrape {number + 1}")
+            number, seen, scrape = number + 1, set(), _Scrape(f"{path}: scrape {number + 1}", gauges)
         seen.add((name, labels))
         known = dict(_LABEL.findall(labels))
         ranks |= {f"{rank} {known[rank]}" for rank in _RANKS if rank in known}
@@ -97,12 +163,8 @@ def _scrapes(path: str, text: str) -> Iterator[_Scrape]:
         if name.endswith("_info"):
             scrape.infos.setdefault(name, known)
             continue
-        try:
-            value = float(match[3])
-        except ValueError:
-            raise InputFileError(f"{path}: {name} is {match[3][:40]!r}, and no number") from None
         for key in (name, f"{name}/{known['method']}") if "method" in known else (name,):
-            scrape.values[key] = scrape.values.get(key, 0.0) + value
+            scrape.add(key, match[3])
     yield scrape
 
 
@@ -114,34 +176,42 @@ class _Window:
 
     def rise(self, *names: str) -> float:
         """By how much the first of some counters that is there rose."""
-        name = next((one for one in names if one in self.after.values), names[0])
+        name = next((one for one in names if self.after.has(one)), names[0])
         return self.after[name] - self.before[name]
 
     def rise_if(self, name: str) -> float:
         """By how much a counter rose that is there once it counts; 0 before."""
-        return self.after.values.get(name, 0.0) - self.before.values.get(name, 0.0)
+        if self.before.has(name):
+            return self.rise(name)
+        return self.after[name] if self.after.has(name) else 0.0
 
     def mean(self, *names: str) -> float | None:
-        """The mean of a gauge over both scrapes."""
-        ends = self.before.first(*names), self.after.first(*names)
-        return None if ends[0] is None or ends[1] is None else (ends[0] + ends[1]) / 2
+        """The mean of a gauge over both scrapes; ``None`` where neither has one of the names."""
+        name = next((one for one in names if self.before.has(one) or self.after.has(one)), None)
+        return None if name is None else (self.before[name] + self.after[name]) / 2
+
+    def info(self, name: str) -> dict[str, str]:
+        """The labels of an info, which is the same in every scrape of a server."""
+        return self.after.infos.get(name) or self.before.infos.get(name, {})
+
+    def falls(self, prefix: str) -> bool:
+        """Whether a counter fell."""
+        after = self.after.counters(prefix)
+        return any(after.get(name, value) < value for name, value in self.before.counters(prefix).items())
 
     def unfit(self, running: str, steps: float) -> str:
         """Why the window says nothing of a step; empty where it does."""
         ends = self.before[running], self.after[running]
         if steps < _FEWEST:
             return f"windows of fewer than {_FEWEST} steps"
-        return "windows whose batch changed by more than a tenth" if _differ(*ends) else ""
-
-
-def _differ(one: float, other: float) -> bool:
-    return abs(one - other) > max(_STEADY * max(one, other), 1.0)
+        return "windows whose batch changed by more than a tenth" if differ(ends) else ""
 
 
 class _Engine:
     """What an engine's metrics say of its steps."""
 
-    name = prefix = counter = present = ""
+    name = engine = prefix = counter = present = ""
+    """engine: its name in the catalogue."""
 
     def window(self, window: _Window, found: Recorded) -> None:
         """Add what a window says to ``found``."""
@@ -149,7 +219,7 @@ class _Engine:
 
 
 class _Vllm(_Engine):
-    name, prefix, present = "vLLM", "vllm:", "vllm:iteration_tokens_total"
+    name, engine, prefix, present = "vLLM", "vllm", "vllm:", "vllm:iteration_tokens_total"
     counter = "vllm:iteration_tokens_total_count"
     _GAPS = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")
 
@@ -158,7 +228,7 @@ class _Vllm(_Engine):
         tokens = window.rise(*(f"{name}_count" for name in self._GAPS))
         why = window.unfit("vllm:num_requests_running", steps)
         running = window.mean("vllm:num_requests_running") or 0.0
-        if not why and (not tokens or _differ(tokens / steps, running)):
+        if not why and (not tokens or differ((tokens / steps, running))):
             why = "windows whose tokens a step are not the running requests: drafts, or no work in between"
         if why:
             found.skip(why)
@@ -176,15 +246,13 @@ class _Vllm(_Engine):
 def _held(window: _Window, running: float) -> float | None:
     """Tokens behind each of vLLM's sequences: of its cache the share in use."""
     used = window.mean("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-    info = window.after.infos.get("vllm:cache_config_info", {})
-    blocks, size = info.get("num_gpu_blocks", ""), info.get("block_size", "")
-    if used is None or not (blocks.isdigit() and size.isdigit()) or not running:
-        return None
-    return used * float(blocks) * float(size) / running
+    info = window.info("vllm:cache_config_info")
+    blocks, size = (figure(info.get(name), whole=True) for name in ("num_gpu_blocks", "block_size"))
+    return used * blocks * size / running if used is not None and blocks and size and running else None
 
 
 class _Sglang(_Engine):
-    name, prefix, present = "SGLang", "sglang:", "sglang:num_running_reqs"
+    name, engine, prefix, present = "SGLang", "sglang", "sglang:", "sglang:num_running_reqs"
     counter = "sglang:inter_token_latency_seconds_count"
 
     def window(self, window: _Window, found: Recorded) -> None:
@@ -204,7 +272,7 @@ class _Sglang(_Engine):
 
 
 class _LlamaCpp(_Engine):
-    name, prefix, present = "llama.cpp", "llamacpp:", "llamacpp:n_decode_total"
+    name, engine, prefix, present = "llama.cpp", "llama.cpp", "llamacpp:", "llamacpp:n_decode_total"
     counter = "llamacpp:n_decode_total"
 
     def window(self, window: _Window, found: Recorded) -> None:
@@ -214,7 +282,9 @@ class _LlamaCpp(_Engine):
         slots = (ends[1] - ends[0]) / steps if steps else 0.0
         if steps < _FEWEST or not tokens:
             found.skip(f"windows of fewer than {_FEWEST} steps")
-        elif slots > 1.0 + _STEADY and window.rise("llamacpp:prompt_tokens_total"):
+        elif slots < 1.0 - STEADY:
+            found.skip("windows in which fewer than one slot decoded")
+        elif slots > 1.0 + STEADY and window.rise("llamacpp:prompt_tokens_total"):
             found.skip("windows in which prompts of some slots ran beside others that decode")
         else:
             cells = window.mean("llamacpp:kv_cache_tokens")
@@ -224,7 +294,7 @@ class _LlamaCpp(_Engine):
 
 
 class _Tgi(_Engine):
-    name, prefix, present = "TGI", "tgi_", "tgi_batch_inference_duration"
+    name, engine, prefix, present = "TGI", "none", "tgi_", "tgi_batch_inference_duration"
     counter = "tgi_batch_inference_duration_count/decode"
 
     def window(self, window: _Window, found: Recorded) -> None:

@@ -11,25 +11,37 @@ from inferplan.files import read_text
 from inferplan.learning import benchmarks, iterations, logs, prometheus
 from inferplan.learning.observed import Recorded, with_context
 
-KINDS = "iteration records (JSON lines), logs of SGLang, vLLM and TensorRT-LLM, scrapes of /metrics"
+KINDS = f"iteration records (JSON lines), logs of SGLang, vLLM and TensorRT-LLM, scrapes of /metrics, {benchmarks.KIND}"
 
 
 def read_records(paths: Sequence[str], deployment: Deployment, context: float | None = None) -> list[Recorded]:
-    """What files say of steps; scrapes of one server are one record, in the order in which its counters rise.
+    """What files say of steps; scrapes are one record.
 
     deployment: of which a benchmark's runs are taken. context: tokens behind a decode where a record does not say.
-    Raises ``InputFileError`` for a file that is of no known kind, that is broken, or that says nothing of a step.
+    Raises ``InputFileError`` for a file that is of no known kind, that is broken, that is of another engine than the
+    deployment's, or that says nothing of a step.
     """
     texts = [(path, read_text(Path(path), encoding="utf-8-sig").lstrip()) for path in paths]
     scrapes = [(path, text) for path, text in texts if prometheus.matches(text)]
-    found = [prometheus.read_all(scrapes)] if scrapes else []
+    found = [(", ".join(path for path, _ in scrapes), prometheus.read_all(scrapes))] if scrapes else []
     for path, text in texts:
         if prometheus.matches(text):
             continue
         reader = next((one for one in (iterations, logs) if one.matches(text)), None)
-        found.append(reader.read(text, path) if reader else benchmarks.require_read(path, deployment, KINDS))
-    for one in found:
+        one = reader.read(text, path) if reader else benchmarks.require_read(path, deployment, KINDS)
+        found.append((path, one))
+    for path, one in found:
+        _require_engine(one, path, deployment)
         if not one.observed:
-            reasons = ", ".join(f"{count} {why}" for why, count in one.passed_over.items())
-            raise InputFileError(f"{one.kind} in {', '.join(paths)} time no step", because=reasons or "it is empty")
-    return [with_context(one, context) for one in found]
+            raise InputFileError(f"{one.kind} in {path} time no step", because=one.reasons or "it is empty")
+    return [with_context(one, context) for _, one in found]
+
+
+def _require_engine(one: Recorded, path: str, deployment: Deployment) -> None:
+    own = deployment.engine.name
+    if one.engine and one.engine != own:
+        raise InputFileError(
+            f"{path} is a record of another engine than {own}: {one.kind}",
+            because="the file of what is learned is of the steps of one engine",
+            hint=f"--engine {one.engine}",
+        )
