@@ -10,6 +10,7 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.learning.factors import Kernels
 from tests.cli.conftest import Run
 from tests.learning.recorded import Users, forward_pass_metrics, served, tables
+from tests.learning.test_broken import scrape
 
 LINE = "learn steps.jsonl --model llama-3.1-8b --gpu h100-sxm --engine vllm --quant bf16 --out own.yaml"
 
@@ -26,7 +27,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_learned_prices_the_next_command(run: Run, steps: None) -> None:
-    """TPOT of 32 users is longer by the host's 1.4 ms a step, and by the prompts beside."""
+    """TPOT of one user is longer by the host's 2.000 - 0.611 ms a step. That of 32 also by a fifth of the prompts
+    beside: at most 31 in 63 gaps, each of 512 tokens, 11 ms at 70 % of the peak of 989 TFLOP/s."""
     page = (Path(__file__).parents[2] / "docs" / "learn.md").read_text(encoding="utf-8")
     lines = [line.strip().removeprefix("inferplan ") for line in page.splitlines() if line.startswith("    inferplan ")]
     assert lines[0] == LINE
@@ -37,10 +39,10 @@ def test_what_is_learned_prices_the_next_command(run: Run, steps: None) -> None:
     assert [one["block"] for one in done.json["errors"]] == ["fitted", "held_out"]
     load = ["--prompt", "512", "--output", "64", "--requests", "100", "--format", "json"]
     asked = lines[1].partition(" --calibration")[0]
-    own, without = run(*lines[1].split(), *load), run(*asked.split(), *load)
-    assert own.code == without.code == 0, own.err
-    more = own.json["tpot_s"]["mean"] - without.json["tpot_s"]["mean"]
-    assert 0.0013 < more < 0.004
+    for users, least, most in (("1", 1.32e-3, 1.46e-3), ("32", 1.32e-3, 2.5e-3)):
+        own, without = (run(*line.replace("32", users).split(), *load) for line in (lines[1], asked))
+        assert own.code == without.code == 0, own.err
+        assert least < own.json["tpot_s"]["mean"] - without.json["tpot_s"]["mean"] < most
 
 
 def test_factors_by_name_and_deployments_that_are_not_learned(run: Run, steps: None) -> None:
@@ -49,6 +51,24 @@ def test_factors_by_name_and_deployments_that_are_not_learned(run: Run, steps: N
     unknown = run(*LINE.split(), "--factors", "hots")
     assert unknown.code == 2
     assert "--factors" in unknown.err
+    Path("own.yaml").unlink()
     staged = run(*LINE.split(), "--pp", "2")
     assert staged.code == 2
-    assert not Path("none.yaml").exists()
+    kept = run(*LINE.split(), "--prefill-schedule-interval", "64")
+    assert kept.code == 2
+    assert "--prefill-schedule-interval changes nothing that is learned" in kept.err
+    for context in ("nan", "inf", "1e300", "0", "12.5"):
+        wrong = run(*LINE.split(), "--context", context)
+        assert wrong.code == 2
+        assert "--context" in wrong.err
+    assert not Path("own.yaml").exists()
+
+
+def test_a_refusal_says_what_was_passed_over(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two windows are too few to fit, and the third went over a counter that fell."""
+    monkeypatch.chdir(tmp_path)
+    Path("steps.txt").write_text("".join(scrape(steps) for steps in (1000, 2000, 500, 1500)), encoding="utf-8")
+    done = run(*LINE.replace("steps.jsonl", "steps.txt").split())
+    assert done.code == 3
+    assert "2 measurements" in done.err
+    assert "passed over: 1 windows in which a counter fell" in done.err

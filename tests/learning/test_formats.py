@@ -260,6 +260,7 @@ def test_runs_of_a_benchmark(tmp_path: Path) -> None:
     assert list(found.passed_over.values()) == [1, 1, 1, 1]
 
 
+WAITS = "runs whose engine keeps prompts out of steps, or waits for more of them"
 BESIDE: dict[str, tuple[dict[str, object], str]] = {
     "as many users as slots": ({"max_num_seqs": 8}, ""),
     "more users than slots": ({"max_num_seqs": 7}, "runs of more users than the engine has slots"),
@@ -268,6 +269,11 @@ BESIDE: dict[str, tuple[dict[str, object], str]] = {
         {"shared_system_prompt_tokens": 64},
         "runs with drafts, shared prompts, several workers or pools apart",
     ),
+    "a step with prompts in 64": ({"prefill_schedule_interval": 64}, WAITS),
+    "prompts in any step": ({"prefill_schedule_interval": 1}, ""),
+    "a look at the queue each tenth step": ({"poll_interval_steps": 10}, WAITS),
+    "of another release": ({"engine_version": "0.18.0"}, "runs of another release of the engine"),
+    "of the same release": ({"engine_version": "v0.12.3rc1"}, ""),
     "without TPOT": ({"tpot_mean_ms": ""}, "runs that are suspect, or state no mean TPOT"),
 }
 
@@ -296,7 +302,7 @@ def test_runs_of_a_benchmark_by_what_they_state(name: str, tmp_path: Path) -> No
     static = {**usual, "isl": 1000, "osl": 200, "batch": 4, "tpot_mean_ms": 10.0}
     head = list(dict.fromkeys([*drawn, *static, "max_num_seqs", "shared_system_prompt_tokens"]))
     lines = [",".join(str(row.get(column, "")) for column in head) for row in (static, drawn)]
-    found = read(tmp_path / "own.csv", "\n".join([",".join(head), *lines]) + "\n")
+    found = read(tmp_path / "own.csv", "\n".join([",".join(head), *lines]) + "\n", engine="vllm@0.12")
     assert list(found.passed_over) == ([why] if why else [])
     assert found.observed[0].steps == ((1.0, StepLoad(decodes=4.0, context=1100.0)),)
     if not why:
