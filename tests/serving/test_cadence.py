@@ -391,7 +391,7 @@ def test_the_closed_form_follows_the_event_loop(
 
 @for_each(("engine", "name"), [("vllm", "prefill_schedule_interval"), ("sglang", "prefill_decode_interval")])
 def test_first_tokens_in_closed_form_wait_as_in_the_event_loop(engine: str, name: str) -> None:
-    """Of 16 users with 1,024 tokens in and 128 out a first token takes a half more behind seven steps of decodes."""
+    """Of 16 users with 768 tokens in and 96 out a first token takes a half more behind seven steps of decodes."""
     ttft = {}
     for interval in (1, 8):
         flags = EngineFlags(**{name: interval})
@@ -403,7 +403,7 @@ def test_first_tokens_in_closed_form_wait_as_in_the_event_loop(engine: str, name
             requests_count=600,
         )
         seen = simulate(made, sent, Flags(), Options()).ttft[150:500]
-        closed = steady_state(made, UserLoad(concurrency=16.0, prompt=1024.0, output=128.0))
+        closed = steady_state(made, UserLoad(concurrency=16.0, prompt=768.0, output=96.0))
         assert closed.ttft == pytest.approx(float(np.mean(seen)), rel=0.06)
         ttft[interval] = float(closed.ttft)
     assert 1.4 < ttft[8] / ttft[1] < 1.7
