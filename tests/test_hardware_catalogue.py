@@ -189,6 +189,7 @@ def test_says_who_it_is(spec: HardwareSpec) -> None:
     assert spec.memory.usable_basis or spec.memory.usable is not None
     for alias in [spec.name, *spec.aliases]:
         assert re.fullmatch(r"[a-z0-9][a-z0-9+-]*", alias), alias
+        assert not re.match(r"\d+x-", alias), f"{alias} is read as a number of devices"
 
 
 def test_segments() -> None:

@@ -38,6 +38,7 @@ from tests.cases import for_each
 
 SHARES = PowerShares(
     source="by hand",
+    error="by hand",
     running=0.4,
     standing=0.1,
     standing_source="by hand",

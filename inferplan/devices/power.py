@@ -23,6 +23,8 @@ class PowerShares(Spec):
     """Shares of TDP: of a device that runs kernels at all, and what full arithmetic and full memory traffic add."""
 
     source: str
+    error: str
+    """How far off what these say is, in words."""
     vendors: tuple[str, ...] = ()
     """Of whose devices; none: of all others."""
     running: float = Field(gt=0.0, lt=1.0)

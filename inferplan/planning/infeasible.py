@@ -16,7 +16,7 @@ from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
 from inferplan.units import format_time
 
 REASONS = {
-    "impossible": "the model cannot be divided that way, or the device lacks an arithmetic or a figure",
+    "impossible": "the model cannot be divided that way, or the device or engine lacks what is asked",
     "host": "not with weights on the host: no room there, an unknown link, or a division that is not known with it",
     "weights": "the weights do not fit",
     **COUNTED,

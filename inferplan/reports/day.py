@@ -11,13 +11,14 @@ import numpy as np
 
 from inferplan.answers.emit import queue_note
 from inferplan.catalog.energy import EnergyAsked
+from inferplan.catalog.power import power_shares
 from inferplan.devices.power import UNMEASURED
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.day import HOUR, Day, DayEnergy, PolicyDay
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.reports.cost import bill_record
-from inferplan.reports.energy import ERROR_NOTE, asked_record, carbon_notes, joules
+from inferplan.reports.energy import asked_record, carbon_notes, error_note, joules
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.failures import episode_records, failure_table
 from inferplan.reports.known_error import Served, error_notes, error_record
@@ -28,10 +29,6 @@ from inferplan.table import Report, Table
 from inferplan.traffic.requests import Slo
 from inferplan.units import format_bytes, format_time
 
-ALWAYS_ON = (
-    "a GPU draws its idle share from the order of its replica on: one that starts or waits for requests draws less, so "
-    "that this is too much"
-)
 _NAMES = METRIC_NAMES | {"e2el": "latency"}
 
 
@@ -352,8 +349,13 @@ def with_day_energy(report: Report, day: Day, asked: EnergyAsked) -> Report:
         **asked_record(asked),
         "policies": [{**record(row), "hours": _energy_by_hour(one)} for row, one in zip(rows, found)],
     }
-    cap = day.work.design.deployment.cap
-    notes = [*report.notes, ERROR_NOTE, ALWAYS_ON, *carbon_notes(asked)]
+    deployment = day.work.design.deployment
+    cap, shares = deployment.cap, power_shares(deployment.hardware)
+    standing = (
+        f"a GPU without a step draws {shares.standing:.1%} of TDP, from the order of its replica on "
+        f"({shares.standing_source})"
+    )
+    notes = [*report.notes, error_note(deployment), standing, *carbon_notes(asked)]
     notes += [] if cap is None or not cap.holds else [f"cap of {cap.watts:g} W: {UNMEASURED}"]
     tables = [*report.tables, side_by_side(f"Energy ({asked.scope})", rows)]
     return replace(report, record={**report.record, "energy": energy}, tables=tables, notes=notes)

@@ -10,6 +10,7 @@ import numpy as np
 from inferplan.answers.energy import JOULES_PER_KWH, PhaseEnergy, StaticEnergy, quickest
 from inferplan.answers.power import RunEnergy, run_energy
 from inferplan.catalog.energy import EnergyAsked
+from inferplan.catalog.power import power_shares
 from inferplan.devices.power import UNMEASURED
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
@@ -20,10 +21,10 @@ from inferplan.serving.result import SimulationResult
 from inferplan.table import Report, Table
 from inferplan.units import format_quantity, format_time
 
-ERROR_NOTE = (
-    "energy: shares of TDP fitted to matmuls on H200 and B200; kernels of a GPU left out are off by 29 to 51 %, "
-    "serving of another GPU by 9 % (docs/power.md)"
-)
+
+def error_note(deployment: Deployment) -> str:
+    """How far off watts and joules are."""
+    return f"energy: shares of TDP {power_shares(deployment.hardware).error} (docs/power.md)"
 
 
 def asked_record(asked: EnergyAsked) -> dict[str, Any]:
@@ -85,7 +86,8 @@ def _phase(key: str, energy: StaticEnergy, phase: PhaseEnergy, label: str | None
 
 def energy_notes(energy: StaticEnergy) -> list[str]:
     """What the figures rest on, and what a cap assumes."""
-    cap, notes = energy.estimate.deployment.cap, [ERROR_NOTE, *carbon_notes(energy.asked)]
+    cap = energy.estimate.deployment.cap
+    notes = [error_note(energy.estimate.deployment), *carbon_notes(energy.asked)]
     if cap is None or not cap.holds:
         return notes
     slow, fast = quickest(energy.estimate)
@@ -114,7 +116,7 @@ def with_run_energy(
     shares = {label: f"{part / found.joules:.0%}" for label, part in parts.items()}
     rows = [[label, said, shares.get(label, "")] for label, said in labelled_texts(figures)]
     table = Table(title="Energy", columns=["", "value", "share"], rows=rows, right=frozenset({"value", "share"}))
-    notes = [*report.notes, ERROR_NOTE, *carbon_notes(asked)]
+    notes = [*report.notes, error_note(run[0]), *carbon_notes(asked)]
     energy = {**asked_record(asked), **record(figures)}
     return replace(report, record={**report.record, "energy": energy}, tables=[*report.tables, table], notes=notes)
 
