@@ -204,6 +204,8 @@ class _Window:
         ends = self.before[running], self.after[running]
         if steps < _FEWEST:
             return f"windows of fewer than {_FEWEST} steps"
+        if not min(ends):
+            return "windows in which nothing ran for a while"
         return "windows whose batch changed by more than a tenth" if differ(ends) else ""
 
 

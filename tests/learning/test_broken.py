@@ -181,6 +181,20 @@ def test_counters_that_fall_and_scrapes_that_are_cut(tmp_path: Path) -> None:
         read(tmp_path / "blocks.txt", text)
 
 
+def test_a_window_that_begins_idle_says_nothing(tmp_path: Path) -> None:
+    """Between 0 and 1 requests the mean of both scrapes is none of what decoded; between 1 and 2 it may be."""
+    text = scrape(1000, {"num_requests_running": "0"}) + "".join(
+        scrape(steps, {"num_requests_running": "1", "inter_token_latency_seconds_count": str(steps),
+                       "inter_token_latency_seconds_sum": str(steps * 0.01)})
+        for steps in (2000, 3000)
+    )  # fmt: skip
+    text = text.replace('_seconds_count{engine="0"} 8000\n', '_seconds_count{engine="0"} 1000\n')
+    text = text.replace('_seconds_sum{engine="0"} 80.0\n', '_seconds_sum{engine="0"} 10.0\n')
+    found = read(tmp_path / "own.txt", text)
+    assert [one.steps[0][1].decodes for one in found.observed] == [1.0]
+    assert found.passed_over == {"windows in which nothing ran for a while": 1}
+
+
 def test_which_of_several_files_times_no_step(tmp_path: Path) -> None:
     (tmp_path / "good.log").write_text(VLLM, encoding="utf-8")
     (tmp_path / "idle.log").write_text(VLLM_LINE.replace("16 gen", "0 gen"), encoding="utf-8")
