@@ -235,7 +235,6 @@ def test_what_a_plan_says_is_not_said_again(planned: Path) -> None:
         ("--engine", "vllm"),
         ("--max-num-seqs", "32"),
         ("--gpu-memory-utilization", "0.5"),
-        ("--ideal",),
     ):
         error = refused("emit", "vllm", str(planned), "--checkpoint", "org/own", *option)
         assert f"plan.json says what {option[0]} would say" in error.what

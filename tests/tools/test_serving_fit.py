@@ -175,8 +175,8 @@ OPEN = {
     "output_tokens_mean_retokenised": "16",
     "completed": "40",
     "failed": "0",
-    "ttft_mean_s": "0.02",
-    "e2el_mean_s": "0.2",
+    **{f"ttft_{name}_s": "0.02" for name in ("mean", "median", "p90", "p95", "p99")},
+    **{f"e2el_{name}_s": "0.2" for name in ("mean", "median", "p90", "p95", "p99")},
     "tpot_mean_s": "0.004",
 }
 TRUTHS = """id,section,quantity,value,unit,model,hardware,tp,precision,batch,isl,osl,inputs
