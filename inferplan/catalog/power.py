@@ -32,6 +32,12 @@ def power_shares(hardware: HardwareSpec) -> PowerShares:
     return _on_file()[power_place(hardware)]
 
 
+def standing_watts(hardware: HardwareSpec) -> float:
+    """What a device draws while its server has a model loaded and runs no step [W]. Raises ``MissingFactError`` without
+    a TDP."""
+    return hardware.tdp * power_shares(hardware).standing
+
+
 def power_cap(hardware: HardwareSpec, watts: float) -> PowerCap:
     """A cap on each device. Raises ``UsageError`` for one above TDP, or so low that the clock alone cannot keep it."""
     tdp, shares = hardware.tdp, power_shares(hardware)

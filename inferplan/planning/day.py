@@ -20,7 +20,7 @@ from inferplan.answers.power import run_energy
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.bills import Tariff
 from inferplan.catalog.energy import EnergyAsked
-from inferplan.catalog.power import power_shares
+from inferplan.catalog.power import power_shares, standing_watts
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
@@ -308,8 +308,8 @@ class DayEnergy:
         """Of every hour what the devices draw for being on and what they work, in joules of the devices alone."""
         deployment, arrival = self.day.work.design.deployment, self.day.requests.arrival
         assert arrival is not None  # a day has arrivals
-        hardware, (running, worked) = deployment.hardware, self.steps
-        standing = hardware.tdp * power_shares(hardware).standing * deployment.parallel.ranks
+        running, worked = self.steps
+        standing = standing_watts(deployment.hardware) * deployment.parallel.ranks
         found = []
         for start, stop in self.edges:
             first, last = (int(np.searchsorted(arrival, time)) for time in (start, stop))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 from inferplan.catalog.energy import EnergyAsked
-from inferplan.catalog.power import power_shares
+from inferplan.catalog.power import standing_watts
 from inferplan.estimate.deployment import Deployment
 from inferplan.fields import Quantity, Topic, Words, ask, need, part
 
@@ -40,10 +40,7 @@ class PowerBudget:
         Raises ``MissingFactError`` for a device whose TDP is not on file.
         """
         named = self.provision == "tdp"
-        return sum(
-            self.whole(nameplate(one) if named else one.hardware.tdp * power_shares(one.hardware).standing, n)
-            for one, n in kinds
-        )
+        return sum(self.whole(nameplate(one) if named else standing_watts(one.hardware), n) for one, n in kinds)
 
     @property
     def fills(self) -> bool:

@@ -304,13 +304,16 @@ class Sizer:
 
     def _between(self, low: int, high: int) -> int:
         """The least size that keeps every limit, between two as :func:`_by_law` has it."""
-        law = _by_law(self.trials, self.question.slo, self._filled(high).option.budget)
-        return middle(low, high) if law is None else ceil(exp(min(law.at, log(high))) - 1e-9)
+        return self._guess(self._filled(high), high, middle(low, high))
 
     def _beyond(self, low: int, most: int) -> int:
         """The same beyond a size that misses a limit; that size where nothing is known."""
-        law = _by_law(self.trials, self.question.slo, self._filled(low).option.budget)
-        return low if law is None else ceil(exp(min(law.at, log(most))) - 1e-9)
+        return self._guess(self._filled(low), most, low)
+
+    def _guess(self, seen: Verified, most: int, otherwise: int) -> int:
+        """The same of sizes with the token budget of one that was seen, and no larger than ``most``."""
+        law = _by_law(self.trials, self.question.slo, seen.option.budget)
+        return otherwise if law is None else ceil(exp(min(law.at, log(most))) - 1e-9)
 
     def _by_far(self, size: int) -> bool:
         """Whether a guess misses a limit by so much that it has to be seen first whether any size will do."""

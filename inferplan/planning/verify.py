@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.answers.power import run_energy
-from inferplan.catalog.power import power_shares
+from inferplan.catalog.power import standing_watts
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.agents import every, in_time_of, sessions_of
@@ -198,9 +198,7 @@ class Verified:
             return None
         budgets = (limit for limit in option.limits if isinstance(limit, PowerBudget))
         beside, running = next(budgets, PowerBudget(watts=inf)), replace(option, spare=0).devices
-        hardware = option.deployment.hardware
-        standing = hardware.tdp * power_shares(hardware).standing
-        spare = beside.whole(standing, option.devices - running)
+        spare = beside.whole(standing_watts(option.deployment.hardware), option.devices - running)
         return beside.whole(found.watts, running) + spare
 
     def longer(self, precision: RunPrecision) -> tuple[Verified | None, RunPrecision]:
