@@ -67,6 +67,11 @@ class Signal:
     recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     first: list[float] = field(default_factory=list)
 
+    @property
+    def mean(self) -> float:
+        """Of the last minutes, each by its weight."""
+        return sum(value * count for value, count in self.recent) / sum(count for _, count in self.recent)
+
     def add(self, minute: int, value: float | None, count: float) -> Event | None:
         """A minute's value, the mean of so many; what that changes."""
         if value is None or count <= 0:
@@ -77,8 +82,7 @@ class Signal:
                 self.held, self.first = fmean(self.first), []
             return None
         self.recent.append((value, count))
-        weight = sum(count for _, count in self.recent)
-        mean = sum(value * count for value, count in self.recent) / weight
+        weight, mean = sum(count for _, count in self.recent), self.mean
         off = mean - self.held
         if (self.only_more and off < 0) or (self.only_less and off > 0):
             off = 0.0
@@ -130,6 +134,12 @@ class Drift:
         """How many times as long as the model has them steps take."""
         held = self._signals["steps"].held
         return 1.0 if held is None else held
+
+    @property
+    def slow_now(self) -> float:
+        """The same at present, where that has changed."""
+        steps = self._signals["steps"]
+        return steps.mean if steps.drifts else self.slow
 
     @property
     def now(self) -> list[Cause]:

@@ -39,9 +39,9 @@ class Minute:
     """One minute of a service.
 
     number: from 1 on. at: its end, in seconds of the clock. span: what the servers did. load: what that was, ``None``
-    where nothing came. predicted: what the load should bring. as_seen: the same of servers as slow as they were seen to
-    be. room: how much load is left. limits: of the last minutes. events: what changed. now: what is off at present.
-    what_ifs: predictions for what was asked, in its order.
+    where nothing came. predicted: what the load should bring. as_seen: the same of servers as slow as they were in
+    their first minutes. slow: as they are at present; of these are ``room``, how much load is left, and ``what_ifs``,
+    predictions for what was asked. limits: of the last minutes. events: what changed. now: what is off at present.
     """
 
     number: int
@@ -80,9 +80,9 @@ class Minutes:
         events = list(self.drift.minute(self._number, span, predicted, anew))
         limits = tuple(self._limits())
         events += self._crossed(limits)
-        slow = self.drift.slow
+        slow, present = self.drift.slow, self.drift.slow_now
         found = Minute(
-            number=self._number, at=at, span=span, load=load, predicted=predicted, slow=slow, limits=limits,
+            number=self._number, at=at, span=span, load=load, predicted=predicted, slow=present, limits=limits,
             events=tuple(events), now=(*self.drift.now, *sorted(self._broken)),
         )  # fmt: skip
         if load is None:
@@ -91,8 +91,8 @@ class Minutes:
         return replace(
             found,
             as_seen=predicted if slow == 1.0 else self.twin.predict(load, slow),
-            room=self.twin.room(load, slow),
-            what_ifs=tuple((one, self.twin.predict(changed, slow)) for one, changed in asked if changed is not None),
+            room=self.twin.room(load, present),
+            what_ifs=tuple((one, self.twin.predict(changed, present)) for one, changed in asked if changed is not None),
         )
 
     def _load(self, span: Span) -> Load | None:

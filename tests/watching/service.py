@@ -1,8 +1,8 @@
 """A service of known behaviour: two vLLM servers by a page of arithmetic, and what they would count.
 
-A step reads the weights (16.06 GB) and the cache of what decodes (131 kB a token of Llama-3.1-8B) at 2.6 TB/s, and takes
-1 ms on the host; prompts take 16 GFLOP a token that is not cached at 600 TFLOP/s, in which nobody decodes. Nothing of
-inferplan is asked.
+A step reads the weights (16.06 GB) and the cache of what decodes (131 kB a token of Llama-3.1-8B) at 2.6 TB/s, and
+takes 1 ms on the host; prompts take 16 GFLOP a token that is not cached at 600 TFLOP/s, in which nobody decodes.
+Nothing of inferplan is asked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 WEIGHTS, TOKEN, BANDWIDTH, HOST = 16.06e9, 131_072.0, 2.6e12, 1e-3
 FLOP, RATE = 16.06e9, 600e12
 EDGES = {
-    "vllm:time_to_first_token_seconds": (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0),
+    "vllm:time_to_first_token_seconds": (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5),
     "vllm:inter_token_latency_seconds": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
     "vllm:request_time_per_output_token_seconds": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 1.0),
     "vllm:e2e_request_latency_seconds": (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0),
