@@ -94,7 +94,8 @@ def minute_record(minute: Minute) -> dict[str, Any]:
     """One minute for programs: its row, what changed, what is off, what was asked."""
     return {
         **record(minute_line(minute)),
-        "step_time_ratio": minute.slow,
+        "step_time_ratio": minute.pace.step,
+        "first_token_ratio": minute.pace.first,
         "off": list(minute.now),
         "events": [event_record(minute.at, one) for one in minute.events],
         "what_if": {one.text: _predicted(found) for one, found in minute.what_ifs},
@@ -223,7 +224,7 @@ def _state(last: Minute | None) -> list[Figure]:
     if last is None:
         return []
     found = [
-        text("step time over the model's", f"x {last.slow:.2f}"),
+        text("step time over the model's", f"x {last.pace.step:.2f}"),
         text("off at the end", ", ".join(last.now) or "nothing"),
     ]
     if last.room is not None:

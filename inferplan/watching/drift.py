@@ -2,7 +2,7 @@
 
 A signal drifts when its mean over the last minutes is off by more than its tolerance, and by more than three standard
 errors of what was counted; it is back when it is off by less than half the tolerance. Steps are held to their own first
-minutes, as the model has an error of its own: :attr:`Drift.slow` says what that is. So are hits, of which a plan says
+minutes, as the model has an error of its own: :attr:`Drift.pace` says what that is. So are hits, of which a plan says
 nothing.
 """
 
@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Literal
 
 from inferplan.watching.counters import Span
-from inferplan.watching.twin import Predicted
+from inferplan.watching.twin import AS_MODELLED, Pace, Predicted
 
 Cause = Literal["load", "prompts", "answers", "hits", "steps", "replicas", "restart", "ttft", "tpot", "e2el"]
 """What an event is of: what a service has to do, how it does it, or a latency that crossed its limit."""
@@ -117,6 +117,8 @@ class Drift:
 
     planned: Planned
     _signals: dict[str, Signal] = field(init=False)
+    _late: Signal = field(init=False)
+    """Of its first minutes: how late first tokens come."""
     _lost: int = 0
 
     def __post_init__(self) -> None:
@@ -128,18 +130,19 @@ class Drift:
             "hits": Signal(cause="hits", held=None, spread=_SPREAD_OF_HITS, only_less=True, points=True),
             "steps": Signal(cause="steps", held=None, spread=0.0),
         }
+        self._late = Signal(cause="steps", held=None)
 
     @property
-    def slow(self) -> float:
-        """How many times as long as the model has them steps take."""
-        held = self._signals["steps"].held
-        return 1.0 if held is None else held
+    def pace(self) -> Pace:
+        """That of the first minutes; the model's until they are over."""
+        step, late = self._signals["steps"].held, self._late.held
+        return AS_MODELLED if step is None or late is None else Pace(step, late / step)
 
     @property
-    def slow_now(self) -> float:
-        """The same at present, where that has changed."""
+    def pace_now(self) -> Pace:
+        """The same at present, where steps have changed."""
         steps = self._signals["steps"]
-        return steps.mean if steps.drifts else self.slow
+        return self.pace._replace(step=steps.mean) if steps.drifts else self.pace
 
     @property
     def now(self) -> list[Cause]:
@@ -160,6 +163,8 @@ class Drift:
         steps = None
         if predicted is not None and predicted.gap and span.gap.mean and span.begun >= _FEWEST:
             steps = span.gap.mean / predicted.gap
+            if self._late.held is None and predicted.ttft and span.ttft.mean:
+                self._late.add(number, span.ttft.mean / predicted.ttft, span.begun)
         hits = span.hits if span.begun >= _FEWEST else None
         values: dict[str, tuple[float | None, float]] = {
             "load": (span.rate, span.begun),

@@ -66,7 +66,7 @@ def _samples(minute: Minute) -> Iterator[tuple[str, dict[str, str], float | None
         yield "inferplan_latency_seconds", {"of": "predicted", "latency": one.name}, should
         yield "inferplan_latency_limit_seconds", {"latency": one.name}, one.limit
     yield "inferplan_load_left_ratio", {}, minute.room.times if minute.room else None
-    yield "inferplan_step_time_ratio", {}, minute.slow
+    yield "inferplan_step_time_ratio", {}, minute.pace.step
     for cause in minute.now:
         yield "inferplan_drift", {"cause": cause}, 1.0
     yield "inferplan_minutes_total", {}, float(minute.number)

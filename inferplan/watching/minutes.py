@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from inferplan.watching.counters import Counters, Histogram, Span
 from inferplan.watching.drift import WINDOW, Drift, Event
-from inferplan.watching.twin import LATENCIES, Latency, Load, Predicted, Room, Twin
+from inferplan.watching.twin import AS_MODELLED, LATENCIES, Latency, Load, Pace, Predicted, Room, Twin
 from inferplan.watching.what_if import WhatIf
 
 MINUTE = 60.0
@@ -39,8 +39,8 @@ class Minute:
     """One minute of a service.
 
     number: from 1 on. at: its end, in seconds of the clock. span: what the servers did. load: what that was, ``None``
-    where nothing came. predicted: what the load should bring. as_seen: the same of servers as slow as they were in
-    their first minutes. slow: as they are at present; of these are ``room``, how much load is left, and ``what_ifs``,
+    where nothing came. predicted: what the load should bring. as_seen: the same of servers of the pace of
+    their first minutes. pace: that at present; of these are ``room``, how much load is left, and ``what_ifs``,
     predictions for what was asked. limits: of the last minutes. events: what changed. now: what is off at present.
     """
 
@@ -50,7 +50,7 @@ class Minute:
     load: Load | None = None
     predicted: Predicted | None = None
     as_seen: Predicted | None = None
-    slow: float = 1.0
+    pace: Pace = AS_MODELLED
     room: Room | None = None
     limits: tuple[Limit, ...] = ()
     events: tuple[Event, ...] = ()
@@ -80,9 +80,9 @@ class Minutes:
         events = list(self.drift.minute(self._number, span, predicted, anew))
         limits = tuple(self._limits())
         events += self._crossed(limits)
-        slow, present = self.drift.slow, self.drift.slow_now
+        pace, present = self.drift.pace, self.drift.pace_now
         found = Minute(
-            number=self._number, at=at, span=span, load=load, predicted=predicted, slow=present, limits=limits,
+            number=self._number, at=at, span=span, load=load, predicted=predicted, pace=present, limits=limits,
             events=tuple(events), now=(*self.drift.now, *sorted(self._broken)),
         )  # fmt: skip
         if load is None:
@@ -90,7 +90,7 @@ class Minutes:
         asked = [(one, one.of(load)) for one in self.what_ifs]
         return replace(
             found,
-            as_seen=predicted if slow == 1.0 else self.twin.predict(load, slow),
+            as_seen=self.twin.predict(load, pace),
             room=self.twin.room(load, present),
             what_ifs=tuple((one, self.twin.predict(changed, present)) for one, changed in asked if changed is not None),
         )

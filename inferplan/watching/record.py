@@ -23,8 +23,8 @@ def span_line(span: Span, at: float, anew: int) -> str:
     """A minute as a line. at: its end, in seconds since 1970."""
     said = {
         "version": _VERSION,
-        "at": round(at, 3),
-        "seconds": round(span.seconds, 3),
+        "at": at,
+        "seconds": span.seconds,
         "servers": span.servers,
         "anew": anew,
         **{name: getattr(span, name) for name in _NUMBERS},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from math import ceil, exp, inf, log
-from typing import Literal, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
@@ -28,6 +28,22 @@ _PRECISION = RunPrecision(tolerance=0.05, fewest=2_000, most=2_000)
 _NEAR, _MOST = 1.06, 64.0
 """How near the load that breaks a limit is found, and the most times the present one that is tried."""
 _Known = TypeVar("_Known")
+
+
+class Pace(NamedTuple):
+    """How a service differs from its model. step: times as long as the model has them that steps take. first: times as
+    late that first tokens come, by servers of that pace."""
+
+    step: float = 1.0
+    first: float = 1.0
+
+    @property
+    def on_grid(self) -> Pace:
+        """The pace on the grid on which loads are told apart."""
+        return Pace(_on_grid(self.step), _on_grid(self.first))
+
+
+AS_MODELLED = Pace()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +87,16 @@ class Predicted:
     cache: float | None = None
     refused: str = ""
 
+    def late(self, times: float) -> Predicted:
+        """The same where first tokens come so many times as late."""
+        if times == 1.0 or self.ttft is None:
+            return self
+        more = (times - 1.0) * self.ttft
+        latencies = {**self.latencies, "ttft": self.latencies["ttft"] * times}
+        if "e2el" in latencies:
+            latencies["e2el"] += more
+        return replace(self, latencies=latencies, ttft=self.ttft + more)
+
     @property
     def overloaded(self) -> bool:
         """Whether the queue grows without end."""
@@ -100,7 +126,7 @@ class Room:
 class Twin:
     """A service as it was planned. demand: its lengths, whose form stays while their means move. flags: of a server.
 
-    Every prediction is for servers that are ``slow`` times as slow as the model has them, as they were seen to be.
+    Every prediction is for servers of a pace, which they were seen to have.
     """
 
     deployment: Deployment
@@ -111,13 +137,13 @@ class Twin:
     _predicted: dict[Hashable, Predicted] = field(default_factory=dict)
     _rooms: dict[Hashable, tuple[float, str, bool]] = field(default_factory=dict)
 
-    def predict(self, load: Load, slow: float = 1.0) -> Predicted:
+    def predict(self, load: Load, pace: Pace = AS_MODELLED) -> Predicted:
         """What a load should bring."""
-        return self._predict(load.each, slow)
+        return self._predict(load.each, pace.on_grid)
 
-    def _predict(self, each: Load, slow: float) -> Predicted:
-        slow = _on_grid(slow)
-        return _kept(self._predicted, (each, round(log(slow) / _GRID)), lambda: self._simulated(each, slow))
+    def _predict(self, each: Load, pace: Pace) -> Predicted:
+        found = _kept(self._predicted, (each, pace.step), lambda: self._simulated(each, pace.step))
+        return found.late(pace.first)
 
     def _simulated(self, each: Load, slow: float) -> Predicted:
         """One server under its share. It runs in its own time, in which ``slow`` seconds are one."""
@@ -139,26 +165,26 @@ class Twin:
             return Predicted(verdict="", refused=f"{error.what}: {error.because}" if error.because else error.what)
         return _read(result, slow, self.slo)
 
-    def room(self, load: Load, slow: float = 1.0) -> Room | None:
+    def room(self, load: Load, pace: Pace = AS_MODELLED) -> Room | None:
         """The load that breaks a limit first, by bisection over the rate; ``None`` without limits, or for a load of
         which no rate is kept.
         """
         if not self.slo.limits:
             return None
-        each = load.each
+        each, pace = load.each, pace.on_grid
         shape = replace(each, rate=1.0)
-        most, first, more = _kept(self._rooms, (shape, round(log(slow) / _GRID)), lambda: self._breaking(each, slow))
+        most, first, more = _kept(self._rooms, (shape, pace), lambda: self._breaking(each, pace))
         if not most:
             return None
         return Room(rate=most * load.servers, times=most * load.servers / load.rate, first=first, more=more)
 
-    def _breaking(self, each: Load, slow: float) -> tuple[float, str, bool]:
+    def _breaking(self, each: Load, pace: Pace) -> tuple[float, str, bool]:
         """The largest rate of a server that keeps the limits, what breaks first beyond it, and whether even the most
         that is tried is kept; a rate of 0 where none is kept.
         """
 
         def broken(rate: float) -> dict[str, float]:
-            return self._predict(replace(each, rate=rate), slow).broken(self.slo)
+            return self._predict(replace(each, rate=rate), pace).broken(self.slo)
 
         low, high, over, rate = 0.0, inf, dict[str, float](), each.rate
         while each.rate / _MOST <= rate <= each.rate * _MOST:
