@@ -90,7 +90,7 @@ class FurtherTerm:
     """A further physical constant ``c``: what it multiplies (``count``, zero or more) and what the product does.
 
     seconds: ``c*count`` is added. wire: it is added to the time on the innermost links, which links beyond may hide.
-    stage: the same, of an all-reduce in two stages, of which the other is taken where reading everything at once is faster.
+    stage: the same for an all-reduce in two stages; one stage is taken where that is faster.
     blocks: seconds of the thread blocks that carry an exchange, which links of any kind may hide.
     memory: the memory takes that long at least, at the share of it that the kernel reaches.
     math: its time grows by the factor ``1 + c*count``. scale: a usual size of the constant. limit: the largest that the
