@@ -38,7 +38,7 @@ TERMS_OF: dict[str, tuple[str, ...]] = {
     "mla.sparse.decode": ("padding",),
     "index_select": ("spread",),
     "top_k": ("depth", "rows"),
-    "collective.all_reduce": ("hops", "ramp"),
+    "collective.all_reduce": ("hops", "second", "pieces"),
     "collective.all_gather": ("hops", "ramp"),
     "collective.reduce_scatter": ("hops", "ramp"),
     "collective.all_to_all": ("hops", "ramp"),
@@ -152,6 +152,7 @@ def join(stacks: Sequence[Stack]) -> Stack:
             wire=np.concatenate([asked.wire for asked in column]),
             counts={name: np.concatenate([asked.counts[name] for asked in column]) for name in column[0].counts},
             outer=np.concatenate([asked.outer for asked in column]),
+            direct=np.concatenate([asked.direct for asked in column]),
         )
         for column in zip(*(one.demands for one in stacks), strict=True)
     ]
@@ -178,6 +179,7 @@ def _column(rows: list[tuple[int, IdealTime]], size: int, terms: Sequence[str]) 
         wire=gather([asked.wire for _, asked in rows]),
         counts={name: gather([asked.counts[name] for _, asked in rows]) for name in terms},
         outer=gather([asked.outer for _, asked in rows]),
+        direct=gather([asked.direct for _, asked in rows]),
     )
 
 

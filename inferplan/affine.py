@@ -185,6 +185,18 @@ def maximum(a: Num, b: Num) -> Num:
     return np.maximum(dense(a), dense(b))
 
 
+def minimum(a: Num, b: Num) -> Num:
+    """The smaller at each point; where one line lies below the other (no array is negative) it stays a line."""
+    line, first, second = _line(a, b), cast("Any", a), cast("Any", b)
+    if line is not None:
+        _, rise, other = line
+        if rise <= other and first.constant <= second.constant:
+            return a
+        if rise >= other and first.constant >= second.constant:
+            return b
+    return np.minimum(dense(a), dense(b))
+
+
 def root_of_squares(a: Num, b: Num) -> Num:
     """``sqrt(a^2 + b^2)``: of two lines over one array the root of a polynomial of it."""
     line = _line(a, b)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from inferplan.affine import FEWEST, affine, dense, maximum, root, root_of_squares
+from inferplan.affine import FEWEST, affine, dense, maximum, minimum, root, root_of_squares
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.power import PowerCap
@@ -43,7 +43,7 @@ from inferplan.work.ops import (
 
 Basis = Literal["roofline", "calibrated", "transferred", "extrapolated"]
 Bound = Literal["math", "memory", "wire", "overhead"]
-Effect = Literal["seconds", "math", "memory", "wire", "blocks"]
+Effect = Literal["seconds", "math", "memory", "wire", "stage", "blocks"]
 _IDEAL_FIT = Fit.default()
 _BANDWIDTH = ("hardware", "memory", "bandwidth")
 TILE = 128
@@ -67,6 +67,8 @@ class IdealTime(NamedTuple):
     """Kernels of one run: 0 for what runs within a kernel that is launched for something else."""
     far: Num = 0.0
     """Of the reads: weights in the host's memory, over the link to it."""
+    direct: Num = 0.0
+    """On the links of its one domain where each rank of an all-reduce reads the whole message of every other."""
 
     def at(self, clock: Num) -> IdealTime:
         """The same at a share of the clock: the arithmetic takes longer, and nothing else does."""
@@ -88,6 +90,7 @@ class FurtherTerm:
     """A further physical constant ``c``: what it multiplies (``count``, zero or more) and what the product does.
 
     seconds: ``c*count`` is added. wire: it is added to the time on the innermost links, which links beyond may hide.
+    stage: the same for an all-reduce in two stages; one stage is taken where that is faster.
     blocks: seconds of the thread blocks that carry an exchange, which links of any kind may hide.
     memory: the memory takes that long at least, at the share of it that the kernel reaches.
     math: its time grows by the factor ``1 + c*count``. scale: a usual size of the constant. limit: the largest that the
@@ -237,6 +240,7 @@ def ideal_time(
         outer=outer,
         launches=_launches(op),
         far=far,
+        direct=_direct_seconds(op, hardware, name),
     )
 
 
@@ -266,6 +270,18 @@ def _wire_seconds(op: Wired, hardware: HardwareSpec, name: Naming = plain) -> tu
     return inner, reduce(maximum, beyond) if beyond else 0.0
 
 
+def _direct_seconds(op: Op, hardware: HardwareSpec, name: Naming = plain) -> Num:
+    """Seconds in which a rank of an all-reduce in one domain reads the messages of all others: one stage, no more."""
+    if not isinstance(op, Collective) or op.pattern != "all_reduce":
+        return 0.0
+    level, *beyond = hardware.levels(op.group, op.span)
+    if beyond:
+        return 0.0
+    sent = name((op.group - 1) * op.elements * op.format.width, "bytes of the other ranks", "B")
+    seconds: Num = sent / name(level.bandwidth, level.link.name, "B/s", ("hardware", "links", level.link.name))
+    return seconds + level.link.latency
+
+
 def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     """The one formula: a demand priced with the constants of a fit."""
     overhead: Num = fit.overhead * fit.launch if asked.launches else 0.0
@@ -275,12 +291,15 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     least: Num = 0.0
     blocks: Num = 0.0
     wire: Num = asked.wire / fit.memory
+    stage: Num = 0.0
     for name, constant in fit.terms.items():
         spent = constant * asked.counts[name]
         if TERMS[name].effect == "seconds":
             overhead = overhead + spent
         elif TERMS[name].effect == "wire":
             wire = wire + spent
+        elif TERMS[name].effect == "stage":
+            stage = stage + spent
         elif TERMS[name].effect == "memory":
             least = least + spent
         elif TERMS[name].effect == "blocks":
@@ -293,12 +312,19 @@ def fitted_time(asked: IdealTime, fit: Fit) -> FittedTime:
     math, memory = asked.math * (stretch / fit.math), memory / fit.memory
     if not (isinstance(asked.far, float) and asked.far == 0.0):
         memory = memory + asked.far
+    if not (isinstance(stage, float) and stage == 0.0):
+        wire = _stages(wire + stage, asked.direct / fit.memory)
     if not (isinstance(blocks, float) and blocks == 0.0):
         wire = soft_maximum(wire, blocks, fit.sharpness)
     if not (isinstance(asked.outer, float) and asked.outer == 0.0):
         wire = soft_maximum(wire, asked.outer / fit.scale_out, fit.sharpness)
     total = affine(soft_maximum(math, memory, fit.sharpness)) + (overhead + wire)
     return FittedTime(math=math, memory=memory, wire=wire, overhead=overhead, total=total)
+
+
+def _stages(two: Num, one: Num) -> Num:
+    """Seconds of an all-reduce whose kernel is chosen by size: in two stages, or in one where there is such a one."""
+    return two if isinstance(one, float) and one == 0.0 else minimum(two, one)
 
 
 def time_terms(op: Op, hardware: HardwareSpec, calibration: Calibration, cap: PowerCap | None = None) -> Term:
@@ -622,6 +648,11 @@ def _ramp(op: Op, hardware: HardwareSpec) -> Num:
     return root(maximum(*_wire_seconds(op, hardware))) if isinstance(op, Collective) else 0.0
 
 
+def _second(op: Op, hardware: HardwareSpec) -> Num:
+    """One for an all-reduce, whose second stage waits for the first of all ranks."""
+    return float(isinstance(op, Collective) and op.pattern == "all_reduce")
+
+
 def _fallback(op: Op, hardware: HardwareSpec) -> Num:
     """One for an all-reduce of a message over :data:`OWN_LIMIT`, which an engine leaves to the collective library."""
     if not isinstance(op, Collective) or op.pattern != "all_reduce":
@@ -660,6 +691,10 @@ TERMS: dict[str, FurtherTerm] = {
     ),
     "ramp": FurtherTerm(
         effect="seconds", scale=1e-3, unit="s^0.5", counted="square root of the wire seconds", count=_ramp
+    ),
+    "second": FurtherTerm(effect="stage", scale=1e-5, counted="second stages", count=_second),
+    "pieces": FurtherTerm(
+        effect="stage", scale=1e-3, unit="s^0.5", counted="square root of the wire seconds", count=_ramp
     ),
     "fallback": FurtherTerm(effect="seconds", scale=1e-5, counted="messages over 8 MiB", count=_fallback),
 }

@@ -12,7 +12,6 @@ import yaml
 
 pytest.importorskip("scipy")
 
-from inferplan.catalog.calibrations import shared_step
 from inferplan.catalog.files import config_root
 from inferplan.serving.launches import eager_floors
 from inferplan.validation.deploy import bare_deployment_of, deployment_of
@@ -140,7 +139,7 @@ def test_what_a_row_is_priced_without() -> None:
         deployment_without(dense, deployment_of(dense.run)[0], undone).step.host
         for undone in ((), ("host of a release",))
     ]
-    assert hosts == pytest.approx([1.8e-3, shared_step().step.host])
+    assert hosts == pytest.approx([1.8e-3, 2.14e-3])  # of mid-2024, from Argonne's batches
 
 
 def test_what_is_written_is_what_was_fitted(fit: ServingFit, tmp_path: Path) -> None:

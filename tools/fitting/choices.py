@@ -14,7 +14,7 @@ from functools import cache
 from inferplan.catalog.assemble import routing_of
 from inferplan.catalog.calibrations import release_dates
 from inferplan.catalog.files import load
-from inferplan.devices.engine import Engine, EngineSpec
+from inferplan.devices.engine import Engine, EngineSpec, HostCost
 from inferplan.estimate.deployment import Deployment
 from inferplan.validation.importers.plain import stated_run
 from inferplan.validation.names import model_of
@@ -42,6 +42,11 @@ class Choice:
 @cache
 def _spec(engine: str) -> EngineSpec:
     return load("engines", engine, EngineSpec)
+
+
+def _step_of(engine: str, version: str) -> HostCost | None:
+    """What a step costs the host of a version on file."""
+    return next(defaults.step for defaults in _spec(engine).versions if defaults.version == version)
 
 
 @cache
@@ -115,9 +120,10 @@ CHOICES = (
     Choice(
         name="host of a release",
         where="`step` of vLLM 0.12 in configs/engines/vllm.yaml",
-        otherwise="that of all engines",
+        otherwise="that of 0.5, the other release that composes a step when the one before is done, from rows of "
+        "other models (docs/calibration.md)",
         concerns=_concerned(lambda run: run.engine == "vllm" and run.library in ("vllm@0.12.0", "vllm@0.13.0")),
-        deployment=lambda deployment: _of(deployment, step=_spec(deployment.engine.name).step),
+        deployment=lambda deployment: _of(deployment, step=_step_of(deployment.engine.name, "0.5")),
     ),
 )
 """Every choice that rows of one pool decided, alone or beside a source of its own."""
