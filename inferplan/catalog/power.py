@@ -13,7 +13,6 @@ from inferplan.devices.power import PowerCap, PowerShares
 from inferplan.errors import UsageError
 from inferplan.spec import Spec
 
-
 CLOCKS = "clocks"
 """Where the file says what is the same of all devices: how they draw at another clock."""
 
