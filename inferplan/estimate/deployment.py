@@ -338,6 +338,7 @@ class Deployment(Shown):
             "lora": None if self.lora is None else self.lora.to_dict(),
             "offload": None if self.offload is None else self.offload.to_dict(),
             "streamed": None if self.streamed is None else self.streamed.to_dict(),
+            "host_s": self._host_seconds,
             "power_cap_w": None if self.cap is None else self.cap.watts,
             "model_counts": self.model.made_from.to_dict(),
             "model_notes": self.warnings,
@@ -345,6 +346,14 @@ class Deployment(Shown):
             "gpu_memory_utilization": defaults.memory_fraction,
             "block_size": defaults.block_size,
         }
+
+    @property
+    def _host_seconds(self) -> dict[str, float] | None:
+        """What its host takes beside kernels; ``None`` where no host is counted."""
+        if self.calibration.basis == "roofline":
+            return None
+        serving = self.engine.serving
+        return {"step": self.step.host, "layer": serving.eager_layer, "request": serving.latency}
 
     @property
     def division(self) -> str:

@@ -78,6 +78,9 @@ class Origins:
             source = shares.clock_source if common else shares.source
             return self.at(catalog.config_root() / "power.yaml", *where, *path), source
         if kind == "serving":
+            mine = {"latency": "request", "eager_layer": "layer", "eager_latent": "layer"}.get(str(path[-1]), "")
+            if mine and getattr(self.request.host, mine) is not None:
+                return f"--host-{mine}", ""
             file = catalog.find("engines", self.request.engine.partition("@")[0])
             return self.at(file, "serving", *path), deployment.engine.serving.source
         if kind == "format":
@@ -163,6 +166,8 @@ class Origins:
     def _step_place(self, name: str) -> str:
         """A constant of a step: of the engine's file, of the shared one, or of a calibration that has its own."""
         engine, calibration = self.deployment.engine, self.deployment.calibration
+        if name == "host" and self.request.host.step is not None:
+            return "--host-step"
         if calibration.shares_step and engine.step is not None and getattr(engine.step, name, None) is not None:
             return self._engine_place(name, ["step", name])
         if calibration.step == shared_step().step:
