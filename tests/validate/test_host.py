@@ -33,7 +33,9 @@ def on_host(times: HostTimes, request: Request = EIGHT) -> Deployment:
 
 def first_token(deployment: Deployment, prompt: float) -> float:
     """Of one user, mean over six requests."""
-    load = Traffic(arrivals=ClosedLoop(concurrency=1), prompt=Lengths(mean=prompt), output=Lengths(mean=4), requests_count=6)
+    load = Traffic(
+        arrivals=ClosedLoop(concurrency=1), prompt=Lengths(mean=prompt), output=Lengths(mean=4), requests_count=6
+    )
     return float(simulate(deployment, load).ttft.mean())
 
 
