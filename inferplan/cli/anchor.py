@@ -124,6 +124,7 @@ def host_command(files: tuple[str, ...], **values: Any) -> Report:
     Example: inferplan anchor host one-user.json --gpu h100-sxm
     """
     from inferplan.reports.anchoring import host_report
+    from inferplan.reports.validation import above_notes, prediction_notes
     from inferplan.validation.anchor import require_unopposed
     from inferplan.validation.host import host_of
     from inferplan.validation.importers import read_file
@@ -131,4 +132,5 @@ def host_command(files: tuple[str, ...], **values: Any) -> Report:
     supplied = facts_of(values)
     rows = [row for path in files for row in read_file(Path(path), supplied)[1]]
     require_unopposed(rows)
-    return host_report(host_of(predict_rows(rows, Pricing())))
+    scored = predict_rows(rows, Pricing())
+    return host_report(host_of(scored), [*above_notes(scored), *prediction_notes(scored)])

@@ -123,7 +123,7 @@ _HOST_MAY_BE = 0.5
 """Below this share of the first token the host is not told from what kernels are off."""
 
 
-def host_report(found: FoundHost) -> Report:
+def host_report(found: FoundHost, above: Sequence[str]) -> Report:
     """The options that say what the host takes, and the first tokens that say it."""
     seconds = {one.name: getattr(found.host, one.name) for one in fields(found.host)}
     table = Table(
@@ -142,6 +142,7 @@ def host_report(found: FoundHost) -> Report:
             f"the host is {found.share:.0%} of these first tokens, so that what kernels are off is in it too: measure "
             "shorter prompts"
         )
+    notes += [*above]
     notes += [f"left out: {where}: {reason}" for where, reason in found.left_out]
     runs = [
         {"where": run.where, "ttft_s": run.measured, "predicted_s": run.predicted, "kernels_s": run.kernels}

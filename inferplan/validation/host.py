@@ -52,13 +52,13 @@ class FoundHost:
 
 
 def host_of(scored: Sequence[Scored]) -> FoundHost:
-    """The host of measured rows of one system, predicted with the host on file.
+    """The host of measured rows of one deployment, predicted with the host on file.
 
     A first token of one user waits for nobody: it is the request, the launches of its layers and its steps, which one
     processor works at one after another, and the prompt's kernels. So one number is sought, by how much everything of
     the host on file is multiplied that the predicted first tokens are the measured ones in the (geometric) mean.
 
-    Raises ``UsageError`` where no run is of one user, where they are of several systems, and where no host explains
+    Raises ``UsageError`` where no run is of one user, where they are of several deployments, and where no host explains
     them: kernels alone take longer, or :data:`MOST_TIMES` times the host is too fast.
     """
     kept: list[tuple[Scored, Run, float]] = []
@@ -78,10 +78,10 @@ def host_of(scored: Sequence[Scored]) -> FoundHost:
             hint="a run of one user: inferplan measure, or the engine's benchmark with a concurrency of 1",
         )
     deployments = [deployment_of(run)[0] for _, run, _ in kept]
-    systems = {f"{one.model.name} on {one.hardware.name} under {one.engine.describe()}" for one in deployments}
+    systems = {f"{one.describe()} under {one.engine.describe()}" for one in deployments}
     if len(systems) > 1:
         raise UsageError(
-            f"a host is told by one system, not by {len(systems)}",
+            f"a host is told by one deployment, not by {len(systems)}",
             because="; ".join(sorted(systems)[:4]),
             hint="only the results of one of them",
         )
