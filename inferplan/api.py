@@ -38,6 +38,7 @@ from inferplan.arguments import (
 from inferplan.catalog import files
 from inferplan.catalog.assemble import Request, assemble_with_request, request_of, usual_engine, usual_engines
 from inferplan.catalog.counted import counted
+from inferplan.catalog.host_times import HostTimes
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.people import people_load
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
@@ -97,8 +98,9 @@ class DeployOptions(TypedDict, total=False):
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
     of measured runs. media: what every request carries beside text. lora: adapters beside the model. offload: what lies
-    in host memory. power_cap: watts of each device. tp, pp, ep, dp, cp: degrees of parallelism. replicas: copies.
-    redundant: slots for copies of experts. spread_dense: dense layers over all attention ranks.
+    in host memory. host: seconds of a host of one's own. power_cap: watts of each device. tp, pp, ep, dp, cp: degrees
+    of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers over all
+    attention ranks.
     """
 
     quant: str | None
@@ -116,6 +118,7 @@ class DeployOptions(TypedDict, total=False):
     media: MediaAsked
     lora: LoraAsked
     offload: OffloadAsked
+    host: HostTimes
     power_cap: Watts | None
     tp: Count
     pp: Count

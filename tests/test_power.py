@@ -255,6 +255,7 @@ def test_energy_is_explained_by_its_formula() -> None:
     assert places["limit"].startswith("--power-cap")
     places = {entry.symbol: entry.origin for entry in explainer.explain("energy.decode").inputs}
     assert places["clock"].startswith("--power-cap")
+    assert places["static"] == "configs/power.yaml:4: clocks.static", "once for all makers"
 
 
 def test_carbon_by_hand() -> None:

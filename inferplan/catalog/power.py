@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
+
+from pydantic import model_validator
 
 from inferplan.catalog.files import config_root, spec_of
 from inferplan.devices.hardware import HardwareSpec
@@ -10,11 +13,20 @@ from inferplan.devices.power import PowerCap, PowerShares
 from inferplan.errors import UsageError
 from inferplan.spec import Spec
 
+CLOCKS = "clocks"
+"""Where the file says what is the same of all devices: how they draw at another clock."""
+
 
 class _OnFile(Spec):
     """The file: the first whose ``vendors`` have a device's, or that names none."""
 
     shares: tuple[PowerShares, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_clocks(cls, read: Any) -> Any:
+        """Each of the shares with what all have in common."""
+        return {"shares": [{**read[CLOCKS], **one} for one in read["shares"]]}
 
 
 @cache

@@ -27,7 +27,8 @@ def anchor_command() -> None:
     """Measure a few runs of your own system and correct its predictions by them, with a band of their own.
 
     `suggest` says which runs tell most, with the commands; `fit` reads their results into a file; --anchor FILE of
-    estimate, explain, simulate, plan, sweep, compare, cost, plot and validate takes it (docs/anchors.md).
+    estimate, explain, simulate, plan, sweep, compare, cost, plot and validate takes it (docs/anchors.md). `host` reads
+    what the host takes from runs of one user.
     """
 
 
@@ -108,3 +109,28 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     save(anchor_file, anchor_yaml(found.anchor))
     notes = [*above_notes(scored), *prediction_notes(scored)]
     write(anchor_report(found, anchor_file, notes), style or "table")
+
+
+@anchor_command.command("host")
+@click.argument("files", nargs=-1, required=True, metavar="RESULTS...")
+@supplied_options
+@report_options
+def host_command(files: tuple[str, ...], **values: Any) -> Report:
+    """What the host takes where RESULTS of one user were measured, as options of estimate, simulate and plan.
+
+    Reads whatever `inferplan validate` reads; rows of more users are left out. A first token of one user waits for the
+    host and its prompt's kernels alone: the shorter the prompt, the more it says.
+
+    Example: inferplan anchor host one-user.json --gpu h100-sxm
+    """
+    from inferplan.reports.anchoring import host_report
+    from inferplan.reports.validation import above_notes, prediction_notes
+    from inferplan.validation.anchor import require_unopposed
+    from inferplan.validation.host import host_of
+    from inferplan.validation.importers import read_file
+
+    supplied = facts_of(values)
+    rows = [row for path in files for row in read_file(Path(path), supplied)[1]]
+    require_unopposed(rows)
+    scored = predict_rows(rows, Pricing())
+    return host_report(host_of(scored), [*above_notes(scored), *prediction_notes(scored)])

@@ -100,7 +100,7 @@ policy_options = option_group(
 @load_options
 @policy_options
 @gets(prices=PricesAsked)
-@asks_of_request("power_cap")
+@asks_of_request("host", "power_cap")
 @gets(energy=EnergyOfDay)
 @report_options
 def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | None, **values: Any) -> Report:

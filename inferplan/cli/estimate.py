@@ -63,7 +63,7 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
     help="First the steady state of so many requests in flight. --users and --concurrency are other names of it.",
 )
 @with_options(options_of(Techniques, "chunk"))
-@asks_of_request("power_cap")
+@asks_of_request("host", "power_cap")
 @gets(energy=EnergyAsked)
 @report_options
 def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked | None, **serving: Any) -> Report:

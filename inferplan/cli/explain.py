@@ -29,7 +29,7 @@ from inferplan.table import Report, Table
 @asks(DraftsAsked)
 @with_options(options_of(Techniques, "hit_rate", "host"))
 @with_options(options_of(Techniques, "chunk"))
-@asks_of_request("power_cap")
+@asks_of_request("host", "power_cap")
 @report_options
 def explain_command(number: str, request: Request, batch: SampledBatch, **serving: Any) -> Report:
     """Where NUMBER of an estimate of MODEL comes from: formula, inputs, YAML lines, sources, page.

@@ -209,7 +209,7 @@ output_options = option_group(
 @output_options
 @asks(EndsAsked)
 @exits_by_verdict
-@asks_of_request("power_cap")
+@asks_of_request("host", "power_cap")
 @gets(energy=EnergyAsked)
 @report_options
 def simulate_command(

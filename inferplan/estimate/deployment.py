@@ -338,6 +338,7 @@ class Deployment(Shown):
             "lora": None if self.lora is None else self.lora.to_dict(),
             "offload": None if self.offload is None else self.offload.to_dict(),
             "streamed": None if self.streamed is None else self.streamed.to_dict(),
+            "host_s": _host_seconds(self),
             "power_cap_w": None if self.cap is None else self.cap.watts,
             "model_counts": self.model.made_from.to_dict(),
             "model_notes": self.warnings,
@@ -389,3 +390,11 @@ def ridge_terms(deployment: Deployment) -> Term:
     bandwidth = name_term(hardware.memory.bandwidth, "bandwidth", "B/s", ("hardware", "memory", "bandwidth"))
     term: Term = name_term(peak / bandwidth, "ridge", "FLOP/B")
     return term
+
+
+def _host_seconds(deployment: Deployment) -> dict[str, float] | None:
+    """What a deployment's host takes beside kernels; ``None`` where no host is counted."""
+    if deployment.calibration.basis == "roofline":
+        return None
+    serving = deployment.engine.serving
+    return {"step": deployment.step.host, "layer": serving.eager_layer, "request": serving.latency}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from math import exp
 
 import numpy as np
@@ -12,7 +12,9 @@ from inferplan.answers.anchoring import DEGREES, SuggestedRun, Suggestion
 from inferplan.devices.anchors import METRICS, Anchor, Metric
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.table import Report, Table
+from inferplan.units import format_time
 from inferplan.validation.anchor import Fitted, left_over
+from inferplan.validation.host import FoundHost
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT"}
 
@@ -115,3 +117,43 @@ def anchor_report(found: Fitted, path: str, above: Sequence[str]) -> Report:
         "file": path,
     }
     return Report(record=whole, tables=[table], notes=notes, rows=records)
+
+
+_HOST_MAY_BE = 0.5
+"""Below this share of the first token the host is not told from what kernels are off."""
+
+
+def host_report(found: FoundHost, above: Sequence[str]) -> Report:
+    """The options that say what the host takes, and the first tokens that say it."""
+    seconds = {one.name: getattr(found.host, one.name) for one in fields(found.host)}
+    table = Table(
+        title=f"the host of {found.system}",
+        columns=["run", "first token", "predicted with this host", "without any"],
+        rows=[
+            [run.where, *(format_time(value) for value in (run.measured, run.predicted, run.kernels))]
+            for run in found.runs
+        ],
+        right=frozenset({"first token", "predicted with this host", "without any"}),
+    )
+    options = " ".join(f"--host-{name} {value * 1e6:.6g}us" for name, value in seconds.items())
+    notes = [f"{found.times:.2f} times the host on file: {options}"]
+    if found.share < _HOST_MAY_BE:
+        notes.append(
+            f"the host is {found.share:.0%} of these first tokens, so that what kernels are off is in it too: measure "
+            "shorter prompts"
+        )
+    notes += [*above]
+    notes += [f"left out: {where}: {reason}" for where, reason in found.left_out]
+    runs = [
+        {"where": run.where, "ttft_s": run.measured, "predicted_s": run.predicted, "kernels_s": run.kernels}
+        for run in found.runs
+    ]
+    whole = {
+        "system": found.system,
+        "times": found.times,
+        "host_s": seconds,
+        "host_share": found.share,
+        "runs": runs,
+        "left_out": [{"where": where, "reason": reason} for where, reason in found.left_out],
+    }
+    return Report(record=whole, tables=[table], notes=notes, rows=runs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Pools
 from inferplan.catalog.assemble import Request
+from inferplan.catalog.host_times import HostTimes
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UsageError
 from inferplan.files import LARGEST_SPEC, parse_json, read_text
@@ -243,6 +244,9 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
     if group == "offload" and isinstance(value, _ON_HOST.get(last, ())) and not isinstance(value, bool):
         there: dict[str, Any] = {last: value}
         return replace(request, offload=replace(request.offload, **there))
+    if group == "host" and last in _HOST and isinstance(value, float):
+        seconds: dict[str, Any] = {last: value}
+        return replace(request, host=replace(request.host, **seconds))
     field, changed, kind = name, value, _PLAIN.get(name)
     if group in ("roles", "generation"):
         field, changed, kind = group, (*getattr(request, group), (last, value)), str if group == "roles" else int
@@ -252,8 +256,8 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
         )
     if not isinstance(value, kind) or (isinstance(value, int) and not 0 <= value <= MOST_DEGREE):
         raise SpecError(f"{path} is not the JSON of a plan: plan.deployment.options.{name} cannot be {_shown(value)}")
-    fields: dict[str, Any] = {field: changed}
-    return replace(request, **fields)
+    more: dict[str, Any] = {field: changed}
+    return replace(request, **more)
 
 
 def _with_adapters(path: str, request: Request, name: str, value: Any) -> Request:
@@ -275,6 +279,8 @@ _ON_HOST: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("host", "host_memory", "host_link"), str),
     "cpu_offload_gb": (int, float),
 }
+_HOST = frozenset(field.name for field in fields(HostTimes))
+"""Seconds of a host of one's own."""
 _OF_ADAPTERS: dict[str, type] = {"rank": int, "modules": str, "slots": int, "folder": str}
 _PLAIN: dict[str, type] = {
     "calibration": str,

@@ -52,7 +52,7 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
     kernels: dict[str, str] = {}
     left_out: list[tuple[str, str]] = []
     for one in scored:
-        reason, row = _refusal(one), None if one.row.run is None else _row(one, one.row.run)
+        reason, row = refusal(one), None if one.row.run is None else _row(one, one.row.run)
         if reason or row is None or one.row.run is None:
             left_out.append((one.row.where, reason or "its users are not known: a rate without TTFT and TPOT"))
             continue
@@ -109,8 +109,8 @@ def require_unopposed(rows: Sequence[Row]) -> None:
             )
 
 
-def _refusal(one: Scored) -> str:
-    """Why a row is not taken; empty where it is."""
+def refusal(one: Scored) -> str:
+    """Why a row says nothing of how its system is predicted; empty where it does."""
     run = one.row.run
     if run is None or one.prediction is None:
         return one.refused or one.row.refused or "no prediction"

@@ -20,9 +20,10 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import names
 from inferplan.catalog.offload import OffloadAsked
+from inferplan.devices.engine import EngineFlags
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.deployment import Deployment
-from inferplan.estimate.phase import Batches, decode_cycle, price_batches, prompt_drain
+from inferplan.estimate.phase import Batches, decode_cycle, price_batches, prompt_drain, time_batches
 from inferplan.planning.demand import Demand
 from inferplan.planning.grid import Axes, load_grid, load_grids
 from inferplan.serving.rounds import Decodes, HeldPrompts, PromptLoad, Round, loaded_rounds
@@ -95,6 +96,23 @@ def test_layers_and_weights_on_the_host_have_one_price(
     quant = "q4_0" if model != "gpt-oss-120b" and engine == "llama.cpp" else None
     request = Request(model=model, gpu="h200-sxm", quant=quant, engine=engine, ideal=ideal, parallel=parallel)
     assert not disagreements(assemble(replace(request, offload=offload)))
+
+
+@for_each("ideal", [True, False])
+@for_each("engine", ["vllm", "sglang"])
+def test_halves_that_overlap_have_one_price(engine: str, ideal: bool) -> None:
+    """What overlapping halves hide is counted in both sums of a stage: that of a step, and that of steps together."""
+    flags, parallel = EngineFlags(two_batch_overlap=True), Parallelism(dp=8, ep=8)
+    request = Request(
+        model="deepseek-v3", gpu="h200-sxm", quant="fp8", engine=engine, ideal=ideal, parallel=parallel, flags=flags
+    )
+    deployment, whole = assemble(request), assemble(replace(request, flags=EngineFlags()))
+    for batch in (8.0, 4096.0):
+        step = Segment(batch=batch, new=1.0, past=PROMPT)
+        batches = Batches(fullest=Step(segments=(step,)))
+        together = float(time_batches(deployment, batches).total)
+        assert together == pytest.approx(float(price_batches(deployment, batches).time), rel=1e-12)
+    assert together < float(time_batches(whole, batches).total), "4096 sequences are cut, and overlap"
 
 
 @pytest.mark.parametrize("gpu", GPUS)

@@ -20,6 +20,7 @@ _ROWS = "".join(f"llama-3.1-8b,{isl},256,8,60,7.4\n" for isl in range(1024, 2424
 FILES: Mapping[str, str] = {
     "bench.csv": ASKED["bench.csv"],
     "bare.csv": f"model,isl,osl,concurrency,ttft_ms,tpot_ms\n{_ROWS}",
+    "one.csv": "model,isl,osl,concurrency,ttft_ms,tpot_ms\nllama-3.1-8b,1024,16,1,45,7.4\n",
     "trace.csv": ASKED["trace.csv"],
     "config.json": json.dumps(LLAMA_3_1_8B),
     "start.log": _LOG,

@@ -15,6 +15,7 @@ from inferplan.spec import Spec
 PREDICTION = frozenset(
     {"calibration", "anchor", "ideal", "memory", "expert_skew"}
     | {f"speculation.{name}" for name in ("acceptance", "basis", "texts")}
+    | {f"host.{name}" for name in ("step", "layer", "request")}
     | {"power_cap"}  # set on the device: reports/emit.py says so
     | {"lora.active"}
     | {f"media.{name}" for name in ("images", "image_size", "video_frames", "audio_seconds", "sets", "text")}

@@ -12,7 +12,7 @@ from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.calibrations import calibration_file, class_file, own_kernels, releases_file, shared_step
-from inferplan.catalog.power import power_place, power_shares
+from inferplan.catalog.power import CLOCKS, power_place, power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
 from inferplan.devices.engine import EngineSpec
@@ -73,9 +73,14 @@ class Origins:
             if path[0] == "cap":
                 return "--power-cap: the kernel's clock at which it draws that (docs/power.md)", ""
             shares, place = power_shares(deployment.hardware), power_place(deployment.hardware)
-            source = shares.clock_source if path[0] in ("static", "voltage") else shares.source
-            return self.at(catalog.config_root() / "power.yaml", "shares", place, *path), source
+            common = path[0] in ("static", "voltage")
+            where = (CLOCKS,) if common else ("shares", place)
+            source = shares.clock_source if common else shares.source
+            return self.at(catalog.config_root() / "power.yaml", *where, *path), source
         if kind == "serving":
+            mine = {"latency": "request", "eager_layer": "layer", "eager_latent": "layer"}.get(str(path[-1]), "")
+            if mine and getattr(self.request.host, mine) is not None:
+                return f"--host-{mine}", ""
             file = catalog.find("engines", self.request.engine.partition("@")[0])
             return self.at(file, "serving", *path), deployment.engine.serving.source
         if kind == "format":
@@ -161,6 +166,8 @@ class Origins:
     def _step_place(self, name: str) -> str:
         """A constant of a step: of the engine's file, of the shared one, or of a calibration that has its own."""
         engine, calibration = self.deployment.engine, self.deployment.calibration
+        if name == "host" and self.request.host.step is not None:
+            return "--host-step"
         if calibration.shares_step and engine.step is not None and getattr(engine.step, name, None) is not None:
             return self._engine_place(name, ["step", name])
         if calibration.step == shared_step().step:
