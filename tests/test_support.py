@@ -21,7 +21,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import single
 from inferplan.estimate.phase import run_step
 from inferplan.estimate.run import estimate_unchecked
-from inferplan.estimate.support import DRAFTS, FEWEST_SYSTEMS, POOLS, lacking, too_few
+from inferplan.estimate.support import DRAFTS, POOLS, lacking, too_few
 from inferplan.planning.confidence import slowness
 from inferplan.reports.estimate import band_note
 from inferplan.serving.fleet import Fleet
@@ -83,16 +83,14 @@ def test_what_was_measured_keeps_its_band() -> None:
     assert lacking(whole) == {"vllm on b200-hgx with expert parallelism": 2} and not serving_bands(whole, 1024.0)
 
 
-def test_a_band_is_that_of_its_engine_where_its_kind_was_measured() -> None:
-    """Engine, device and form make a kind: of two kinds each has the band of the engine, whatever its kernels' errors,
-    or none."""
+def test_a_band_is_that_of_its_kind() -> None:
+    """Engine, device and form make a kind: of two kinds each deployment has its own, whatever its kernels' errors."""
     kernels = counted()
     cells = [
-        MeasuredCell(device="chip", engine="test", systems=3, rows=9),
+        MeasuredCell(device="chip", engine="test", systems=3, rows=9, ttft=(0.8, 1.5), tpot=(0.9, 1.2)),
         MeasuredCell(device="chip", engine="test", forms=("drafts",), systems=2, rows=9),
     ]
-    engines = {"test": {"ttft": (0.8, 1.5), "tpot": (0.9, 1.2)}, "another": {"ttft": (0.1, 9.0), "tpot": (0.1, 9.0)}}
-    known = MeasuredBands(source="by hand", engines=engines, cells=tuple(cells), families=FAMILY)
+    known = MeasuredBands(source="by hand", cells=tuple(cells), families=FAMILY)
     calibration = kernels.model_copy(update={"bands": {}, "measured": known})
     device = chip(1e18, 1e21).model_copy(update={"name": "chip"})
     deployment = deploy(dense(layers=1, d_model=64, heads=4, d_ff=64, vocab=64), device, calibration=calibration)
@@ -108,7 +106,7 @@ def test_a_band_is_that_of_its_engine_where_its_kind_was_measured() -> None:
 def test_the_kinds_on_file_are_served_on_devices_with_rows() -> None:
     """The GPUs of docs/accuracy.md, which is written from the rows one by one, among those with bands."""
     table = ACCURACY.split("| TPOT by GPU |")[1].split("\n\n")[0]
-    assert {cell.device for cell in measured_bands().cells if cell.systems >= FEWEST_SYSTEMS} == set(
+    assert {cell.device for cell in measured_bands().cells if cell.bands} == set(
         re.findall(r"(?m)^\| ([a-z0-9][a-z0-9-]*) \|", table)
     )
 

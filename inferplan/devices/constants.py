@@ -153,26 +153,34 @@ class SharedStep(Spec):
 
 
 class MeasuredCell(Spec):
-    """What was measured of one kind: an engine on a device, serving in one form; systems: models that were."""
+    """How far latencies of one kind were off: an engine on a device, serving in one form.
+
+    systems: models that were measured so. ttft, tpot: the factors of measured over predicted between which 80 % of a
+    further system's rows are expected; empty where too few systems were measured to say.
+    """
 
     device: str
     engine: str
     forms: tuple[str, ...] = ()
     systems: int = Field(ge=1)
     rows: int = Field(ge=1)
+    ttft: tuple[float, float] | None = None
+    tpot: tuple[float, float] | None = None
+
+    @property
+    def bands(self) -> dict[str, tuple[float, float]]:
+        """The factors by metric; a metric without them is left out."""
+        return {name: ends for name, ends in (("ttft", self.ttft), ("tpot", self.tpot)) if ends is not None}
 
 
 class MeasuredBands(Spec):
     """``configs/bands.yaml``: how far measured serving was from its prediction (:mod:`inferplan.estimate.support`).
 
-    engines: by engine and metric, the factors of measured over predicted between which 80 % of a further system's rows
-    are expected. cells: what they hold for, where enough systems were measured. families: how many models were measured
-    with each kind of layer, over all cells.
+    families: how many models were measured with each kind of layer, over all cells.
     """
 
     source: str
     provenance: dict[str, Any] = {}
-    engines: dict[str, dict[str, tuple[float, float]]]
     cells: tuple[MeasuredCell, ...]
     families: dict[str, int]
 

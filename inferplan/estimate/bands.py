@@ -10,7 +10,7 @@ from inferplan.estimate.anchoring import anchored_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band, combine_bands, widened_at
 from inferplan.estimate.phase import Phase, run_step
-from inferplan.estimate.support import lacking, measured_ends
+from inferplan.estimate.support import forms_of, lacking, measured_cell
 from inferplan.units import Num
 from inferplan.work.step import decode, prefill
 
@@ -36,15 +36,15 @@ def serving_bands(deployment: Deployment, prompt: float, forms: Sequence[str] = 
 
 
 def latency_band(deployment: Deployment, metric: str, step: Phase, forms: Sequence[str] = ()) -> Band | None:
-    """The band of ``ttft`` or ``tpot``: that of what was measured of its engine, of whose kernels the error is known
-    too; else that of its step's kernels, with what serving adds."""
+    """The band of ``ttft`` or ``tpot``: that of what was measured of its kind, of whose kernels the error is known too;
+    else that of its step's kernels, with what serving adds."""
     if lacking(deployment, forms):
         return None
-    measured, kernels = measured_ends(deployment), step.band
-    if measured is None:
+    cell, kernels = measured_cell(deployment, (*forms_of(deployment), *forms)), step.band
+    if cell is None:
         band = combine_bands(kernels, deployment.calibration.bands.get(metric))
     else:
-        band = None if kernels is None else measured.get(metric)
+        band = None if kernels is None else cell.bands.get(metric)
     return None if band is None else (band[0], max(band[1], float(slowest_end(deployment, step))))
 
 
@@ -52,11 +52,11 @@ def latency_bands(deployment: Deployment, metric: str, step: Phase, forms: Seque
     """:func:`latency_band` at each point of a grid; NaN where it is not known, and everywhere with an anchor, whose
     bands are of one load."""
     constants, kernels = deployment.calibration, step.bands()
-    measured = measured_ends(deployment)
-    own = (constants.bands if measured is None else measured).get(metric)
+    cell = measured_cell(deployment, (*forms_of(deployment), *forms))
+    own = constants.bands.get(metric) if cell is None else cell.bands.get(metric)
     if own is None or constants.anchor is not None or lacking(deployment, forms):
         return kernels[0] * np.nan, kernels[1] * np.nan
-    low, high = widened_at(kernels, own) if measured is None else (own[0] + 0.0 * kernels[0], own[1] + 0.0 * kernels[1])
+    low, high = widened_at(kernels, own) if cell is None else (own[0] + 0.0 * kernels[0], own[1] + 0.0 * kernels[1])
     return low, np.maximum(high, slowest_end(deployment, step))
 
 

@@ -67,13 +67,6 @@ def measured_cell(deployment: Deployment, forms: Sequence[str]) -> MeasuredCell 
     return next((one for one in measured.cells if (one.device, one.engine, frozenset(one.forms)) == key), None)
 
 
-def measured_ends(deployment: Deployment) -> Mapping[str, tuple[float, float]] | None:
-    """The factors of measured over predicted of its engine, by metric; ``None`` of constants with bands of their own.
-    Whether they hold for its kind, :func:`lacking` says."""
-    measured = deployment.calibration.measured
-    return None if measured is None else measured.engines.get(deployment.engine.name, {})
-
-
 def _own_constants(calibration: Calibration) -> str:
     """The file whose constants price a kernel in the place of those on file; empty for none, and for those of an
     anchor, whose own runs say how far off they are."""

@@ -2,28 +2,25 @@
 
 ``python -m tools.fitting bands FOLDER --unseen UNSEEN.csv`` writes it from closed-loop rows: those of ``UNSEEN.csv``
 beside what the rows of other models say of them (:mod:`tools.fitting.serving`), and those of ``serving_inferencex.csv``
-in the folder, all of one model, beside what the constants on file say: they are counted, and no band is made of them. A
-system is a model under an engine on a device; a cell is what systems share that differ in their model alone: device,
-engine and form.
-
-A band is for models whose kinds of layer were measured in three models or more, so it is made of such models. For a
-system ``s``, ``centre(s)`` is the mean logarithm of measured over predicted of the ``n`` others of its engine (each the
-mean of its rows), and
+in the folder, all of one model, beside what the constants on file say: of no kind of theirs are there systems enough
+for a band. A system is a model under an engine on a device; a cell is what systems share that differ in their model
+alone: device, engine and form. For a system ``s`` of a cell, ``centre(s)`` is the mean logarithm of measured over
+predicted of the ``n`` others (each the mean of its rows), and
 
     u = (row of s - centre(s)) / sqrt(1 + 1/n)
 
-is how far a row lies from what the others say. The quantiles of ``u`` are those over all systems together, each
-weighted by the root of its number of rows. The ends of an engine's band are ``centre + u(10 %, 90 %) * sqrt(1 + 1/n)``
-with all its ``n`` systems (the conformal band of a further one; Barber et al. 2021, "Predictive inference with the
-jackknife+"), never inside 1. What a left-out system is judged by rests on no row of it: neither ``centre`` nor the
-quantiles, whose other systems are then measured from centres without it. docs/validate.md says which other centres were
-tried, and how one was chosen.
+is how far a row lies from what the others say. A cell has few systems, so the quantiles of ``u`` are those over the
+systems of all cells together, each system weighted by the root of its number of rows. The ends of a cell's band are
+``centre + u(10 %, 90 %) * sqrt(1 + 1/n)`` with all its ``n`` systems (the conformal band of a further one; Barber et
+al. 2021, "Predictive inference with the jackknife+"), never inside the 10 % and 90 % quantiles of the cell's own rows,
+and never inside 1. What a left-out system is judged by rests on
+no row of it: neither ``centre`` nor the quantiles, whose other systems are then measured from centres without it.
 """
 
 from __future__ import annotations
 
 import csv
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -150,73 +147,50 @@ def cell_of(run: Run) -> Cell:
     return Cell(deployment.hardware.name, deployment.engine.name, tuple(sorted(forms)))
 
 
-class Served(NamedTuple):
-    """A system in one of its forms."""
-
-    cell: Cell
-    model: str
-
-    @property
-    def system(self) -> System:
-        """What is left out together, whatever the form."""
-        return self.model, self.cell.device, self.cell.engine
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spread:
-    """The deviations of one metric, by system and form, and what the systems of an engine say of a further one.
+    """The deviations of one metric, by cell and model, and what each system says of a further one."""
 
-    logs: of the models that a band is for. counts: of each cell how many models were measured, these or not.
-    """
-
-    logs: Mapping[Served, Array]
-    counts: Mapping[Cell, int]
+    logs: Mapping[Cell, Mapping[str, Array]]
 
     @classmethod
     def of(cls, found: Iterable[Deviation], metric: str) -> Spread:
-        known = list(found)
-        counted, models = families(known), defaultdict(set)
-        logs: dict[Served, list[float]] = defaultdict(list)
-        for one in known:
-            models[one.cell].add(one.model)
-            if all(counted[family] >= FEWEST_SYSTEMS for family in families_of(model_of(one.model))):
-                logs[Served(one.cell, one.model)].append(one.logs[METRICS.index(metric)])
-        return cls(
-            logs={served: np.array(values) for served, values in logs.items()},
-            counts={cell: len(some) for cell, some in models.items()},
-        )
+        logs: dict[Cell, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for one in found:
+            logs[one.cell][one.model].append(one.logs[METRICS.index(metric)])
+        return cls(logs={cell: {m: np.array(v) for m, v in models.items()} for cell, models in logs.items()})
 
     @cached_property
-    def known(self) -> frozenset[Cell]:
-        """Cells with systems enough for a band, of engines with as many that it is made of."""
-        made = Counter(served.cell.engine for served in self.logs)
-        enough = (cell for cell, count in self.counts.items() if count >= FEWEST_SYSTEMS)
-        return frozenset(cell for cell in enough if made[cell.engine] >= FEWEST_SYSTEMS)
+    def known(self) -> list[Cell]:
+        """Cells with systems enough for a band."""
+        return [cell for cell, models in self.logs.items() if len(models) >= FEWEST_SYSTEMS]
 
-    def centre(self, engine: str, *without: System) -> tuple[float, float]:
-        """The mean over the systems of an engine, and the root of one plus one over their number; 0 and the root of two
-        where there are none ``without`` some."""
-        means = [
-            float(np.mean(logs))
-            for served, logs in self.logs.items()
-            if served.cell.engine == engine and served.system not in without
-        ]
-        return (float(np.mean(means)), float(np.sqrt(1 + 1 / len(means)))) if means else (0.0, float(np.sqrt(2)))
+    def centre(self, cell: Cell, *without: str) -> tuple[float, float]:
+        """The mean over systems, and the root of one plus one over their number; ``without`` those of some models."""
+        means = [float(np.mean(logs)) for model, logs in self.logs[cell].items() if model not in without]
+        return float(np.mean(means)), float(np.sqrt(1 + 1 / len(means)))
 
-    def residuals(self, *without: System) -> dict[Served, Array]:
-        """``u`` of each system, ``without`` some, which have no part in the centres of the others either."""
+    def residuals(self, without: System | None = None) -> dict[tuple[Cell, str], Array]:
+        """``u`` of each system of the known cells; ``without`` a system in any of its forms, which has no part in the
+        centres of the others either."""
         found = {}
-        for served, logs in self.logs.items():
-            if served.system not in without:
-                centre, wide = self.centre(served.cell.engine, served.system, *without)
-                found[served] = (logs - centre) / wide
+        for cell in self.known:
+            left_out = without[:1] if without is not None and without[1:] == (cell.device, cell.engine) else ()
+            for model, logs in self.logs[cell].items():
+                if model not in left_out:
+                    centre, wide = self.centre(cell, model, *left_out)
+                    found[cell, model] = (logs - centre) / wide
         return found
 
     @lru_cache(maxsize=1024)  # noqa: B019 (a spread lives as long as the command that asks it)
-    def band(self, engine: str, *without: System) -> tuple[float, float]:
-        """The band of an engine, for a further system or for one of those left out, as if it were."""
-        centre, wide = self.centre(engine, *without)
-        low, high = centre + quantiles_of([*self.residuals(*without).values()]) * wide
+    def band(self, cell: Cell, without: str | None = None) -> tuple[float, float]:
+        """The band of a known cell, for a further system or for the one of the model ``without``, as if it were."""
+        left_out = () if without is None else (without,)
+        centre, wide = self.centre(cell, *left_out)
+        residuals = self.residuals(None if without is None else (without, cell.device, cell.engine))
+        own = quantiles_of([logs for model, logs in self.logs[cell].items() if model not in left_out])
+        low, high = centre + quantiles_of([*residuals.values()]) * wide
+        low, high = min(low, own[0]), max(high, own[1])
         return float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0)))
 
 
@@ -231,8 +205,8 @@ def left_out(one: Deviation, spreads: Mapping[str, Spread]) -> dict[str, tuple[f
     found = {}
     for metric, spread in spreads.items():
         least = one.least[METRICS.index(metric)]
-        if one.cell in spread.known and Served(one.cell, one.model) in spread.logs and np.isfinite(least):
-            low, high = spread.band(one.cell.engine, one.system)
+        if one.cell in spread.known and np.isfinite(least):
+            low, high = spread.band(one.cell, one.model if one.model in spread.logs[one.cell] else None)
             found[metric] = low, max(high, least)
     return found
 
@@ -262,20 +236,22 @@ def beyond_the_slow_end(found: Sequence[Deviation], metric: str, confidence: flo
     """By known cell, the runs with a band that are slower than it says, their system left out of it."""
     spread, at = Spread.of(found, metric), METRICS.index(metric)
     counted: dict[Cell, list[bool]] = defaultdict(list)
-    models: dict[Cell, set[str]] = defaultdict(set)
     for one in found:
         band = left_out(one, {metric: spread}).get(metric)
         if band is not None:
             counted[one.cell].append(bool(one.logs[at] > np.log(quantile(band, confidence))))
-            models[one.cell].add(one.model)
-    return {cell: Coverage(sum(late), len(late), len(models[cell])) for cell, late in counted.items()}
+    return {cell: Coverage(sum(late), len(late), len(spread.logs[cell])) for cell, late in counted.items()}
 
 
 def fitted(found: Sequence[Deviation], command: str) -> MeasuredBands:
-    """The bands of every engine of which a cell has systems enough, and the counts of all cells."""
+    """The bands of every cell, with counts where there are none."""
     spreads = spreads_of(found)
-    counts, rows = spreads[METRICS[0]].counts, Counter(one.cell for one in found)
-    engines = sorted({cell.engine for cell in spreads[METRICS[0]].known})
+    first = spreads[METRICS[0]]
+    cells = []
+    for cell, models in sorted(first.logs.items()):
+        bands = {metric: rounded(spreads[metric].band(cell)) for metric in METRICS} if cell in first.known else {}
+        rows = sum(map(len, models.values()))
+        cells.append(MeasuredCell(**cell._asdict(), systems=len(models), rows=rows, **bands))
     return MeasuredBands(
         source="closed-loop serving rows that no source doubts, each system left out of its band (docs/validate.md)",
         provenance={
@@ -284,10 +260,7 @@ def fitted(found: Sequence[Deviation], command: str) -> MeasuredBands:
             "runs": len(found),
             "systems": len({one.system for one in found}),
         },
-        engines={
-            engine: {metric: rounded(spread.band(engine)) for metric, spread in spreads.items()} for engine in engines
-        },
-        cells=tuple(MeasuredCell(**cell._asdict(), systems=counts[cell], rows=rows[cell]) for cell in sorted(counts)),
+        cells=tuple(cells),
         families=families(found),
     )
 
@@ -307,17 +280,13 @@ def families(found: Iterable[Deviation]) -> dict[str, int]:
 
 
 def bands_yaml(bands: MeasuredBands) -> str:
-    """``configs/bands.yaml``, a line an engine and a cell."""
+    """``configs/bands.yaml``, a line a cell."""
     head = "# Written by `python -m tools.fitting bands`; how well it holds stands in docs/planning.md.\n"
     record = bands.model_dump(mode="json", exclude_none=True)
-    engines, cells = record.pop("engines"), record.pop("cells")
-
-    def line(what: object) -> str:
-        return yaml.safe_dump(what, sort_keys=False, default_flow_style=True, width=1000).strip()
-
+    cells = record.pop("cells")
+    lines = [yaml.safe_dump(cell, sort_keys=False, default_flow_style=True, width=1000).strip() for cell in cells]
     body = yaml.safe_dump(record, sort_keys=False, width=120)
-    body += "engines:\n" + "".join(f"  {engine}: {line(bands)}\n" for engine, bands in engines.items())
-    return head + body + "cells:\n" + "".join(f"  - {line(cell)}\n" for cell in cells)
+    return head + body + "cells:\n" + "".join(f"  - {line}\n" for line in lines)
 
 
 @click.command("bands")
