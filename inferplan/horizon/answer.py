@@ -148,6 +148,30 @@ class Answer:
         return tuple(sorted(found, key=lambda one: (one.month, one.goes, one.pool, one.term, one.offer or 0)))
 
     @property
+    def rounded_up(self) -> float | None:
+        """What it costs more, at most, that every replica and every hired machine is whole: each is rounded up, and
+        what is missing is hired at the lowest price of its pool; ``None`` where a pool has none on hire. Stocks are
+        taken to have as many."""
+        programme, asked = self.solved.programme, self.asked
+        more = 0.0
+        for pool in range(len(asked.pools)):
+            used = np.zeros(self.solved.hired.shape[1:])
+            for index, arc in enumerate(asked.arcs):
+                if arc.pool == pool:
+                    used += np.ceil(self.solved.serving[index] - _SEEN) * arc.share
+            there = self.solved.machines[pool][:, None, None]
+            hired = [index for index, place in enumerate(programme.flexibles) if asked.offers[place].pool == pool]
+            now = self.solved.hired[hired].sum(axis=0)
+            missing = np.maximum(np.ceil(np.maximum(used - there, 0.0) - _SEEN) - now, 0.0)
+            if not missing.any():
+                continue
+            prices = [programme.hourly(programme.flexibles[index]).reshape(used.shape) for index in hired]
+            if not prices:
+                return None
+            more += float((missing * np.min(prices, axis=0) * programme.weight.reshape(used.shape)).sum())
+        return more
+
+    @property
     def hired(self) -> Array:
         """Mean machines over the hours of a month, by flexible offer, month and scenario."""
         found: Array = (self.solved.hired * self.asked.hours).sum(axis=3)

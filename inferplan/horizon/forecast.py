@@ -54,7 +54,9 @@ def forecast(path: Path, begin: str, months: int, quantiles: Sequence[float], sh
     first = datetime(int(begin[:4]), int(begin[5:]), 1, tzinfo=UTC).timestamp()
     to_come = (first - start + (np.arange(months) + 0.5) * HOURS_PER_MONTH * _HOUR) / _WEEK - 0.5
     if to_come[0] < weeks - 1:
-        raise UsageError(f"{path.name} ends after the first month begins", hint="begin: a month after the log")
+        raise UsageError(
+            f"{path.name} goes on after the middle of the first month", hint="begin: a month after the log"
+        )
     level = _trend(at, np.log(totals), to_come, quantiles)
     busiest = season[np.round(np.cumsum([0.0, *shares[:-1]]) * 168).astype(int)]
     found: Array = np.exp(level)[:, :, None] * busiest[None, None, :] / _HOUR

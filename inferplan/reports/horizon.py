@@ -38,6 +38,7 @@ def horizon_report(answer: Answer, path: Path, checked: Checked | None = None) -
         "paid_after_the_end": answer.beyond,
         "whole_machines": answer.whole,
         "gap": answer.gap,
+        "rounded_up": None if answer.whole else answer.rounded_up,
         "all_on_demand": answer.on_demand,
         "all_reserved": answer.reserved,
         "mean_demand_answer": answer.mean,
@@ -224,6 +225,9 @@ def _notes(answer: Answer) -> list[str]:
         lines.append(
             "too many numbers for whole ones: held machines are whole, replicas and hired machines may be parts"
         )
+        if answer.rounded_up is not None and answer.cost:
+            more = answer.rounded_up / answer.cost
+            lines.append(f"each of these rounded up at every moment costs {more:.2%} more at most, if stocks have them")
     if answer.gap > 1e-6:
         lines.append(f"a cheaper answer saves {answer.gap:.2%} at most")
     if any(offer.term == "spot" for offer in asked.offers):

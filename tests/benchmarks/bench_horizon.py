@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_horizon.py [--models 20] [--kinds 6] [--regions 3] [--months 36] [--jobs 2]
 
-Made up: loads of 5 to 200 requests/s, prices that rise with what a machine carries, three futures, three levels of load,
-terms of a year and of three beside on demand; the last kind is sold from the second year on.
+Made up: loads of 5 to 200 requests/s, prices that rise with what a machine carries, three futures, three levels of
+load, terms of a year and of three beside on demand; the last kind is sold from the second year on.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def main() -> None:
     print(f"CPU {sum(one.ru_utime + one.ru_stime for one in used):.1f} s, wall {wall:.1f} s")
     print("memory of each process", [f"{one.ru_maxrss / 1e6:.2f} GB" for one in used])
     print(f"cost {found.cost:,.0f}, at most {found.gap:.3%} from the cheapest, machines whole: {found.whole}")
+    print(f"replicas and hired machines rounded up: {(found.rounded_up or 0.0) / found.cost:.2%} more at most")
     print(f"held and hired in the last month: {found.solved.machines[:, -1].sum():,.0f} machines")
     print(f"on demand {found.on_demand}, reserved {found.reserved}, mean {found.mean}, known {found.certain}")
 

@@ -81,7 +81,7 @@ def test_rows_are_the_actions_and_a_picture_is_drawn(run: Run, write, tmp_path: 
 
 
 def test_people_steps_lists_and_planned_replicas(run: Run, write) -> None:
-    """7,200 people with 5 requests an hour are 10 requests/s, doubled in the third month; the price is that of a list."""
+    """7,200 people with 5 requests an hour are 10 requests/s, doubled in the third month; the price is of a list."""
     record = run(
         "horizon",
         write(
