@@ -399,7 +399,8 @@ def _infeasible(asked: Question, whole: bool) -> InfeasibleError:
     return InfeasibleError(
         "no machines keep the limits" + ("" if whole else " in whole numbers"),
         because=because,
-        hint="a larger limit, or penalty: of the models, what a request costs that is not served",
+        hint="a larger limit"
+        + (", or penalty: of the models, what a request costs that is not served" if must else ""),
     )
 
 

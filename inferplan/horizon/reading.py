@@ -123,6 +123,7 @@ def question_of(path: Path, spec: HorizonSpec, capacities: Capacities) -> Questi
     named += [(["have", place], one.kind) for place, one in enumerate(spec.have)]
     for field, kind in named:
         reader.known(field, "kind", kind, list(spec.kinds))
+    _require_heard(reader)
     streams, rates = _streams(reader, hours)
     return Question(
         months=reader.months,
@@ -142,6 +143,45 @@ def question_of(path: Path, spec: HorizonSpec, capacities: Capacities) -> Questi
         paid=spec.beyond == "paid",
         currency=spec.currency,
     )
+
+
+_PLANNED = ("model", "prompt", "output", "ttft", "tpot", "e2e", "percentile", "utilisation")
+"""Fields of a model that replicas without a rate are planned by."""
+
+
+def _require_heard(reader: _Reader) -> None:
+    """Raise ``SpecError`` for what would change nothing of the answer."""
+    spec = reader.spec
+    spots = [place for place, one in enumerate(spec.offers) if one.term == "spot"]
+    endless = [place for place in spots if spec.offers[place].most is None]
+    for name, scenario in spec.scenarios.items():
+        if scenario.spot < 1 and (endless or not spots):
+            field: Field = ["offers", endless[0]] if endless else ["scenarios", name]
+            reader.refuse(
+                field,
+                f"scenario {name!r} has a share of a stock of spot machines that has no end" * bool(endless)
+                or "spot is a share of the stock of spot machines, and nobody sells any",
+                hint="most: 20 of the offer" if endless else "leave spot out",
+            )
+        if scenario.quantile is not None and all(one.log is None for one in spec.demand):
+            reader.refuse(["scenarios", name], "quantile is of the forecast of a log, and there is none")
+    sold = {one.kind for one in spec.offers} | {one.kind for one in spec.have}
+    if idle := [kind for kind in spec.kinds if kind not in sold]:
+        reader.refuse(
+            ["kinds", idle[0]], f"nobody sells {idle[0]}, and none is there", hint="an offer, or leave it out"
+        )
+    for name, model in spec.models.items():
+        rated = [kind for kind, one in model.replicas.items() if one.rate is not None]
+        given = [one for one in _PLANNED if one in model.model_fields_set]
+        if given and len(rated) == len(model.replicas):
+            reader.refuse(
+                ["models", name, given[0]],
+                f"{given[0]} plans replicas, and all of {name} have a rate",
+                hint="leave it out",
+            )
+        if quantised := [kind for kind in rated if model.replicas[kind].quant is not None]:
+            at: Field = ["models", name, "replicas", quantised[0]]
+            reader.refuse(at, "quant plans a replica, and this one has a rate", hint="leave it out")
 
 
 def _streams(reader: _Reader, hours: Mapping[str, float]) -> tuple[tuple[Stream, ...], Array]:
@@ -176,9 +216,7 @@ def _path(reader: _Reader, place: int, one: DemandSpec, hours: Mapping[str, floa
     assert rate is not None
     growth = reader.by_scenario([*field, "growth"], one.growth)
     found = rate * (1 + growth[None, :]) ** months[:, None]
-    for step, jump in enumerate(one.steps):
-        factor = reader.by_scenario([*field, "steps", step, "factor"], jump.factor)
-        found = np.where(months[:, None] >= reader.month(jump.month), found * factor[None, :], found)
+    found = found * _stepped(reader, place, one)
     for level in one.levels:
         reader.known([*field, "levels", level], "level", level, list(hours))
     if missing := [level for level in hours if level not in one.levels] if one.levels else []:
@@ -216,11 +254,28 @@ def _from_log(reader: _Reader, place: int, one: DemandSpec, hours: Mapping[str, 
         raise
     except InferplanError as error:
         reader.refuse([*field, "log"], error.what, error.because, error.hint)
-    months = np.arange(reader.spec.months)
+    for other in reader.spec.demand:
+        rising = [other.levels.get(level, 1.0) for level in hours]
+        if rising != sorted(rising, reverse=True):
+            reader.refuse(
+                ["hours"], "a log deals its hours to the levels by rank, the busiest first", hint="busy first"
+            )
+    stepped: Array = found * _stepped(reader, place, one)[:, :, None]
+    return stepped
+
+
+def _stepped(reader: _Reader, place: int, one: DemandSpec) -> Array:
+    """The factors of steps, by month and scenario."""
+    field: Field = ["demand", place]
+    months, found = np.arange(reader.spec.months), np.ones((reader.spec.months, len(reader.scenarios)))
     for step, jump in enumerate(one.steps):
-        factor = reader.by_scenario([*field, "steps", step, "factor"], jump.factor)
-        late = (months >= reader.month(jump.month))[:, None, None]
-        found = np.where(late, found * factor[None, :, None], found)
+        at: Field = [*field, "steps", step]
+        if not 0 < reader.month(jump.month) < reader.spec.months:
+            reader.refuse(
+                at, f"a step in {jump.month} is not between the first month and the last", hint="another month"
+            )
+        factor = reader.by_scenario([*at, "factor"], jump.factor)
+        found[months >= reader.month(jump.month)] *= factor
     return found
 
 

@@ -61,10 +61,10 @@ def horizon_report(answer: Answer, path: Path, checked: Checked | None = None) -
 
 
 def _title(answer: Answer) -> str:
-    asked = answer.asked
+    asked, months, scenarios = answer.asked, len(answer.asked.months), len(answer.asked.scenarios)
     return (
-        f"{len(asked.months)} months from {asked.months[0]}, {len(asked.scenarios)} "
-        f"scenario{'s' if len(asked.scenarios) > 1 else ''}: {answer.cost:,.0f} {asked.currency} expected"
+        f"{months} month{'s' if months > 1 else ''} from {asked.months[0]}, {scenarios} "
+        f"scenario{'s' if scenarios > 1 else ''}: {answer.cost:,.0f} {asked.currency} expected"
     )
 
 

@@ -169,6 +169,15 @@ REFUSED = [
     ("  h100: {gpus: 8, gpu: h100-sxm}", "  h100: {gpus: 8}\n  h100: {gpus: 4}", "given twice"),
     ("offers:", "demands: []\noffers:", "did you mean demand"),
     ("  low: {chance: 0.5}", "  low: {chance: 0.5, spot: 2}", "spot"),
+    ("  low: {chance: 0.5}", "  low: {chance: 0.5, spot: 0.5}", "nobody sells any"),
+    ("  low: {chance: 0.5}", "  low: {chance: 0.5, quantile: 0.5}", "there is none"),
+    ("  h100: {gpus: 8, gpu: h100-sxm}", "  h100: {gpus: 8}\n  l4: {gpus: 1}", "nobody sells l4"),
+    ("penalty: 1", "penalty: 1\n    ttft: 1 s", "all of chat have a rate"),
+    ("rate: 5}}", "rate: 5, quant: fp8}}", "this one has a rate"),
+    ("night: 0.5}}", "night: 0.5}, steps: [{month: 2027-04, factor: 2}]}", "a step in 2027-04"),
+    ("night: 0.5}}", "night: 0.5}, steps: [{month: 2027-01, factor: 2}]}", "a step in 2027-01"),
+    ("per_hour: 50", "per_hour: 50, pue: 1.2", "pue says nothing"),
+    ("term: reserved,", "term: reserved, lead: 3,", "after the last month"),
 ]
 
 
