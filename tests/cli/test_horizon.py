@@ -78,6 +78,8 @@ def test_rows_are_the_actions_and_a_picture_is_drawn(run: Run, write, tmp_path: 
     shown = run("horizon", write(), "--jobs", "2").out
     assert shown == run("horizon", write(), "--jobs", "1").out
     assert "own.yaml:18" in shown
+    checked = [run("horizon", write(), "--check", "1", "--seed", seed).out for seed in ("0", "0", "1")]
+    assert checked[0] == checked[1] != checked[2]
 
 
 def test_people_steps_lists_and_planned_replicas(run: Run, write) -> None:
