@@ -486,12 +486,14 @@ def steps_of_months(
     least, mean, most = bills
     lower.fill_between(at, least, most, color=COLOURS[0], alpha=0.25, step="mid", label="least to most")
     lower.step(at, mean, where="mid", color=COLOURS[0], label="expected")
-    lower.set_xticks(at[:: max(1, len(months) // 8)], [*months[:: max(1, len(months) // 8)]])
+    apart = -(-len(months) // 6)  # labels that do not touch
+    lower.set_xticks(at[::apart], [*months[::apart]])
+    lower.yaxis.set_major_formatter("{x:,.0f}")
     for axes, name in ((upper, "machines"), (lower, f"bill of a month, {currency}")):
         axes.set_ylabel(name, color=INK)
         axes.set_ylim(bottom=0)
         axes.tick_params(colors=INK)
         for side in axes.spines.values():
             side.set_color(INK)
-        axes.legend(frameon=False, labelcolor=INK, fontsize="small")
+        axes.legend(frameon=False, labelcolor=INK, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     return figure
