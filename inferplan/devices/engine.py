@@ -86,7 +86,7 @@ class PromptDelayer(Spec):
 
 
 class Batching(Spec):
-    """How an engine fills its steps, whatever its version."""
+    """How an engine fills its steps."""
 
     source: str = ""
     mixed: bool = False
@@ -180,6 +180,9 @@ class ServingConstants(Spec):
     """Where steps are overlapped, clients see what a step has made when the next one is done; else with its own end."""
     eager_layer: Seconds = 0.0
     """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
+    eager_adapted: Seconds | None = None
+    """The same of a layer with LoRA adapters, whose kernels the host launches too; ``None``: no longer, as far as is
+    known."""
     graph_tokens: int = Field(default=0, ge=0)
     """Steps of at most so many tokens replay captured graphs even where they hold a prompt: no eager floor."""
     graphs_hold_state: bool = True
@@ -315,6 +318,8 @@ class EngineVersion(Spec):
     """What a request and a step meet outside the kernels, where it is not the engine's own."""
     step: HostCost | None = None
     """The same of its host."""
+    batching: Batching | None = None
+    """How it fills its steps, where that is not the engine's own."""
     commands: bool = True
     """Whether the options of its command line are known here."""
     kv_rule: KvRule = "of_total"
@@ -656,7 +661,7 @@ class EngineSpec(Spec):
             attention=self.attention,
             devices=self.devices,
             checkpoints=self.checkpoints,
-            batching=self.batching,
+            batching=defaults.batching or self.batching,
             masks=self.masks,
             beams=self.beams,
             drafts_in_one_graph=self.drafts_in_one_graph,
