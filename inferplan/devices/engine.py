@@ -488,6 +488,8 @@ class OwnKernels(Spec):
     """How the kind of memory begins (``DDR``: the memory of a processor's sockets); empty: any."""
     reads: float | None = Field(default=None, gt=0.0, le=1.0)
     """The most of the memory's bandwidth that kernels reach there, until somebody measures the device."""
+    reads_experts: float | None = Field(default=None, gt=0.0, le=1.0)
+    """The same of the kernels that multiply by experts; ``None``: as of all."""
     source: str = ""
     """Of ``reads``."""
 
