@@ -103,20 +103,37 @@ class Batching(Spec):
     """Absent where attention ranks hold none back, or nobody has read how."""
 
 
+class MaskTimes(Spec):
+    """What a mask of a library takes, over many schemas: seconds of one thread. first: of the first mask of a schema,
+    with its compilation, the median."""
+
+    mean: Seconds
+    median: Seconds
+    p90: Seconds
+    p99: Seconds
+    first: Seconds
+
+
 class MaskFilling(Spec):
     """How an engine's host fills the masks of structured decoding."""
 
     source: str
-    serial: int = Field(ge=0)
-    """Up to so many masks are filled one after another."""
-    piece: int = Field(ge=1)
+    serial: int | None = Field(default=None, ge=0)
+    """Up to so many masks are filled one after another; ``None``: all of them."""
+    piece: int = Field(default=1, ge=1)
     """More are cut into pieces of so many masks, ..."""
-    threads: int = Field(ge=1)
+    threads: int = Field(default=1, ge=1)
     """... which half the cores fill, with so many threads at most."""
+    beside: list[Literal["drafts", "pipeline"]] = []
+    """What else its way with masks was read of."""
+    libraries: dict[str, str] = {}
+    """The libraries that it fills them with, and its own names for them."""
+    times: dict[str, MaskTimes] = {}
+    """What their masks take (``configs/masks.yaml``), by the names there."""
 
     def seconds(self, masks: int, each: float, cores: int) -> float:
         """Seconds until so many masks are filled that take ``each``: pieces go to the thread that is free first."""
-        if masks <= self.serial:
+        if self.serial is None or masks <= self.serial:
             return masks * each
         threads, pieces = max(1, min(cores // 2, self.threads)), ceil(masks / self.piece)
         rounds, last = ceil(pieces / threads), masks - (pieces - 1) * self.piece
