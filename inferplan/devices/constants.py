@@ -361,7 +361,9 @@ class Calibration(Spec):
         ``experts``, ``None`` for the same; how far off it is, nobody has measured."""
 
         def slower(constants: Constants) -> Constants:
-            shares = {kernel: experts if experts and kernel.startswith("grouped_matmul") else most for kernel in constants}
+            shares = {
+                kernel: experts if experts and kernel.startswith("grouped_matmul") else most for kernel in constants
+            }
             return {
                 kernel: {
                     label: fit.model_copy(update={"memory": min(fit.memory, shares[kernel]), "error": {}})

@@ -13,6 +13,7 @@ from inferplan.devices.engine import CADENCE, Engine
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.resting import parts_rest_on
 from inferplan.estimate.towers import Carried
 from inferplan.features import require_together, those
 from inferplan.models.spec import ModelSpec, require_experts, uncounted_notes
@@ -341,6 +342,7 @@ class Deployment(Shown):
             "power_cap_w": None if self.cap is None else self.cap.watts,
             "model_counts": self.model.made_from.to_dict(),
             "model_notes": self.warnings,
+            "rests_on": parts_rest_on(self),
             "generates": not self.model.encodes,
             "gpu_memory_utilization": defaults.memory_fraction,
             "block_size": defaults.block_size,

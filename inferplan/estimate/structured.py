@@ -44,11 +44,11 @@ _MOST_KNOWN = 4096
 @dataclass(frozen=True, kw_only=True)
 class Structured:
     """Structured decoding as it is asked for. mask_time: of one mask; or library: of its masks the published mean.
-    overlapped: masks are filled while the device computes. bandwidth: from the host to the device; ``None`` for its host
-    link on file.
+    overlapped: masks are filled while the device computes. bandwidth: from the host to the device; ``None`` for its
+    host link on file.
 
-    Raises ``UsageError`` for a share outside (0, 1], for a mask that takes no time, and unless one of time and library is
-    given.
+    Raises ``UsageError`` for a share outside (0, 1], for a mask that takes no time, and unless one of time and library
+    is given.
     """
 
     topic: ClassVar = Topic(
@@ -107,8 +107,8 @@ class Structured:
         return question_record(self)
 
     def each(self, filling: MaskFilling) -> float:
-        """Seconds of one mask. Raises ``UsageError`` for a library that the engine does not fill masks with, or of which
-        no time is on file."""
+        """Seconds of one mask. Raises ``UsageError`` for a library that the engine does not fill masks with, or of
+        which no time is on file."""
         if self.mask_time is not None:
             return self.mask_time
         assert self.library is not None
@@ -135,10 +135,10 @@ class Structured:
         if self.library is None:
             return "masks: --mask-time as given; when they are filled is read from the engine's source"
         found = self.published(filling)
+        spread = f"median {format_time(found.median)}, p99 {format_time(found.p99)}"
         return (
-            f"masks of {self.library} take {format_time(found.mean)} each, the published mean of 11,306 "
-            f"schemas (median {format_time(found.median)}, p99 {format_time(found.p99)}; MaskBench, 2025): give --mask-time "
-            "for yours"
+            f"masks of {self.library} take {format_time(found.mean)} each, the published mean of 11,306 schemas "
+            f"({spread}; MaskBench, 2025): give --mask-time for yours"
         )
 
 

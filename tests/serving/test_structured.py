@@ -151,7 +151,7 @@ def test_what_is_not_known_is_refused() -> None:
         MaskedSteps(deployment=deployment(engine="trtllm"), structured=asked())
     with pytest.raises(UsageError, match="beside drafts are not known of sglang"):
         MaskedSteps(deployment=deployment(engine="sglang"), structured=asked(), width=2)
-    with pytest.raises(UsageError, match="no time of a mask of 'llama.cpp'"):
+    with pytest.raises(UsageError, match=r"no time of a mask of 'llama\.cpp'"):
         MaskedSteps(deployment=deployment(), structured=asked(mask_time=None, library="llama.cpp"))
     for both in ({}, {"mask_time": 1e-6, "library": "xgrammar"}):
         with pytest.raises(UsageError, match="--mask-library"):

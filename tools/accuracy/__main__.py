@@ -2,9 +2,10 @@
 
 ``UNSEEN.csv`` is what ``python -m tools.fitting serving --unseen`` writes. ``python -m tools.accuracy scale-out
 SHARED`` writes docs/accuracy-scale-out.md alone, ``python -m tools.accuracy devices SHARED``
-docs/accuracy-devices.md; ``python -m tools.accuracy parts SHARED`` docs/accuracy-parts.md; ``python -m tools.accuracy anchors UNSEEN.csv`` prints what measured runs of a system
-are worth. ``python -m tools.accuracy encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m
-tools.accuracy cpu`` measures this CPU and writes docs/accuracy-cpu.md.
+docs/accuracy-devices.md, ``python -m tools.accuracy parts SHARED`` docs/accuracy-parts.md; ``python -m
+tools.accuracy anchors UNSEEN.csv`` prints what measured runs of a system are worth. ``python -m tools.accuracy
+encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m tools.accuracy cpu`` measures this CPU and writes
+docs/accuracy-cpu.md.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def _devices() -> None:
 
 
 def _parts() -> None:
-    what = "Write docs/accuracy-parts.md: adapters, host, watts, MIG, masks, tiers, cold starts and drafts, by public rows."
+    what = "Write docs/accuracy-parts.md: each part of a price against public rows."
     options = _parser("accuracy-parts.md", what, "python -m tools.accuracy parts").parse_args(sys.argv[2:])
     options.out.write_text(parts_page(options.shared, options.date), encoding="utf-8")
 

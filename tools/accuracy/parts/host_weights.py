@@ -15,12 +15,6 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from tools.accuracy.parts.rows import Part, PartRow, published, short
 
-RESTS = """Bytes over 0.75 of the DRAM's peak, of experts over 0.51 (`reads` and `reads_experts` of `configs/engines/llama.cpp.yaml`, from
-published figures), constants of llama.cpp on other devices, copies over PCIe for prompts of 32 rows and more ([offload](offload.md))."""
-FOUND = """Only hosts and cards on file. `IQ4_*_R4` of ik_llama.cpp, a fork with other kernels, is priced as `q4_k_m`. Rows
-of Xeon Gold 6138, 6454S and 8488C, of X99 boards, AmpereOne and RTX 2080 name hosts or cards that are not on file, and
-KTransformers is no engine on file. Rows with a few experts' layers on the card are left out; a host of two sockets reads less than
-the sum of both, and is not priced."""
 FORMATS = {
     "GGUF UD-Q4_K_XL": "q4_k_m",
     "GGUF IQ4_K_R4": "q4_k_m",
@@ -63,7 +57,7 @@ class _Where(NamedTuple):
 
 def host_part(shared: Path) -> Part:
     """The rows of ``cpu_offload.csv`` whose host and card are on file."""
-    return Part(name="Weights and experts on the host", rests=RESTS, rows=list(_rows(shared)), found=FOUND)
+    return Part(name="Weights and experts on the host", rows=list(_rows(shared)))
 
 
 def _rows(shared: Path) -> Iterator[PartRow]:
@@ -91,7 +85,9 @@ def _where(row: dict[str, str]) -> _Where | None:
     cpu, alone = row["cpu"], row["gpu"] == "none (CPU)"
     card = "" if alone else CARDS.get(row["gpu"]) or UNNAMED.get(cpu)
     known = cpu in HOSTS and row["format"] in FORMATS and row["model"] in MODELS and "blk" not in row["placement"]
-    return _Where(MODELS[row["model"]], card, FORMATS[row["format"]], *HOSTS[cpu]) if known and card is not None else None
+    return (
+        _Where(MODELS[row["model"]], card, FORMATS[row["format"]], *HOSTS[cpu]) if known and card is not None else None
+    )
 
 
 def _speed(where: _Where, prompt: bool, tokens: float) -> float:
@@ -107,6 +103,4 @@ def _deployed(where: _Where) -> Deployment:
         return assemble(alone)
     layers = len(load_model(where.model).sequence)
     placed = OffloadAsked(cpu_moe_layers=layers, host=where.host, host_memory=where.memory)
-    return assemble(
-        Request(model=where.model, gpu=where.card, quant=where.quant, engine="llama.cpp", offload=placed)
-    )
+    return assemble(Request(model=where.model, gpu=where.card, quant=where.quant, engine="llama.cpp", offload=placed))

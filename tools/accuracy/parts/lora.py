@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.estimate.deployment import Deployment
@@ -16,21 +17,13 @@ from inferplan.work.parallel import Parallelism
 from inferplan.work.step import decode
 from tools.accuracy.parts.rows import Part, PartRow, published
 
-RESTS = """Bytes of the adapters, launches and thread blocks of vLLM's kernels, with the constants of a plain matmul
-([the step](lora.md#the-step)); one constant of vLLM's first engine, its launches from Python, from two issues that are not among
-the rows."""
-FOUND = """Rows are ratios, so that the error of the step without adapters is left out. Kernels of vLLM's first engine that multiply each row by
-itself (`bgmv_shrink`, `bgmv_expand_slice`) are not priced. S-LoRA's engine is none that is on file: of its saturated runs only the
-ratio of many adapters to one is priced, at the number of sequences that its latencies imply, with the mean of its ranks. LoRAX
-launched every kernel from Python, which is not priced. Adapters on experts (SGLang 28953, 24007, 27329; vLLM 32711, 27402) are
-refused, and rows without a GPU or without a second arm say nothing here."""
 SHAREGPT = (Lengths(kind="lognormal", mean=246.0, spread=1.2), Lengths(kind="lognormal", mean=235.0, spread=1.2))
 """Means of vLLM 11267 (tokens over requests); the spread is a usual one of ShareGPT."""
 
 
 def lora_part(shared: Path) -> Part:
     """The rows of ``lora.csv`` that can be priced, and those of issues and pull requests that are named here."""
-    return Part(name="LoRA", rests=RESTS, rows=[*_offline(shared), *_steps(shared), *_many(shared)], found=FOUND)
+    return Part(name="LoRA", rows=[*_offline(shared), *_steps(shared), *_many(shared)])
 
 
 def _deploy(model: str, gpu: str, lora: LoraAsked, engine: str, tp: int = 1) -> Deployment:
@@ -46,9 +39,7 @@ def _offline(shared: Path) -> list[PartRow]:
         predicted = _rate(LoraAsked(rank=8, slots=slots)) / _rate(LoraAsked())
         case = f"vLLM V0, Llama 2 7B, A100, ShareGPT, max_loras {slots}: with over without"
         measured = rates[str(slots)] / rates[""]
-        found.append(
-            PartRow(source="vllm 11267", case=case, measured=measured, predicted=predicted, unit="throughput")
-        )
+        found.append(PartRow(source="vllm 11267", case=case, measured=measured, predicted=predicted, unit="throughput"))
     return found
 
 
@@ -64,35 +55,86 @@ def _rate(lora: LoraAsked) -> float:
     return simulate(_deploy("llama-2-7b", "a100-80gb-sxm", lora, "vllm@0.6.4"), load, options=options).request_rate
 
 
+class _Step(NamedTuple):
+    """A decode step of so many sequences behind so many tokens, and how many times as fast it was without adapters."""
+
+    source: str
+    case: str
+    measured: float
+    model: str
+    gpu: str
+    engine: str = "vllm"
+    tp: int = 1
+    batch: float = 1.0
+    past: float = 128.0
+    rank: int = 16
+
+    @property
+    def ratio(self) -> float:
+        """Seconds without adapters over those with one."""
+        step = decode(self.batch, self.past, self.past)
+        asked = (LoraAsked(), LoraAsked(rank=self.rank))
+        none, one = (run_step(_deploy(self.model, self.gpu, lora, self.engine, self.tp), step).time for lora in asked)
+        return float(none) / float(one)
+
+
+STEPS = (
+    _Step(
+        "vllm 25914",
+        "vLLM V1, Llama 2 7B, 8 sequences; GPU not said, 6.6 ms a step: H100",
+        1 / 1.105,
+        "llama-2-7b",
+        "h100-sxm",
+        batch=8.0,
+        past=96.0,
+    ),
+    _Step(
+        "vllm 10898",
+        "vLLM V0, Llama 2 7B, 8 x A100, one sequence",
+        15.0 / 23.0,
+        "llama-2-7b",
+        "a100-80gb-sxm",
+        engine="vllm@0.6.4",
+        tp=8,
+        past=1500.0,
+    ),
+    _Step(
+        "lorax 333",
+        "LoRAX (priced as vLLM), Mistral 7B, L40S, one request at a time",
+        35.0 / 69.0,
+        "mistral-7b-v0.1",
+        "l40s",
+        past=460.0,
+    ),
+)
+"""Of issues and pull requests that name seconds with one adapter and without. Ranks that are not told are 16."""
+
+
 def _steps(shared: Path) -> list[PartRow]:
-    """Decode steps with one adapter over those without, and the 2 ms of Punica."""
-    sglang = [row for row in published(shared, "lora") if row["source"] == "sgl-project/sglang#4274"]
-    cards = {(row["tp"], row["lora_enabled"]): float(row["value"]) for row in sglang}
-    rows = [
-        ("sglang 4274", f"SGLang (priced as vLLM), 7B, {tp} x RTX 3090, one sequence", cards[tp, "True"] / cards[tp, "False"])
-        + (("llama-2-7b", "rtx-3090", "vllm", int(tp)), (1.0, 128.0, 16))
+    """Decode steps with one adapter over those without."""
+    rows = [row for row in published(shared, "lora") if row["source"] == "sgl-project/sglang#4274"]
+    speeds = {(row["tp"], row["lora_enabled"]): float(row["value"]) for row in rows}
+    cards = [
+        _Step(
+            "sglang 4274",
+            f"SGLang (priced as vLLM), 7B, {tp} x RTX 3090, one sequence",
+            speeds[tp, "True"] / speeds[tp, "False"],
+            "llama-2-7b",
+            "rtx-3090",
+            tp=int(tp),
+        )
         for tp in ("1", "2", "4")
     ]
-    rows += [
-        ("vllm 25914", "vLLM V1, Llama 2 7B, 8 sequences; GPU not said, 6.6 ms a step: H100", 1 / 1.105)
-        + (("llama-2-7b", "h100-sxm", "vllm", 1), (8.0, 96.0, 16)),
-        ("vllm 10898", "vLLM V0, Llama 2 7B, 8 x A100, one sequence", 15.0 / 23.0)
-        + (("llama-2-7b", "a100-80gb-sxm", "vllm@0.6.4", 8), (1.0, 1500.0, 16)),
-        ("lorax 333", "LoRAX (priced as vLLM), Mistral 7B, L40S, one request at a time", 35.0 / 69.0)
-        + (("mistral-7b-v0.1", "l40s", "vllm", 1), (1.0, 460.0, 16)),
-    ]
     return [
-        PartRow(source=source, case=f"{case}: with over without", measured=measured, unit="speed", predicted=_ratio(*of))
-        for source, case, measured, *of in rows
+        PartRow(
+            source=step.source,
+            case=f"{step.case}: with over without",
+            measured=step.measured,
+            predicted=step.ratio,
+            unit="speed",
+        )
+        for step in (*cards, *STEPS)
     ]
-
-
-def _ratio(where: tuple[str, str, str, int], step: tuple[float, float, int]) -> float:
-    """Seconds of a decode step without adapters over those with one."""
-    (model, gpu, engine, tp), (batch, past, rank) = where, step
-    asked = (LoraAsked(), LoraAsked(rank=rank))
-    none, one = (run_step(_deploy(model, gpu, lora, engine, tp), decode(batch, past, past)).time for lora in asked)
-    return float(none) / float(one)
 
 
 def _many(shared: Path) -> list[PartRow]:

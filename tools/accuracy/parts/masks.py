@@ -8,12 +8,6 @@ from inferplan.catalog.assemble import load_engine
 from inferplan.estimate.structured import Structured, mask_filling
 from tools.accuracy.parts.rows import Part, PartRow, published
 
-RESTS = """A library's mean time of a mask over 11,306 schemas (MaskBench, `configs/masks.yaml`), filled as the engine's source says
-([formulas](structured.md#formulas))."""
-FOUND = """Two services with both arms were found, and neither says which schemas, or on which processor: from 7 to 700 us a mask, XGrammar's median and mean, every time is of some
-schema. vLLM V0 filled masks before the forward pass; the second row changed a kernel of experts too. Rows of Tenstorrent's engine and of
-outlines 1011 (half of the throughput; GPU, model and batch not told) are of nothing on file. The rows of MaskBench are the constants."""
-
 
 def masks_part(shared: Path) -> Part:
     """The rows of ``structured.csv`` with two arms."""
@@ -37,10 +31,10 @@ def masks_part(shared: Path) -> Part:
         ),
         PartRow(
             source="vllm-plugin-FL 414",
-            case="vLLM 0.24, Qwen3.6-35B-A3B, H100, XGrammar, MTP 1, 64 sequences of 1.8 tokens: between filling one after another and in batches",
+            case="vLLM 0.24, Qwen3.6-35B-A3B, H100, XGrammar, MTP 1, 64 sequences: one by one over in batches",
             measured=1e3 * 64 * 1.8 * (1 / slow - 1 / fast),
             predicted=1e3 * (asked.fill(128, filling, serial=True) - asked.fill(144, filling)),
             unit="ms",
         ),
     ]
-    return Part(name="Masks", rests=RESTS, rows=found, found=FOUND)
+    return Part(name="Masks", rows=found)

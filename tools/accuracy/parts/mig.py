@@ -9,14 +9,13 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from tools.accuracy.parts.rows import Part, PartRow, published
 
-RESTS = """Multiprocessors, memory slices and cache of the driver's lists, with the constants of the whole GPU ([MIG](mig.md))."""
-FOUND = """The only engine on an instance that was found: Llama 3.1 8B of vLLM 0.17.1 on "71 GB" of an H200 NVL, whose profile is not named;
-3g.71gb and 4g.71gb of `h200-sxm` stand for it (its list of profiles is that of the SXM; an NVL has a lower clock). MLPerf's CNN/DailyMail, 16
-prompts at a time, each batch waited for; articles of some 800 tokens, and answers that nearly all reach their limit of 128 (MLPerf's reference has
-8,167,644 characters in 13,368 answers, 611 each). Arms that differ in flags alone differ by 1.3 among themselves. GROMACS on an
-A100 (1g, 2g and 3g: 0.36, 0.68 and 0.97 of the whole) has no step time of a model."""
 PROMPT, ANSWER = 800.0, 128.0
-ARMS = {"stock V1 defaults": ("native", ""), "fp8 weights": ("fp8", ""), "fp8 KV only": ("native", "fp8"), "fp8 weights + fp8 KV": ("fp8", "fp8")}
+ARMS = {
+    "stock V1 defaults": ("native", ""),
+    "fp8 weights": ("fp8", ""),
+    "fp8 KV only": ("native", "fp8"),
+    "fp8 weights + fp8 KV": ("fp8", "fp8"),
+}
 
 
 def mig_part(shared: Path) -> Part:
@@ -27,7 +26,13 @@ def mig_part(shared: Path) -> Part:
             continue
         for profile in ("3g.71gb", "4g.71gb"):
             quant, cache = ARMS[row["arm"]]
-            request = Request(model="llama-3.1-8b", gpu=f"h200-sxm:{profile}", quant=quant, roles=(("kv", cache),) if cache else (), engine="vllm")
+            request = Request(
+                model="llama-3.1-8b",
+                gpu=f"h200-sxm:{profile}",
+                quant=quant,
+                roles=(("kv", cache),) if cache else (),
+                engine="vllm",
+            )
             found = Estimate(deployment=assemble(request), load=StaticLoad(batch=16.0, prompt=PROMPT, output=ANSWER))
             seconds = float(found.ttft) + (ANSWER - 1) * float(found.tpot)
             rows.append(
@@ -39,4 +44,4 @@ def mig_part(shared: Path) -> Part:
                     unit="tokens/s",
                 )
             )
-    return Part(name="MIG", rests=RESTS, rows=rows, found=FOUND)
+    return Part(name="MIG", rows=rows)

@@ -19,12 +19,6 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.work.parallel import Parallelism
 from tools.accuracy.parts.rows import Part, PartRow, published
 
-RESTS = """Three shares of TDP of NVIDIA's devices, fitted to 188 of ML.ENERGY's runs, and one of a loaded device without a step, from one H200
-([watts](power.md#watts))."""
-FOUND = """Watts of a decode step of the mean batch, by the predicted time of the step, over those of a GPU in steady load (ML.ENERGY v3). Prompts are
-left out: their lengths are not told. Runs of attention ranks and of models that are not on file are left out. Peaks of a run
-(InferenceX 828) are those of a second. A loaded H200 of another source draws 80 W, in a state that is not told, where 115 W are
-priced; A100, H100 and B200 without a context draw 50 to 68, 64 and 141 to 145 W."""
 DEVICES = {"H100": "h100-sxm", "B200": "b200-hgx", "H200 SXM 141GB": "h200-sxm", "B200 SXM 180GB": "b200-hgx"}
 FORMATS = {"bfloat16": "native", "fp8": "native", "mxfp4": "native"}
 PROMPT = 200.0
@@ -34,7 +28,7 @@ PROMPT = 200.0
 def power_part(shared: Path) -> Part:
     """Loaded devices, and devices in steady load."""
     rows = [*_standing(shared), *_steady(shared), *_peaks(shared)]
-    return Part(name="Power, loaded and busy", rests=RESTS, rows=rows, found=FOUND)
+    return Part(name="Power, loaded and busy", rows=rows)
 
 
 def _standing(shared: Path) -> list[PartRow]:
@@ -43,7 +37,14 @@ def _standing(shared: Path) -> list[PartRow]:
     other = next(row for row in published(shared, "power") if row["quantity"] == "idle_power")
     told = "H200, idle; whether a model is loaded is not told"
     return [
-        PartRow(source="sglang 3196", case="H200, DeepSeek-V3 loaded", measured=115.0, predicted=watts, unit="W", fitted=True),
+        PartRow(
+            source="sglang 3196",
+            case="H200, DeepSeek-V3 loaded",
+            measured=115.0,
+            predicted=watts,
+            unit="W",
+            fitted=True,
+        ),
         PartRow(source="serialalice.pt", case=told, measured=float(other["value"]), predicted=watts, unit="W"),
     ]
 
@@ -59,7 +60,8 @@ def _steady(shared: Path) -> list[PartRow]:
         name = row["model"].partition("/")[2].lower().removesuffix("-it").removesuffix("-instruct")
         watts = _watts(name, DEVICES[row["gpu"]], parallel, float(row["mean_batch"]), float(row["mean_output_tokens"]))
         if watts is not None:
-            case = f"{row['model'].partition('/')[2]}, {row['num_gpus']} x {row['gpu']}, {row['workload']}, {float(row['mean_batch']):.0f} sequences"
+            many = f"{row['num_gpus']} x {row['gpu']}, {row['workload']}, {float(row['mean_batch']):.0f} sequences"
+            case = f"{row['model'].partition('/')[2]}, {many}"
             measured = float(row["value"]) / float(row["num_gpus"])
             found.append(
                 PartRow(source="ML.ENERGY", case=case, measured=measured, predicted=watts, unit="W a GPU", fitted=True)
@@ -75,7 +77,9 @@ def _peaks(shared: Path) -> list[PartRow]:
             assert watts is not None
             case = f"gpt-oss-120b, 8 x H100, {row['max_num_seqs']} users, peak of the run"
             measured = float(row["value"]) / 8
-            found.append(PartRow(source="InferenceX 828", case=case, measured=measured, predicted=watts, unit="W a GPU"))
+            found.append(
+                PartRow(source="InferenceX 828", case=case, measured=measured, predicted=watts, unit="W a GPU")
+            )
         if row["quantity"] == "mean_power" and row["model"].startswith("Phi-3-mini"):
             watts = _watts("phi-3-mini-4k", DEVICES[row["gpu"]], Parallelism(), float(row["max_num_seqs"]), 256.0)
             assert watts is not None
@@ -106,13 +110,7 @@ def _watts(
     return None if decode is None else decode.watts
 
 
-CAPS_REST = """Each kernel's lowest clock by `P = a C V^2 f`; the law of voltage was chosen on the rows of Qwen3.6-27B ([caps](power.md#caps))."""
-CAPS_FOUND = """Throughput under a cap over that at 600 W, RTX PRO 6000, vLLM, weights in 4 bits (MMBT, `tests/benchmarks/power_caps.csv`).
-No measurement of a GPU for data centres under a cap was found. Six RTX 3090 with MiniMax M2.5 in `UD-IQ2_M` (llmgarage) are of a format
-that is not on file: decode lost 14 % and prompts 74 % from 350 to 150 W."""
-
-
-def caps_part(shared: Path) -> Part:  # noqa: ARG001: every part has the same arguments
+def caps_part(shared: Path) -> Part:
     """Rows of ``power_caps.csv``."""
     rows: dict[tuple[str, float], dict[float, float]] = defaultdict(dict)
     with (config_root().parent / "tests" / "benchmarks" / "power_caps.csv").open(encoding="utf-8", newline="") as file:
@@ -124,7 +122,9 @@ def caps_part(shared: Path) -> Part:  # noqa: ARG001: every part has the same ar
         load = StaticLoad(batch=users, prompt=300.0, output=200.0)
         rates = {
             watts: float(
-                Estimate(deployment=replace(deployment, cap=power_cap(deployment.hardware, watts)), load=load).output_rate
+                Estimate(
+                    deployment=replace(deployment, cap=power_cap(deployment.hardware, watts)), load=load
+                ).output_rate
             )
             for watts in by_cap
         }
@@ -140,4 +140,4 @@ def caps_part(shared: Path) -> Part:  # noqa: ARG001: every part has the same ar
                         fitted=model.startswith("qwen3.6"),
                     )
                 )
-    return Part(name="Power, caps", rests=CAPS_REST, rows=found, found=CAPS_FOUND)
+    return Part(name="Power, caps", rows=found)

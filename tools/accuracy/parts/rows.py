@@ -37,12 +37,11 @@ class PartRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part of a price. rests: what its price rests on. found: what was seen, and which rows cannot be priced."""
+    """One part of a price. What it rests on, what was seen and which rows cannot be priced is in ``notes.md``, under
+    its name."""
 
     name: str
-    rests: str
     rows: Sequence[PartRow]
-    found: str
 
     def of(self, rows: Sequence[PartRow]) -> list[str]:
         """Count, median factor, the factor of nine in ten, and the median of predicted over measured."""
@@ -64,20 +63,33 @@ class Part:
         return lines + ([[f"{self.name}, rows of the fit", *self.of(fitted)]] if fitted else [])
 
     def section(self) -> str:
-        """Its section: what it rests on, what was found, and every row, the worst first."""
+        """Its section: its notes, and every row, the worst first."""
         lines = [
-            [row.source, row.case, f"{row.measured:.4g}", f"{row.predicted:.4g}", row.unit, f"{row.factor:.2f}"]
-            + ["fit" if row.fitted else ""]
+            [
+                row.source,
+                row.case,
+                f"{row.measured:.4g}",
+                f"{row.predicted:.4g}",
+                row.unit,
+                f"{row.factor:.2f}",
+                "fit" if row.fitted else "",
+            ]
             for row in sorted(self.rows, key=lambda row: -row.factor)
         ]
         heads = ("source", "case", "measured", "predicted", "unit", "factor", "")
         table = markdown(heads, lines) if lines else ""
-        return f"## {self.name}\n\n{self.rests}\n\n{self.found}\n\n{table}"
+        return f"## {self.name}\n\n{notes_of(self.name)}\n\n{table}"
 
 
 def anchor(name: str) -> str:
     """How Markdown links to a heading."""
     return name.lower().replace(",", "").replace(" ", "-")
+
+
+def notes_of(name: str) -> str:
+    """What ``notes.md`` says of a part."""
+    text = (Path(__file__).parent / "notes.md").read_text(encoding="utf-8")
+    return text.partition(f"## {name}\n")[2].partition("\n## ")[0].strip()
 
 
 def published(shared: Path, name: str) -> list[dict[str, str]]:

@@ -7,13 +7,9 @@ from pathlib import Path
 from inferplan.validation.importers import read_file
 from inferplan.validation.rows import Row
 from inferplan.validation.run import Pricing, price_rows
+from inferplan.validation.score import Scored
 from tools.accuracy.parts.rows import Part, PartRow
 
-RESTS = """Acceptance on file (`configs/acceptance.yaml`), passes of the draft and of the verification priced as any step
-([speculation](techniques/speculation.md))."""
-FOUND = """Pairs of InferenceX's runs of DeepSeek-R1 that differ in nothing but MTP, each ratio that of two simulations, so that the error of the
-step without drafts is left out. Where both arms were not run at one load there is no pair. Runs of club-3090 and GB10 are
-left out: their acceptance is not told, and no second arm."""
 ALIKE = ("model", "gpu", "engine", "weights", "experts", "kv", "isl", "osl", "concurrency", "tp", "ep", "dp_attention")
 MOST_USERS = 64
 """Larger loads take minutes to simulate."""
@@ -21,7 +17,7 @@ MOST_USERS = 64
 
 def speculation_part(shared: Path) -> Part:
     """Pairs of rows of ``serving_inferencex.csv`` with and without drafts."""
-    return Part(name="Speculation", rests=RESTS, rows=_rows(shared), found=FOUND)
+    return Part(name="Speculation", rows=_rows(shared))
 
 
 def _rows(shared: Path) -> list[PartRow]:
@@ -36,21 +32,19 @@ def _rows(shared: Path) -> list[PartRow]:
     priced = price_rows([kind[key] for key in both for kind in (without, with_drafts)], Pricing())
     found = []
     for key, plain, drafted in zip(both, priced[::2], priced[1::2]):
-        measured, predicted = [], []
-        for one in (plain, drafted):
-            statistic = one.row.measured.statistic
-            measured.append(one.row.measured.at("tpot", statistic))
-            predicted.append(one.prediction.at("tpot", statistic) if one.prediction else None)
-        if None in measured or None in predicted:
+        (before, guessed), (after, guess) = _tpot(plain), _tpot(drafted)
+        if before is None or after is None or guessed is None or guess is None:
             continue
-        case = f"{key[0]}, {key[1]}, {key[2]}, {key[3]}, {key[6]}/{key[7]} tokens, {key[8]} users, tp {key[9]}: TPOT without over with"
+        load = f"{key[6]}/{key[7]} tokens, {key[8]} users, tp {key[9]}"
+        case = f"{', '.join(key[:4])}, {load}: TPOT without over with"
         found.append(
-            PartRow(
-                source="InferenceX",
-                case=case,
-                measured=measured[0] / measured[1],
-                predicted=predicted[0] / predicted[1],
-                unit="speed",
-            )
+            PartRow(source="InferenceX", case=case, measured=before / after, predicted=guessed / guess, unit="speed")
         )
     return found
+
+
+def _tpot(scored: Scored) -> tuple[float | None, float | None]:
+    """Measured and predicted seconds of a token, at the row's headline."""
+    statistic = scored.row.measured.statistic
+    predicted = None if scored.prediction is None else scored.prediction.at("tpot", statistic)
+    return scored.row.measured.at("tpot", statistic), predicted

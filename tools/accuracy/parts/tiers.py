@@ -8,13 +8,6 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.serving.first_token import IdlePrompt, first_token
 from tools.accuracy.parts.rows import Part, PartRow, published
 
-RESTS = """`latency + bytes/bandwidth`, both given by the user ([tiers](tiers.md#how-long-a-load-takes)); here the bandwidth that each source gives for the path, no
-latency, and the bytes of the model's cache."""
-FOUND = """What engines reach of a path is in [tiers](tiers.md#what-engines-reach): a transfer of Mooncake's connector takes 0.4 ms before
-its first byte, and runs at 147 of the 200 GB/s that its source takes as the peak, so that short prompts come 5 times later than by the bytes. With both numbers as `BANDWIDTH:LATENCY` all nine are
-within 1.1. The rows of LMCache on an RTX 4090 (hits in VRAM, and none), of llm-d and of Mooncake's multi-turn runs are of whole servers under load whose
-traffic is not told in full; those of vLLM's connector are ratios without their lengths. The run of 5,000 requests of Mooncake's trace on
-four B200 is not in the data that was at hand."""
 PEAK = 200e9
 """Bytes a second that the source of the transfers takes as the peak of eight ConnectX-7."""
 SIZES = {"MB": 1e6, "GB": 1e9}
@@ -24,7 +17,7 @@ H20 = 98304.0
 
 def tiers_part(shared: Path) -> Part:
     """Transfers of ``kv_offload.csv``, and hits in host memory."""
-    return Part(name="Cache tiers", rests=RESTS, rows=[*_transfers(shared), *_hits(shared)], found=FOUND)
+    return Part(name="Cache tiers", rows=[*_transfers(shared), *_hits(shared)])
 
 
 def _transfers(shared: Path) -> list[PartRow]:
@@ -45,8 +38,8 @@ def _transfers(shared: Path) -> list[PartRow]:
 
 
 def _hits(shared: Path) -> list[PartRow]:
-    """Prompts found in host memory: 10,000 tokens of Llama 3.1 8B on H800 (PegaFlow), whole TTFT at the server; and what a hit
-    in host memory takes beyond one on the device (Qwen3-Coder-30B-A3B on H20, vLLM 0.18.1, copies of 54 GB/s)."""
+    """Prompts found in host memory: 10,000 tokens of Llama 3.1 8B on H800 (PegaFlow), TTFT at the server; and what a
+    hit there takes beyond one on the device (Qwen3-Coder-30B-A3B on H20, vLLM 0.18.1, copies of 54 GB/s)."""
     warm = next(
         row
         for row in published(shared, "kv_offload")
