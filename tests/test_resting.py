@@ -6,7 +6,7 @@ from typing import Any
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.offload import OffloadAsked
-from inferplan.estimate.resting import parts_rest_on
+from inferplan.estimate.deployment import parts_rest_on
 from inferplan.work.adapters import LoraAsked
 from tests.cases import for_each
 

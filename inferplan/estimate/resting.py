@@ -6,50 +6,28 @@ carried: constants of something else that was measured. formula: geometry and ra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import Literal, TypedDict
 
-if TYPE_CHECKING:
-    from inferplan.estimate.deployment import Deployment
-
-Kind = Literal["measured", "published", "carried", "formula"]
+from inferplan.devices.constants import Calibration
+from inferplan.devices.hardware import HardwareSpec
 
 
 class Resting(TypedDict):
     """kind: of the four above. said: of what, for people."""
 
-    kind: Kind
+    kind: Literal["measured", "published", "carried", "formula"]
     said: str
 
 
-def parts_rest_on(deployment: Deployment) -> dict[str, Resting]:
-    """Each part that is there beside the device's own kernels: adapters, host, link, mig, power_cap."""
-    found: dict[str, Resting] = {}
-    ideal = deployment.calibration.basis == "roofline"
-    if deployment.lora is not None and deployment.lora.active:
-        found["adapters"] = _adapters(deployment, ideal)
-    if deployment.offload is not None:
-        host = deployment.offload.host
-        found["host"] = _host(host)
-        found["link"] = {"kind": "formula", "said": "bytes over the link's rate as told, nothing overlapped"}
-    if deployment.streamed is not None:
-        found["link"] = {"kind": "formula", "said": "bytes of the weights over the link's rate as told"}
-    if deployment.hardware.part is not None:
-        shares = "shares of the whole device by the driver's lists"
-        whole = deployment.hardware.part.of
-        found["mig"] = (
-            {"kind": "formula", "said": shares}
-            if ideal
-            else {"kind": "carried", "said": f"constants of the whole {whole}, {shares}"}
-        )
-    if deployment.cap is not None:
-        found["power_cap"] = {"kind": "published", "said": "the law of voltage by capped runs of one RTX PRO 6000"}
-    return found
+LINK: Resting = {"kind": "formula", "said": "bytes over the link's rate as told, nothing overlapped"}
+CAP: Resting = {"kind": "published", "said": "the law of voltage by capped runs of one RTX PRO 6000"}
 
 
-def _adapters(deployment: Deployment, ideal: bool) -> Resting:
+def adapters_rest_on(unmeasured: bool, ideal: bool) -> Resting:
+    """LoRA adapters. unmeasured: their kernels have no constants of their own."""
     if ideal:
         return {"kind": "formula", "said": "FLOP and bytes of the adapters, no launches"}
-    if deployment.adapters_unmeasured:
+    if unmeasured:
         return {
             "kind": "carried",
             "said": "bytes and launches of the adapters' kernels, with a plain matmul's constants",
@@ -57,13 +35,19 @@ def _adapters(deployment: Deployment, ideal: bool) -> Resting:
     return {"kind": "measured", "said": "constants of the adapters' kernels"}
 
 
-def _host(host: Deployment) -> Resting:
-    """Of a host whose kernels nobody measured the memory's share is published, the rest is carried."""
-    if host.calibration.basis == "roofline":
+def instance_rests_on(whole: str, ideal: bool) -> Resting:
+    """A MIG instance of a device."""
+    shares = "shares of the whole device by the driver's lists"
+    if ideal:
+        return {"kind": "formula", "said": shares}
+    return {"kind": "carried", "said": f"constants of the whole {whole}, {shares}"}
+
+
+def host_rests_on(calibration: Calibration, hardware: HardwareSpec) -> Resting:
+    """A host that computes layers: where nobody measured it, the share of its memory is published, the rest carried."""
+    if calibration.basis == "roofline":
         return {"kind": "formula", "said": "FLOP and bytes at the host's peaks"}
-    if host.calibration.name == host.hardware.name:
-        return {"kind": "measured", "said": f"constants of {host.hardware.name}"}
-    return {
-        "kind": "published",
-        "said": f"shares of DRAM's peak by tokens of other hosts; else constants {host.calibration.described}",
-    }
+    if calibration.name == hardware.name:
+        return {"kind": "measured", "said": f"constants of {hardware.name}"}
+    said = f"shares of DRAM's peak by tokens of other hosts; else constants {calibration.described}"
+    return {"kind": "published", "said": said}
