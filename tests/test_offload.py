@@ -234,8 +234,8 @@ def test_a_host_reads_as_much_of_its_memory_as_was_measured() -> None:
 
 
 def test_experts_on_a_host_read_less_of_its_memory_than_dense_layers() -> None:
-    """By hand: 4 of 128 experts in each of 36 layers of gpt-oss-120b are 4 x 36 x 3 x 2,880 x 2,880 weights of 4.25 bits,
-    1.90 GB, at 0.51 of 460.8 GB/s 8.1 ms; the rows of experts and their sums take a little more."""
+    """By hand: 4 of 128 experts in each of 36 layers of gpt-oss-120b are 4 x 36 x 3 x 2,880 x 2,880 weights at
+    4.25 bits, 1.90 GB, at 0.51 of 460.8 GB/s 8.1 ms; the rows of experts and their sums take a little more."""
     asked = OffloadAsked(cpu_moe_layers=36, host="epyc-9654", host_memory="384GB")
     found = estimate_unchecked(
         assemble(Request(model="gpt-oss-120b", gpu="rtx-4090", engine="llama.cpp", offload=asked)),
