@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from inferplan.cli import COMMANDS, cli
+from inferplan.cli.layers import show_all
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 110
@@ -62,6 +63,7 @@ def sections(command: click.Command, path: str, parent: click.Context | None = N
 def page() -> str:
     """The whole reference."""
     root = click.Context(cli, info_name="inferplan", terminal_width=WIDTH, help_option_names=HELP)
+    show_all(root)
     text = [HEAD]
     for name in COMMANDS:
         command = cli.get_command(root, name)

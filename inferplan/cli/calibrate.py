@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import WholeNumber
 from inferplan.cli.options import report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
@@ -57,7 +58,7 @@ class ShareType(click.types.FloatParamType):
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=Layered)
 @click.option("--device", metavar="cuda|cpu|mps", help="What to measure [the best that torch sees].")
 @click.option("--budget", type=Duration(), default="5m", show_default=True, help="Wall time of the whole run.")
 @click.option("--out", type=_FILE, help="The constants [configs/calibration/<hardware>.yaml].")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferplan.cli.declared import Declared, gets, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import BACKEND, picture, report_options, typed, writable
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.files import save
@@ -65,7 +66,7 @@ def _supplied(command: Callable[..., Any], names: Iterable[str]) -> Callable[...
     return with_options([*facts, BACKEND])(command)
 
 
-@click.command("validate")
+@click.command("validate", cls=Layered)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @supplied_options
 @click.option(
