@@ -111,6 +111,7 @@ class LazyGroup(click.Group):
             ctx.fail(f"No command named {name!r}.{hint}")
         found = super().resolve_command(ctx, args)
         if found[0] and found[1] is not None and not ctx.resilient_parsing:
+            found = found[0], found[1], _in_our_words(found[1], found[2])
             refuse_unclear(found[1], click.Context(found[1], parent=ctx, info_name=found[0]), found[2])
             ctx.default_map = {found[0]: _defaults(found[0], found[1])}
         return found
@@ -121,6 +122,21 @@ class LazyGroup(click.Group):
             formatter.write(f"\n{question}\n")
             with formatter.indentation():
                 formatter.write_dl([(name.ljust(width), text) for name, (_, text) in commands.items()])
+
+
+def _in_our_words(command: click.Command, args: list[str]) -> list[str]:
+    """The words behind a command, those of other tools for the same options replaced, which is said on stderr."""
+    if not any(word.startswith("-") for word in args):
+        return args
+    from inferplan.cli.synonyms import understood
+
+    if isinstance(command, click.Group):
+        below = command.commands.get(args[0])
+        return args if below is None else [args[0], *_in_our_words(below, args[1:])]
+    words, notes = understood(command, args)
+    for note in notes:
+        click.echo(note, err=True)
+    return words
 
 
 _COMPILED = {

@@ -172,9 +172,8 @@ def _checked(one: str) -> Callable[[str], str]:
 
 def _answer(words: list[str]) -> None:
     """Run the command that answers, as if it had been typed."""
-    from inferplan.cli import cli
-
-    told = click.get_current_context().meta
-    with cli.make_context("inferplan", list(words)) as context:
-        context.meta.update(told | {WORDS: words})
-        cli.invoke(context)
+    here = click.get_current_context()
+    group = here.find_root().command
+    with group.make_context("inferplan", list(words)) as context:
+        context.meta.update(here.meta | {WORDS: words})
+        group.invoke(context)

@@ -186,6 +186,8 @@ def formats_command() -> Report:
     """Every number format: bits of an element with its scales, the arithmetic it runs in, where it is from.
 
     Give one to --weights, --experts, --kv, --embedding or --head. The last line lists what else --quant takes.
+
+    Example: inferplan formats
     """
     from inferplan.models.gguf_formats import FILE_TYPES
     from inferplan.work.formats import FORMATS
@@ -281,7 +283,10 @@ def _bill(offer: Offer, count: int) -> Bill:
 @click.argument("name")
 @report_options
 def show_command(name: str) -> Report:
-    """One model or accelerator in full. NAME is a name, an alias or a path to a YAML or a Hugging Face config."""
+    """One model or accelerator in full. NAME is a name, an alias or a path to a YAML or a Hugging Face config.
+
+    Example: inferplan show llama-3.1-8b
+    """
     if Path(name).suffix in (".yaml", ".yml") and Path(name).exists():
         data = catalog.read_yaml(Path(name))
         if isinstance(data, dict) and "memory" in data:
