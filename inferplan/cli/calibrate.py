@@ -13,6 +13,7 @@ from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import WholeNumber
 from inferplan.cli.options import report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
+from inferplan.extras import installs
 from inferplan.table import Report
 from inferplan.units import parse_number
 
@@ -114,7 +115,7 @@ def calibrate_command(**values: Any) -> Report:
     started = time.perf_counter()
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"calibrate needs {', '.join(missing)}", hint="pip install 'inferplan[calibrate]'")
+        raise MissingExtraError(f"calibrate needs {', '.join(missing)}", hint=installs("calibrate"))
     from calibrate.cli import CheckFailedError, Options, execute
 
     try:

@@ -109,7 +109,7 @@ def test_what_means_the_same_is_taken_for_ours() -> None:
 
 
 def test_an_answer_is_that_of_our_own_words(run: Run) -> None:
-    words = "estimate llama-3.1-8b --gpu h100-sxm --format json".split()
+    words = ["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--format", "json"]
     ours = run(*words, "--tp", "2", "--prompt", "512", "--output", "64")
     theirs = run(*words, "-tp", "2", "--isl", "512", "--random-output-len=64")
     assert theirs.json == ours.json
