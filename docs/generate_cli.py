@@ -35,11 +35,11 @@ run with limits is saturated ([which ending exits how](serving.md#exit-codes-of-
 | 6 | outside the tolerance asked for |
 | 130 | interrupted (Ctrl-C); what sweep, calibrate and measure had written is kept |
 
-`inferplan COMMAND --help` shows the dozen options that most people need, `--help GROUP` those of one group, `--help all`
-every option, as below. Flags of vLLM, SGLang, TensorRT-LLM, llama.cpp and of benchmark tools that mean the same as an
-option here are taken for it, with a note on stderr: `--input-len 512` is `--prompt 512`, `--tensor-parallel-size 2` is
-`--tp 2`. One that means nearly the same is answered with the right name. GPUs are read as people write them:
-`2xA6000`, `"RTX 4090 x8"`, `"2x RTX 3090"`, `"H100 80GB"`, `"Mac Studio M3 Ultra"`.
+`inferplan COMMAND --help` shows the dozen options that most people need, `--help GROUP` those of one group,
+`--help all` every option, as below. Flags of vLLM, SGLang, TensorRT-LLM, llama.cpp and of benchmark tools that mean
+the same as an option here are taken for it, with a note on stderr: `--input-len 512` is `--prompt 512`,
+`--tensor-parallel-size 2` is `--tp 2`. One that means nearly the same is answered with the right name. GPUs are read
+as people write them: `2xA6000`, `"RTX 4090 x8"`, `"2x RTX 3090"`, `"H100 80GB"`, `"Mac Studio M3 Ultra"`.
 
 A file is written beside its place and renamed when it is whole, so what was there stays where a disk is full or a run
 is interrupted; where it goes is checked before the work. Control characters in arguments are refused, and those of

@@ -31,13 +31,11 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "compare": ("compare", "Models, GPUs, formats or divisions side by side, with reasons."),
         "sweep": ("sweep", "A grid of models, GPUs, formats and loads, on all cores."),
         "recipe": ("recipe", "A claimed speed-up taken apart: each technique with its factor."),
-        "explain": ("explain", "Where a number comes from: formula, inputs, sources."),
-        "plot": ("plot", "Roofline, memory, operators, latency: PNG, SVG, PDF."),
     },
     "What do users see?": {
         "simulate": ("simulate", "Latency percentiles, queue and cache under live traffic."),
     },
-    "What do I buy, and what does it cost?": {
+    "What do I buy, what does it cost, and how do I start it?": {
         "plan": ("plan", "The cheapest deployment that meets the limits under a load."),
         "report": ("plan", "A plan as one page to send on: HTML or Markdown."),
         "fleet": ("fleet", "GPUs owned and GPUs to rent behind one router: the cheapest mix."),
@@ -45,9 +43,11 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "day": ("day", "A load that rises and falls: what scaling costs, who waits."),
         "cost": ("cost", "Cost and energy of a batch: per hour, token, request, user."),
         "prices": ("catalog", "The prices on file, with their dates and sources."),
-    },
-    "How do I start it?": {
         "emit": ("emit", "The command line, or the Kubernetes manifest, of a deployment."),
+    },
+    "Why is that so?": {
+        "explain": ("explain", "Where a number comes from: formula, inputs, sources."),
+        "plot": ("plot", "Roofline, memory, operators, latency: PNG, SVG, PDF."),
     },
     "Is my server as fast as it should be?": {
         "measure": ("measure", "Measure a live server: TTFT and TPOT by length and users."),

@@ -46,7 +46,7 @@ SAME: dict[str, tuple[str, ...]] = {
 }
 """A name to those of our options that mean the same, the first that a command has: it is understood there."""
 SYNONYMS: dict[str, tuple[str, ...]] = {
-    **{name.lstrip("-"): ours for name, ours in SAME.items()},
+    **{name.lstrip("-"): ours for name, ours in SAME.items() if (name.lstrip("-"),) != ours},
     **dict.fromkeys(("gpus", "num-gpus", "n-gpus", "gpu-count"), ("gpu",)),
     **dict.fromkeys(("max-tokens", "max-new-tokens", "n-predict"), ("output", "osl")),
     **dict.fromkeys(

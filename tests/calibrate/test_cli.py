@@ -43,10 +43,7 @@ def test_without_matplotlib_it_is_said_before_anything_is_measured(
     monkeypatch.setattr("inferplan.cli.calibrate.find_spec", lambda name: None if name == "matplotlib" else object())
     assert call("--device", "cpu", monkeypatch=monkeypatch) == 2
     shown = capsys.readouterr().err
-    assert (
-        "calibrate needs matplotlib\n" in shown
-        and "pip install 'torch>=2.11' 'scipy>=1.12' 'pandas>=2.2'" in shown
-    )
+    assert "calibrate needs matplotlib\n" in shown and "pip install 'torch>=2.11' 'scipy>=1.12' 'pandas>=2.2'" in shown
 
 
 def test_the_command_is_listed_without_loading_torch() -> None:
