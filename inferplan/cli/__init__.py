@@ -51,6 +51,7 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Is my server as fast as it should be?": {
         "measure": ("measure", "Measure a live server: TTFT and TPOT by length and users."),
+        "watch": ("watch", "A running service beside its plan, a line a minute."),
         "validate": ("validate", "Benchmark files and start-up logs beside the predictions."),
         "learn": ("learn", "What a server recorded of its steps, as constants."),
         "anchor": ("anchor", "A few runs of your own system correct its predictions."),
@@ -193,9 +194,8 @@ def _defaults(name: str, command: click.Command) -> dict[str, object]:
 def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
-    Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage or a bad spec, 3 infeasible, 4 an
-    unreadable input file or one that cannot be written, 5 network, 6 outside the tolerance asked for, 130 interrupted
-    (Ctrl-C).
+    Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that cannot
+    be read or written, 5 network, 6 outside the tolerance, 130 interrupted.
     """
     if ctx.invoked_subcommand is None:
         if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):

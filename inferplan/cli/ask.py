@@ -79,7 +79,9 @@ _SUCH = {"have": "2x-a6000", "model": "llama-3.1-8b", "people": "100", "workload
 @click.command("ask", cls=Layered)
 @click.argument("question", required=False, type=click.Choice([*QUESTIONS]))
 @click.option("--model", metavar="MODEL", help="A name (inferplan models), a path or a Hugging Face id.")
-@click.option("--have", "--gpu", "have", metavar="GPUS", help="Your GPUs: 2x-a6000; for run their memory is enough: 2x24GB.")
+@click.option(
+    "--have", "--gpu", "have", metavar="GPUS", help="Your GPUs: 2x-a6000; for run their memory is enough: 2x24GB."
+)
 @click.option("--people", type=Count(), help="People who use it in the busy hour.")
 @click.option("--workload", metavar="NAME", help="What they do: chat, code, rag, agent, ... [chat]")
 @click.option("--server", metavar="URL|FILE", help="slow: the server's address, or a file of a benchmark of it.")

@@ -108,6 +108,7 @@ GROUPS: dict[str, Group] = {
         "budget fit-only check keep-disturbed new-hardware raw lengths single-requests rounds max-requests "
         "max-minutes max-tokens timeout api served-model busy tokenizer api-key-env runs",
     ),
+    "watching": Group("Watching", "plan replay every window for what-if record listen dashboard"),
     "launch": Group("Launch", "checkpoint image cache-claim gpus-per-node extra"),
     "catalogue": Group("Catalogue", "filter update"),
     "page": Group("The page", "port folder no-browser"),

@@ -19,6 +19,7 @@ from tests.cli.conftest import Run
 NOT_RUN = {
     "calibrate": "measures this machine for three minutes",
     "measure": "needs a server",
+    "watch": "needs a server",
     "learn": "needs the records of a server",
     "validate": "needs a benchmark file; docs/validate.md runs one",
     "anchor fit": "needs measured runs; docs/anchors.md runs it",
