@@ -86,7 +86,7 @@ def test_without_what_parquet_needs(package: str, monkeypatch: pytest.MonkeyPatc
 def test_tables_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     result = inferplan.estimate_batch(inferplan.deploy("llama-3.1-8b", "h100-sxm"))
-    with pytest.raises(MissingExtraError, match="pip install 'pandas>=2.2'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'pandas>=2\.2'"):
         inferplan.to_frame(result)
 
 
