@@ -18,6 +18,7 @@ from inferplan.cli.declared import (
     techniques_of,
     with_options,
 )
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import asks_of_request, deployment_options, report_options
 from inferplan.errors import UsageError
@@ -45,7 +46,7 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
     return replace(report, record=record, tables=tables, notes=[*report.notes, *energy_notes(found)])
 
 
-@click.command("estimate")
+@click.command("estimate", cls=Layered)
 @deployment_options
 @asks_of_request("offload")
 @gets(batch=SampledBatch)

@@ -11,6 +11,7 @@ from inferplan.answers.drafting import DraftsAsked
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import asks, gets, options_of, techniques_of, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import asks_of_request, deployment_options, report_options
 from inferplan.cli.unheard import unheard
 from inferplan.estimate.load import SampledBatch
@@ -19,7 +20,7 @@ from inferplan.serving.techniques.applied import Techniques
 from inferplan.table import Report, Table
 
 
-@click.command("explain")
+@click.command("explain", cls=Layered)
 @click.argument("number")
 @deployment_options
 @asks_of_request("offload")

@@ -6,6 +6,7 @@ import click
 
 from inferplan.catalog.price_lists import price_book
 from inferplan.cli.declared import gets
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import counting, picture, processes, report_options
 from inferplan.extras import require
@@ -18,7 +19,7 @@ from inferplan.reports.horizon import horizon_picture, horizon_report
 from inferplan.table import Report
 
 
-@click.command("horizon")
+@click.command("horizon", cls=Layered)
 @click.argument("horizon", metavar="FILE")
 @gets(asked=CheckAsked)
 @click.option("--plot", metavar="FILE", callback=picture, help="Machines and bills by month as PNG, SVG or PDF.")

@@ -37,6 +37,7 @@ from inferplan.catalog.workloads import (
     shared_text,
 )
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
@@ -404,7 +405,7 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 _JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores].")
 
 
-@click.command("plan")
+@click.command("plan", cls=Layered)
 @question_options
 @click.option(
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
@@ -444,7 +445,7 @@ def plan_command(question: Question, html: str | None, jobs: int | None) -> Repo
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 
 
-@click.command("report")
+@click.command("report", cls=Layered)
 @question_options
 @click.option("-o", "report_file", required=True, metavar="FILE", callback=page_file, help="report.html or report.md")
 @_JOBS

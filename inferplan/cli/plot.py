@@ -8,6 +8,7 @@ import click
 
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import gets, quantity
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Finite
 from inferplan.cli.options import deployment_options, picture
 from inferplan.estimate.load import BatchAsked
@@ -15,7 +16,7 @@ from inferplan.reports import plots
 from inferplan.reports.pictures import KINDS, Wanted, draw
 
 
-@click.command("plot")
+@click.command("plot", cls=Layered)
 @click.argument("kind", type=click.Choice(KINDS))
 @deployment_options
 @gets(batch=BatchAsked)
