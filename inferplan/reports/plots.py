@@ -81,6 +81,27 @@ def save(figure: Figure, path: str) -> None:
     files.save(path, render_figure(figure, require_picture(path), dpi=160))
 
 
+def drawn(figure: Figure) -> list[tuple[object, ...]]:
+    """What a figure shows, part by part, to compare with another: points of lines, corners of areas, words."""
+    from matplotlib.collections import Collection
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.text import Text
+
+    found: list[tuple[object, ...]] = []
+    for part in figure.findobj():
+        if isinstance(part, Text):
+            found.append(("text", part.get_text(), *map(float, part.get_position())))
+        elif isinstance(part, Line2D):
+            found.append(("line", np.asarray(part.get_xydata(), dtype=np.float64).tobytes()))
+        elif isinstance(part, Patch):
+            found.append(("area", part.get_patch_transform().transform_path(part.get_path()).vertices.tobytes()))
+        elif isinstance(part, Collection):
+            corners = [path.vertices.tobytes() for path in part.get_paths()]
+            found.append(("areas", np.asarray(part.get_offsets()).tobytes(), *corners))
+    return found
+
+
 def render_figure(figure: Figure, form: str, dpi: int) -> bytes:
     """A figure as a picture of a form such as ``png``."""
     buffer = io.BytesIO()
