@@ -246,9 +246,9 @@ class Releases(Spec):
         yield from found
 
     def backend(self, engine: str, version: str, role: str, name: str, given: OnFile) -> Constants:
-        """The constants of the kernels of ``role`` whose source names the backend ``name``, as a word or words of it, of
-        the nearest release; on file for a format whose usual kernel it is. ``@RELEASE`` for a name: the usual kernels of
-        that release.
+        """The constants of the kernels of ``role`` whose source names the backend ``name`` by whole words, of the nearest
+        release; on file for a format whose usual kernel it is. ``@RELEASE`` for a name: the usual kernels of that
+        release.
 
         Raises ``UsageError`` for a role that has no kernels, ``UnknownNameError`` for a backend that nobody timed.
         """

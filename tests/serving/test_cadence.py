@@ -448,7 +448,7 @@ def test_the_flag_of_another_engine_names_its_own() -> None:
             made("sglang", prefill_schedule_interval=interval)
     with pytest.raises(UsageError, match="vllm has no --prefill-decode-interval; it has --prefill-schedule-interval"):
         made("vllm", prefill_decode_interval=0)
-    with pytest.raises(UsageError, match="vllm 0.20 has no --prefill-schedule-interval"):
+    with pytest.raises(UsageError, match=r"vllm 0\.20 has no --prefill-schedule-interval"):
         made("vllm@0.20", prefill_schedule_interval=1)
     facts = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "sglang", "weights": "bf16", "isl": "64", "osl": "8"}
     asked = row_of("here", {**facts, "concurrency": "8", "tp": "1", "prefill_schedule_interval": "1"}, {})
