@@ -53,8 +53,29 @@ WORDS = (
     *("lognormal:1000:1e9", "normal:1000:1e300", "host:1GB", "host::", "host:1e300GB:1e300GB/s", "none", "free", "mtp"),
     *("folder", "folder/", "/dev/null", "/dev/zero", "/proc/self/mem", ".", "..", "/", "missing.json", "no/such/dir/x"),
     *("bomb.yaml", "cycle.yaml", "tag.yaml", "twice.yaml", "deep.yaml", "deep.json", "bytes.bin", "empty.yaml"),
-    *("empty.csv", "half.json", "nulls.csv", "wide.csv", "config.json", "trace.csv", "bench.csv", "own.yaml", "day.csv"),
-    *("$HOME", "~", "`id`", "%s%n", "../../etc/passwd", "file:///etc/passwd", "\\\\host\\x", "a\tb", "'; --", "http://x"),
+    *(
+        "empty.csv",
+        "half.json",
+        "nulls.csv",
+        "wide.csv",
+        "config.json",
+        "trace.csv",
+        "bench.csv",
+        "own.yaml",
+        "day.csv",
+    ),
+    *(
+        "$HOME",
+        "~",
+        "`id`",
+        "%s%n",
+        "../../etc/passwd",
+        "file:///etc/passwd",
+        "\\\\host\\x",
+        "a\tb",
+        "'; --",
+        "http://x",
+    ),
 )
 """Values of no particular option."""
 _BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -91,8 +112,10 @@ class Ended:
         """What must not be, in words; empty for a good end."""
         if self.code not in CODES or "Traceback" in self.said:
             return f"exit {self.code}"
-        return f"{self.seconds:.1f} CPU s" if self.seconds > CPU else (
-            f"{self.memory / 1e6:.0f} MB" if self.memory > MEMORY else ""
+        return (
+            f"{self.seconds:.1f} CPU s"
+            if self.seconds > CPU
+            else (f"{self.memory / 1e6:.0f} MB" if self.memory > MEMORY else "")
         )
 
 
@@ -176,7 +199,9 @@ def main(count: int, seed: int) -> int:
             worst = max(worst, found, key=lambda one: one.seconds)
             if found.wrong:
                 wrong += 1
-                shown = " ".join(repr(word[:60]) if not word.isascii() or " " in word or not word else word[:60] for word in words)
+                shown = " ".join(
+                    repr(word[:60]) if not word.isascii() or " " in word or not word else word[:60] for word in words
+                )
                 print(f"{number} {found.wrong}: {shown}\n    {' '.join(found.said.split())[:300]}", flush=True)
         os.chdir(here)
     ends = ", ".join(f"{number:,} exit {code}" for code, number in sorted(codes.items()))

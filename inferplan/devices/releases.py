@@ -144,6 +144,12 @@ class Chosen:
         return f"{self.engine} {self.version}: {'; '.join(words)}" if words else ""
 
 
+def require_role(role: str) -> None:
+    """Raise ``UsageError`` for what has no kernels that a flag chooses."""
+    if role not in KERNEL_ROLES:
+        raise UsageError(f"{role!r:.60} has no kernels to choose", hint=f"one of {', '.join(KERNEL_ROLES)}")
+
+
 def _by_release(taken: Mapping[tuple[str, str], str]) -> dict[str, set[str]]:
     """The roles of the kernels that each release gave, the newest first."""
     kernels: dict[str, set[str]] = {}
@@ -252,8 +258,7 @@ class Releases(Spec):
 
         Raises ``UsageError`` for a role that has no kernels, ``UnknownNameError`` for a backend that nobody timed.
         """
-        if role not in KERNEL_ROLES:
-            raise UsageError(f"{role!r} has no kernels to choose", hint=f"one of {', '.join(KERNEL_ROLES)}")
+        require_role(role)
         if name.startswith("@"):
             return self._of_release(engine, name[1:], role, given)
         named = _names(name)
