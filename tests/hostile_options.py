@@ -13,7 +13,6 @@ import resource
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -130,8 +129,10 @@ def commands() -> dict[str, list[str]]:
 def _twisted(draw: random.Random, value: str) -> str:
     """A value that was meant, spoilt."""
     place = draw.randrange(len(value) + 1)
-    return draw.choice((f"-{value}", f"{value}e30", f"{value}{value}", value[:place], value[place:], f"{value},{value}",
-                        f"{value}=1", f"{value[:place]}\u00e9{value[place:]}", f" {value}", value.upper(), f"{value}\n"))  # fmt: skip
+    parts = (value[:place], value[place:], f"{value[:place]}\u00e9{value[place:]}", value.upper())
+    return draw.choice(
+        (*parts, f"-{value}", f"{value}e30", f"{value * 2}", f"{value},{value}", f" {value}", f"{value}=1")
+    )
 
 
 def _value(draw: random.Random, name: str, option: click.Option) -> str:
@@ -186,7 +187,7 @@ def ended(words: list[str], folder: Path) -> Ended:
 def main(count: int, seed: int) -> int:
     codes, worst, wrong = Counter[int](), Ended(0, 0.0, 0.0, ""), 0
     with tempfile.TemporaryDirectory() as name:
-        folder, begun, here = Path(name), time.process_time(), os.getcwd()
+        folder, here = Path(name), os.getcwd()
         os.chdir(folder)
         place(folder)
         (folder / "folder").mkdir()

@@ -252,7 +252,7 @@ class Releases(Spec):
         yield from found
 
     def backend(self, engine: str, version: str, role: str, name: str, given: OnFile) -> Constants:
-        """The constants of the kernels of ``role`` whose source names the backend ``name`` by whole words, of the nearest
+        """The constants of the kernels of ``role`` whose source has the backend ``name`` as a word, of the nearest
         release; on file for a format whose usual kernel it is. ``@RELEASE`` for a name: the usual kernels of that
         release.
 
