@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 
+from inferplan.errors import UsageError
 from inferplan.measuring.address import address_of
 from inferplan.measuring.client import Reply
 from inferplan.measuring.figures import figure_rows, load_figures
 from inferplan.measuring.loads import LoadChoice, UsersLoad
-from inferplan.measuring.session import MeasuredLoad, MeasuringSettings, Session, measure, start
+from inferplan.measuring.session import (
+    MeasuredLoad,
+    MeasuringSettings,
+    Session,
+    _miscounted,
+    _patiently,
+    measure,
+    start,
+)
 from tests.measuring.stand_in import StandIn
 from tests.measuring.wire import served
 
@@ -101,3 +110,53 @@ def test_pieces_that_come_at_once_by_hand() -> None:
     assert load(0.2, 0.22, 0.24, 5.26, 5.28, 5.30, 5.32).pieces_at_once == 1.0
     assert load(0.04, 0.04, 0.04).pieces_at_once == 1.0
     assert load(0.4, 0.4, 0.4).pieces_at_once == 3.0
+    assert load(0.4, 0.4).pieces_at_once == 2.0
+    assert load(0.4).pieces_at_once == 1.0
+    assert [Reply(sent=0.0, ended=1.0, times=times).arrivals for times in ((), (0.4,))] == [0, 1]
+
+
+def test_a_load_of_which_half_failed_has_no_figures() -> None:
+    """And what is asked again waits half a second, then twice as long; the third try is the last."""
+    good = Reply(sent=0.0, ended=1.0, times=(0.5, 1.0), prompt=8, output=2)
+    failed = Reply(sent=0.0, ended=0.1, status=500, failure="status")
+    asked = UsersLoad(users=1, requests=3, prompt=8, output=2)
+    assert load_figures(MeasuredLoad(load=asked, replies=[good, failed])) is None
+    assert load_figures(MeasuredLoad(load=asked, replies=[good, good, failed])) is not None
+
+
+def test_pauses_between_tries_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second, then one: the third try is the last, whatever comes of it."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    async def send() -> Reply:
+        return Reply(sent=0.0, ended=0.1, status=429, failure="status")
+
+    monkeypatch.setattr("inferplan.measuring.session.asyncio.sleep", sleep)
+    session = start(MeasuringSettings(address=address_of("http://127.0.0.1:9"), choice=QUICK, warmup=0))
+    reply = asyncio.run(_patiently(session, 10, send, probing=False))
+    assert (waited, reply.refused) == ([0.5, 1.0], 2)
+
+
+def test_an_address_has_the_port_of_its_scheme() -> None:
+    """80 and 443 (RFC 9110, 4.2); what else stands in a URL leaks into logs."""
+    found = address_of("http://host/v1/chat/completions")
+    assert (found.host, found.port, found.api, found.encrypted) == ("host", 80, "http://host/v1", False)
+    assert (address_of("https://host").port, address_of("https://host:8443/v1").port) == (443, 8443)
+    assert address_of("https://host/v1").encrypted
+    for more in ("http://host#key", "http://host?key=1", "http://me@host", "http://:secret@host"):
+        with pytest.raises(UsageError, match="more than an address"):
+            address_of(more)
+
+
+def test_a_reply_without_a_count_of_its_prompt_is_no_short_prompt() -> None:
+    """Asked for 100: counts of 60 and of nothing pass, one of 40 is less than half."""
+
+    def said(*prompts: int | None) -> list[str]:
+        replies = [Reply(sent=0.0, ended=1.0, times=(0.5, 1.0), prompt=one, output=2) for one in prompts]
+        return _miscounted(MeasuredLoad(load=UsersLoad(users=1, requests=2, prompt=100, output=2), replies=replies))
+
+    assert said(60, None) == said(None) == said(100, 50) == []
+    assert said(100, 49) == ["a prompt of 100 tokens counts as 49"]

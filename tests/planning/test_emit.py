@@ -30,6 +30,7 @@ from inferplan.answers.emit import (
     node_note,
     notes,
 )
+from inferplan.answers.emit.benchmark import facts
 from inferplan.answers.emit.engines import over_nodes
 from inferplan.answers.emit.options import PREDICTION, refuse_untaken
 from inferplan.answers.emit.trtllm import trtllm_config
@@ -417,6 +418,86 @@ def test_a_node_of_superchips_has_four_devices() -> None:
     assert len(over_nodes(launch(request(gpu="gb200", tp=4), context=4096))) == 1
 
 
+STARTED: list[tuple[str, str | None, dict[str, Any], str]] = [
+    ("vllm", None, {"tp": 1}, "vllm serve M --max-model-len 8192 --max-num-seqs 32 --max-num-batched-tokens 2048 "
+     "--gpu-memory-utilization 0.8 --kv-cache-dtype auto"),
+    ("vllm", "fp8", {"tp": 2, "pp": 2, "block_size": 32}, "vllm serve M --tensor-parallel-size 2 "
+     "--pipeline-parallel-size 2 --max-model-len 8192 --max-num-seqs 32 --max-num-batched-tokens 2048 "
+     "--gpu-memory-utilization 0.8 --block-size 32 --kv-cache-dtype auto --quantization fp8_per_tensor"),
+    ("vllm", None, {"model": "gpt-oss-120b", "tp": 1, "dp": 4, "ep": 4}, "vllm serve M --data-parallel-size 4 "
+     "--enable-expert-parallel --all2all-backend deepep_low_latency --max-model-len 8192 --max-num-seqs 32 "
+     "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.8 --kv-cache-dtype auto"),
+    ("vllm", None, {"model": "gpt-oss-120b", "tp": 2, "ep": 2, "prefill_schedule_interval": 4}, "vllm serve M "
+     "--tensor-parallel-size 2 --enable-expert-parallel --prefill-schedule-interval 4 --max-model-len 8192 "
+     "--max-num-seqs 32 --max-num-batched-tokens 2048 --gpu-memory-utilization 0.8 --kv-cache-dtype auto"),
+    ("sglang", None, {"tp": 1}, "python -m sglang.launch_server --model-path M --context-length 8192 "
+     "--max-running-requests 32 --chunked-prefill-size 2048 --mem-fraction-static 0.8 --kv-cache-dtype auto"),
+    ("sglang", "fp8", {"tp": 2, "pp": 2, "block_size": 64}, "python -m sglang.launch_server --model-path M --tp-size 2 "
+     "--pp-size 2 --context-length 8192 --max-running-requests 32 --chunked-prefill-size 2048 "
+     "--mem-fraction-static 0.8 --page-size 64 --kv-cache-dtype auto --quantization fp8"),
+    # both flags are of all four ranks together: 4 x 32 and 4 x 2048
+    ("sglang", None, {"model": "gpt-oss-120b", "tp": 1, "dp": 4, "ep": 4}, "python -m sglang.launch_server "
+     "--model-path M --tp-size 4 --attn-dp-size 4 --enable-dp-lm-head --moe-dense-tp-size 1 --ep-size 4 "
+     "--moe-a2a-backend deepep --deepep-mode auto --context-length 8192 --max-running-requests 128 "
+     "--chunked-prefill-size 8192 --mem-fraction-static 0.8 --kv-cache-dtype auto"),
+    ("sglang", None, {"model": "gpt-oss-120b", "tp": 1, "dp": 4, "ep": 1}, "python -m sglang.launch_server "
+     "--model-path M --tp-size 4 --attn-dp-size 4 --enable-dp-lm-head --moe-dense-tp-size 1 --context-length 8192 "
+     "--max-running-requests 128 --chunked-prefill-size 8192 --mem-fraction-static 0.8 --kv-cache-dtype auto"),
+    ("sglang", None, {"model": "gpt-oss-120b", "tp": 4, "ep": 4, "prefill_decode_interval": 0}, "python -m "
+     "sglang.launch_server --model-path M --tp-size 4 --ep-size 4 --prefill-decode-interval 0 --context-length 8192 "
+     "--max-running-requests 32 --chunked-prefill-size 2048 --mem-fraction-static 0.8 --kv-cache-dtype auto"),
+    ("atom", None, {"tp": 1}, "python -m atom.entrypoints.openai_server --model M --max-num-seqs 32 "
+     "--max-num-batched-tokens 2048 --max-model-len 8192 --gpu-memory-utilization 0.8 --kv_cache_dtype bf16"),
+    ("atom", None, {"model": "qwen3-235b-a22b", "tp": 8, "ep": 8, "block_size": 16}, "python -m "
+     "atom.entrypoints.openai_server --model M --tensor-parallel-size 8 --enable-expert-parallel --max-num-seqs 32 "
+     "--max-num-batched-tokens 2048 --max-model-len 8192 --gpu-memory-utilization 0.8 --block-size 16 "
+     "--kv_cache_dtype bf16"),
+    # all that four slots hold: 4 x 8192 tokens
+    ("llama.cpp", None, {"tp": 1}, "llama-server -m m.gguf -c 32768 -np 4 -ngl all -b 2048 -ctk bf16 -ctv bf16"),
+    ("llama.cpp", None, {"tp": 1, "pp": 2}, "llama-server -m m.gguf -c 32768 -np 4 -ngl all -b 2048 -ctk bf16 "
+     "-ctv bf16 -sm layer"),
+]  # fmt: skip
+
+
+@for_each(("engine", "quant", "asked", "line"), STARTED)
+def test_a_whole_command(engine: str, quant: str | None, asked: dict[str, Any], line: str) -> None:
+    """Every word, in order, and no other: flags as tests/planning/test_emit_flags.py cites them; M is the checkpoint.
+
+    An engine that is told nothing is started with its own defaults: pages, formats, degrees of 1.
+    """
+    own = {} if engine == "llama.cpp" else {"max_sequences": 32, "token_budget": 2048, "memory_fraction": 0.8}
+    made = {"model": "llama-3.1-8b", "gpu": device(engine), **own, **asked}
+    found = command(launch(request(engine, quant, **made), context=8192, checkpoint="m.gguf" if not own else None))
+    named = {"llama-3.1-8b": "meta-llama/Llama-3.1-8B", "gpt-oss-120b": "openai/gpt-oss-120b"}
+    named |= {"qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B"}
+    assert found == [named[made["model"]] if word == "M" else word for word in line.split()]
+
+
+def test_nodes_of_an_engine_that_flags_do_not_start_are_refused() -> None:
+    """llama.cpp and ATOM have no flag for a further node; sixteen H100 fill two HGX boards."""
+    with pytest.raises(UsageError, match="over 2 nodes .* is not started by flags alone"):
+        over_nodes(launch(request("llama.cpp", tp=1, pp=16), context=4096, checkpoint="m.gguf"))
+    with pytest.raises(UsageError, match="over 2 nodes .* is not started by flags alone"):
+        over_nodes(launch(request(tp=4, dp=4, ep=16, model="gpt-oss-120b"), context=4096))
+    with pytest.raises(UsageError, match="over 2 nodes"):
+        over_nodes(launch(request(tp=4, pp=3), context=4096))  # twelve of sixteen
+
+
+def test_facts_of_a_run_that_a_clients_file_does_not_say() -> None:
+    """By the columns of docs/validate.md: kernels are the engine's newest, or those of the release that was named."""
+    own = {"max_sequences": 32, "token_budget": 2048, "memory_fraction": 0.8}
+    dense = facts(launch(request(quant="fp8", tp=2, pp=2, **own), context=8192))
+    assert dense == {
+        **{"gpu": "h100-sxm", "engine": "vllm", "engine_version": "0.33", "kernels": "vllm"},
+        **{"weights": "fp8", "kv": "bf16", "tp": "2", "pp": "2", "ep": "1", "dp": "1"},
+        **{"max_num_seqs": "32", "max_num_batched_tokens": "2048", "memory_fraction": "0.8"},
+    }
+    released = facts(launch(request("sglang@0.5.6", backends=(("attention", "fa3"),), **own), context=8192))
+    assert (released["engine_version"], released["kernels"]) == ("0.5", "sglang@0.5.6")
+    assert released["backends"] == "attention=fa3"
+    assert facts(launch(request(model="gpt-oss-120b", **own), context=8192))["experts"] == "mxfp4"
+
+
 # --- drafts
 
 
@@ -435,6 +516,9 @@ def test_drafts_name_their_model_and_its_format() -> None:
         "draft_tensor_parallel_size": 4,
         "quantization": "fp8_per_tensor",
     }
+    plain = json.loads(flags(command(drafted("vllm")))["--speculative-config"])
+    assert set(plain) == {"method", "model", "num_speculative_tokens", "draft_tensor_parallel_size"}
+    assert "--speculative-draft-model-quantization" not in flags(command(drafted("sglang")))
     words = flags(command(drafted("sglang", quant="fp8")))
     assert words["--speculative-algorithm"] == "STANDALONE"
     assert words["--speculative-draft-model-path"] == "meta-llama/Llama-3.2-1B"

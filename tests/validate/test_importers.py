@@ -10,6 +10,8 @@ import pytest
 
 from inferplan.errors import InputFileError
 from inferplan.validation.importers import read_file
+from inferplan.validation.importers.record import Record
+from inferplan.validation.importers.vllm_bench import _engine
 from inferplan.validation.rows import Row
 from tests.cases import for_each
 
@@ -165,6 +167,16 @@ def test_vllm_without_hardware_is_refused_not_guessed(tmp_path: Path) -> None:
     assert row.run is None
     for word in ("gpu", "tp", "weights"):
         assert word in row.refused
+
+
+@for_each(
+    ("backend", "engine"),
+    [("vllm", "vllm"), ("openai", None), ("sglang-oai", "sglang"), ("tensorrt-llm", "trtllm"), ("vllm-chat", None)],
+)
+def test_a_client_of_an_engine_says_which(backend: str, engine: str | None) -> None:
+    """`--backend` of vLLM's client: only its own name says that the server is vLLM; the API of OpenAI is everybody's."""
+    found = _engine(Record({"backend": backend, "model_id": "org/model"}))
+    assert found == ({"model": "org/model"} | ({"engine": engine} if engine else {}))
 
 
 def test_vllm_metadata_stands_at_the_top(tmp_path: Path) -> None:

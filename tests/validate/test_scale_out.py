@@ -367,9 +367,27 @@ def test_a_score_by_hand() -> None:
         for off in signs
     ]
     found = score(rows, "ttft")
-    assert found is not None and found.n == 21
+    assert found is not None and found.n == 21 and found.coverage is None
     assert (found.mape, found.median, found.p90) == pytest.approx((0.10, 0.10, 0.18))
     assert found.bias == pytest.approx(-0.10 / 21)
+
+
+def test_coverage_is_of_the_headline_statistic() -> None:
+    """A band of 0.9 to 1.1 s: of a mean of 1 s it holds, of a median of 2 s it does not. A statistic that is asked for
+    counts rows whose headline it is."""
+
+    def one(statistic: str, seconds: float) -> Scored:
+        measured = Measured(figures={("ttft", statistic): seconds, ("ttft", "p99"): 3.0}, statistic=statistic)
+        figures = {("ttft", name): 1.0 for name in ("mean", "median", "p99")}
+        made = Prediction(figures=figures, statistic="mean", bands={"ttft": (0.9, 1.1)})
+        return Scored(row=Row(where="", cells={}, run=None, measured=measured), prediction=made)
+
+    rows = [one("mean", 1.0), one("median", 2.0)]
+    shares = {asked: score(rows, "ttft", asked) for asked in (None, "mean", "median", "p99")}
+    assert {asked: found and (found.n, found.coverage) for asked, found in shares.items()} == {
+        **{None: (2, 0.5), "mean": (1, 1.0), "median": (1, 0.0)},
+        "p99": (2, None),
+    }
 
 
 def test_inferencex_json_of_several_nodes(tmp_path: Path) -> None:
