@@ -475,9 +475,9 @@ def test_a_whole_command(engine: str, quant: str | None, asked: dict[str, Any], 
 
 def test_nodes_of_an_engine_that_flags_do_not_start_are_refused() -> None:
     """llama.cpp and ATOM have no flag for a further node; sixteen H100 fill two HGX boards."""
-    with pytest.raises(UsageError, match="over 2 nodes .* is not started by flags alone"):
+    with pytest.raises(UsageError, match=r"over 2 nodes .* is not started by flags alone"):
         over_nodes(launch(request("llama.cpp", tp=1, pp=16), context=4096, checkpoint="m.gguf"))
-    with pytest.raises(UsageError, match="over 2 nodes .* is not started by flags alone"):
+    with pytest.raises(UsageError, match=r"over 2 nodes .* is not started by flags alone"):
         over_nodes(launch(request(tp=4, dp=4, ep=16, model="gpt-oss-120b"), context=4096))
     with pytest.raises(UsageError, match="over 2 nodes"):
         over_nodes(launch(request(tp=4, pp=3), context=4096))  # twelve of sixteen
@@ -488,9 +488,19 @@ def test_facts_of_a_run_that_a_clients_file_does_not_say() -> None:
     own = {"max_sequences": 32, "token_budget": 2048, "memory_fraction": 0.8}
     dense = facts(launch(request(quant="fp8", tp=2, pp=2, **own), context=8192))
     assert dense == {
-        **{"gpu": "h100-sxm", "engine": "vllm", "engine_version": "0.33", "kernels": "vllm"},
-        **{"weights": "fp8", "kv": "bf16", "tp": "2", "pp": "2", "ep": "1", "dp": "1"},
-        **{"max_num_seqs": "32", "max_num_batched_tokens": "2048", "memory_fraction": "0.8"},
+        "gpu": "h100-sxm",
+        "engine": "vllm",
+        "engine_version": "0.33",
+        "kernels": "vllm",
+        "weights": "fp8",
+        "kv": "bf16",
+        "tp": "2",
+        "pp": "2",
+        "ep": "1",
+        "dp": "1",
+        "max_num_seqs": "32",
+        "max_num_batched_tokens": "2048",
+        "memory_fraction": "0.8",
     }
     released = facts(launch(request("sglang@0.5.6", backends=(("attention", "fa3"),), **own), context=8192))
     assert (released["engine_version"], released["kernels"]) == ("0.5", "sglang@0.5.6")

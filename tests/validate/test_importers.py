@@ -174,7 +174,7 @@ def test_vllm_without_hardware_is_refused_not_guessed(tmp_path: Path) -> None:
     [("vllm", "vllm"), ("openai", None), ("sglang-oai", "sglang"), ("tensorrt-llm", "trtllm"), ("vllm-chat", None)],
 )
 def test_a_client_of_an_engine_says_which(backend: str, engine: str | None) -> None:
-    """`--backend` of vLLM's client: only its own name says that the server is vLLM; the API of OpenAI is everybody's."""
+    """`--backend` of vLLM's client: its own name alone says that the server is vLLM; many have the API of OpenAI."""
     found = _engine(Record({"backend": backend, "model_id": "org/model"}))
     assert found == ({"model": "org/model"} | ({"engine": engine} if engine else {}))
 

@@ -22,13 +22,13 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad, combine_bands
 from inferplan.estimate.phase import prefill_phase
 from inferplan.reports.validation import validation_report
+from inferplan.traffic.requests import OpenLoop, Traffic
 from inferplan.validation.anchor import anchor_of
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.held_out import choose
 from inferplan.validation.importers import read_file
 from inferplan.validation.predict import impossible, predict, row_traffic
 from inferplan.validation.rows import Measured, Row, row_of
-from inferplan.traffic.requests import OpenLoop, Traffic
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import score
 from tests.cases import for_each

@@ -385,7 +385,9 @@ def test_coverage_is_of_the_headline_statistic() -> None:
     rows = [one("mean", 1.0), one("median", 2.0)]
     shares = {asked: score(rows, "ttft", asked) for asked in (None, "mean", "median", "p99")}
     assert {asked: found and (found.n, found.coverage) for asked, found in shares.items()} == {
-        **{None: (2, 0.5), "mean": (1, 1.0), "median": (1, 0.0)},
+        None: (2, 0.5),
+        "mean": (1, 1.0),
+        "median": (1, 0.0),
         "p99": (2, None),
     }
 
