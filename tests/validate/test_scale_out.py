@@ -13,11 +13,12 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.estimate.phase import decode_cycle, run_step
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
 from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
 from inferplan.validation.importers import read_file
-from inferplan.validation.predict import Prediction
+from inferplan.validation.predict import Prediction, row_options
 from inferplan.validation.rows import Measured, Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored, score, statistics
@@ -104,6 +105,19 @@ def test_pools_have_divisions_and_experts_of_their_own() -> None:
     prompts = prompts_of(run, decodes)
     assert decodes.parallel.redundant == 32  # 288 places for the 256 experts of DeepSeek-R1
     assert prompts is not None and prompts.parallel == Parallelism(dp=8, ep=8)
+
+
+def test_a_run_of_pools_has_their_workers_and_flags() -> None:
+    changes = {"prefill_workers": "3", "prefill_max_num_tokens": "4096", "workers": "2", "warmup_requests": "7"}
+    run = row(RACK, **changes).run
+    assert run is not None and run.prefill is not None
+    options = row_options(run, deployment_of(run)[0])
+    fleet = options.fleet
+    assert (options.warmup, fleet.prefill, fleet.decode) == (7, 3, 2)
+    assert fleet.prefill_deployment is not None and fleet.prefill_deployment.parallel == Parallelism(dp=8, ep=8)
+    alone = row(NODE).run
+    assert alone is not None
+    assert row_options(alone, deployment_of(alone)[0]) == Options(warmup=128)
 
 
 def test_a_label_that_is_not_the_ranks_says_nothing_of_experts() -> None:
