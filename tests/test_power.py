@@ -335,8 +335,8 @@ def test_a_mixed_step_is_counted_once() -> None:
 
 def test_masks_take_joules_each() -> None:
     """One mask takes the same joules whenever it is applied: a run of which every answer has a mask at each of its
-    tokens takes twice what one takes of which half do. Drafts of which 1.875 of four verified tokens are kept take 4/1.875
-    of it."""
+    tokens takes twice what one takes of which half do. Drafts of which 1.875 of four verified tokens are kept take
+    4/1.875 of it."""
     deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     load = Traffic(
         arrivals=ClosedLoop(concurrency=4, burst=True),

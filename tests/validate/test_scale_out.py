@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
 from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
 from inferplan.validation.importers import read_file
-from inferplan.validation.predict import Prediction, row_options
+from inferplan.validation.predict import Prediction, _bands, _figures, row_options
 from inferplan.validation.rows import Measured, Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored, score, statistics
@@ -118,6 +120,28 @@ def test_a_run_of_pools_has_their_workers_and_flags() -> None:
     alone = row(NODE).run
     assert alone is not None
     assert row_options(alone, deployment_of(alone)[0]) == Options(warmup=128)
+
+
+def test_figures_of_a_run_by_hand() -> None:
+    """100 requests of 0.01 to 1 s: numpy's percentiles lie between the two that a rank falls on. 64 + 32 tokens a
+    second on 8 GPUs of prompts and 32 that decode are 2.4 a GPU, and 1 of an output for each that decodes."""
+    run = row(RACK).run
+    assert run is not None and (run.devices, run.decoding_devices) == (40, 32)
+    seconds = np.arange(1, 101) / 100
+    result: Any = SimpleNamespace(
+        ttft=seconds, tpot=seconds[:0], e2el=10 * seconds, output_rate=32.0, input_rate=64.0, band=_BANDS.get
+    )
+    found = _figures(result, run)
+    assert {name: value for (metric, name), value in found.items() if metric == "ttft"} == pytest.approx(
+        {"mean": 0.505, "median": 0.505, "p90": 0.901, "p95": 0.9505, "p99": 0.9901}
+    )
+    assert found["e2el", "p99"] == pytest.approx(9.901) and ("tpot", "mean") not in found
+    rates = {name: found[name, "mean"] for name in ("rate", "throughput", "output")}
+    assert rates == {"rate": 32.0, "throughput": 2.4, "output": 1.0}
+    assert _bands(result) == {"ttft": pytest.approx((0.5 * 0.505, 2 * 0.505))}  # no request has a TPOT, e2el no band
+
+
+_BANDS = {"ttft": (0.5, 2.0), "tpot": (0.9, 1.1)}
 
 
 def test_a_label_that_is_not_the_ranks_says_nothing_of_experts() -> None:
