@@ -766,7 +766,8 @@ spec:
       - name: vllm
         image: vllm/vllm-openai:v0.33.0
         command: [vllm, serve, meta-llama/Llama-3.1-8B, --tensor-parallel-size, '2', --max-model-len, '8192',
-          --max-num-seqs, '32', --max-num-batched-tokens, '2048', --gpu-memory-utilization, '0.8', --kv-cache-dtype, auto]
+          --max-num-seqs, '32', --max-num-batched-tokens, '2048', --gpu-memory-utilization, '0.8', --kv-cache-dtype,
+          auto]
         ports: [{name: http, containerPort: 8000}]
         readinessProbe: {httpGet: {path: /health, port: http}, periodSeconds: 5, failureThreshold: 3}
         volumeMounts:
