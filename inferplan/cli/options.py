@@ -173,8 +173,8 @@ def backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> 
     if pairs:
         from inferplan.devices.releases import require_role  # only here: most commands name no kernels
 
-        for role, _, _ in pairs:
-            require_role(role)
+        for pair in pairs:
+            require_role(pair[0])
     return tuple((role, name) for role, _, name in pairs) or None
 
 

@@ -93,13 +93,18 @@ def drawn(figure: Figure) -> list[tuple[object, ...]]:
         if isinstance(part, Text):
             found.append(("text", part.get_text(), *map(float, part.get_position())))
         elif isinstance(part, Line2D):
-            found.append(("line", np.asarray(part.get_xydata(), dtype=np.float64).tobytes()))
+            found.append(("line", _points(part.get_xydata())))
         elif isinstance(part, Patch):
-            found.append(("area", part.get_patch_transform().transform_path(part.get_path()).vertices.tobytes()))
+            found.append(("area", _points(part.get_patch_transform().transform_path(part.get_path()).vertices)))
         elif isinstance(part, Collection):
-            corners = [path.vertices.tobytes() for path in part.get_paths()]
-            found.append(("areas", np.asarray(part.get_offsets()).tobytes(), *corners))
+            corners = [_points(path.vertices) for path in part.get_paths()]
+            found.append(("areas", _points(part.get_offsets()), *corners))
     return found
+
+
+def _points(points: Any) -> bytes:
+    """Points of a drawing, to compare."""
+    return np.asarray(points, dtype=np.float64).tobytes()
 
 
 def render_figure(figure: Figure, form: str, dpi: int) -> bytes:
