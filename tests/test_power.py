@@ -13,7 +13,7 @@ import pytest
 
 from inferplan.answers.energy import StaticEnergy
 from inferplan.answers.explain import Explainer
-from inferplan.answers.power import _mask_joules, run_energy
+from inferplan.answers.power import _mask_joules, _Step, run_energy
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.carbon import Carbon, carbon_of
 from inferplan.catalog.energy import EnergyAsked
@@ -331,6 +331,12 @@ def test_a_mixed_step_is_counted_once() -> None:
     assert found is not None
     assert sum(meter.prompt_steps for meter in result.meters) > 0.9 * sum(meter.steps for meter in result.meters)
     assert 0.98 * found.highest < found.watts < found.highest
+
+
+def test_a_step_beyond_another_is_what_it_takes_more() -> None:
+    mixed, alone = _Step(3.0, 5.0, 7.0), _Step(1.0, 2.0, 9.0)
+    assert mixed.beyond(alone) == _Step(2.0, 3.0, 7.0)
+    assert alone.beyond(mixed) == _Step(0.0, 0.0, 9.0)
 
 
 def test_masks_take_joules_each() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inferplan.errors import UsageError
 from inferplan.measuring.address import address_of
-from inferplan.measuring.client import Reply
+from inferplan.measuring.client import Reply, lateness
 from inferplan.measuring.figures import figure_rows, load_figures
 from inferplan.measuring.loads import LoadChoice, UsersLoad
+from inferplan.measuring.server import Server, _completed
 from inferplan.measuring.session import (
     MeasuredLoad,
     MeasuringSettings,
@@ -22,6 +24,7 @@ from inferplan.measuring.session import (
     measure,
     start,
 )
+from inferplan.measuring.tokens import remote_counter
 from tests.measuring.stand_in import StandIn
 from tests.measuring.wire import served
 
@@ -122,6 +125,82 @@ def test_a_load_of_which_half_failed_has_no_figures() -> None:
     asked = UsersLoad(users=1, requests=3, prompt=8, output=2)
     assert load_figures(MeasuredLoad(load=asked, replies=[good, failed])) is None
     assert load_figures(MeasuredLoad(load=asked, replies=[good, good, failed])) is not None
+
+
+def test_a_client_that_is_never_late_notes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that each sleep moves by what it asks for, and in one place by 2 ms more."""
+    now, late = [100.0], iter([0.0, 0.0, 0.002, 0.0])
+
+    async def sleep(seconds: float) -> None:
+        more = next(late, None)
+        if more is None:
+            raise asyncio.CancelledError
+        now[0] += seconds + more
+
+    async def look() -> list[float]:
+        seen: list[float] = []
+        with lateness(seen):
+            await real(0.01)
+        return seen
+
+    real = asyncio.sleep
+    monkeypatch.setattr("inferplan.measuring.client.perf_counter", lambda: now[0])
+    monkeypatch.setattr("inferplan.measuring.client.asyncio.sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert asyncio.run(look()) == pytest.approx([0.0, 0.0, 0.002, 0.0], abs=1e-9)
+
+
+class Pages:
+    """A client of a server whose pages are these."""
+
+    def __init__(self, **pages: Any) -> None:
+        self.address, self.pages, self.sent = address_of("http://host"), pages, dict[str, Any]()
+
+    async def get(self, url: str) -> Any:
+        return SimpleNamespace(json=self.pages.get(url.rpartition("/")[2]))
+
+    async def post(self, url: str, body: dict[str, Any]) -> Any:
+        self.sent = body
+        return SimpleNamespace(json=self.pages.get(url.rpartition("/")[2]))
+
+    def shown(self, text: str, most: int) -> str:
+        return text[:most]
+
+
+@pytest.mark.parametrize(
+    ("engine", "pages", "found"),
+    [
+        ("vllm", {"version": {"version": "0.19.1"}}, ("0.19.1", None, None)),
+        ("", {"version": {"version": 19}}, ("", None, None)),
+        ("sglang", {"server_info": {"version": "0.5.9", "tp_size": 4, "context_length": 8192}}, ("0.5.9", 4, 8192)),
+        ("sglang", {"get_server_info": {"version": "0.5.9", "tp_size": True}}, ("0.5.9", None, None)),
+        (
+            "llama.cpp",
+            {"props": {"build_info": "b1", "default_generation_settings": {"n_ctx": 4096}}},
+            ("b1", None, 4096),
+        ),
+        ("llama.cpp", {"props": {"build_info": "b1", "default_generation_settings": [4096]}}, ("b1", None, None)),
+        ("llama.cpp", {"props": [1]}, ("", None, None)),
+    ],
+)
+def test_what_pages_of_engines_say(engine: str, pages: dict[str, Any], found: tuple[Any, ...]) -> None:
+    """vLLM's /version, SGLang's /server_info (and its older name), llama.cpp's /props."""
+    client: Any = Pages(**pages)
+    said = asyncio.run(_completed(client, Server(model="m", id="m", engine=engine)))
+    assert (said.version, said.tp, said.context) == found
+
+
+def test_a_chat_is_counted_with_its_template() -> None:
+    client: Any = Pages(tokenize={"count": 7})
+    for api, body in (
+        ("completions", {"model": "m", "prompt": "hello"}),
+        ("chat", {"model": "m", "messages": [{"role": "user", "content": "hello"}]}),
+    ):
+        assert asyncio.run(remote_counter(client, "m", api)("hello")) == 7  # type: ignore[arg-type]
+        assert client.sent == body
+    for count in (0, -1, "7", None):
+        client.pages = {"tokenize": {"count": count}}
+        assert asyncio.run(remote_counter(client, "m", "chat")("hello")) is None
 
 
 def test_pauses_between_tries_double(monkeypatch: pytest.MonkeyPatch) -> None:

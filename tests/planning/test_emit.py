@@ -452,6 +452,52 @@ STARTED: list[tuple[str, str | None, dict[str, Any], str]] = [
      "atom.entrypoints.openai_server --model M --tensor-parallel-size 8 --enable-expert-parallel --max-num-seqs 32 "
      "--max-num-batched-tokens 2048 --max-model-len 8192 --gpu-memory-utilization 0.8 --block-size 16 "
      "--kv_cache_dtype bf16"),
+    (
+        "sglang",
+        None,
+        {
+            "model": "gpt-oss-120b", "tp": 1, "dp": 4, "ep": 4, "enable_prefill_delayer": True,
+            "prefill_delayer_max_delay_passes": 16,
+        },
+        "python -m sglang.launch_server --model-path M --tp-size 4 --attn-dp-size 4 --enable-dp-lm-head "
+        "--moe-dense-tp-size 1 --ep-size 4 --moe-a2a-backend deepep --deepep-mode auto --enable-prefill-delayer "
+        "--prefill-delayer-max-delay-passes 16 --context-length 8192 --max-running-requests 128 "
+        "--chunked-prefill-size 8192 --mem-fraction-static 0.8 --kv-cache-dtype auto",
+    ),
+    (
+        "trtllm",
+        None,
+        {"tp": 2, "pp": 2},
+        "trtllm-serve M --tp_size 2 --pp_size 2 --max_seq_len 8192 --max_batch_size 32 --max_num_tokens 2048 "
+        "--kv_cache_free_gpu_memory_fraction 0.8",
+    ),
+    (
+        "trtllm",
+        None,
+        {"model": "qwen3-235b-a22b", "tp": 8, "ep": 8},
+        "trtllm-serve M --tp_size 8 --ep_size 8 --max_seq_len 8192 --max_batch_size 32 --max_num_tokens 2048 "
+        "--kv_cache_free_gpu_memory_fraction 0.8",
+    ),
+    (
+        "atom",
+        None,
+        {"model": "qwen3-235b-a22b", "tp": 1, "dp": 8, "ep": 8},
+        "env ATOM_ENABLE_PREFILL_DELAYER=0 python -m atom.entrypoints.openai_server --model M --tensor-parallel-size 8 "
+        "--enable-dp-attention --enable-expert-parallel --all2all-backend none --max-num-seqs 32 "
+        "--max-num-batched-tokens 2048 --max-model-len 8192 --gpu-memory-utilization 0.8 --kv_cache_dtype bf16",
+    ),
+    (
+        "atom",
+        None,
+        {
+            "model": "qwen3-235b-a22b", "tp": 1, "dp": 8, "ep": 8, "enable_prefill_delayer": True,
+            "prefill_delayer_max_delay_passes": 16, "prefill_decode_interval": 2,
+        },
+        "env ATOM_ENABLE_PREFILL_DELAYER=1 ATOM_PREFILL_DECODE_INTERVAL=2 ATOM_PREFILL_DELAYER_TTFT_MAX_TICKS=16 "
+        "python -m atom.entrypoints.openai_server --model M --tensor-parallel-size 8 --enable-dp-attention "
+        "--enable-expert-parallel --all2all-backend none --max-num-seqs 32 --max-num-batched-tokens 2048 "
+        "--max-model-len 8192 --gpu-memory-utilization 0.8 --kv_cache_dtype bf16",
+    ),
     # all that four slots hold: 4 x 8192 tokens
     ("llama.cpp", None, {"tp": 1}, "llama-server -m m.gguf -c 32768 -np 4 -ngl all -b 2048 -ctk bf16 -ctv bf16"),
     ("llama.cpp", None, {"tp": 1, "pp": 2}, "llama-server -m m.gguf -c 32768 -np 4 -ngl all -b 2048 -ctk bf16 "
@@ -471,6 +517,16 @@ def test_a_whole_command(engine: str, quant: str | None, asked: dict[str, Any], 
     named = {"llama-3.1-8b": "meta-llama/Llama-3.1-8B", "gpt-oss-120b": "openai/gpt-oss-120b"}
     named |= {"qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B"}
     assert found == [named[made["model"]] if word == "M" else word for word in line.split()]
+
+
+def test_pools_start_the_kernels_of_their_role() -> None:
+    """DeepEP's kernels of vLLM: of long batches for prompts, of low latency for decodes; llama.cpp has no pools."""
+    spread = launch(request(model="gpt-oss-120b", tp=1, dp=4, ep=4), context=8192)
+    kernels = {role: flags(command(replace(spread, role=role)))["--all2all-backend"] for role in ("prefill", "decode")}
+    assert kernels == {"prefill": "deepep_high_throughput", "decode": "deepep_low_latency"}
+    alone = launch(request("llama.cpp", tp=1, model="llama-3.1-8b"), context=4096, checkpoint="m.gguf")
+    with pytest.raises(UsageError, match="no pools of its own"):
+        command(replace(alone, role="prefill"))
 
 
 def test_nodes_of_an_engine_that_flags_do_not_start_are_refused() -> None:

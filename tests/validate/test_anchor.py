@@ -165,6 +165,8 @@ def test_an_anchor_is_of_one_system() -> None:
     fitted = anchor_of(price_rows([row(), row(suspect="cold start"), row(tpot_ms="0.5")]), Pricing(), "")
     assert len(fitted.anchor.rows) == 1
     assert [reason for _, reason in fitted.left_out] == ["suspect: cold start", "impossible: tpot"]
+    fitted = anchor_of(price_rows([row(), row(ttft_ms="", tpot_ms="", e2el_ms="300")]), Pricing(), "")
+    assert [reason for _, reason in fitted.left_out] == ["neither TTFT nor TPOT"]
 
 
 def test_a_file_that_is_given_twice_says_it_once(tmp_path: Path) -> None:

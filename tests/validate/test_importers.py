@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from inferplan.errors import InputFileError
-from inferplan.validation.importers import read_file
+from inferplan.validation.importers import aiperf, llama_bench, plain, read_file
 from inferplan.validation.importers.record import Record
 from inferplan.validation.importers.vllm_bench import _engine
-from inferplan.validation.rows import Row, Run, Spread, Unusable, Waits, interpret
+from inferplan.validation.rows import Row, Run, Spread, Unusable, Waits, _alike, fact_of, interpret
 from tests.cases import for_each
 
 SUPPLIED = {"gpu": "h100-sxm", "tp": "2", "precision": "fp8", "engine": "vllm", "model": "llama-3.1-70b"}
@@ -169,6 +169,26 @@ def test_vllm_without_hardware_is_refused_not_guessed(tmp_path: Path) -> None:
     assert row.run is None
     for word in ("gpu", "tp", "weights"):
         assert word in row.refused
+
+
+def test_names_and_formats_that_files_leave_open() -> None:
+    """An empty list of models names none; a cache in a format of GGUF keeps its name, f16 is the catalogue's fp16; an
+    image says the version of its engine where no cell does; numbers are written as people do."""
+    assert "model" not in aiperf.read(Record({"input_config": {"model_names": []}}))[0]
+    assert aiperf.read(Record({"input_config": {"model_names": ["org/m"]}}))[0]["model"] == "org/m"
+    bench = {"n_prompt": 512, "n_gen": 0, "avg_ns": 2e6, "model_filename": "m-q4_k_m.gguf", "gpu_info": "g"}
+    for kind, kv in (("q8_0", "q8_0"), ("f16", "fp16"), (None, "")):
+        (facts,) = llama_bench.read(Record({**bench, "type_k": kind}))
+        assert (facts["kv"], facts["ttft_ms"], facts["isl"]) == (kv, "2", "512")
+    image = "vllm/vllm-openai:v0.19.0"
+    assert plain._facts({"image": image})["engine_version"] == "0.19.0"
+    assert plain._facts({"image": image, "engine_version": "0.18"})["engine_version"] == "0.18"
+    assert [fact_of(value) for value in (8.0, 0.5, 3, 1e16, None)] == ["8", "0.5", "3", "1e+16", ""]
+
+
+def test_a_release_is_the_same_by_any_of_its_names() -> None:
+    assert _alike("engine_version", "0.19", "v0.19.0") and not _alike("engine_version", "0.19", "0.20")
+    assert _alike("tp", "2", "2.0") and not _alike("tp", "2", "3") and _alike("suspect", " Cold", "cold")
 
 
 @for_each(

@@ -23,7 +23,7 @@ from inferplan.validation.importers import read_file
 from inferplan.validation.predict import Prediction, _bands, _figures, row_options
 from inferplan.validation.rows import Measured, Row, row_of
 from inferplan.validation.run import Pricing, price_rows
-from inferplan.validation.score import Scored, score, statistics
+from inferplan.validation.score import Scored, by, score, statistics
 from inferplan.work.ops import Collective, Exchange
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
@@ -408,6 +408,8 @@ def test_a_score_by_hand() -> None:
     assert found is not None and found.n == 21 and found.coverage is None
     assert (found.mape, found.median, found.p90) == pytest.approx((0.10, 0.10, 0.18))
     assert found.bias == pytest.approx(-0.10 / 21)
+    halves = by([*rows, Scored(row=row, prediction=None)], lambda one: "up" if one in rows[::2] else "down", "ttft")
+    assert {name: one.n for name, one in halves.items()} == {"up": 11, "down": 10}
 
 
 def test_coverage_is_of_the_headline_statistic() -> None:
