@@ -205,6 +205,15 @@ def _with_ttft(deployment: Deployment, one: Row, seconds: float) -> tuple[str, .
     return impossible(deployment, one.run, Measured(figures={("ttft", "mean"): seconds}, statistic="mean"))
 
 
+def test_a_batch_of_single_tokens_has_no_further_one() -> None:
+    """An output of one token is the first one."""
+    found = {osl: price_rows([row(concurrency="", batch="8", osl=osl)])[0].prediction for osl in ("1", "2")}
+    one, two = found["1"], found["2"]
+    assert one is not None and two is not None
+    assert one.tpot is None and one.ttft == one.e2el
+    assert two.tpot is not None and two.e2el == pytest.approx((two.ttft or 0.0) + two.tpot)
+
+
 def test_an_open_loop_sends_its_rate_for_its_duration() -> None:
     """Two a second for 30 s are 60 requests; of a duration that is not stated 1,000."""
     for stated, count in (({"duration_s": "30"}, 60), ({}, 1000), ({"requests": "7"}, 7)):
