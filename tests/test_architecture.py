@@ -34,6 +34,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("5 answers built on estimates", {"answers"}),
     ("6 search under limits; predicted against measured; keyword arguments", {"planning", "validation", "arguments"}),
     ("6 records of a server's steps, learned from", {"learning"}),
+    ("6 a running service beside its prediction", {"watching"}),
     ("7 screens, pages, pictures", {"reports"}),
     ("8 the server of the page, the Python API", {"web", "api"}),
     ("9 the command line", {"cli"}),

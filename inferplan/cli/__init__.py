@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "calibrate": ("calibrate", "Measure this device with torch and fit its constants, or check stored ones."),
     "measure": ("measure", "A live OpenAI-compatible server: TTFT, TPOT and more over lengths and users."),
     "learn": ("learn", "What a running server recorded of its steps, as constants for the other commands."),
+    "watch": ("watch", "A running service beside its plan, a line a minute: load left, drift with its cause."),
     "validate": ("validate", "Predicted against measured: benchmark files of nine tools, start-up logs."),
     "anchor": ("anchor", "Which runs of your own system to measure, and predictions corrected by them."),
     "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
