@@ -33,6 +33,7 @@ OTHERS = (
     "learn records.jsonl --model llama-3.1-8b --gpu h100-sxm --engine vllm --out learned.yaml",
     "measure http://127.0.0.1:9 --model llama-3.1-8b --gpu h100-sxm --engine vllm --quant bf16 --out rows.csv",
     "calibrate --fit-only --raw records.jsonl --out fitted.yaml --gpu h100-sxm",
+    "watch http://127.0.0.1:9 --plan missing.json",
     "web --no-browser",
     "compile",
     "completion bash",
