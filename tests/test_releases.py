@@ -346,7 +346,8 @@ def test_versions_before_a_rewrite_have_a_host_of_their_own() -> None:
     assert old.step.host > before.step.host > 1e-3  # seconds of a step
     assert (after.defaults.version, after.step) == ("0.18", load_engine("vllm").step)
     assert after.step is not None and after.step.host is None
-    assert (old.serving.latency, old.serving.eager_layer, old.serving.overlapped) == (0.0, 0.0, False)
+    assert (old.serving.latency, old.serving.eager_layer, old.serving.overlapped) == (0.0, 0.78e-3, False)
+    assert (old.batching.mixed, newest.batching.mixed) == (False, True)
     assert load_engine("trtllm@0.20.0").serving.eager_layer == 0.0
     assert load_engine("trtllm").serving.eager_layer > 0.0
 

@@ -46,6 +46,7 @@ _SINGULAR = {
     "sessions": "file of sessions",
     "profiles": "profile",
     "services": "file of models",
+    "horizons": "file of months",
 }
 PROFILE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 """A profile of Multi-Instance GPU, behind a device and a colon."""

@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "several",
         "Several models on one fleet, side by side, in a cascade or behind a router: replicas, machines, latencies.",
     ),
+    "horizon": ("horizon", "Months to come: what to buy, reserve and release under demand that is not known yet."),
     "day": ("day", "A load that rises and falls: replicas by hour, cost and misses of scaling policies."),
     "cost": ("cost", "What a batch costs in money and energy: an hour, a token, a request, a user."),
     "compare": ("compare", "Models, GPUs, formats or degrees of parallelism side by side, with ratios and reasons."),

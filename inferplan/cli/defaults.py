@@ -23,6 +23,7 @@ _CATALOGUES = {
     "sessions": "sessions",
     "profile": "profiles",
     "service": "services",
+    "horizon": "horizons",
     "gpu": "hardware",
     "engine": "engines",
 }

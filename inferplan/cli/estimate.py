@@ -24,7 +24,7 @@ from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import SampledBatch
 from inferplan.estimate.run import carrying, estimate, estimate_unchecked, without_cadence
-from inferplan.estimate.structured import Structured, StructuredEstimate
+from inferplan.estimate.structured import Structured, StructuredEstimate, mask_filling
 from inferplan.features import require_together, those
 from inferplan.fields import question_if_asked
 from inferplan.reports.estimate import estimate_report, pruning_table
@@ -144,6 +144,8 @@ def _masked_or_searched(result: Estimate, values: dict[str, Any]) -> Report | No
         from inferplan.reports.structured import masked_report
 
         found = StructuredEstimate(deployment=result.deployment, load=result.load, structured=structured)
+        if compiling is None and structured.library is not None:
+            compiling = structured.published(mask_filling(result.deployment.engine)).first
         return masked_report(found, compiling)
     if compiling is not None:
         raise UsageError(

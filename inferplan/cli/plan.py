@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -42,10 +41,10 @@ from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
     USUAL,
-    WORDS,
     command_line,
     counting,
     known_engines,
+    processes,
     report_options,
     suffix_callback,
     usual_engines,
@@ -449,7 +448,7 @@ def plan_command(question: Question, html: str | None, jobs: int | None) -> Repo
             report = budgets_report(question, plan_budgets(question, progress))
         return replace(report, record={**report.record, "command": command_line()})
     with counting("simulations") as progress:
-        found = _planned(question, progress, _processes(jobs))
+        found = _planned(question, progress, processes(jobs))
     if html:
         _write(found, html)
     report = plan_report(found)
@@ -467,7 +466,7 @@ def report_command(question: Question, report_file: str, jobs: int | None) -> No
     """
     require_together("plan", question.features | {"page"})
     with counting("simulations") as progress:
-        found = _planned(question, progress, _processes(jobs))
+        found = _planned(question, progress, processes(jobs))
     _write(found, report_file)
 
 
@@ -476,13 +475,6 @@ def _planned(question: Question, progress: Callable[[int], None] | None, jobs: i
     found = plan(question, progress)
     complete(found, jobs)
     return found
-
-
-def _processes(jobs: int | None) -> int:
-    """So many processes as somebody says; else one on each core, or one where a program asks."""
-    if jobs is not None or click.get_current_context().meta.get(WORDS) is not None:
-        return jobs or 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _write(found: Plan, path: str) -> None:

@@ -86,7 +86,7 @@ class PromptDelayer(Spec):
 
 
 class Batching(Spec):
-    """How an engine fills its steps, whatever its version."""
+    """How an engine fills its steps."""
 
     source: str = ""
     mixed: bool = False
@@ -103,20 +103,37 @@ class Batching(Spec):
     """Absent where attention ranks hold none back, or nobody has read how."""
 
 
+class MaskTimes(Spec):
+    """What a mask of a library takes, over many schemas: seconds of one thread. first: of the first mask of a schema,
+    with its compilation, the median."""
+
+    mean: Seconds
+    median: Seconds
+    p90: Seconds
+    p99: Seconds
+    first: Seconds
+
+
 class MaskFilling(Spec):
     """How an engine's host fills the masks of structured decoding."""
 
     source: str
-    serial: int = Field(ge=0)
-    """Up to so many masks are filled one after another."""
-    piece: int = Field(ge=1)
+    serial: int | None = Field(default=None, ge=0)
+    """Up to so many masks are filled one after another; ``None``: all of them."""
+    piece: int = Field(default=1, ge=1)
     """More are cut into pieces of so many masks, ..."""
-    threads: int = Field(ge=1)
+    threads: int = Field(default=1, ge=1)
     """... which half the cores fill, with so many threads at most."""
+    beside: list[Literal["drafts", "pipeline"]] = []
+    """What else its way with masks was read of."""
+    libraries: dict[str, str] = {}
+    """The libraries that it fills them with, and its own names for them."""
+    times: dict[str, MaskTimes] = {}
+    """What their masks take (``configs/masks.yaml``), by the names there."""
 
     def seconds(self, masks: int, each: float, cores: int) -> float:
         """Seconds until so many masks are filled that take ``each``: pieces go to the thread that is free first."""
-        if masks <= self.serial:
+        if self.serial is None or masks <= self.serial:
             return masks * each
         threads, pieces = max(1, min(cores // 2, self.threads)), ceil(masks / self.piece)
         rounds, last = ceil(pieces / threads), masks - (pieces - 1) * self.piece
@@ -180,6 +197,9 @@ class ServingConstants(Spec):
     """Where steps are overlapped, clients see what a step has made when the next one is done; else with its own end."""
     eager_layer: Seconds = 0.0
     """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
+    eager_adapted: Seconds | None = None
+    """The same of a layer with LoRA adapters, whose kernels the host launches too; ``None``: no longer, as far as is
+    known."""
     graph_tokens: int = Field(default=0, ge=0)
     """Steps of at most so many tokens replay captured graphs even where they hold a prompt: no eager floor."""
     graphs_hold_state: bool = True
@@ -315,6 +335,8 @@ class EngineVersion(Spec):
     """What a request and a step meet outside the kernels, where it is not the engine's own."""
     step: HostCost | None = None
     """The same of its host."""
+    batching: Batching | None = None
+    """How it fills its steps, where that is not the engine's own."""
     commands: bool = True
     """Whether the options of its command line are known here."""
     kv_rule: KvRule = "of_total"
@@ -484,6 +506,8 @@ class OwnKernels(Spec):
     """How the kind of memory begins (``DDR``: the memory of a processor's sockets); empty: any."""
     reads: float | None = Field(default=None, gt=0.0, le=1.0)
     """The most of the memory's bandwidth that kernels reach there, until somebody measures the device."""
+    reads_experts: float | None = Field(default=None, gt=0.0, le=1.0)
+    """The same of the kernels that multiply by experts; ``None``: as of all."""
     source: str = ""
     """Of ``reads``."""
 
@@ -657,7 +681,7 @@ class EngineSpec(Spec):
             attention=self.attention,
             devices=self.devices,
             checkpoints=self.checkpoints,
-            batching=self.batching,
+            batching=defaults.batching or self.batching,
             masks=self.masks,
             beams=self.beams,
             drafts_in_one_graph=self.drafts_in_one_graph,

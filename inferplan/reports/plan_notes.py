@@ -11,6 +11,7 @@ import numpy as np
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
 from inferplan.devices.power import UNMEASURED
+from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
@@ -420,11 +421,13 @@ def queue_line(plan: Plan) -> str:
 
 def mask_line(plan: Plan) -> str:
     """What is taken for granted of masks; empty without structured decoding."""
-    if plan.question.demand.structured is None:
+    structured = plan.question.demand.structured
+    if structured is None:
         return ""
     return (
         "structured decoding: times with masks have not been measured, error bands are those of steps without; "
-        "the first request of each schema also waits for its grammar (docs/structured.md)"
+        "the first request of each schema also waits for its grammar (docs/structured.md); "
+        f"{structured.rests_on(mask_filling(plan.deployment.engine))}"
     )
 
 
