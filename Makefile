@@ -63,9 +63,10 @@ zoo: install
 	$(BIN)/python -m tests.oracle.zoo --write
 ZOO_PROCESSES ?= auto
 
-# Headers of files that claim what they do not hold: two thousand mutations, each in a process of its own, and what they cost.
+# Headers of files that claim what they do not hold, and command lines that nobody means: two thousand of each, each in a process of its own.
 hostile: install
 	$(BIN)/python -m tests.hostile_headers 2000
+	$(BIN)/python -m tests.hostile_options 2000
 
 # Every option of every command, given to a line on which it should matter: those that change nothing, unsaid. Half an hour.
 silent-options: install

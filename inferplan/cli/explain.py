@@ -49,6 +49,6 @@ def explain_command(number: str, request: Request, batch: SampledBatch, **servin
         table = Table(title="numbers that can be explained", columns=["number"], rows=[[name] for name in names])
         return Report(record={"numbers": names}, tables=[table])
     report = explanation_report(explainer.explain(number))
-    vain = unheard(report)
+    vain = unheard(report.record)
     said = f"{number} is the same without {', '.join(vain)}"
     return replace(report, notes=[*report.notes, *([said] if vain else [])])

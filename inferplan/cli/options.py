@@ -177,6 +177,11 @@ def backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> 
     twice = [role for role, count in Counter(role for role, _, _ in pairs).items() if count > 1]
     if twice:
         raise UsageError(f"--backend {twice[0]}= is given more than once", hint="one kernel library for each role")
+    if pairs:
+        from inferplan.devices.releases import require_role  # only here: most commands name no kernels
+
+        for pair in pairs:
+            require_role(pair[0])
     return tuple((role, name) for role, _, name in pairs) or None
 
 

@@ -184,6 +184,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
+    _note_replaced(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
     structured = question_if_asked(Structured, values)
     demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
@@ -228,6 +229,16 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
     )
+
+
+def _note_replaced(values: dict[str, Any], named: WorkloadSpec | None) -> None:
+    """Say so where other options replace all that a workload says of the load and its limits."""
+    if named is None or named.media or people_of(values, named) or not (values["prompt"] and values["output"]):
+        return
+    lengths, usual = [replace(_demand(values, one), chat=False) for one in (named, None)], Slo(percentile=95.0)
+    if lengths[0] == lengths[1] and asked_limits(values, named, usual) == asked_limits(values, None, usual):
+        left = "that its requests are messages" if named.chat else "its name"
+        click.echo(f"note: other options replace all of workload {named.name} but {left}", err=True)
 
 
 def _of_cadence(values: dict[str, Any]) -> dict[str, Any]:

@@ -361,10 +361,12 @@ class EngineVersion(Spec):
     wide: WideExperts = WideExperts.default()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""
-    prefill_schedule_interval: int = Field(default=1, ge=1)
-    """While requests decode, prompts enter every so many steps (vLLM; :mod:`inferplan.devices.cadence`)."""
-    prefill_decode_interval: int = Field(default=0, ge=0)
-    """So many steps that only decode follow each with prompts (SGLang, ATOM)."""
+    prefill_schedule_interval: int | None = Field(default=None, ge=1)
+    """While requests decode, prompts enter every so many steps (vLLM; :mod:`inferplan.devices.cadence`); ``None``: the
+    flag is not given, and they enter each."""
+    prefill_decode_interval: int | None = Field(default=None, ge=0)
+    """So many steps that only decode follow each with prompts (SGLang, ATOM); ``None``: the flag is not given, and none
+    do."""
     enable_prefill_delayer: bool = False
     """Attention ranks hold prompts back for each other (SGLang, ATOM)."""
     prefill_delayer_max_delay_passes: int | None = Field(default=None, ge=1)
@@ -391,12 +393,12 @@ class EngineVersion(Spec):
 
 
 CADENCE: dict[str, int | None] = {
-    "prefill_schedule_interval": 1,
-    "prefill_decode_interval": 0,
+    "prefill_schedule_interval": None,
+    "prefill_decode_interval": None,
     "enable_prefill_delayer": False,
     "prefill_delayer_max_delay_passes": None,
 }
-"""Flags that keep prompts out of most steps, and where each does nothing."""
+"""Flags that keep prompts out of most steps, and what each is where it is not given."""
 
 
 class EngineFlags(Spec):
@@ -473,8 +475,7 @@ class EngineFlags(Spec):
     @property
     def of_one_device(self) -> "EngineFlags":
         """Those that hold on one device as on several: nothing is exchanged there, and nobody shares experts."""
-        kept = {name: False if default is False else None for name, default in CADENCE.items()}
-        return self.model_copy(update={"two_batch_overlap": False, "backends": (), **kept})
+        return self.model_copy(update={"two_batch_overlap": False, "backends": (), **CADENCE})
 
     def applied(self, version: EngineVersion) -> EngineVersion:
         """The version with these flags in place of its defaults."""

@@ -41,6 +41,7 @@ from inferplan.reports.plan_figures import (
 )
 from inferplan.reports.plan_tiers import tier_lines
 from inferplan.serving.session_results import SessionFigures
+from inferplan.traffic.reasoning import above_at_most
 from inferplan.units import HOURS_PER_MONTH, format_time
 
 _DRAWS = 1_000_000
@@ -393,14 +394,14 @@ def format_line(plan: Plan) -> str:
 
 def context_line(plan: Plan) -> str:
     """How many requests are longer than the context, where lengths are draws: the runs of a plan need not have one, and
-    a longer run or the service refuses it. Empty where none of so many is."""
+    a longer run or the service refuses it. Empty where none of so many is, which mostly shows without a draw."""
     context, demand = plan.option.deployment.model.max_context, plan.question.demand
     if context is None or demand.trace is not None or demand.sessions is not None:
         return ""
     kinds = [(one.share, one.prompt, one.output) for one in demand.classes] or [(1.0, demand.prompt, demand.output)]
     rng, share = np.random.default_rng(0), 0.0
     for part, *lengths in kinds:
-        if any(one.kind != "fixed" for one in lengths):
+        if any(one.kind != "fixed" for one in lengths) and above_at_most(lengths, int(context)) * _DRAWS > 1:
             total = sum(one.sample(rng, _DRAWS) for one in lengths)
             share += part * float(np.mean(total > context))
     if not share:

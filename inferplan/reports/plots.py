@@ -81,6 +81,32 @@ def save(figure: Figure, path: str) -> None:
     files.save(path, render_figure(figure, require_picture(path), dpi=160))
 
 
+def drawn(figure: Figure) -> list[tuple[object, ...]]:
+    """What a figure shows, part by part, to compare with another: points of lines, corners of areas, words."""
+    from matplotlib.collections import Collection
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.text import Text
+
+    found: list[tuple[object, ...]] = []
+    for part in figure.findobj():
+        if isinstance(part, Text):
+            found.append(("text", part.get_text(), *map(float, part.get_position())))
+        elif isinstance(part, Line2D):
+            found.append(("line", _points(part.get_xydata())))
+        elif isinstance(part, Patch):
+            found.append(("area", _points(part.get_patch_transform().transform_path(part.get_path()).vertices)))
+        elif isinstance(part, Collection):
+            corners = [_points(path.vertices) for path in part.get_paths()]
+            found.append(("areas", _points(part.get_offsets()), *corners))
+    return found
+
+
+def _points(points: Any) -> bytes:
+    """Points of a drawing, to compare."""
+    return np.asarray(points, dtype=np.float64).tobytes()
+
+
 def render_figure(figure: Figure, form: str, dpi: int) -> bytes:
     """A figure as a picture of a form such as ``png``."""
     buffer = io.BytesIO()

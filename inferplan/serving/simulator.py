@@ -181,7 +181,7 @@ def prepare(
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
     seed = traffic.seed if isinstance(traffic, Traffic) else 0
-    records.paces = options.speculation.paces(len(requests), np.random.default_rng((seed, 9)))
+    records.paces = options.speculation.paces(len(requests), seed)
     cluster = ClusterRun(options.fleet, records, closed, options.progress)
     cluster.timeline, cluster.starts = options.timeline, starts
     if requests.sessions is not None:
