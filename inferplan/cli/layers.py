@@ -80,8 +80,8 @@ GROUPS: dict[str, Group] = {
     ),
     "answers": Group(
         "Thoughts, grammars, beams",
-        "thinking-tokens thinking-budget thinking-end structured-share mask-time mask-library host-cores mask-bandwidth "
-        "mask-overlap grammar-compile beams all-logits",
+        "thinking-tokens thinking-budget thinking-end structured-share mask-time mask-library host-cores "
+        "mask-bandwidth mask-overlap grammar-compile beams all-logits",
     ),
     "media": Group("Images, video, sound", "images image-size image-tokens video-frames audio-seconds"),
     "agents": Group("Sessions of agents; classes of traffic", "sessions session-rate session-count classes"),
