@@ -208,7 +208,7 @@ def _events(replica: PlainReplica, until: float, planned: bool) -> int:
             prompt_steps += 1
             computed += tokens
             if row > largest:  # noqa: PLR1730 (a call takes five times as long)
-                largest = row
+                largest = float(row)
             if size:
                 used += phases[-steps % page] * page
                 steps += 1
