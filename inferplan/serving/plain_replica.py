@@ -207,7 +207,7 @@ def _events(replica: PlainReplica, until: float, planned: bool) -> int:
             shown = clock
             prompt_steps += 1
             computed += tokens
-            if row > largest:  # noqa: PLR1730 (a call takes five times as long)
+            if row > largest:
                 largest = float(row)
             if size:
                 used += phases[-steps % page] * page
