@@ -34,6 +34,8 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("5 answers built on estimates", {"answers"}),
     ("6 search under limits; predicted against measured; keyword arguments", {"planning", "validation", "arguments"}),
     ("6 records of a server's steps, learned from", {"learning"}),
+    ("6 months of machines, under demand that is not known", {"horizon"}),
+    ("6 a running service beside its prediction", {"watching"}),
     ("7 screens, pages, pictures", {"reports"}),
     ("8 the server of the page, the Python API", {"web", "api"}),
     ("9 the command line", {"cli"}),
@@ -68,7 +70,7 @@ HEAVY = {
     "matplotlib": {"reports"},
     "jinja2": {"reports"},
     "torch": {"models"},  # import --trace alone: test_light_commands_load_nothing_heavy
-    "scipy": {"planning"},  # fleet alone, when it runs: test_light_commands_load_nothing_heavy
+    "scipy": {"planning", "horizon"},  # fleet alone, when it runs: test_light_commands_load_nothing_heavy
     "transformers": {"models"},
     "tokenizers": {"measuring"},
     "httpx2": {"measuring"},

@@ -1,9 +1,8 @@
 """Scrapes of ``/metrics`` in Prometheus' text format: what a server's counters rose by from one scrape to the next.
 
-The format is that of prometheus.io/docs/instrumenting/exposition_formats (0.0.4): ``name{label="value"} number``. A
-file may hold several scrapes one after another: a new one begins where a series comes again. Times of scrapes are not
-needed, as every figure here is seconds over a count. Scrapes are in the order of their file; files of one scrape each
-are one after another, files of several are servers of their own. Where a counter falls a server began anew.
+A file may hold several scrapes one after another: a new one begins where a series comes again. Times of scrapes are
+not needed, as every figure here is seconds over a count. Scrapes are in the order of their file; files of one scrape
+each are one after another, files of several are servers of their own. Where a counter falls a server began anew.
 
 | engine | a step's seconds | sequences | tokens behind each |
 |---|---|---|---|
@@ -25,10 +24,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from inferplan.errors import InputFileError
 from inferplan.learning.observed import STEADY, Recorded, StepLoad, differ, figure, steps_of_gaps
+from inferplan.measuring.exposition import samples
 
 KIND = "scrapes of /metrics"
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^\n]*\})?[ \t]+([-+\w.]+)(?:[ \t]+-?\d+)?[ \t]*$", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _RANKS = ("engine", "dp_rank")
 _GAUGE = re.compile(r"^# TYPE (\S+) gauge[ \t]*$", re.MULTILINE)
 _COUNTERS = ("_total", "_count", "_sum")
@@ -39,7 +37,7 @@ _FEWEST = 50
 
 def matches(text: str) -> bool:
     """Whether a text is a scrape of an engine that is read here."""
-    return any(one.present in text and _SAMPLE.search(text) is not None for one in _ENGINES)
+    return any(one.present in text and any(samples(text)) for one in _ENGINES)
 
 
 class _Scrape:
@@ -150,13 +148,13 @@ def _scrapes(path: str, text: str) -> Iterator[_Scrape]:
     number, seen, ranks = 1, set[tuple[str, str]](), set[str]()
     gauges = frozenset(_GAUGE.findall(text))
     scrape = _Scrape(f"{path}: scrape 1", gauges)
-    for match in _SAMPLE.finditer(text):
-        name, labels = match[1], match[2] or ""
+    for sample in samples(text):
+        name, labels = sample.name, sample.labels
         if (name, labels) in seen:
             yield scrape
             number, seen, scrape = number + 1, set(), _Scrape(f"{path}: scrape {number + 1}", gauges)
         seen.add((name, labels))
-        known = dict(_LABEL.findall(labels))
+        known = sample.known
         ranks |= {f"{rank} {known[rank]}" for rank in _RANKS if rank in known}
         if len(ranks) > len({rank.split()[0] for rank in ranks}):
             raise InputFileError(f"{path} has metrics of several ranks: {', '.join(sorted(ranks))}", hint="--dp 1")
@@ -164,7 +162,7 @@ def _scrapes(path: str, text: str) -> Iterator[_Scrape]:
             scrape.infos.setdefault(name, known)
             continue
         for key in (name, f"{name}/{known['method']}") if "method" in known else (name,):
-            scrape.add(key, match[3])
+            scrape.add(key, sample.value)
     yield scrape
 
 

@@ -265,9 +265,11 @@ NOT_SCANNED = {
     "calibrate": "measures a device",
     "measure": "measures a server",
     "learn": "reads what a server recorded of its steps",
+    "watch": "reads what servers count",
     "web": "runs until it is stopped",
     "compile": "compiles the installed package",
     "completion": "has no option",
+    "ask": "asks other commands, which are scanned",
 }
 """Commands that answer nothing that could be compared."""
 

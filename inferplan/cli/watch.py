@@ -1,0 +1,261 @@
+"""``inferplan watch``: a service that runs beside its plan, for as long as somebody watches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from inferplan.cli.declared import gets
+from inferplan.cli.layers import Layered
+from inferplan.cli.options import report_options, writable
+from inferplan.errors import InfeasibleError, InferplanError, InputFileError, ToleranceError, UsageError
+from inferplan.extras import require
+from inferplan.files import save
+from inferplan.table import Report, format_of, plain
+from inferplan.watching.question import WatchAsked
+
+if TYPE_CHECKING:
+    from inferplan.watching.counters import Span
+    from inferplan.watching.minutes import Minute, Minutes
+    from inferplan.watching.record import DayRates
+    from inferplan.watching.summary import Summary
+
+_KEY = "OPENAI_API_KEY"
+_HEADING_EVERY = 20
+"""Lines after which a terminal is shown the heading again."""
+
+
+@click.command("watch", cls=Layered)
+@click.argument("urls", nargs=-1, metavar="URL...")
+@click.option("--plan", "plan_file", metavar="PLAN.json", help="What was planned (inferplan plan ... -o PLAN.json).")
+@click.option("--replay", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="Minutes that --record wrote, instead of URLs.")  # fmt: skip
+@gets(asked=WatchAsked)
+@click.option("--record", metavar="FILE", callback=writable, help="Append the minutes, for --replay.")
+@click.option("--profile", metavar="FILE.csv", callback=writable,
+              help="Write the rates by time of day at the end, for inferplan day --profile.")  # fmt: skip
+@click.option("--listen", metavar="HOST:PORT", help="Serve the last minute as metrics for Prometheus.")
+@click.option("--dashboard", metavar="FILE.json", callback=writable,
+              help="Write a Grafana dashboard of those metrics, and end.")  # fmt: skip
+@click.option("--api-key-env", default=_KEY, show_default=True, metavar="NAME",
+              help="Environment variable that holds the key, where the servers want one.")  # fmt: skip
+@report_options
+def watch_command(
+    urls: tuple[str, ...], plan_file: str | None, replay: str | None, asked: WatchAsked, **files: Any
+) -> Report:
+    """Compare a running service with its plan, a line a minute.
+
+    Each URL is a vLLM or SGLang server: one replica of the plan. Its /metrics are read, no request is sent. A line has
+    what was seen beside what the load should bring, how much load is left under the plan's limits, and below it what
+    changed: longer prompts, fewer prefix hits, slower steps, more load, a replica lost.
+
+    Example: inferplan watch http://gpu1:8000 http://gpu2:8000 --plan plan.json --what-if replicas=-1 --for 24h
+    """
+    from inferplan.reports.watching import watched_report
+    from inferplan.watching.record import DayRates
+    from inferplan.watching.summary import Summary
+
+    if files["dashboard"] is not None:
+        return _dashboard(urls, plan_file, replay, files["dashboard"])
+    if plan_file is None or bool(urls) == (replay is not None):
+        raise UsageError(
+            "--plan is missing" if plan_file is None else "watch takes URLs, or --replay FILE",
+            hint="inferplan watch http://localhost:8000 --plan plan.json",
+        )
+    if replay is not None:
+        _refuse_live(files)
+    minutes = _minutes(plan_file, len(urls) or None, asked, replay)
+    summary, rates = Summary(), DayRates()
+    with ExitStack() as stack:
+        shows = [*_shows(stack, files), _printer()]
+        try:
+            for minute in _watched(urls, replay, asked, minutes, rates, files):
+                summary.add(minute)
+                for show in shows:
+                    show(minute)
+                _end_on(asked, minute)
+        except KeyboardInterrupt:
+            if not summary.minutes:
+                raise
+        except (InfeasibleError, ToleranceError) as ended:
+            click.get_current_context().call_on_close(lambda error=ended: _raise(error))
+    if files["profile"] is not None:
+        _write_profile(files["profile"], rates, summary)
+    return watched_report(summary)
+
+
+def _raise(error: InferplanError) -> None:
+    raise error
+
+
+def _dashboard(urls: tuple[str, ...], plan_file: str | None, replay: str | None, path: str) -> Report:
+    from inferplan.watching.exporter import METRICS, dashboard
+
+    if urls or plan_file or replay:
+        raise UsageError("--dashboard writes a file and watches nothing", hint="inferplan watch --dashboard watch.json")
+    save(path, dashboard() + "\n")
+    note = f"import {path} in Grafana; the metrics come from inferplan watch URL --plan PLAN.json --listen HOST:PORT"
+    return Report(record={"dashboard": path, "metrics": dict(METRICS)}, notes=[note])
+
+
+def _refuse_live(files: dict[str, Any]) -> None:
+    given = [f"--{name}" for name in ("record", "listen") if files[name] is not None]
+    if given:
+        raise UsageError(f"{', '.join(given)} beside --replay", because="nothing runs that could be watched")
+
+
+def _minutes(plan_file: str, servers: int | None, asked: WatchAsked, replay: str | None) -> Minutes:
+    """The plan as what is watched is held to. Raises what reading a plan does, and ``UsageError`` for pools."""
+    from inferplan.reports.plan_measured import PlanFile
+    from inferplan.reports.watching import held_to
+    from inferplan.watching.minutes import Minutes
+
+    plan = PlanFile(plan_file)
+    if plan.planned.pools is not None:
+        raise UsageError(
+            f"{plan_file} has prompts and decodes on servers of their own",
+            because="the first token of a request is counted by neither of them alone",
+            hint="a plan in one pool",
+        )
+    servers = servers or plan.replicas
+    if servers != plan.replicas and replay is None:
+        click.echo(
+            f"note: {servers} of the plan's {plan.replicas} replicas are watched; the load is held to their share",
+            err=True,
+        )
+    twin, drift = held_to(plan, servers)
+    return Minutes(twin=twin, drift=drift, what_ifs=asked.what_ifs)
+
+
+def _watched(
+    urls: tuple[str, ...], replay: str | None, asked: WatchAsked, minutes: Minutes, rates: DayRates,
+    files: dict[str, Any],
+) -> Iterator[Minute]:  # fmt: skip
+    """The minutes, as they end."""
+    if replay is not None:
+        from inferplan.watching.record import read_spans
+
+        for span, at, anew in read_spans(Path(replay)):
+            rates.add(span, at)
+            yield minutes.add(span, at, anew)
+        return
+    yield from _live(urls, asked, minutes, rates, files)
+
+
+def _live(
+    urls: tuple[str, ...], asked: WatchAsked, minutes: Minutes, rates: DayRates, files: dict[str, Any]
+) -> Iterator[Minute]:
+    require("measure", "watch")
+    from inferplan.measuring.address import address_of, key_of
+    from inferplan.watching.live import spans
+    from inferplan.watching.minutes import Scrapes
+    from inferplan.watching.record import span_line
+
+    named = click.get_current_context().get_parameter_source("api_key_env") is not click.core.ParameterSource.DEFAULT
+    addresses = [address_of(url) for url in urls]
+    roots = [one.root for one in addresses]
+    if len(set(roots)) < len(roots):
+        raise UsageError("a server is named twice", because=", ".join(roots), hint="each replica once")
+    key = key_of(files["api_key_env"], os.environ, named)
+    scrapes = Scrapes(servers=roots, length=asked.window)
+    said = _once(lambda text: click.echo(f"note: {text}", err=True))
+    source = spans(addresses, key, asked.every, scrapes, asked.lasting, said)
+
+    async def ended() -> tuple[Span, float, int] | None:
+        return await anext(source, None)
+
+    with asyncio.Runner() as runner:
+        while (found := runner.run(ended())) is not None:
+            span, at, anew = found
+            if files["record"] is not None:
+                _append(files["record"], span_line(span, at, anew))
+            rates.add(span, at)
+            yield minutes.add(span, at, anew)
+
+
+def _once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Says each text once."""
+    seen = set[str]()
+
+    def told(text: str) -> None:
+        if text not in seen and len(seen) < 100:
+            seen.add(text)
+            say(text)
+
+    return told
+
+
+def _append(path: str, line: str) -> None:
+    try:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError as error:
+        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+
+
+def _shows(stack: ExitStack, files: dict[str, Any]) -> Iterator[Callable[[Minute], None]]:
+    """Who is shown each minute beside the terminal: the exporter."""
+    if files["listen"] is None:
+        return
+    from inferplan.watching.exporter import Exporter
+
+    host, _, port = files["listen"].rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        raise UsageError(f"--listen {files['listen']} is no host and port", hint="--listen 127.0.0.1:9108")
+    exporter = Exporter(host.strip("[]"), int(port[:9]))
+    stack.callback(exporter.close)
+    click.echo(f"metrics at http://{host}:{exporter.port}/metrics", err=True)
+    yield exporter.show
+
+
+def _printer() -> Callable[[Minute], None]:
+    """Lines of a terminal, or JSON lines, on stdout; nothing where the whole goes elsewhere."""
+    from inferplan.reports.watching import event_text, heading, minute_record, minute_text, what_if_text
+
+    given = click.get_current_context().params
+    style = format_of(given["report_file"], given["style"])
+    if given["report_file"] is not None or style not in ("table", "jsonl"):
+        return lambda minute: None
+    shown = 0
+
+    def show(minute: Minute) -> None:
+        nonlocal shown
+        if style == "jsonl":
+            click.echo(json.dumps(plain(minute_record(minute))))
+            return
+        if shown % _HEADING_EVERY == 0:
+            click.echo(heading())
+        shown += 1
+        click.echo(minute_text(minute))
+        for line in (*what_if_text(minute), *(f"! {event_text(minute.at, one)}" for one in minute.events)):
+            click.echo(line)
+
+    return show
+
+
+def _end_on(asked: WatchAsked, minute: Minute) -> None:
+    """Raise ``InfeasibleError`` or ``ToleranceError`` where something happened that ends watching."""
+    from inferplan.reports.watching import event_text
+
+    for event in minute.events:
+        limit = event.cause in ("ttft", "tpot", "e2el")
+        if not event.back and ("limit" if limit else "drift") in asked.fail_on:
+            kind = InfeasibleError if limit else ToleranceError
+            raise kind(event_text(minute.at, event), hint="inferplan plan, with the load as it is now")
+
+
+def _write_profile(path: str, rates: DayRates, summary: Summary) -> None:
+    text = rates.csv()
+    if not text:
+        raise InputFileError(f"{path} was not written", because="no minute was watched")
+    save(path, text)
+    written = datetime.now(UTC).isoformat(timespec="seconds")
+    click.echo(f"note: {path}: requests/s by the time of day (UTC), {summary.minutes:,} minutes, {written}", err=True)
