@@ -21,14 +21,20 @@ install: $(VENV)/.installed
 # publisher's index, which is asked for torch alone and not waited for long where it cannot be reached.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH := -m pip install --quiet torch -c constraints.txt
+# What pip says where it fails is kept, and one sentence says what it means.
+PIP_SAYS := $(VENV)/pip.log
+NO_INDEX := pip could not install what pyproject.toml names: no package index answers, or it lacks a release (what pip \
+	said: $(PIP_SAYS)); PIP_INDEX_URL=URL names another index
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python $(TORCH) 2> /dev/null || $(BIN)/python $(TORCH) --extra-index-url $(TORCH_INDEX) --timeout 15 --retries 1 \
-		|| { echo "no CPU build of torch, of the version in constraints.txt: pip finds none, nor at $(TORCH_INDEX);" \
-		"TORCH_INDEX=URL names another index, PIP_FIND_LINKS a folder with the wheel" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
+	@$(BIN)/python -m pip install --quiet --upgrade pip > $(PIP_SAYS) 2>&1 || { echo "$(NO_INDEX)" >&2; exit 1; }
+	@$(BIN)/python $(TORCH) 2> /dev/null || $(BIN)/python $(TORCH) --extra-index-url $(TORCH_INDEX) --timeout 15 --retries 1 \
+		> $(PIP_SAYS) 2>&1 \
+		|| { echo "no CPU build of torch, of the version in constraints.txt: pip finds none, nor at $(TORCH_INDEX) (what pip" \
+		"said: $(PIP_SAYS)); TORCH_INDEX=URL names another index, PIP_FIND_LINKS a folder with the wheel" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt > $(PIP_SAYS) 2>&1 \
+		|| { echo "$(NO_INDEX)" >&2; exit 1; }
 	touch $@
 
 lint: install
@@ -57,9 +63,10 @@ zoo: install
 	$(BIN)/python -m tests.oracle.zoo --write
 ZOO_PROCESSES ?= auto
 
-# Headers of files that claim what they do not hold: two thousand mutations, each in a process of its own, and what they cost.
+# Headers of files that claim what they do not hold, and command lines that nobody means: two thousand of each, each in a process of its own.
 hostile: install
 	$(BIN)/python -m tests.hostile_headers 2000
+	$(BIN)/python -m tests.hostile_options 2000
 
 # Every option of every command, given to a line on which it should matter: those that change nothing, unsaid. Half an hour.
 silent-options: install
@@ -88,7 +95,7 @@ accuracy: install
 	$(BIN)/python -m tools.fitting bands $(SHARED)/measured --unseen $(UNSEEN) --deviations tests/fixtures/served_deviations.csv
 	$(BIN)/python -m tools.fitting forms $(SHARED)/measured
 	$(BIN)/python -m tools.accuracy $(SHARED) --unseen $(UNSEEN)
-	for page in scale-out devices encoders; do $(BIN)/python -m tools.accuracy $$page $(SHARED) || exit 1; done
+	for page in scale-out devices encoders parts; do $(BIN)/python -m tools.accuracy $$page $(SHARED) || exit 1; done
 
 # The site in build/site-docs; a broken link, a page outside the navigation or an undocumented name is an error.
 docs: install

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from inferplan.cli import COMMANDS, cli
+from inferplan.cli.layers import show_all
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 110
@@ -33,6 +34,12 @@ run with limits is saturated ([which ending exits how](serving.md#exit-codes-of-
 | 5 | network or hub |
 | 6 | outside the tolerance asked for |
 | 130 | interrupted (Ctrl-C); what sweep, calibrate and measure had written is kept |
+
+`inferplan COMMAND --help` shows the dozen options that most people need, `--help GROUP` those of one group,
+`--help all` every option, as below. Flags of vLLM, SGLang, TensorRT-LLM, llama.cpp and of benchmark tools that mean
+the same as an option here are taken for it, with a note on stderr: `--input-len 512` is `--prompt 512`,
+`--tensor-parallel-size 2` is `--tp 2`. One that means nearly the same is answered with the right name. GPUs are read
+as people write them: `2xA6000`, `"RTX 4090 x8"`, `"2x RTX 3090"`, `"H100 80GB"`, `"Mac Studio M3 Ultra"`.
 
 A file is written beside its place and renamed when it is whole, so what was there stays where a disk is full or a run
 is interrupted; where it goes is checked before the work. Control characters in arguments are refused, and those of
@@ -62,6 +69,7 @@ def sections(command: click.Command, path: str, parent: click.Context | None = N
 def page() -> str:
     """The whole reference."""
     root = click.Context(cli, info_name="inferplan", terminal_width=WIDTH, help_option_names=HELP)
+    show_all(root)
     text = [HEAD]
     for name in COMMANDS:
         command = cli.get_command(root, name)

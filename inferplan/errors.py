@@ -30,23 +30,26 @@ def has_control(text: str) -> bool:
 class InferplanError(Exception):
     """Base of every error a user can cause.
 
-    Parameters: ``what`` happened, in one line; ``because``, the numbers behind it; ``hint``, what would work.
+    Parameters: ``what`` happened, in one line; ``because``, the numbers behind it; ``hint``, what would work;
+    ``picture``, lines of letters that show the numbers, where there is one.
     """
 
     exit_code = 2
 
-    def __init__(self, what: str, because: str = "", hint: str = "") -> None:
-        self.what, self.because, self.hint = what, because, hint
+    def __init__(self, what: str, because: str = "", hint: str = "", picture: str = "") -> None:
+        self.what, self.because, self.hint, self.picture = what, because, hint, picture
         super().__init__(self.render())
 
-    def __reduce__(self) -> tuple[type[InferplanError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[InferplanError], tuple[str, str, str, str]]:
         """What another process makes it from: its parts, not the text that they are printed as."""
-        return type(self), (self.what, self.because, self.hint)
+        return type(self), (self.what, self.because, self.hint, self.picture)
 
     def render(self) -> str:
         lines = [f"error: {self.what}"]
         if self.because:
             lines.append(f"because: {self.because}")
+        if self.picture:
+            lines.append(self.picture)
         if self.hint:
             lines.append(f"hint: {self.hint}")
         return printable("\n".join(lines))

@@ -6,7 +6,7 @@ A list of figures is a row: :func:`record` is what programs read of it, :func:`l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from math import isfinite
 from typing import Any
@@ -83,6 +83,13 @@ def side_by_side(title: str, rows: Sequence[Iterable[Figure]], spare: Sequence[s
 def bar(share: float, width: int = 20) -> str:
     """A bar of text as long as a share of ``width`` letters, one at least: a terminal of any alphabet shows it."""
     return "#" * max(round(share * width), 1)
+
+
+def bars(sizes: Mapping[str, float], written: Callable[[float], str], width: int = 50) -> str:
+    """Sizes of one kind as bars under each other, each with its name and as it is ``written``; nothing has no bar."""
+    most, column = max(sizes.values()), max(map(len, sizes))
+    drawn = {name: bar(size / most, width) if size > 0 else "" for name, size in sizes.items()}
+    return "\n".join(f"  {name:<{column}}  {drawn[name]:<{width}}  {written(size)}" for name, size in sizes.items())
 
 
 def short_time(value: float) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -23,8 +25,16 @@ READ = "inferplan.read"
 
 
 def announce(path: Path) -> None:
-    """Say that a file is about to be read; a hook (``sys.addaudithook``) refuses it by an ``OSError``."""
+    """Say that a file is about to be read; a hook (``sys.addaudithook``) refuses it by an ``OSError``.
+
+    Raises ``OSError`` for a device, such as ``/dev/zero``: its bytes may have no end.
+    """
     sys.audit(READ, os.fspath(path))
+    mode = 0
+    with suppress(OSError, ValueError):  # no such file, a name that none can have: said when it is opened
+        mode = os.stat(path).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise OSError(errno.EINVAL, "it is a device, whose bytes may have no end")
 
 
 def reason(error: OSError) -> str:

@@ -34,6 +34,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("5 answers built on estimates", {"answers"}),
     ("6 search under limits; predicted against measured; keyword arguments", {"planning", "validation", "arguments"}),
     ("6 records of a server's steps, learned from", {"learning"}),
+    ("6 months of machines, under demand that is not known", {"horizon"}),
     ("6 a running service beside its prediction", {"watching"}),
     ("7 screens, pages, pictures", {"reports"}),
     ("8 the server of the page, the Python API", {"web", "api"}),
@@ -69,7 +70,7 @@ HEAVY = {
     "matplotlib": {"reports"},
     "jinja2": {"reports"},
     "torch": {"models"},  # import --trace alone: test_light_commands_load_nothing_heavy
-    "scipy": {"planning"},  # fleet alone, when it runs: test_light_commands_load_nothing_heavy
+    "scipy": {"planning", "horizon"},  # fleet alone, when it runs: test_light_commands_load_nothing_heavy
     "transformers": {"models"},
     "tokenizers": {"measuring"},
     "httpx2": {"measuring"},
@@ -104,6 +105,9 @@ MOST_LINES = {ast.FunctionDef: 60, ast.AsyncFunctionDef: 60, ast.ClassDef: 250}
 MOST_ATTRIBUTES = 40
 TOO_LARGE: set[str] = set()
 """Functions and classes that are still to be cut. The list only gets shorter: an entry that is not needed fails."""
+IN_ONE_PIECE = {"inferplan/serving/plain_replica.py: _events"}
+"""Loops whose gain is that nothing in them is a call (docs/performance.md, "Planning"): they are not cut. What they do
+is written a second time in functions that can be read, and a test holds both to the same last bit."""
 
 HEIGHT = {module: height for height, (_, modules) in enumerate(FLOORS) for module in modules}
 
@@ -354,8 +358,8 @@ def attributes(node: ast.ClassDef) -> int:
 
 def test_functions_and_classes_can_be_read_at_once() -> None:
     found = {name for package in PACKAGES for path in sources(package) for name in too_large(path)}
-    assert not found - TOO_LARGE, "cut these in two"
-    assert not TOO_LARGE - found, "these are small enough now: take them off TOO_LARGE"
+    assert not found - TOO_LARGE - IN_ONE_PIECE, "cut these in two"
+    assert not (TOO_LARGE | IN_ONE_PIECE) - found, "these are small enough now: take them off their list"
 
 
 KNOW_ENGINES = {

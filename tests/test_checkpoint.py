@@ -281,7 +281,7 @@ def test_a_gguf_file(tmp_path):
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'inferplan\["):
+    with pytest.raises(MissingExtraError, match=r"pip install 'huggingface-hub>="):
         fetch_configs("no/such-model")
 
 

@@ -153,3 +153,10 @@ def test_published_tensor_maps(shared: Path) -> None:
         exact += error < 1e-9
     assert checked >= 135
     assert exact >= 95
+
+
+def test_norms_without_weights_are_in_no_file() -> None:
+    """OLMo's norms have neither weights nor biases, so that every tensor is a matrix: 8.5 bits in q8_0 (32 weights of
+    8 bits and a scale of 16)."""
+    model = load_model("olmo-7b")
+    assert size(model, file_precision(model, "q8_0")) == pytest.approx(model.parameters["total"] * 8.5 / 8, rel=1e-12)

@@ -13,7 +13,7 @@ import pytest
 
 from inferplan.answers.energy import StaticEnergy
 from inferplan.answers.explain import Explainer
-from inferplan.answers.power import run_energy
+from inferplan.answers.power import _mask_joules, _Step, run_energy
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.carbon import Carbon, carbon_of
 from inferplan.catalog.energy import EnergyAsked
@@ -26,9 +26,11 @@ from inferplan.estimate.draw import step_joules
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.phase import decode_cycle
 from inferplan.estimate.roofline import price
+from inferplan.estimate.structured import Structured
 from inferplan.serving.flags import Flags
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.speculation import PLAIN, Speculation
 from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.work.formats import FORMATS
 from inferplan.work.ops import Matmul
@@ -330,6 +332,34 @@ def test_a_mixed_step_is_counted_once() -> None:
     assert found is not None
     assert sum(meter.prompt_steps for meter in result.meters) > 0.9 * sum(meter.steps for meter in result.meters)
     assert 0.98 * found.highest < found.watts < found.highest
+
+
+def test_a_step_beyond_another_is_what_it_takes_more() -> None:
+    mixed, alone = _Step(3.0, 5.0, 7.0), _Step(1.0, 2.0, 9.0)
+    assert mixed.beyond(alone) == _Step(2.0, 3.0, 7.0)
+    assert alone.beyond(mixed) == _Step(0.0, 0.0, 9.0)
+
+
+def test_masks_take_joules_each() -> None:
+    """One mask takes the same joules whenever it is applied: a run of which every answer has a mask at each of its
+    tokens takes twice what one takes of which half do. Drafts of which 1.875 of four verified tokens are kept take
+    4/1.875 of it."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    load = Traffic(
+        arrivals=ClosedLoop(concurrency=4, burst=True),
+        prompt=Lengths(mean=128.0),
+        output=Lengths(mean=32.0),
+        requests_count=8,
+    )
+    result = simulate(deployment, load, Flags(), Options())
+
+    def joules(share: float, speculation: Speculation = PLAIN) -> float:
+        masks = Structured(share=share, mask_time=1e-6, cores=32, bandwidth=63e9)
+        return _mask_joules(deployment, result, Options(structured=masks, speculation=speculation))
+
+    assert joules(1.0) == pytest.approx(2 * joules(0.5)) and joules(1.0) > 0
+    drafts = Speculation(length=3, acceptance=0.5)  # 1 + 1/2 + 1/4 + 1/8 tokens of the four that a step verifies
+    assert joules(1.0, drafts) == pytest.approx(joules(1.0) * 4 / 1.875)
 
 
 def test_standing_idle_takes_energy() -> None:

@@ -64,7 +64,7 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     require_format(asked, spec, meant[0].gpu)
     tokens = asked_context(spec, asked.context)
     options = [
-        _best(one, asked.request(model, one.gpu), quant, (tokens, asked, prices))
+        best_division(one, asked.request(model, one.gpu), quant, (tokens, asked, prices))
         for one in meant
         for quant in quants_tried(asked.request(model, one.gpu), spec)
     ]
@@ -81,7 +81,9 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     return OwnedFits(model=spec, asked=asked, have=have, count=whole, context=tokens, options=options, remarks=remarks)
 
 
-def _best(have: Counted, request: Request, quant: str | None, load: tuple[int, FitAsked, PriceBook]) -> FitOption:
+def best_division(
+    have: Counted, request: Request, quant: str | None, load: tuple[int, FitAsked, PriceBook]
+) -> FitOption:
     """The division over all of them that holds most requests; of equals the one with fewest stages."""
     tokens, asked, prices = load
     named, found, reasons = quant or "native", list[Fitting](), list[tuple[float, str]]()

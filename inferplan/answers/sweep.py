@@ -29,7 +29,7 @@ from inferplan.errors import InferplanError, MissingExtraError, NotFiniteError, 
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate_unchecked
-from inferplan.extras import require
+from inferplan.extras import installs, require
 from inferplan.features import require_together
 from inferplan.fields import Text, Whole, Words, ask
 from inferplan.files import save
@@ -453,7 +453,7 @@ def _on_dask(tasks: list[Task], execution: Execution, runner: Runner) -> Iterato
     try:
         from dask.distributed import Client, as_completed
     except ImportError:
-        raise MissingExtraError("dask is not installed", hint="pip install 'inferplan[dask]'") from None
+        raise MissingExtraError("dask is not installed", hint=installs("dask")) from None
     try:
         where: dict[str, Any] = {"address": execution.scheduler} if execution.scheduler else {}
         if not where and execution.jobs:

@@ -15,6 +15,7 @@ from inferplan.catalog.calibrations import load_calibration, release_dates
 from inferplan.catalog.counted import counted
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, spec_of, validate
 from inferplan.catalog.host_times import HostTimes, with_host_times
+from inferplan.catalog.masks import with_mask_times
 from inferplan.catalog.offload import OffloadAsked, with_offload
 from inferplan.devices.anchors import Anchor, ErrorProcess
 from inferplan.devices.engine import Engine, EngineFlags, EngineSpec, EngineVersion
@@ -154,7 +155,7 @@ def load_engine(name: str, flags: EngineFlags | None = None) -> Engine:
     flags, (defaults, note) = flags or EngineFlags.default(), _defaults(spec, version or None)
     if defaults.kv_rule == "all" and flags.memory_fraction is not None:
         raise UsageError(f"{name} sets no share of the memory aside", hint="leave --gpu-memory-utilization out")
-    return spec.running(flags.applied(defaults), version if note else "", note, version)
+    return with_mask_times(spec.running(flags.applied(defaults), version if note else "", note, version))
 
 
 def usual_engine(model: str, gpu: str) -> str:

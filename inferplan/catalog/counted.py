@@ -1,4 +1,4 @@
-"""GPUs with their number, as people say it: ``2x-a6000``, ``2xA6000``, ``4 x rtx-4090``, ``2x24GB``."""
+"""GPUs with their number, as people say it: ``2x-a6000``, ``2xA6000``, ``RTX 4090 x8``, ``2x24GB``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _COUNTED = re.compile(
     rf"(\d{{1,3}}|\d+(?=\s*[x×](?:[\s-]|{_MEMORY}$)))\s*[x×]\s*-?\s*(?=\S)(?P<named>[^,]+)", re.IGNORECASE
 )
 """A larger number needs a gap, or a size, behind the x: 7900xtx and 9070xt are names."""
+_BEHIND = re.compile(r"(?P<named>[^,]*\S)\s+(?:[x×]\s*(\d+)|\(\s*[x×]\s*(\d+)\s*\))", re.IGNORECASE)
+"""The number behind the name, with a gap before the x."""
 _MOST = 1_000_000
 """GPUs of one kind."""
 
@@ -33,10 +35,11 @@ class Counted(NamedTuple):
 
 def counted(text: str) -> Counted:
     """A GPU with its number; without one the text as it is. Raises ``UsageError`` for a number that is none."""
-    found = _COUNTED.fullmatch(text.strip())
+    found = _COUNTED.fullmatch(text.strip()) or _BEHIND.fullmatch(text.strip())
     if found is None:
         return Counted(None, text)
-    count, named = parse_whole(found[1]), found["named"].strip()
+    number = found[1] if found.re is _COUNTED else found[2] or found[3]
+    count, named = parse_whole(number), found["named"].strip()
     if not 0 < count <= _MOST:
         raise UsageError(f"{text}: {count:,} is no number of GPUs", hint=f"2x-{named}, a count up to {_MOST:,}")
     return Counted(count, named)

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from functools import cache, partial
+from itertools import dropwhile
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
 SpecType = TypeVar("SpecType", bound=Spec)
 _MAC = re.compile(r"\b(i?mac|mac-?(book|studio|mini|pro)\w*)\b")
 """Computers of Apple's, which are sold with several chips."""
+_MAC_WITH_CHIP = re.compile(r"(?:i?mac|mac-?book|mac-?studio|mac-?mini)(?:-(?:studio|mini|pro|air))*-(?=m\d)")
+"""A computer of Apple's in front of the name of its chip."""
+_SIZED = re.compile(r"(?P<device>.+?)-(?P<size>\d+)-?gi?b")
+"""A device with the memory that it is sold with: rtx-4090-24gb."""
+_LABEL = re.compile(r"^  label: \D*(\d+)", re.MULTILINE)
 _ALIASES = re.compile(rb"^aliases: *\[(.*?)\]", re.MULTILINE)
 _LONGEST_NAME = 200
 """No file of the catalogue has a longer one, and most file systems refuse one of 256 bytes."""
@@ -46,11 +52,12 @@ _SINGULAR = {
     "sessions": "file of sessions",
     "profiles": "profile",
     "services": "file of models",
+    "horizons": "file of months",
 }
 PROFILE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 """A profile of Multi-Instance GPU, behind a device and a colon."""
-_MAKERS = ("nvidia", "amd", "intel", "google", "aws")
-"""Makers that tools put before a device's name."""
+_MAKERS = frozenset(("nvidia", "amd", "intel", "google", "aws", "apple", "instinct", "geforce", "tesla"))
+"""Makers and their brands, which tools put before a device's name."""
 _HUB_ID = re.compile(r"(?!.*(?:--|\.\.|\.git$))\w(?:[\w.-]*\w)?/\w(?:[\w.-]{0,94}\w)?")
 _VARIANT = re.compile(r"-(instruct|chat|it|base)(?=-)")
 """A variant inside a name: Mistral-7B-Instruct-v0.3."""
@@ -124,8 +131,9 @@ def _candidates(kind: str, name: str) -> list[str]:
     if kind != "hardware":
         return [typed]
     dashed = "-".join(typed.split())
-    maker, _, rest = dashed.partition("-")
-    return [typed, dashed, *([rest] if maker in _MAKERS else [])]
+    words = dashed.split("-")
+    rest = "-".join(dropwhile(_MAKERS.__contains__, words)) or dashed
+    return list(dict.fromkeys([typed, dashed, rest, _MAC_WITH_CHIP.sub("", rest, count=1)]))
 
 
 def find(kind: str, name: str) -> Path:
@@ -146,6 +154,13 @@ def find(kind: str, name: str) -> Path:
     listing = {"models": "inferplan models", "hardware": "inferplan gpus"}.get(kind, f"one of {', '.join(options)}")
     if kind == "models" and _exists(name) and Path(name).is_dir():
         raise UnknownNameError(f"no model named {name!r}", hint=f"./{name} for the folder of that name")
+    if kind == "hardware" and (sized := _with_size(_candidates(kind, name)[-1])) is not None:
+        path, size = sized
+        if "up to" in path.read_text(encoding="utf-8"):
+            raise UnknownNameError(f"no GPU named {name!r}", hint=f"--gpu {path.stem} --memory {size}GB")
+        raise UnknownNameError(
+            f"no GPU named {name!r}", hint=f"{path.stem}, which has another memory; or see {listing}"
+        )
     if kind == "hardware" and (inside := _inside(name.lower())):
         raise UnknownNameError(f"no GPU named {name!r}", hint=f"{inside}; or see {listing}")
     path_to = "a path to a YAML" + (" or to a config.json of Hugging Face" if kind == "models" else "")
@@ -165,7 +180,19 @@ def on_file(kind: str, name: str) -> Path | None:
         if "/" not in candidate and path.is_file():
             return path
     known = aliases(kind)
-    return next((folder / f"{known[one]}.yaml" for one in candidates if one in known), None)
+    found = next((folder / f"{known[one]}.yaml" for one in candidates if one in known), None)
+    if found is None and kind == "hardware" and (sized := _with_size(candidates[-1])) is not None:
+        path, size = sized
+        label = _LABEL.search(path.read_text(encoding="utf-8"))
+        return path if label is not None and label[1] == size else None
+    return found
+
+
+def _with_size(name: str) -> tuple[Path, str] | None:
+    """The file of a device that is named with a size of memory, and the size [GB]."""
+    sized = _SIZED.fullmatch(name)
+    path = None if sized is None else on_file("hardware", sized["device"])
+    return None if sized is None or path is None else (path, sized["size"])
 
 
 def _inside(computer: str) -> str:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from inferplan.errors import InferplanError, SpecError, UndescribedError
-from inferplan.extras import EXTRAS
+from inferplan.extras import EXTRAS, installs
 from inferplan.models.huggingface import Imported, import_config
 from inferplan.models.provenance import ASSUMED
 from inferplan.models.spec import ModelSpec
@@ -53,7 +53,7 @@ def read_either(
     except UndescribedError as error:
         refusal = error
     if not all(map(find_spec, EXTRAS["models"])):
-        hint = "have transformers read it by the class of its type: pip install 'inferplan[models]'"
+        hint = f"have transformers read it by the class of its type: {installs('models')}"
         raise _like(refusal, hint=f"{hint}; or {refusal.hint}" if refusal.hint else hint)
     rest, fields = _without_undescribed(config, refusal, name, source)
     if not fields:

@@ -21,46 +21,58 @@ from inferplan.cli.start import quick_start
 from inferplan.errors import InferplanError, InputFileError, UsageError, has_control
 from inferplan.files import reason
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "estimate": ("estimate", "What one batch costs: memory, intensity, TTFT, TPOT, the largest batch and context."),
-    "fit": ("fit", "Which GPUs hold a model, in which format, with what context and how many requests."),
-    "explain": ("explain", "Where a number of an estimate comes from: formula, inputs, YAML lines, sources."),
-    "simulate": (
-        "simulate",
-        "What users experience under load: latency percentiles, queue, cache; policies, traces, pools.",
-    ),
-    "plan": ("plan", "What to buy and how to run it: the cheapest deployment that meets the limits under a load."),
-    "report": ("plan", "A plan as one self-contained page to send on: HTML or Markdown."),
-    "fleet": ("fleet", "GPUs that are owned and GPUs to rent behind one router: the cheapest mix that carries a load."),
-    "several": (
-        "several",
-        "Several models on one fleet, side by side, in a cascade or behind a router: replicas, machines, latencies.",
-    ),
-    "day": ("day", "A load that rises and falls: replicas by hour, cost and misses of scaling policies."),
-    "cost": ("cost", "What a batch costs in money and energy: an hour, a token, a request, a user."),
-    "compare": ("compare", "Models, GPUs, formats or degrees of parallelism side by side, with ratios and reasons."),
-    "sweep": ("sweep", "A grid over models, GPUs, formats, parallelism and loads, on all cores or a cluster."),
-    "recipe": ("recipe", "A claimed speed-up taken apart: one ingredient at a time, each with its factor."),
-    "plot": ("plot", "Roofline, memory, operators, KV cache, latency against throughput: PNG, SVG, PDF."),
-    "calibrate": ("calibrate", "Measure this device with torch and fit its constants, or check stored ones."),
-    "measure": ("measure", "A live OpenAI-compatible server: TTFT, TPOT and more over lengths and users."),
-    "learn": ("learn", "What a running server recorded of its steps, as constants for the other commands."),
-    "watch": ("watch", "A running service beside its plan, a line a minute: load left, drift with its cause."),
-    "validate": ("validate", "Predicted against measured: benchmark files of nine tools, start-up logs."),
-    "anchor": ("anchor", "Which runs of your own system to measure, and predictions corrected by them."),
-    "emit": ("emit", "The command line or the Kubernetes manifest of a deployment or a plan."),
-    "prices": ("catalog", "The prices on file, with their dates and sources."),
-    "settings": ("defaults", "The defaults in force here, from inferplan.yaml and INFERPLAN_*."),
-    "compile": ("compile", "The event loop of simulations in machine code: twice as fast, with the same results."),
-    "completion": ("defaults", "The script that completes commands, models and GPUs in a shell."),
-    "web": ("web", "A page in the browser that answers as the commands do, and its JSON API."),
-    "models": ("catalog", "The models on file."),
-    "gpus": ("catalog", "The accelerators on file."),
-    "formats": ("catalog", "The number formats: bits with their scales, arithmetic, sources; GGUF file types."),
-    "import": ("import_model", "A Hugging Face config, checkpoint folder or GGUF file as a model YAML."),
-    "show": ("catalog", "One model or accelerator in full, from the catalogue or a path."),
+QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Where to begin": {
+        "ask": ("ask", "Five questions, asked one by one: does it run, what to buy, ..."),
+    },
+    "Does it fit, how fast is it, and what do users see?": {
+        "fit": ("fit", "Which GPUs hold a model, which models fit GPUs; in which format."),
+        "estimate": ("estimate", "One batch: memory, time to first token, time per token."),
+        "compare": ("compare", "Models, GPUs, formats or divisions side by side, with reasons."),
+        "sweep": ("sweep", "A grid of models, GPUs, formats and loads, on all cores."),
+        "recipe": ("recipe", "A claimed speed-up taken apart: each technique with its factor."),
+        "simulate": ("simulate", "Latency percentiles, queue and cache under live traffic."),
+    },
+    "What do I buy, what does it cost, and how do I start it?": {
+        "plan": ("plan", "The cheapest deployment that meets the limits under a load."),
+        "report": ("plan", "A plan as one page to send on: HTML or Markdown."),
+        "fleet": ("fleet", "GPUs owned and GPUs to rent behind one router: the cheapest mix."),
+        "several": ("several", "Several models on one fleet: replicas, machines, latencies."),
+        "day": ("day", "A load that rises and falls: what scaling costs, who waits."),
+        "horizon": ("horizon", "Months to come: what to buy, reserve and release, and when."),
+        "cost": ("cost", "Cost and energy of a batch: per hour, token, request, user."),
+        "prices": ("catalog", "The prices on file, with their dates and sources."),
+        "emit": ("emit", "The command line, or the Kubernetes manifest, of a deployment."),
+    },
+    "Why is that so?": {
+        "explain": ("explain", "Where a number comes from: formula, inputs, sources."),
+        "plot": ("plot", "Roofline, memory, operators, latency: PNG, SVG, PDF."),
+    },
+    "Is my server as fast as it should be?": {
+        "measure": ("measure", "Measure a live server: TTFT and TPOT by length and users."),
+        "watch": ("watch", "A running service beside its plan, a line a minute."),
+        "validate": ("validate", "Benchmark files and start-up logs beside the predictions."),
+        "learn": ("learn", "What a server recorded of its steps, as constants."),
+        "anchor": ("anchor", "A few runs of your own system correct its predictions."),
+        "calibrate": ("calibrate", "Measure this device with torch and fit its constants."),
+    },
+    "What is on file?": {
+        "models": ("catalog", "The models on file."),
+        "gpus": ("catalog", "The accelerators on file."),
+        "formats": ("catalog", "The number formats and GGUF file types."),
+        "show": ("catalog", "One model or accelerator in full."),
+        "import": ("import_model", "A Hugging Face config, checkpoint or GGUF file as a model YAML."),
+    },
+    "This program": {
+        "web": ("web", "The same answers on a page in the browser, and a JSON API."),
+        "settings": ("defaults", "The defaults in force here, and where each is from."),
+        "completion": ("defaults", "The script that completes commands and names in a shell."),
+        "compile": ("compile", "The simulator as machine code: twice as fast, same results."),
+    },
 }
-"""Command name to its module in this package and its one-line help (shown without importing the module)."""
+"""The commands by the question that they answer: the name, its module in this package and its one-line help, which is
+shown without importing the module."""
+COMMANDS = {name: where for commands in QUESTIONS.values() for name, where in commands.items()}
 
 
 class _ReaderLeftError(Exception):
@@ -99,13 +111,32 @@ class LazyGroup(click.Group):
             ctx.fail(f"No command named {name!r}.{hint}")
         found = super().resolve_command(ctx, args)
         if found[0] and found[1] is not None and not ctx.resilient_parsing:
+            found = found[0], found[1], _in_our_words(found[1], found[2])
             refuse_unclear(found[1], click.Context(found[1], parent=ctx, info_name=found[0]), found[2])
             ctx.default_map = {found[0]: _defaults(found[0], found[1])}
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for question, commands in QUESTIONS.items():
+            formatter.write(f"\n{question}\n")
+            with formatter.indentation():
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in commands.items()])
+
+
+def _in_our_words(command: click.Command, args: list[str]) -> list[str]:
+    """The words behind a command, those of other tools for the same options replaced, which is said on stderr."""
+    if not any(word.startswith("-") for word in args):
+        return args
+    from inferplan.cli.synonyms import understood
+
+    if isinstance(command, click.Group):
+        below = command.commands.get(args[0])
+        return args if below is None else [args[0], *_in_our_words(below, args[1:])]
+    words, notes = understood(command, args)
+    for note in notes:
+        click.echo(note, err=True)
+    return words
 
 
 _COMPILED = {
@@ -162,11 +193,16 @@ def _defaults(name: str, command: click.Command) -> dict[str, object]:
 def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
-    Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage or a bad spec, 3 infeasible, 4 an
-    unreadable input file or one that cannot be written, 5 network, 6 outside the tolerance asked for, 130 interrupted
-    (Ctrl-C).
+    Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that
+    cannot be read or written, 5 network, 6 outside the tolerance, 130 interrupted.
     """
-    if ctx.invoked_subcommand is None:  # said here, for releases of click differ in the stream and the exit code
+    if ctx.invoked_subcommand is None:
+        if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+            from inferplan.cli.ask import ask_command
+
+            ctx.invoke(ask_command)
+            return
+        # said here, for releases of click differ in the stream and the exit code
         click.echo(ctx.get_help(), err=True)
         sys.exit(2)
 

@@ -11,6 +11,7 @@ import click
 from inferplan.answers.anchoring import DEGREES
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import options_of, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import deployment_options, report_options, without, writable
 from inferplan.cli.validate import facts_of, predict_rows, supplied_options
@@ -32,7 +33,7 @@ def anchor_command() -> None:
     """
 
 
-@anchor_command.command("suggest")
+@anchor_command.command("suggest", cls=Layered)
 @deployment_options
 @click.option("--runs", type=Count(), default=3, show_default=True, help="How many to measure.")
 @click.option(
@@ -80,7 +81,7 @@ def _divided(request: Request, text: str) -> Request:
     return replace(request, parallel=replace(request.parallel, **degrees))
 
 
-@anchor_command.command("fit")
+@anchor_command.command("fit", cls=Layered)
 @click.argument("files", nargs=-1, required=True, metavar="RESULTS...")
 @supplied_options
 @click.option("--out", "anchor_file", "-o", required=True, metavar="FILE.yaml", callback=writable, help="Where to.")

@@ -9,9 +9,11 @@ from typing import Any
 
 import click
 
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import WholeNumber
 from inferplan.cli.options import report_options, write
 from inferplan.errors import MissingExtraError, ToleranceError
+from inferplan.extras import installs
 from inferplan.table import Report
 from inferplan.units import parse_number
 
@@ -57,7 +59,7 @@ class ShareType(click.types.FloatParamType):
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=Layered)
 @click.option("--device", metavar="cuda|cpu|mps", help="What to measure [the best that torch sees].")
 @click.option("--budget", type=Duration(), default="5m", show_default=True, help="Wall time of the whole run.")
 @click.option("--out", type=_FILE, help="The constants [configs/calibration/<hardware>.yaml].")
@@ -113,7 +115,7 @@ def calibrate_command(**values: Any) -> Report:
     started = time.perf_counter()
     missing = [name for name in EXTRA if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f"calibrate needs {', '.join(missing)}", hint="pip install 'inferplan[calibrate]'")
+        raise MissingExtraError(f"calibrate needs {', '.join(missing)}", hint=installs("calibrate"))
     from calibrate.cli import CheckFailedError, Options, execute
 
     try:

@@ -15,6 +15,7 @@ from inferplan.catalog.counted import counted
 from inferplan.catalog.price_files import update_prices
 from inferplan.catalog.price_lists import PriceList, every_list
 from inferplan.catalog.search import Number, Value, parse_filter, parse_size
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import report_options
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
@@ -28,7 +29,7 @@ from inferplan.units import format_bytes, format_quantity, parse_quantity
 _RIGHT = frozenset({"count", "value"})
 
 
-@click.command("models")
+@click.command("models", cls=Layered)
 @click.option(
     "--filter",
     "conditions",
@@ -134,7 +135,7 @@ def _gpu_facts(spec: HardwareSpec) -> dict[str, Value]:
     }
 
 
-@click.command("gpus")
+@click.command("gpus", cls=Layered)
 @click.option(
     "--filter",
     "conditions",
@@ -179,12 +180,14 @@ def _gpu_row(spec: HardwareSpec) -> list[Figure]:
     ]
 
 
-@click.command("formats")
+@click.command("formats", cls=Layered)
 @report_options
 def formats_command() -> Report:
     """Every number format: bits of an element with its scales, the arithmetic it runs in, where it is from.
 
     Give one to --weights, --experts, --kv, --embedding or --head. The last line lists what else --quant takes.
+
+    Example: inferplan formats
     """
     from inferplan.models.gguf_formats import FILE_TYPES
     from inferplan.work.formats import FORMATS
@@ -205,7 +208,7 @@ def formats_command() -> Report:
     return _listed("formats", f"{len(rows)} formats", rows, notes)
 
 
-@click.command("prices")
+@click.command("prices", cls=Layered)
 @click.argument("gpu", required=False)
 @click.option(
     "--update",
@@ -276,11 +279,14 @@ def _bill(offer: Offer, count: int) -> Bill:
     return Tariff(offers=(offer,), devices=count).bill(1)
 
 
-@click.command("show")
+@click.command("show", cls=Layered)
 @click.argument("name")
 @report_options
 def show_command(name: str) -> Report:
-    """One model or accelerator in full. NAME is a name, an alias or a path to a YAML or a Hugging Face config."""
+    """One model or accelerator in full. NAME is a name, an alias or a path to a YAML or a Hugging Face config.
+
+    Example: inferplan show llama-3.1-8b
+    """
     if Path(name).suffix in (".yaml", ".yml") and Path(name).exists():
         data = catalog.read_yaml(Path(name))
         if isinstance(data, dict) and "memory" in data:

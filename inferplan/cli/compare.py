@@ -11,6 +11,7 @@ import click
 from inferplan.answers.compare import compare
 from inferplan.catalog.assemble import ROLES, Request, assemble, require_precision
 from inferplan.cli.declared import gets
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import (
     asks_of_request,
@@ -26,7 +27,7 @@ from inferplan.reports.compare import comparison_report
 from inferplan.table import Report
 
 
-@click.command("compare")
+@click.command("compare", cls=Layered)
 @deployment_options
 @click.option("--vs", "others", multiple=True, metavar="KEY=VALUE,...", help="Another candidate: what it changes.")
 @gets(batch=BatchAsked)

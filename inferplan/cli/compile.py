@@ -7,12 +7,13 @@ import time
 
 import click
 
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import report_options
 from inferplan.compiled import FOLDER, compile_modules
 from inferplan.table import Report
 
 
-@click.command("compile")
+@click.command("compile", cls=Layered)
 @report_options
 def compile_command() -> Report:
     """Compile the event loop of simulations for this Python: twice as fast, with the same results.

@@ -11,6 +11,7 @@ from inferplan.answers.cost import CostAsked, cost_of_batch
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import deployment_options, report_options, typed, without
 from inferplan.estimate.load import OpenBatch
 from inferplan.fields import question_of
@@ -18,7 +19,7 @@ from inferplan.reports.cost import batch_cost_report
 from inferplan.table import Report
 
 
-@click.command("cost")
+@click.command("cost", cls=Layered)
 @deployment_options
 @gets(batch=OpenBatch)
 @gets(prices=PricesAsked)

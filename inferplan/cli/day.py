@@ -18,6 +18,7 @@ from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.sessions import people_of
 from inferplan.catalog.workloads import WorkloadSpec, asked_arrivals, asked_lengths, asked_limits, load_workload
 from inferplan.cli.declared import asks, gets, options_of, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Positive, Within
 from inferplan.cli.options import asks_of_request, counting, deployment_options, option_group, report_options, without
 from inferplan.cli.restarts import cold_start_of
@@ -95,7 +96,7 @@ policy_options = option_group(
 )
 
 
-@click.command("day")
+@click.command("day", cls=Layered)
 @deployment_options
 @load_options
 @policy_options

@@ -11,6 +11,7 @@ import click.shell_completion
 
 from inferplan.catalog.files import aliases, names
 from inferplan.cli.given import refuse_empty
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import report_options
 from inferplan.cli.settings import Settings, read_settings
 from inferplan.errors import UsageError
@@ -23,6 +24,7 @@ _CATALOGUES = {
     "sessions": "sessions",
     "profile": "profiles",
     "service": "services",
+    "horizon": "horizons",
     "gpu": "hardware",
     "engine": "engines",
 }
@@ -109,7 +111,7 @@ def _defaults(name: str, options: dict[str, click.Parameter], settings: Settings
     return found
 
 
-@click.command("settings")
+@click.command("settings", cls=Layered)
 @report_options
 def settings_command() -> Report:
     """The defaults in force here, and where each is from. Unknown names are an error.
@@ -147,7 +149,7 @@ def _command(group: click.Group, ctx: click.Context, name: str) -> click.Command
     return command
 
 
-@click.command("completion")
+@click.command("completion", cls=Layered)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion_command(ctx: click.Context, shell: str) -> None:

@@ -10,6 +10,7 @@ import click
 
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import asks
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import asks_of_request, deployment_options, without, writable
 from inferplan.errors import UsageError
 from inferplan.fields import question_of
@@ -18,7 +19,7 @@ from inferplan.reports.plan_file import Planned, read_plan
 from inferplan.work.adapters import LoraAsked
 
 
-@click.command("emit")
+@click.command("emit", cls=Layered)
 @click.argument("target", type=click.Choice(TARGETS))
 @deployment_options
 @asks_of_request("lora")

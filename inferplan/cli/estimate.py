@@ -18,13 +18,14 @@ from inferplan.cli.declared import (
     techniques_of,
     with_options,
 )
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import asks_of_request, deployment_options, report_options
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import SampledBatch
 from inferplan.estimate.run import carrying, estimate, estimate_unchecked, without_cadence
-from inferplan.estimate.structured import Structured, StructuredEstimate
+from inferplan.estimate.structured import Structured, StructuredEstimate, mask_filling
 from inferplan.features import require_together, those
 from inferplan.fields import question_if_asked
 from inferplan.reports.estimate import estimate_report, pruning_table
@@ -45,7 +46,7 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
     return replace(report, record=record, tables=tables, notes=[*report.notes, *energy_notes(found)])
 
 
-@click.command("estimate")
+@click.command("estimate", cls=Layered)
 @deployment_options
 @asks_of_request("offload")
 @gets(batch=SampledBatch)
@@ -144,6 +145,8 @@ def _masked_or_searched(result: Estimate, values: dict[str, Any]) -> Report | No
         from inferplan.reports.structured import masked_report
 
         found = StructuredEstimate(deployment=result.deployment, load=result.load, structured=structured)
+        if compiling is None and structured.library is not None:
+            compiling = structured.published(mask_filling(result.deployment.engine)).first
         return masked_report(found, compiling)
     if compiling is not None:
         raise UsageError(

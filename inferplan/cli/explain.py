@@ -11,6 +11,7 @@ from inferplan.answers.drafting import DraftsAsked
 from inferplan.answers.explain import Explainer
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import asks, gets, options_of, techniques_of, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import asks_of_request, deployment_options, report_options
 from inferplan.cli.unheard import unheard
 from inferplan.estimate.load import SampledBatch
@@ -19,7 +20,7 @@ from inferplan.serving.techniques.applied import Techniques
 from inferplan.table import Report, Table
 
 
-@click.command("explain")
+@click.command("explain", cls=Layered)
 @click.argument("number")
 @deployment_options
 @asks_of_request("offload")
@@ -48,6 +49,6 @@ def explain_command(number: str, request: Request, batch: SampledBatch, **servin
         table = Table(title="numbers that can be explained", columns=["number"], rows=[[name] for name in names])
         return Report(record={"numbers": names}, tables=[table])
     report = explanation_report(explainer.explain(number))
-    vain = unheard(report)
+    vain = unheard(report.record)
     said = f"{number} is the same without {', '.join(vain)}"
     return replace(report, notes=[*report.notes, *([said] if vain else [])])

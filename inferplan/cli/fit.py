@@ -7,20 +7,23 @@ from typing import Any
 import click
 
 from inferplan.answers.fit import FitAsked, FitLoad, fit_asked, fit_everywhere, fit_on
+from inferplan.answers.fit_models import models_that_fit
 from inferplan.answers.fit_owned import fit_owned
 from inferplan.catalog.counted import counted
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import engine_is_named, engine_option, report_options
 from inferplan.errors import UsageError
 from inferplan.fields import option_values, question_of
 from inferplan.reports.fit import memory_report, options_report
+from inferplan.reports.fit_models import models_report
 from inferplan.reports.fit_owned import owned_report
 from inferplan.table import Report
 
 
-@click.command("fit")
-@click.argument("model")
+@click.command("fit", cls=Layered)
+@click.argument("model", required=False)
 @click.option(
     "--gpu",
     help="One accelerator: its whole memory picture; 2x-a6000: what two hold. Without it, every accelerator on file.",
@@ -35,12 +38,12 @@ from inferplan.table import Report
 @gets(prices=PricesAsked)
 @report_options
 def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
-    """Which GPUs hold MODEL, how many, in which format, with what context and how many requests.
+    """Which GPUs hold MODEL, in which format, with what context and how many requests; or which models run on GPUs.
 
-    Memory only, so no GPU is needed. The cheapest of each format and the one with the most requests for the money come
+    Memory alone is counted. The cheapest GPU of each format and the one with the most requests for the money come
     first, then a line for each GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that
     vLLM would log; with a number of GPUs (--gpu 2x-a6000, --have 2x24GB) it is what all of them hold in each format.
-    Where a price is on file, it is that of the instances that hold one replica.
+    Prices are those of the instances that hold one replica. Without MODEL, --have says which models on file run there.
 
     Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """
@@ -49,6 +52,12 @@ def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     model, prices = values["model"], values["prices"].book
     if gpu and have:
         raise UsageError("--gpu and --have both say which GPUs", hint="leave one of them out")
+    if model is None:
+        if have is None and gpu is None:
+            context = click.get_current_context()
+            said = "Or which models run on your GPUs: --have 2x24GB"
+            raise click.MissingParameter(said, context, context.command.params[0], "'MODEL'", "argument")
+        return models_report(models_that_fit(have or f"{gpu}", asked, prices))
     have = have or (gpu if gpu and counted(gpu).number is not None else None)
     if have is not None:
         return owned_report(fit_owned(model, have, asked, prices))

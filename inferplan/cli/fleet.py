@@ -10,6 +10,7 @@ from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.offload import OffloadsTried
 from inferplan.catalog.sessions import SessionsAsked
 from inferplan.cli.declared import gets, options_of, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import counting, report_options
 from inferplan.cli.plan import question_options_without
 from inferplan.errors import UsageError
@@ -51,7 +52,7 @@ def _gpus(values: dict[str, Any]) -> list[str]:
     return [kind.gpu for kind in kinds]
 
 
-@click.command("fleet")
+@click.command("fleet", cls=Layered)
 @question_options_without(*_NOT_HERE, gpus=_gpus)
 @gets(stocks=Stocks)
 @with_options(options_of(FleetAsked))

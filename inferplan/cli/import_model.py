@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from inferplan.catalog.files import find_source
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import writable
 from inferplan.errors import UsageError
 from inferplan.files import save
 
 
-@click.command("import")
+@click.command("import", cls=Layered)
 @click.argument("path")
 @click.option("-o", "output", metavar="FILE", callback=writable, help="Write the YAML to a file instead of stdout.")
 @click.option("--name", help="Name of the model [the file's; of a config.json its folder's].")

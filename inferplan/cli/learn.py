@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import deployment_of, report_options, without, writable
 from inferplan.errors import InfeasibleError, ToleranceError, UsageError
@@ -22,7 +23,7 @@ def _factors(ctx: click.Context, _: click.Parameter, given: str | None) -> tuple
     return names
 
 
-@click.command("learn")
+@click.command("learn", cls=Layered)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @deployment_of(click.option("--model", required=True, help="As estimate takes it: a name, or a path."))
 @click.option("--out", "learned_file", metavar="FILE.yaml", callback=writable, help="Where to: for --calibration.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferplan.cli.declared import options_of, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import report_options, typed, writable
 from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, deployment_facts, facts_of
@@ -43,7 +44,7 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
     return writable(ctx, parameter, value)
 
 
-@click.command("measure")
+@click.command("measure", cls=Layered)
 @click.argument("target", metavar="URL|PLAN.json")
 @click.option("--url", metavar="URL", help="Of a PLAN.json: the server, or what stands before its replicas.")
 @click.option("--requests", type=Count(), help="Of a PLAN.json: requests to send [as many as its percentile takes].")

@@ -56,6 +56,13 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         yield bar
 
 
+def processes(jobs: int | None) -> int:
+    """So many processes as somebody says; else one on each core, or one where a program asks."""
+    if jobs is not None or click.get_current_context().meta.get(WORDS) is not None:
+        return jobs or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def picture(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Callback of an option that names a picture: what it needs is said before the work, not after it.
 
@@ -170,6 +177,11 @@ def backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> 
     twice = [role for role, count in Counter(role for role, _, _ in pairs).items() if count > 1]
     if twice:
         raise UsageError(f"--backend {twice[0]}= is given more than once", hint="one kernel library for each role")
+    if pairs:
+        from inferplan.devices.releases import require_role  # only here: most commands name no kernels
+
+        for pair in pairs:
+            require_role(pair[0])
     return tuple((role, name) for role, _, name in pairs) or None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -38,14 +37,15 @@ from inferplan.catalog.workloads import (
     shared_text,
 )
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
     BACKEND,
     USUAL,
-    WORDS,
     command_line,
     counting,
     known_engines,
+    processes,
     report_options,
     suffix_callback,
     usual_engines,
@@ -184,6 +184,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
+    _note_replaced(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
     structured = question_if_asked(Structured, values)
     demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
@@ -228,6 +229,16 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
     )
+
+
+def _note_replaced(values: dict[str, Any], named: WorkloadSpec | None) -> None:
+    """Say so where other options replace all that a workload says of the load and its limits."""
+    if named is None or named.media or people_of(values, named) or not (values["prompt"] and values["output"]):
+        return
+    lengths, usual = [replace(_demand(values, one), chat=False) for one in (named, None)], Slo(percentile=95.0)
+    if lengths[0] == lengths[1] and asked_limits(values, named, usual) == asked_limits(values, None, usual):
+        left = "that its requests are messages" if named.chat else "its name"
+        click.echo(f"note: other options replace all of workload {named.name} but {left}", err=True)
 
 
 def _of_cadence(values: dict[str, Any]) -> dict[str, Any]:
@@ -405,7 +416,7 @@ def page_file(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 _JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores].")
 
 
-@click.command("plan")
+@click.command("plan", cls=Layered)
 @question_options
 @click.option(
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
@@ -438,14 +449,14 @@ def plan_command(question: Question, html: str | None, jobs: int | None) -> Repo
             report = budgets_report(question, plan_budgets(question, progress))
         return replace(report, record={**report.record, "command": command_line()})
     with counting("simulations") as progress:
-        found = _planned(question, progress, _processes(jobs))
+        found = _planned(question, progress, processes(jobs))
     if html:
         _write(found, html)
     report = plan_report(found)
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 
 
-@click.command("report")
+@click.command("report", cls=Layered)
 @question_options
 @click.option("-o", "report_file", required=True, metavar="FILE", callback=page_file, help="report.html or report.md")
 @_JOBS
@@ -456,7 +467,7 @@ def report_command(question: Question, report_file: str, jobs: int | None) -> No
     """
     require_together("plan", question.features | {"page"})
     with counting("simulations") as progress:
-        found = _planned(question, progress, _processes(jobs))
+        found = _planned(question, progress, processes(jobs))
     _write(found, report_file)
 
 
@@ -465,13 +476,6 @@ def _planned(question: Question, progress: Callable[[int], None] | None, jobs: i
     found = plan(question, progress)
     complete(found, jobs)
     return found
-
-
-def _processes(jobs: int | None) -> int:
-    """So many processes as somebody says; else one on each core, or one where a program asks."""
-    if jobs is not None or click.get_current_context().meta.get(WORDS) is not None:
-        return jobs or 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _write(found: Plan, path: str) -> None:

@@ -8,14 +8,16 @@ import click
 
 from inferplan.catalog.assemble import Request
 from inferplan.cli.declared import gets, quantity
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Finite
 from inferplan.cli.options import deployment_options, picture
+from inferplan.cli.unheard import unheard
 from inferplan.estimate.load import BatchAsked
 from inferplan.reports import plots
 from inferplan.reports.pictures import KINDS, Wanted, draw
 
 
-@click.command("plot")
+@click.command("plot", cls=Layered)
 @click.argument("kind", type=click.Choice(KINDS))
 @deployment_options
 @gets(batch=BatchAsked)
@@ -33,8 +35,12 @@ def plot_command(kind: str, request: Request, batch: BatchAsked, file: str, **va
     Example: inferplan plot roofline llama-3.1-8b --gpu h100-sxm --batch 16 -o roofline.png
     """
     limit = quantity(values["slo"], "seconds", "--slo")
-    plots.save(draw(kind, request, batch.load, Wanted(slo=limit, rate=values["rate"])), file)
+    figure = draw(kind, request, batch.load, Wanted(slo=limit, rate=values["rate"]))
+    vain = unheard(plots.drawn(figure))
+    plots.save(figure, file)
     click.echo(f"written to {file}", err=True)
+    if vain:
+        click.echo(f"note: a picture of {kind} is the same without {', '.join(vain)}", err=True)
 
 
 for _parameter in plot_command.params:

@@ -8,6 +8,7 @@ import click
 
 from inferplan.answers.recipe import UsersAtATime, recipe
 from inferplan.catalog.assemble import Request
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import deployment_options, picture, report_options, without
 from inferplan.errors import UsageError
@@ -18,7 +19,7 @@ from inferplan.traffic.people import IN_FLIGHT
 from inferplan.traffic.requests import parse_lengths
 
 
-@click.command("recipe")
+@click.command("recipe", cls=Layered)
 @deployment_options
 @click.option("--baseline", default="static,bf16", show_default=True, help="The baseline: batching and format.")
 @click.option("--with", "wanted", required=True, metavar="LIST", help="Ingredients, in order.")

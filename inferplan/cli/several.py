@@ -9,6 +9,7 @@ import click
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.services import load_service
 from inferplan.cli.declared import gets, options_of, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import counting, report_options
 from inferplan.extras import require
 from inferplan.fields import option_values
@@ -18,7 +19,7 @@ from inferplan.reports.several import several_report
 from inferplan.table import Report
 
 
-@click.command("several")
+@click.command("several", cls=Layered)
 @click.argument("service", metavar="FILE")
 @with_options(options_of(SeveralAsked))
 @gets(stocks=Stocks)

@@ -36,6 +36,7 @@ from inferplan.cli.declared import (
     with_options,
 )
 from inferplan.cli.ends import EndsAsked, end_with, exits_by_verdict
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count, Finite, WholeNumber, Within
 from inferplan.cli.options import (
     asks_of_request,
@@ -189,7 +190,7 @@ output_options = option_group(
 )
 
 
-@click.command("simulate")
+@click.command("simulate", cls=Layered)
 @deployment_options
 @asks_of_request("media")
 @asks_of_request("lora")

@@ -13,6 +13,7 @@ from inferplan.answers.sweep import BACKENDS, DEGREES, Execution, Grid, Sweep, s
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.counted import counted
 from inferplan.cli.declared import asks, options_of, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import (
     BACKEND_HELP,
     backends,
@@ -42,7 +43,7 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
     return places[-1:], backends(ctx, parameter, tuple(word for word in given if word not in BACKENDS))
 
 
-@click.command("sweep")
+@click.command("sweep", cls=Layered)
 @click.argument("models")
 @click.option("--gpu", required=True, metavar="LIST", help="Accelerators.")
 @click.option("--quant", metavar="LIST", help="Formats [native].")

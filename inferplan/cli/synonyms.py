@@ -1,70 +1,79 @@
-"""Options by the names that other tools give them, said where a command does not know an option.
+"""Options by the names that other tools give them: understood where they mean the same, else answered with ours.
 
-Spellings of vLLM, SGLang, TensorRT-LLM, llama.cpp, GuideLLM, AIPerf and AIConfigurator. A name stands here only where
-it means what ours does: a share of the memory that is left beside the weights, for one, has no option here.
+Spellings of vLLM, SGLang, TensorRT-LLM, llama.cpp, GuideLLM, AIPerf, genai-perf and AIConfigurator.
 """
 
 from __future__ import annotations
 
 import click
 
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("gpus", "gpu-type", "gpu-name", "accelerator", "hardware", "system"), ("gpu",)),
+SAME: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("gpu-type", "gpu-name", "accelerator", "hardware", "system"), ("gpu",)),
     **dict.fromkeys(
         ("isl", "input-len", "input-length", "random-input-len", "random-input", "input-tokens", "prompt-tokens"),
         ("prompt", "isl"),
     ),
     **dict.fromkeys(("prompt-len", "synthetic-input-tokens-mean", "n-prompt"), ("prompt", "isl")),
     **dict.fromkeys(
-        ("osl", "output-len", "output-length", "random-output-len", "random-output", "output-tokens", "max-tokens"),
+        ("osl", "output-len", "output-length", "random-output-len", "random-output", "output-tokens"),
         ("output", "osl"),
     ),
-    **dict.fromkeys(("max-new-tokens", "output-tokens-mean", "n-gen", "n-predict"), ("output", "osl")),
+    **dict.fromkeys(("output-tokens-mean", "n-gen"), ("output", "osl")),
     **dict.fromkeys(("request-rate", "rps", "qps", "requests-per-second"), ("rate",)),
-    **dict.fromkeys(
-        (
-            "in-flight",
-            "concurrency",
-            "max-concurrency",
-            "users",
-            "num-users",
-            "concurrent-users",
-            "concurrent-requests",
-        ),
-        ("in-flight", "concurrency"),
-    ),
-    "streams": ("in-flight", "concurrency"),
-    **dict.fromkeys(("headcount", "employees", "developers", "seats"), ("people",)),
+    **dict.fromkeys(("max-concurrency", "concurrent-requests", "streams"), ("in-flight", "concurrency")),
     **dict.fromkeys(("num-prompts", "num-prompt", "num-requests", "request-count"), ("requests",)),
-    "max-requests": ("requests",),
-    "random-range-ratio": ("length-ratio-min",),
-    **dict.fromkeys(("tensor-parallel-size", "tp-size", "tensor-parallel"), ("tp",)),
-    **dict.fromkeys(("pipeline-parallel-size", "pp-size", "pipeline-parallel"), ("pp",)),
+    **dict.fromkeys(("tensor-parallel-size", "tp-size", "tensor-parallel", "-tp"), ("tp",)),
+    **dict.fromkeys(("pipeline-parallel-size", "pp-size", "pipeline-parallel", "-pp"), ("pp",)),
     **dict.fromkeys(("expert-parallel-size", "ep-size", "moe-ep-size"), ("ep",)),
-    **dict.fromkeys(
-        ("quantization", "quantize", "quantisation", "precision", "gemm-quant-mode", "format-weights"),
-        ("quant",),
-    ),
-    **dict.fromkeys(("kv-cache-dtype", "kv-dtype", "kvcache-quant-mode"), ("kv",)),
+    **dict.fromkeys(("quantization", "quantize", "quantisation", "precision"), ("quant",)),
+    **dict.fromkeys(("kv-cache-dtype", "kv-dtype"), ("kv",)),
     **dict.fromkeys(("max-model-len", "context-length", "max-seq-len"), ("max-model-len", "context")),
     **dict.fromkeys(("max-num-batched-tokens", "max-num-tokens"), ("max-num-batched-tokens", "token-budget")),
-    **dict.fromkeys(("max-running-requests", "max-batch-size", "parallel"), ("max-num-seqs",)),
+    **dict.fromkeys(("max-running-requests", "max-batch-size"), ("max-num-seqs",)),
     "gpu-memory-utilization": ("gpu-memory-utilization", "memory-fraction"),
-    **dict.fromkeys(("batch-size", "num-sequences"), ("batch",)),
-    **dict.fromkeys(("speculative-model", "draft", "model-draft", "speculative-draft-model-path"), ("draft-model",)),
+    "batch-size": ("batch",),
+    **dict.fromkeys(("speculative-model", "model-draft", "speculative-draft-model-path"), ("draft-model",)),
     **dict.fromkeys(("num-speculative-tokens", "speculative-num-steps", "draft-max"), ("draft-tokens",)),
-    **dict.fromkeys(("enable-prefix-caching", "prefix-cache"), ("prefix-caching",)),
+    "speculative-eagle-topk": ("draft-branches",),
+    "enable-prefix-caching": ("prefix-caching",),
+    **dict.fromkeys(("no-enable-prefix-caching", "disable-radix-cache"), ("no-prefix-caching",)),
     "enable-chunked-prefill": ("chunked-prefill",),
-    **dict.fromkeys(("n-gpu-layers", "ngl"), ("gpu-layers",)),
-    "n-cpu-moe": ("cpu-moe-layers",),
-    "page-size": ("block-size",),
+    **dict.fromkeys(("n-gpu-layers", "-ngl"), ("gpu-layers",)),
+    **dict.fromkeys(("n-cpu-moe", "-ncmoe"), ("cpu-moe-layers",)),
+    **dict.fromkeys(("page-size", "tokens-per-block"), ("block-size",)),
+    "random-seed": ("seed",),
+    **dict.fromkeys(("e2e-latency", "request-latency", "e2el"), ("e2e",)),
+}
+"""A name to those of our options that mean the same, the first that a command has: it is understood there."""
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **{name.lstrip("-"): ours for name, ours in SAME.items() if (name.lstrip("-"),) != ours},
+    **dict.fromkeys(("gpus", "num-gpus", "n-gpus", "gpu-count"), ("gpu",)),
+    **dict.fromkeys(("max-tokens", "max-new-tokens", "n-predict"), ("output", "osl")),
+    **dict.fromkeys(
+        ("in-flight", "concurrency", "users", "num-users", "concurrent-users"),
+        ("in-flight", "concurrency"),
+    ),
+    **dict.fromkeys(("headcount", "employees", "developers", "seats"), ("people",)),
+    "max-requests": ("requests",),
+    "random-range-ratio": ("length-ratio-min",),
+    **dict.fromkeys(("data-parallel-size", "dp-size"), ("dp",)),
+    **dict.fromkeys(("gemm-quant-mode", "format-weights"), ("quant",)),
+    "kvcache-quant-mode": ("kv",),
+    **dict.fromkeys(("ctx-size", "n-ctx"), ("max-model-len", "context")),
+    "chunked-prefill-size": ("max-num-batched-tokens", "token-budget"),
+    "mem-fraction-static": ("gpu-memory-utilization", "memory-fraction"),
+    **dict.fromkeys(("parallel", "n-parallel"), ("max-num-seqs",)),
+    "num-sequences": ("batch",),
+    "draft": ("draft-model",),
+    "prefix-cache": ("prefix-caching",),
     **dict.fromkeys(("model-path", "model-name"), ("model",)),
     "think": ("think-time",),
     **dict.fromkeys(("ttft-slo", "max-ttft"), ("ttft",)),
     **dict.fromkeys(("tpot-slo", "max-tpot"), ("tpot",)),
-    **dict.fromkeys(("e2e-latency", "request-latency", "e2el"), ("e2e",)),
 }
-"""A name to those of our options that mean it, the first that a command has."""
+"""A name to those of our options that it may have meant, the first that a command has: the answer names that one."""
+_NEARLY = {("fit", "context")}
+"""Options that are not quite the same: vLLM's --max-model-len is the most that a request may have."""
 _OTHERWISE = {("plan", "requests"), ("report", "requests")}
 """Options that mean something else in a command: there --requests are those of an offline job."""
 _ELSEWHERE = {
@@ -75,12 +84,48 @@ _ELSEWHERE = {
 """What a command has instead of an option."""
 _PEOPLE = "; people who read and type between answers are --people"
 _BESIDE = {
-    "gpus": "; how many work together is --tp",
+    **dict.fromkeys(("gpus", "num-gpus", "n-gpus", "gpu-count"), "; the number goes before the name: --gpu 2x-h100"),
+    **dict.fromkeys(("data-parallel-size", "dp-size"), " for attention; copies of the whole model are --replicas"),
+    "mem-fraction-static": ", with --engine sglang",
+    **dict.fromkeys(("ctx-size", "n-ctx"), ", of one request; llama.cpp's is shared by all slots"),
     **dict.fromkeys(("users", "num-users", "concurrent-users"), _PEOPLE),
 }
 """What else a name may have meant."""
+_NO_OPTION = {
+    **dict.fromkeys(
+        ("kv-cache-free-gpu-memory-fraction", "free-gpu-memory-fraction", "kv-cache-free-gpu-mem-fraction"),
+        "a share of the memory that the weights leave has no option here; --gpu-memory-utilization is of all memory",
+    ),
+    **dict.fromkeys(("dtype", "torch-dtype"), "the format of a model is --quant, such as bf16; left out, its own"),
+}
+"""Names that no option of ours stands for."""
 _SHOWN = 4
 """Commands that are named."""
+
+
+def understood(command: click.Command, args: list[str]) -> tuple[list[str], list[str]]:
+    """The words of a command with our names for those that mean the same, and the notes that say so."""
+    words, notes = list(args), list[str]()
+    end = words.index("--") if "--" in words else len(words)
+    for place, word in enumerate(words[:end]):
+        typed, equals, value = word.partition("=")
+        ours = SAME.get(typed.removeprefix("--")) if typed.startswith("-") else None
+        if ours is None or _has(command, typed):
+            continue
+        known = next(
+            (one for one in ours if (command.name, one) not in {*_NEARLY, *_OTHERWISE} and _has(command, f"--{one}")),
+            None,
+        )
+        if known is not None:
+            words[place] = f"--{known}{equals}{value}"
+            notes.append(f"note: {typed} is --{known} here")
+    return words, notes
+
+
+def _has(command: click.Command, typed: str) -> bool:
+    """Whether an option of a command is typed like that."""
+    options = (one for one in command.params if isinstance(one, click.Option) and not one.hidden)
+    return any(typed in (*one.opts, *one.secondary_opts) for one in options)
 
 
 def meant(name: str, command: click.Command, others: dict[str, click.Command]) -> str:
@@ -88,6 +133,8 @@ def meant(name: str, command: click.Command, others: dict[str, click.Command]) -
     has.
     """
     name = name.lstrip("-")
+    if name in _NO_OPTION:
+        return _NO_OPTION[name]
     ours = SYNONYMS.get(name, (name,))
     for one in ours:
         option = None if (command.name, one) in _OTHERWISE else _option(command, one)

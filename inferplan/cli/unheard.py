@@ -1,4 +1,5 @@
-"""Options that were given and changed nothing of the answer: those of ``explain``, and of the load of ``simulate``."""
+"""Options that were given and changed nothing of the answer: those of ``explain`` and ``plot``, and of the load of
+``simulate``."""
 
 from __future__ import annotations
 
@@ -9,23 +10,30 @@ from typing import Any
 import click
 import numpy as np
 
-from inferplan.cli.options import TAKEN
 from inferplan.errors import InferplanError
-from inferplan.table import Report
 from inferplan.traffic.requests import Requests, Traffic
 
 _ASKED_AGAIN = "inferplan.asked_again"
 _OF_THE_OUTPUT = ("style", "report_file")
 
 
-def unheard(report: Report) -> list[str]:
-    """The options of the running command that were given, and without which its record is the same.
+class _AnsweredError(Exception):
+    """What a command answers that is asked again; nothing behind it is done."""
 
-    For quick commands whose report is about one number of many. None for a command that is asked again.
+    def __init__(self, answer: object) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+def unheard(answer: object) -> list[str]:
+    """The options of the running command that were given, and without which it gives the same ``answer``.
+
+    For quick commands whose answer is about one thing of many. The command is asked once more for each option, up to
+    where it calls this: what it writes is written behind that.
     """
     context = click.get_current_context()
     if _ASKED_AGAIN in context.meta:
-        return []
+        raise _AnsweredError(answer)
     plain = context.command.make_context(context.info_name, [], resilient_parsing=True).params
     given = [
         (one.name, one.opts[0])
@@ -35,22 +43,23 @@ def unheard(report: Report) -> list[str]:
     ]
     kept = dict(context.meta)
     try:
-        return [option for name, option in given if _record_without(context, name, plain[name]) == report.record]
+        context.meta[_ASKED_AGAIN] = True
+        return [option for name, option in given if _answer_without(context, name, plain[name]) == answer]
     finally:
         context.meta.clear()
         context.meta.update(kept)
 
 
-def _record_without(context: click.Context, name: str, absent: object) -> object:
-    """The record of the command without an option; ``None`` where it needs it."""
-    taken: list[Report] = []
-    context.meta.update({TAKEN: taken, _ASKED_AGAIN: True})
+def _answer_without(context: click.Context, name: str, absent: object) -> object:
+    """The answer of the command without an option; ``None`` where it needs it."""
     assert context.command.callback is not None
     try:
         context.command.callback(**{**context.params, name: absent})
+    except _AnsweredError as found:
+        return found.answer
     except (InferplanError, click.ClickException):
-        return None
-    return taken[0].record
+        pass
+    return None
 
 
 Load = Traffic | Requests

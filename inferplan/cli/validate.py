@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferplan.catalog.counted import counted
 from inferplan.cli.declared import Declared, gets, with_options
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import BACKEND, picture, report_options, typed, writable
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.files import save
@@ -65,7 +67,7 @@ def _supplied(command: Callable[..., Any], names: Iterable[str]) -> Callable[...
     return with_options([*facts, BACKEND])(command)
 
 
-@click.command("validate")
+@click.command("validate", cls=Layered)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @supplied_options
 @click.option(
@@ -135,7 +137,10 @@ def facts_of(values: dict[str, Any], loaded: bool = True) -> dict[str, str]:
 
     keys = [name.replace("-", "_") for name in _SUPPLIED if loaded or name not in _OF_THE_LOAD]
     given = {key: values.pop(key, None) for key in keys}
-    found = facts({name: value for name, value in given.items() if value is not None})
+    stated = {name: value for name, value in given.items() if value is not None}
+    if (number := counted(stated.get("gpu", "")).number) is not None:
+        stated = {"tp": str(number), **stated, "gpu": counted(stated["gpu"]).gpu}
+    found = facts(stated)
     backends = values.pop("backend")
     return found | ({"backends": ",".join("=".join(pair) for pair in backends)} if backends else {})
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from inferplan.cli.declared import gets
+from inferplan.cli.layers import Layered
 from inferplan.cli.options import report_options, writable
 from inferplan.errors import InfeasibleError, InferplanError, InputFileError, ToleranceError, UsageError
 from inferplan.extras import require
@@ -32,7 +33,7 @@ _HEADING_EVERY = 20
 """Lines after which a terminal is shown the heading again."""
 
 
-@click.command("watch")
+@click.command("watch", cls=Layered)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("--plan", "plan_file", metavar="PLAN.json", help="What was planned (inferplan plan ... -o PLAN.json).")
 @click.option("--replay", metavar="FILE", type=click.Path(exists=True, dir_okay=False),

@@ -6,11 +6,12 @@ import webbrowser
 
 import click
 
+from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import WholeNumber
 from inferplan.extras import require
 
 
-@click.command("web")
+@click.command("web", cls=Layered)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on: this machine alone.")
 @click.option("--port", type=WholeNumber(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
 @click.option("--folder", metavar="DIR", help="Files that requests may name are read from here [none are].")

@@ -59,21 +59,22 @@ NO_CADENCE = Cadence()
 
 
 def cadence_of(engine: Engine, ranks: int) -> Cadence:
-    """What the flags of an engine ask for; each at its default asks for nothing.
+    """What the flags of an engine ask for: nothing where none is given, or each does nothing.
 
-    ranks: attention ranks that share experts, and make every step together. Raises ``UsageError`` for an engine, or a
-    release of it, that has no such flag, or does not heed it here.
+    ranks: attention ranks that share experts, and make every step together. Raises ``UsageError`` for a flag that the
+    engine, or this release of it, does not have or does not heed here, one that does nothing among them.
     """
     scheduled, rounds = engine.defaults.prefill_schedule_interval, engine.defaults.prefill_decode_interval
-    if scheduled > 1 and rounds:
+    if scheduled is not None and rounds is not None:
         raise UsageError("--prefill-schedule-interval is vLLM's, --prefill-decode-interval SGLang's", hint="one")
     delay = _delay_of(engine, ranks)
-    if scheduled > 1:
+    if scheduled is not None:
         _require(engine, ranks, "prefill_schedule_interval")
-        return Cadence(grid=scheduled, yields=True) if ranks > 1 else Cadence(gap=scheduled - 1, yields=True)
-    if rounds > 0:
+        if scheduled > 1:
+            return Cadence(grid=scheduled, yields=True) if ranks > 1 else Cadence(gap=scheduled - 1, yields=True)
+    if rounds is not None:
         _require(engine, ranks, "prefill_decode_interval")
-    return Cadence(gap=rounds, delay=delay) if rounds or delay is not None else NO_CADENCE
+    return Cadence(gap=rounds or 0, delay=delay) if rounds or delay is not None else NO_CADENCE
 
 
 def require_closed_form(cadence: Cadence, question: str) -> None:

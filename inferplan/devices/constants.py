@@ -356,14 +356,17 @@ class Calibration(Spec):
         constants = carried(SHARED, self.constants)
         return self.model_copy(update={"constants": constants, "libraries": libraries, "basis": "transferred"})
 
-    def reading(self, most: float) -> Self:
-        """The same where kernels reach no more than such a share of the memory's bandwidth; how far off it is, nobody
-        has measured."""
+    def reading(self, most: float, experts: float | None = None) -> Self:
+        """The same where kernels reach no more than such a share of the memory's bandwidth, and those of experts
+        ``experts``, ``None`` for the same; how far off it is, nobody has measured."""
 
         def slower(constants: Constants) -> Constants:
+            shares = {
+                kernel: experts if experts and kernel.startswith("grouped_matmul") else most for kernel in constants
+            }
             return {
                 kernel: {
-                    label: fit.model_copy(update={"memory": min(fit.memory, most), "error": {}})
+                    label: fit.model_copy(update={"memory": min(fit.memory, shares[kernel]), "error": {}})
                     for label, fit in formats.items()
                 }
                 for kernel, formats in constants.items()

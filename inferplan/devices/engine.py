@@ -86,7 +86,7 @@ class PromptDelayer(Spec):
 
 
 class Batching(Spec):
-    """How an engine fills its steps, whatever its version."""
+    """How an engine fills its steps."""
 
     source: str = ""
     mixed: bool = False
@@ -103,20 +103,37 @@ class Batching(Spec):
     """Absent where attention ranks hold none back, or nobody has read how."""
 
 
+class MaskTimes(Spec):
+    """What a mask of a library takes, over many schemas: seconds of one thread. first: of the first mask of a schema,
+    with its compilation, the median."""
+
+    mean: Seconds
+    median: Seconds
+    p90: Seconds
+    p99: Seconds
+    first: Seconds
+
+
 class MaskFilling(Spec):
     """How an engine's host fills the masks of structured decoding."""
 
     source: str
-    serial: int = Field(ge=0)
-    """Up to so many masks are filled one after another."""
-    piece: int = Field(ge=1)
+    serial: int | None = Field(default=None, ge=0)
+    """Up to so many masks are filled one after another; ``None``: all of them."""
+    piece: int = Field(default=1, ge=1)
     """More are cut into pieces of so many masks, ..."""
-    threads: int = Field(ge=1)
+    threads: int = Field(default=1, ge=1)
     """... which half the cores fill, with so many threads at most."""
+    beside: list[Literal["drafts", "pipeline"]] = []
+    """What else its way with masks was read of."""
+    libraries: dict[str, str] = {}
+    """The libraries that it fills them with, and its own names for them."""
+    times: dict[str, MaskTimes] = {}
+    """What their masks take (``configs/masks.yaml``), by the names there."""
 
     def seconds(self, masks: int, each: float, cores: int) -> float:
         """Seconds until so many masks are filled that take ``each``: pieces go to the thread that is free first."""
-        if masks <= self.serial:
+        if self.serial is None or masks <= self.serial:
             return masks * each
         threads, pieces = max(1, min(cores // 2, self.threads)), ceil(masks / self.piece)
         rounds, last = ceil(pieces / threads), masks - (pieces - 1) * self.piece
@@ -180,6 +197,9 @@ class ServingConstants(Spec):
     """Where steps are overlapped, clients see what a step has made when the next one is done; else with its own end."""
     eager_layer: Seconds = 0.0
     """Host time for each layer of a step that holds a prompt, which is launched kernel by kernel."""
+    eager_adapted: Seconds | None = None
+    """The same of a layer with LoRA adapters, whose kernels the host launches too; ``None``: no longer, as far as is
+    known."""
     graph_tokens: int = Field(default=0, ge=0)
     """Steps of at most so many tokens replay captured graphs even where they hold a prompt: no eager floor."""
     graphs_hold_state: bool = True
@@ -315,6 +335,8 @@ class EngineVersion(Spec):
     """What a request and a step meet outside the kernels, where it is not the engine's own."""
     step: HostCost | None = None
     """The same of its host."""
+    batching: Batching | None = None
+    """How it fills its steps, where that is not the engine's own."""
     commands: bool = True
     """Whether the options of its command line are known here."""
     kv_rule: KvRule = "of_total"
@@ -339,10 +361,12 @@ class EngineVersion(Spec):
     wide: WideExperts = WideExperts.default()
     two_batch_overlap: bool = False
     """Steps are cut into two half batches that overlap."""
-    prefill_schedule_interval: int = Field(default=1, ge=1)
-    """While requests decode, prompts enter every so many steps (vLLM; :mod:`inferplan.devices.cadence`)."""
-    prefill_decode_interval: int = Field(default=0, ge=0)
-    """So many steps that only decode follow each with prompts (SGLang, ATOM)."""
+    prefill_schedule_interval: int | None = Field(default=None, ge=1)
+    """While requests decode, prompts enter every so many steps (vLLM; :mod:`inferplan.devices.cadence`); ``None``: the
+    flag is not given, and they enter each."""
+    prefill_decode_interval: int | None = Field(default=None, ge=0)
+    """So many steps that only decode follow each with prompts (SGLang, ATOM); ``None``: the flag is not given, and none
+    do."""
     enable_prefill_delayer: bool = False
     """Attention ranks hold prompts back for each other (SGLang, ATOM)."""
     prefill_delayer_max_delay_passes: int | None = Field(default=None, ge=1)
@@ -369,12 +393,12 @@ class EngineVersion(Spec):
 
 
 CADENCE: dict[str, int | None] = {
-    "prefill_schedule_interval": 1,
-    "prefill_decode_interval": 0,
+    "prefill_schedule_interval": None,
+    "prefill_decode_interval": None,
     "enable_prefill_delayer": False,
     "prefill_delayer_max_delay_passes": None,
 }
-"""Flags that keep prompts out of most steps, and where each does nothing."""
+"""Flags that keep prompts out of most steps, and what each is where it is not given."""
 
 
 class EngineFlags(Spec):
@@ -451,8 +475,7 @@ class EngineFlags(Spec):
     @property
     def of_one_device(self) -> "EngineFlags":
         """Those that hold on one device as on several: nothing is exchanged there, and nobody shares experts."""
-        kept = {name: False if default is False else None for name, default in CADENCE.items()}
-        return self.model_copy(update={"two_batch_overlap": False, "backends": (), **kept})
+        return self.model_copy(update={"two_batch_overlap": False, "backends": (), **CADENCE})
 
     def applied(self, version: EngineVersion) -> EngineVersion:
         """The version with these flags in place of its defaults."""
@@ -483,6 +506,8 @@ class OwnKernels(Spec):
     """How the kind of memory begins (``DDR``: the memory of a processor's sockets); empty: any."""
     reads: float | None = Field(default=None, gt=0.0, le=1.0)
     """The most of the memory's bandwidth that kernels reach there, until somebody measures the device."""
+    reads_experts: float | None = Field(default=None, gt=0.0, le=1.0)
+    """The same of the kernels that multiply by experts; ``None``: as of all."""
     source: str = ""
     """Of ``reads``."""
 
@@ -656,7 +681,7 @@ class EngineSpec(Spec):
             attention=self.attention,
             devices=self.devices,
             checkpoints=self.checkpoints,
-            batching=self.batching,
+            batching=defaults.batching or self.batching,
             masks=self.masks,
             beams=self.beams,
             drafts_in_one_graph=self.drafts_in_one_graph,

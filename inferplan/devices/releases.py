@@ -8,7 +8,7 @@ the nearest that was, kernel by kernel and format by format, and says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -144,6 +144,12 @@ class Chosen:
         return f"{self.engine} {self.version}: {'; '.join(words)}" if words else ""
 
 
+def require_role(role: str) -> None:
+    """Raise ``UsageError`` for what has no kernels that a flag chooses."""
+    if role not in KERNEL_ROLES:
+        raise UsageError(f"{role!r:.60} has no kernels to choose", hint=f"one of {', '.join(KERNEL_ROLES)}")
+
+
 def _by_release(taken: Mapping[tuple[str, str], str]) -> dict[str, set[str]]:
     """The roles of the kernels that each release gave, the newest first."""
     kernels: dict[str, set[str]] = {}
@@ -246,16 +252,16 @@ class Releases(Spec):
         yield from found
 
     def backend(self, engine: str, version: str, role: str, name: str, given: OnFile) -> Constants:
-        """The constants of the kernels of ``role`` whose source names the backend ``name``, of the nearest release; on
-        file for a format whose usual kernel it is. ``@RELEASE`` for a name: the usual kernels of that release.
+        """The constants of the kernels of ``role`` whose source has the backend ``name`` as a word, of the nearest
+        release; on file for a format whose usual kernel it is. ``@RELEASE`` for a name: the usual kernels of that
+        release.
 
         Raises ``UsageError`` for a role that has no kernels, ``UnknownNameError`` for a backend that nobody timed.
         """
-        if role not in KERNEL_ROLES:
-            raise UsageError(f"{role!r} has no kernels to choose", hint=f"one of {', '.join(KERNEL_ROLES)}")
+        require_role(role)
         if name.startswith("@"):
             return self._of_release(engine, name[1:], role, given)
-        wanted = name.lower().replace("-", "_")
+        named = _names(name)
         usual = {place: source for place, source in given.usual.items() if place.startswith(KERNEL_ROLES[role])}
         known: set[str] = set(usual.values())
         found: dict[tuple[str, str], dict[str, Fit]] = {}
@@ -264,17 +270,17 @@ class Releases(Spec):
             for kernel, label, source, fit in _entries(entry):
                 if kernel.startswith(KERNEL_ROLES[role]):
                     known.add(source)
-                    if wanted in source.lower() and wanted not in usual.get(f"{kernel}/{label}", "").lower():
+                    if named(source) and not named(usual.get(f"{kernel}/{label}", "")):
                         update = {"source": f"{engine} {release}: {source}"}
-                        found.setdefault((kernel, label), {})[release] = fit.model_copy(update=update)
-        if not any(wanted in source.lower() for source in known):
+                        found.setdefault((kernel, label), {}).setdefault(release, fit.model_copy(update=update))
+        if not any(map(named, known)):
             raise UnknownNameError(
                 f"no kernel {name!r} of {engine} for {role} was timed on {self.name}",
                 hint=f"timed: {', '.join(sorted(known)) or 'none'}",
             )
         for place, source in usual.items():
             kernel, _, label = place.partition("/")
-            if wanted in source.lower() and label in given.constants.get(kernel, {}):
+            if named(source) and label in given.constants.get(kernel, {}):
                 result.setdefault(kernel, {})[label] = given.constants[kernel][label]
         for (kernel, label), releases in found.items():
             nearest = min(releases, key=lambda one: _distance(one, version, given.dates))
@@ -295,6 +301,17 @@ class Releases(Spec):
                 if fit is not None:
                     result.setdefault(kernel, {})[label] = fit
         return result
+
+
+def _names(backend: str) -> Callable[[str], bool]:
+    """Whether a source of kernels names a backend by whole words: ``cutlass`` is one of
+    ``vllm CutlassFP8ScaledMMLinearKernel``, ``flash_attn`` are two of ``vllm_flash_attn_fa3``, ``tri`` is none of
+    ``vllm_fp8moe_triton``."""
+    words = re.escape(backend.replace("-", "_"))
+    start = r"(?:(?<![A-Za-z0-9])|(?<=[a-z0-9])(?=[A-Z]))"
+    end = r"(?:(?![A-Za-z0-9])|(?<=[a-z0-9])(?=[A-Z]))"
+    named = re.compile(f"{start}(?i:{words}){end}")
+    return lambda source: named.search(source) is not None
 
 
 def _of_four_bits(name: str, fits: Mapping[str, Fit]) -> dict[str, Fit]:

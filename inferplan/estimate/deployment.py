@@ -13,6 +13,7 @@ from inferplan.devices.engine import CADENCE, Engine
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
+from inferplan.estimate.resting import CAP, LINK, Resting, adapters_rest_on, host_rests_on, instance_rests_on
 from inferplan.estimate.towers import Carried
 from inferplan.features import require_together, those
 from inferplan.models.spec import ModelSpec, require_experts, uncounted_notes
@@ -342,6 +343,7 @@ class Deployment(Shown):
             "power_cap_w": None if self.cap is None else self.cap.watts,
             "model_counts": self.model.made_from.to_dict(),
             "model_notes": self.warnings,
+            "rests_on": parts_rest_on(self),
             "generates": not self.model.encodes,
             "gpu_memory_utilization": defaults.memory_fraction,
             "block_size": defaults.block_size,
@@ -398,3 +400,21 @@ def _host_seconds(deployment: Deployment) -> dict[str, float] | None:
         return None
     serving = deployment.engine.serving
     return {"step": deployment.step.host, "layer": serving.eager_layer, "request": serving.latency}
+
+
+def parts_rest_on(deployment: Deployment) -> dict[str, Resting]:
+    """What the price of each part rests on that is there beside the device's own kernels."""
+    found: dict[str, Resting] = {}
+    ideal = deployment.calibration.basis == "roofline"
+    if deployment.lora is not None and deployment.lora.active:
+        found["adapters"] = adapters_rest_on(deployment.adapters_unmeasured, ideal)
+    if deployment.offload is not None:
+        host = deployment.offload.host
+        found["host"] = host_rests_on(host.calibration, host.hardware)
+    if deployment.offload is not None or deployment.streamed is not None:
+        found["link"] = LINK
+    if deployment.hardware.part is not None:
+        found["mig"] = instance_rests_on(deployment.hardware.part.of, ideal)
+    if deployment.cap is not None:
+        found["power_cap"] = CAP
+    return found

@@ -15,6 +15,7 @@ from inferplan.estimate.encode import encode_estimate, encoder_load
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.features import require_together
+from inferplan.figures import bars
 from inferplan.models.spec import require_readable
 from inferplan.units import format_bytes
 from inferplan.work.formats import find_format
@@ -124,6 +125,7 @@ def require_memory(result: Estimate) -> None:
         because=" + ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
         + f" = {format_bytes(total)} > {format_bytes(footprint.usable)} usable on each device",
         hint=_fit_hint(result),
+        picture=bars({"usable": footprint.usable, **parts}, format_bytes),
     )
 
 

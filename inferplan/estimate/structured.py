@@ -16,23 +16,23 @@ but which is copied and applied as the others are (``should_fill_bitmask``, unle
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import ceil
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.devices.engine import Engine, MaskFilling
+from inferplan.devices.engine import Engine, MaskFilling, MaskTimes
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import host_seconds
 from inferplan.estimate.roofline import price
 from inferplan.features import require_together
-from inferplan.fields import SHARE, Quantity, Switch, Topic, Whole, ask, need, question_record, require_limits
+from inferplan.fields import SHARE, Quantity, Switch, Text, Topic, Whole, ask, need, question_record, require_limits
 from inferplan.terms import Naming, plain
-from inferplan.units import Array, Num
+from inferplan.units import Array, Num, format_time
 from inferplan.work.ops import Elementwise
 
 _WORD = 32
@@ -43,10 +43,12 @@ _MOST_KNOWN = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Structured:
-    """Structured decoding as it is asked for. mask_time: of one mask. overlapped: masks are filled while the device
-    computes. bandwidth: from the host to the device; ``None`` for its host link on file.
+    """Structured decoding as it is asked for. mask_time: of one mask; or library: of its masks the published mean.
+    overlapped: masks are filled while the device computes. bandwidth: from the host to the device; ``None`` for its
+    host link on file.
 
-    Raises ``UsageError`` for a share outside (0, 1], and for a mask that takes no time.
+    Raises ``UsageError`` for a share outside (0, 1], for a mask that takes no time, and unless one of time and library
+    is given.
     """
 
     topic: ClassVar = Topic(
@@ -64,12 +66,19 @@ class Structured:
             record="share",
         )
     )
-    mask_time: float = field(
-        metadata=need(
-            "--mask-time",
-            Quantity("seconds", above=True),
-            "CPU time of one mask, of a sequence and step, such as 40us.",
-        )
+    mask_time: float | None = ask(
+        "--mask-time",
+        Quantity("seconds", above=True),
+        "CPU time of one mask, of a sequence and step, such as 40us [as --mask-library says].",
+        None,
+    )
+    library: str | None = ask(
+        "--mask-library",
+        Text(),
+        "Library that fills masks: xgrammar, llguidance or outlines, with the published mean of 11,306 schemas "
+        "(docs/structured.md).",
+        None,
+        metavar="NAME",
     )
     cores: int = field(metadata=need("--host-cores", Whole(), "CPU cores of the host, which fill masks."))
     bandwidth: float | None = ask(
@@ -84,14 +93,53 @@ class Structured:
 
     def __post_init__(self) -> None:
         require_limits(self)
+        if (self.mask_time is None) == (self.library is None):
+            neither = "structured decoding needs --mask-time or --mask-library"
+            both = "--mask-time and --mask-library both say what a mask takes"
+            raise UsageError(
+                neither if self.mask_time is None else both,
+                because=self.topic.because,
+                hint="--mask-time 40us, or --mask-library llguidance",
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """As it is asked for; units are in the keys."""
         return question_record(self)
 
+    def each(self, filling: MaskFilling) -> float:
+        """Seconds of one mask. Raises ``UsageError`` for a library that the engine does not fill masks with, or of
+        which no time is on file."""
+        if self.mask_time is not None:
+            return self.mask_time
+        assert self.library is not None
+        return self.published(filling).mean
+
+    def published(self, filling: MaskFilling) -> MaskTimes:
+        """What is published of the library's masks."""
+        found = filling.times.get(self.library or "")
+        if found is None:
+            raise UsageError(
+                f"no time of a mask of {self.library!r} is on file for this engine",
+                because=f"it is known to fill masks with {', '.join(filling.libraries) or 'none'}",
+                hint=f"--mask-library {next(iter(filling.times), 'xgrammar')}, or --mask-time 40us as you measured it",
+            )
+        return found
+
     def fill(self, masks: int, filling: MaskFilling, serial: bool = False) -> float:
         """Seconds until an engine has filled so many masks. serial: one after another however many there are."""
-        return masks * self.mask_time if serial else filling.seconds(masks, self.mask_time, self.cores)
+        each = self.each(filling)
+        return masks * each if serial else filling.seconds(masks, each, self.cores)
+
+    def rests_on(self, filling: MaskFilling) -> str:
+        """What the time of a mask rests on, for people."""
+        if self.library is None:
+            return "masks: --mask-time as given; when they are filled is read from the engine's source"
+        found = self.published(filling)
+        spread = f"median {format_time(found.median)}, p99 {format_time(found.p99)}"
+        return (
+            f"masks of {self.library} take {format_time(found.mean)} each, the published mean of 11,306 schemas "
+            f"({spread}; MaskBench, 2025): give --mask-time for yours"
+        )
 
 
 def mask_filling(engine: Engine) -> MaskFilling:
@@ -99,10 +147,16 @@ def mask_filling(engine: Engine) -> MaskFilling:
     if engine.masks is None:
         raise UsageError(
             f"what masks of structured decoding cost under {engine.name} is not known here",
-            because="when they are filled, and by how many threads, was read of vLLM alone",
+            because="when they are filled, and by how many threads, was read of vLLM and SGLang alone",
             hint="--engine vllm, or leave --structured-share out",
         )
     return engine.masks
+
+
+def masks_record(structured: Structured, engine: Engine) -> dict[str, Any]:
+    """What is asked of masks as JSON has it, with the seconds of one and what they rest on."""
+    filling = mask_filling(engine)
+    return structured.to_dict() | {"mask_s": structured.each(filling), "rests_on": structured.rests_on(filling)}
 
 
 class MaskRows(NamedTuple):
@@ -145,7 +199,15 @@ class MaskedSteps:
     together: int = 1
 
     def __post_init__(self) -> None:
-        mask_filling(self.deployment.engine)
+        filling = mask_filling(self.deployment.engine)
+        self.structured.each(filling)
+        for name, asked in (("drafts", self.width > 1), ("pipeline", self.deployment.parallel.pp > 1)):
+            if asked and name not in filling.beside:
+                raise UsageError(
+                    f"masks beside {name} are not known of {self.deployment.engine.name}",
+                    because="when it fills them there was read of vLLM alone",
+                    hint="--engine vllm, or leave --structured-share out",
+                )
         if self.deployment.parallel.pp > 1 and not self.structured.overlapped:
             raise UsageError(
                 "masks before the forward pass of a pipeline are not known of any engine",
@@ -194,6 +256,18 @@ class MaskedSteps:
             self._behind[size] = np.concatenate([[0.0], np.asarray(self.copied(masks) + self.applied(masks))])
         return self._behind[size]
 
+    @cached_property
+    def _filled_in(self) -> dict[int, Array]:
+        return {}
+
+    def _fills(self, most: int) -> Array:
+        """Seconds to fill 0 to ``most`` masks."""
+        if most not in self._filled_in:
+            filling, serial = mask_filling(self.deployment.engine), self.width > 1
+            times = [self.structured.fill(count, filling, serial) for count in range(most + 1)]
+            self._filled_in[most] = np.array(times)
+        return self._filled_in[most]
+
     def _of(self, rows: MaskRows) -> _OfBatch:
         if rows not in self._known:
             chance, everybody = (
@@ -201,7 +275,7 @@ class MaskedSteps:
                 self._chances(rows.decodes + rows.thinking, rows.prompts + rows.first_thoughts),
             )
             most, size = len(chance), 1 << (len(everybody) - 1).bit_length()
-            fill = _fills(self.structured, mask_filling(self.deployment.engine), size, self.width > 1)[:most]
+            fill = self._fills(size)[:most]
             order = np.argsort(fill, kind="stable")  # more masks may take less time: beyond some, threads share them
             chances = chance[order].astype(np.float64)
             after = float(np.sum(everybody * self._after(size)[: len(everybody)]))
@@ -251,12 +325,6 @@ class MaskedSteps:
 def _and_later(values: Array) -> Array:
     """The sum of each value and those behind it, and the 0 behind the last."""
     return np.append(np.cumsum(values[::-1])[::-1], 0.0)
-
-
-@lru_cache(maxsize=32)
-def _fills(structured: Structured, filling: MaskFilling, most: int, serial: bool) -> Array:
-    """Seconds to fill 0 to ``most`` masks."""
-    return np.array([structured.fill(count, filling, serial) for count in range(most + 1)])
 
 
 def binomial(count: int, share: float) -> npt.NDArray[np.float64]:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from inferplan.errors import InputFileError, MissingExtraError, NetworkError, SpecError, UnknownNameError
+from inferplan.extras import installs
 from inferplan.files import LARGEST_SPEC, announce, parse_json, read_text, reason
 from inferplan.models.gguf_header import read_gguf_header
 from inferplan.models.header_bytes import DamagedError, Tensor
@@ -237,9 +238,7 @@ def fetch_configs(hub_id: str) -> Path:
         known = cached_configs(hub_id)
         if known is not None:
             return known
-        raise MissingExtraError(
-            f"fetching {hub_id} needs huggingface_hub", hint="pip install 'inferplan[hub]'"
-        ) from None
+        raise MissingExtraError(f"fetching {hub_id} needs huggingface_hub", hint=installs("hub")) from None
     folder: Path | None = None
     cached = not _resolves(ENDPOINT)
     for file in CONFIGS:

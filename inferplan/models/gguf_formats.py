@@ -87,7 +87,7 @@ def file_precision(model: ModelSpec, file_type: str) -> Precision:
     for tensor, layer in _tensors(model):
         for name, share in rules.formats(tensor, layer):
             elements[tensor.name][name] += share
-    found = {tensor: blend(parts) for tensor, parts in elements.items()}
+    found = {tensor: blend(parts) for tensor, parts in elements.items() if any(parts.values())}  # norms without weights
     embedding = found.pop("embedding")
     head = found.pop("head", embedding)
     return Precision(

@@ -103,7 +103,7 @@ class Question:
         require_both(self.space.base.lora, self.demand)
         if self.demand.structured is not None:
             for engine in self.space.engines:
-                mask_filling(load_engine(engine))
+                self.demand.structured.each(mask_filling(load_engine(engine)))
         if self.slo.answer_ttft is not None and not isinstance(self.demand.output, ReasoningLengths):
             raise UsageError(
                 "--answer-ttft limits the first token after a thought, and nobody thinks",

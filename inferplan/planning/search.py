@@ -37,7 +37,8 @@ class SearchResult(NamedTuple):
 
     options: the cheapest option of each candidate that meets the limits, cheapest first. frontier: the options that no
     other beats in both speed for a user and throughput of a device, limits or not. grids: every grid that was priced.
-    rejections: how many points each reason ruled out. evaluated: points; structures: grids.
+    rejections: how many points each reason ruled out. evaluated: points; structures: grids;
+    structures_apart: those looked at as pools of their own for prompts and decodes.
     too_large: of what no size of which is allowed what takes least.
     """
 
@@ -47,6 +48,7 @@ class SearchResult(NamedTuple):
     rejections: Rejections
     evaluated: int
     structures: int
+    structures_apart: int
     too_large: PlanOption | None = None
 
     @property
@@ -202,6 +204,7 @@ class _Search:
     rejections: Rejections = field(default_factory=Rejections)
     evaluated: int = 0
     structures: int = 0
+    structures_apart: int = 0
     nearest: PlanOption | None = None
     """Of what no size of which is allowed what takes least."""
 
@@ -237,6 +240,7 @@ class _Search:
         """The same structure with prompts and decodes on pools of their own, and as one of two pools: of those that it
         is a candidate for. A cache moves between them: on GPUs that are sold with the links between their hosts."""
         priced = priced._replace(tariff=None if priced.tariff is None else priced.tariff.joined)
+        self.structures_apart += 1
         self.halves.add(priced, prompts, decodes)
         if not (prompts and decodes):
             return
@@ -307,6 +311,7 @@ class _Search:
             rejections=self.rejections,
             evaluated=self.evaluated,
             structures=self.structures,
+            structures_apart=self.structures_apart,
             too_large=self.nearest,
         )
 

@@ -55,7 +55,8 @@ requests. Of sessions 2,100 calls leave the 95th percentile of TPOT a standard d
 (docs/planning.md, "Examined")."""
 _FAR_OVER = 2.0
 """A run that sizes and is too short to tell is not repeated where a latency is so many times its limit: in a longer
-one, of which the start from an empty system is less, it is no shorter."""
+one, of which the start from an empty system is less, it is no shorter. Where requests find nothing of those before
+them in a cache, a clear miss will do: without a cold cache the first ones are the fastest."""
 _PARTS, _LEAST_ERROR = 5, 0.02
 """... or off it by more than its error: by the spread of so many parts of the run, and this share of it at least."""
 _FEWEST_LIVES = 6
@@ -426,7 +427,7 @@ def _in_parts(asked: tuple[PlanOption, Question, float], fewest: tuple[int, int]
             if seen.verdict != TOO_SHORT:
                 settled = last or _clear(seen, question.slo, fewest[1])
             else:
-                settled = max(seen.shares(question.slo).values(), default=0.0) > _FAR_OVER
+                settled = _missed_anyway(seen, question)
             if settled:
                 return seen
         return rest.whole or _told(asked, fewest[1], 1.0)
@@ -453,7 +454,7 @@ def _told(
     for _ in range(_REPEATS):
         if checked.verdict != TOO_SHORT or checked.result is None or (trace and (whole or option.pools)):
             break
-        if precision is None and max(checked.shares(question.slo).values(), default=0.0) > _FAR_OVER:
+        if precision is None and _missed_anyway(checked, question):
             break
         flow = flow_of(checked.result)
         spans = FEWEST_LIFETIMES / flow.lifetimes if flow is not None and flow.lifetimes > 0 else inf
@@ -463,6 +464,14 @@ def _told(
         if checked.result is not None and not trace:
             checked = replace(checked, growth=growth * len(checked.result.records.prompt) / first)
     return checked
+
+
+def _missed_anyway(checked: Verified, question: Question) -> bool:
+    """Whether a run that is too short to tell misses a limit by so much that a longer one would too."""
+    demand = question.demand
+    kept = demand.of_sessions or demand.trace is not None or demand.prefix.turns > 1 or demand.prefix.distinct > 1
+    worst = max(checked.shares(question.slo).values(), default=0.0)
+    return worst > (_FAR_OVER if kept else _CLEARLY_MISSED)
 
 
 def _screened(option: PlanOption) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from inferplan.estimate.structured import mask_filling
 from inferplan.figures import Figure, bar, labelled_texts, record, short_time, side_by_side, text
 from inferplan.planning.beside import Step
 from inferplan.planning.confidence import MIDDLE
@@ -146,7 +147,8 @@ def _masks(plan: Plan) -> list[list[str]]:
     asked, at = demand.structured, (plan.question.slo.percentile, option.batch, option.budget)
     with_and_without = (point(option.deployment, one, *at).tpot for one in (demand, replace(demand, structured=None)))
     masked, plain = (float(tpot[0, 0]) for tpot in with_and_without)
-    each = f"{format_time(asked.mask_time)} a mask, {asked.cores} cores"
+    filling = mask_filling(option.deployment.engine)
+    each = f"{format_time(asked.each(filling))} a mask, {asked.cores} cores"
     added = f"{format_time(masked - plain)} on {format_time(plain)} a step of {option.batch} sequences, closed form"
     return [["structured decoding", f"{asked.share:.0%} of the requests, {each}; adds {added}"]]
 

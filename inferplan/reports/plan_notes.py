@@ -11,6 +11,7 @@ import numpy as np
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
 from inferplan.devices.power import UNMEASURED
+from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import too_few
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
@@ -40,6 +41,7 @@ from inferplan.reports.plan_figures import (
 )
 from inferplan.reports.plan_tiers import tier_lines
 from inferplan.serving.session_results import SessionFigures
+from inferplan.traffic.reasoning import above_at_most
 from inferplan.units import HOURS_PER_MONTH, format_time
 
 _DRAWS = 1_000_000
@@ -392,14 +394,14 @@ def format_line(plan: Plan) -> str:
 
 def context_line(plan: Plan) -> str:
     """How many requests are longer than the context, where lengths are draws: the runs of a plan need not have one, and
-    a longer run or the service refuses it. Empty where none of so many is."""
+    a longer run or the service refuses it. Empty where none of so many is, which mostly shows without a draw."""
     context, demand = plan.option.deployment.model.max_context, plan.question.demand
     if context is None or demand.trace is not None or demand.sessions is not None:
         return ""
     kinds = [(one.share, one.prompt, one.output) for one in demand.classes] or [(1.0, demand.prompt, demand.output)]
     rng, share = np.random.default_rng(0), 0.0
     for part, *lengths in kinds:
-        if any(one.kind != "fixed" for one in lengths):
+        if any(one.kind != "fixed" for one in lengths) and above_at_most(lengths, int(context)) * _DRAWS > 1:
             total = sum(one.sample(rng, _DRAWS) for one in lengths)
             share += part * float(np.mean(total > context))
     if not share:
@@ -419,11 +421,13 @@ def queue_line(plan: Plan) -> str:
 
 def mask_line(plan: Plan) -> str:
     """What is taken for granted of masks; empty without structured decoding."""
-    if plan.question.demand.structured is None:
+    structured = plan.question.demand.structured
+    if structured is None:
         return ""
     return (
         "structured decoding: times with masks have not been measured, error bands are those of steps without; "
-        "the first request of each schema also waits for its grammar (docs/structured.md)"
+        "the first request of each schema also waits for its grammar (docs/structured.md); "
+        f"{structured.rests_on(mask_filling(plan.deployment.engine))}"
     )
 
 

@@ -87,7 +87,11 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "not_simulated": plan.unseen,
         "alternatives": [candidate_record(plan, verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),
-        "candidates": {"evaluated": searched.evaluated, "structures": searched.structures},
+        "candidates": {
+            "evaluated": searched.evaluated,
+            "structures": searched.structures,
+            "structures_apart": searched.structures_apart,
+        },
         "speculation": speculation_record(plan),
         "rejected": dict(searched.rejections.counts.most_common()),
         "next_cheaper": _cheaper_record(plan),

@@ -81,6 +81,32 @@ def save(figure: Figure, path: str) -> None:
     files.save(path, render_figure(figure, require_picture(path), dpi=160))
 
 
+def drawn(figure: Figure) -> list[tuple[object, ...]]:
+    """What a figure shows, part by part, to compare with another: points of lines, corners of areas, words."""
+    from matplotlib.collections import Collection
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.text import Text
+
+    found: list[tuple[object, ...]] = []
+    for part in figure.findobj():
+        if isinstance(part, Text):
+            found.append(("text", part.get_text(), *map(float, part.get_position())))
+        elif isinstance(part, Line2D):
+            found.append(("line", _points(part.get_xydata())))
+        elif isinstance(part, Patch):
+            found.append(("area", _points(part.get_patch_transform().transform_path(part.get_path()).vertices)))
+        elif isinstance(part, Collection):
+            corners = [_points(path.vertices) for path in part.get_paths()]
+            found.append(("areas", _points(part.get_offsets()), *corners))
+    return found
+
+
+def _points(points: Any) -> bytes:
+    """Points of a drawing, to compare."""
+    return np.asarray(points, dtype=np.float64).tobytes()
+
+
 def render_figure(figure: Figure, form: str, dpi: int) -> bytes:
     """A figure as a picture of a form such as ``png``."""
     buffer = io.BytesIO()
@@ -465,4 +491,35 @@ def timeline(tracks: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]], title: s
     panels[0].set_title(title, color=INK, fontsize=10, loc="left")
     panels[-1].set_xlabel("seconds", color=INK, fontsize=9)
     figure.align_ylabels(panels)
+    return figure
+
+
+def steps_of_months(
+    months: Sequence[str],
+    stacks: Mapping[str, npt.ArrayLike],
+    bills: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike],
+    currency: str,
+) -> Figure:
+    """Machines by month, one upon another, above the least, the expected and the largest bill of each month."""
+    figure = new_figure(figsize=(7.2, 5.6))
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    at, below = np.arange(len(months)), np.zeros(len(months))
+    for index, (name, machines) in enumerate(stacks.items()):
+        heights = np.asarray(machines, dtype=float)
+        hatch = ("", "//", "..")[index // len(COLOURS) % 3]
+        upper.bar(at, heights, bottom=below, width=0.9, color=COLOURS[index % len(COLOURS)], label=name, hatch=hatch)
+        below = below + heights
+    least, mean, most = bills
+    lower.fill_between(at, least, most, color=COLOURS[0], alpha=0.25, step="mid", label="least to most")
+    lower.step(at, mean, where="mid", color=COLOURS[0], label="expected")
+    apart = -(-len(months) // 6)  # labels that do not touch
+    lower.set_xticks(at[::apart], [*months[::apart]])
+    lower.yaxis.set_major_formatter("{x:,.0f}")
+    for axes, name in ((upper, "machines"), (lower, f"bill of a month, {currency}")):
+        axes.set_ylabel(name, color=INK)
+        axes.set_ylim(bottom=0)
+        axes.tick_params(colors=INK)
+        for side in axes.spines.values():
+            side.set_color(INK)
+        axes.legend(frameon=False, labelcolor=INK, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     return figure

@@ -14,6 +14,7 @@ from inferplan.answers.compare import Comparison
 from inferplan.answers.cost import BatchCost, Cost, Energy
 from inferplan.answers.explain import Explanation
 from inferplan.answers.fit import Fits, Fitting
+from inferplan.answers.fit_models import ModelsThatFit
 from inferplan.answers.fit_owned import OwnedFits
 from inferplan.answers.recipe import Recipe
 from inferplan.answers.sweep import Sweep
@@ -28,6 +29,7 @@ from inferplan.reports.emit import Emitted
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.explain import explanation_report
 from inferplan.reports.fit import memory_report, options_report
+from inferplan.reports.fit_models import models_report
 from inferplan.reports.fit_owned import owned_report
 from inferplan.reports.plan import plan_report
 from inferplan.reports.plan_figures import candidates
@@ -67,6 +69,7 @@ report_of.register(SimulationResult, simulation_report)
 report_of.register(Fits, options_report)
 report_of.register(Fitting, memory_report)
 report_of.register(OwnedFits, owned_report)
+report_of.register(ModelsThatFit, models_report)
 report_of.register(BatchCost, batch_cost_report)
 report_of.register(Explanation, explanation_report)
 report_of.register(Validation, files_report)
@@ -170,6 +173,11 @@ def _(found: Fits) -> str:
 def _(found: OwnedFits) -> str:
     load = f"{found.asked.held} x {found.context:,} tokens"
     return f"{found.model.name}: {len(found.fitting)} of {len(found.options)} ways on {found.have} hold {load}"
+
+
+@line_of.register
+def _(found: ModelsThatFit) -> str:
+    return f"{len(found.fitting)} of {len(found.models)} models on file fit {found.have}"
 
 
 @line_of.register

@@ -389,6 +389,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         *([f"cap of {cap:g} W a GPU: {UNMEASURED}"] if (cap := given.get("power_cap_w")) else []),
         *([said["line"]] if (said := given.get("model_counts")) else []),
         *(f"note: {text}" for text in given.get("model_notes", ())),
+        *([asked["rests_on"]] if (asked := given.get("structured")) else []),
         f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
         f"basis: {record['basis']}, constants {given['calibration']}{_anchored(result)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inferplan.estimate.phase import host_seconds
-from inferplan.estimate.structured import StructuredEstimate, mask_filling
+from inferplan.estimate.structured import StructuredEstimate, mask_filling, masks_record
 from inferplan.figures import Figure, lines, record
 from inferplan.reports.estimate import estimate_report, server_record
 from inferplan.table import Report
@@ -17,12 +17,13 @@ def structured_figures(estimate: StructuredEstimate, compiling: float | None) ->
     steps, batch = estimate.steps, int(estimate.load.batch)
     masks = round(batch * estimate.structured.share) or 1
     forward = float(estimate.decode.time - host_seconds(estimate.deployment, float(batch)))
-    fill = estimate.structured.fill(masks, mask_filling(estimate.deployment.engine))
+    engine = estimate.deployment.engine
+    fill = estimate.structured.fill(masks, mask_filling(engine))
     added = float(estimate.tpot - estimate.plain_tpot) if estimate.load.output > 1 else None
     server = server_record(estimate)["ttft_at_server_s"]
     first = None if compiling is None or server is None else float(server) + compiling
     return [
-        *(Figure(name, value) for name, value in estimate.structured.to_dict().items()),
+        *(Figure(name, value) for name, value in masks_record(estimate.structured, engine).items()),
         Figure(
             "masks", masks, "masks of a step, about", lambda count: f"{count:,} of {format_bytes(steps.mask_bytes)}"
         ),
@@ -52,5 +53,5 @@ def masked_report(estimate: StructuredEstimate, compiling: float | None) -> Repo
         report,
         record={**report.record, "structured": record(figures)},
         tables=[report.tables[0], table, *report.tables[1:]],
-        notes=[*report.notes, note],
+        notes=[*report.notes, note, estimate.structured.rests_on(mask_filling(estimate.deployment.engine))],
     )

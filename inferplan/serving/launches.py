@@ -26,10 +26,17 @@ def eager_floors(deployment: Deployment, replayed: bool = False) -> list[float]:
     for layers in model.stages(pp):
         eager = [(layer, _launched(layer, replayed), number) for layer, number in layers]
         count = sum(number * _blocks(parts) * (latent if _latent(layer) else 1.0) for layer, parts, number in eager)
-        floors.append(count * constants.eager_layer)
+        floors.append(count * launched_layer(deployment))
     if model.encoder is not None and not replayed:
         floors[0] += model.encoder.depth * constants.eager_layer
     return floors
+
+
+def launched_layer(deployment: Deployment) -> float:
+    """Host seconds of a layer that is launched kernel by kernel, with those of its adapters where there are any."""
+    constants, lora = deployment.engine.serving, deployment.lora
+    adapted = constants.eager_adapted if lora is not None and lora.active else None
+    return constants.eager_layer if adapted is None else adapted
 
 
 def launch_floors(deployment: Deployment, step: Step) -> list[Num]:

@@ -16,7 +16,7 @@ from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band
 from inferplan.estimate.phase import media_seconds, run_step
-from inferplan.estimate.structured import MaskedSteps
+from inferplan.estimate.structured import MaskedSteps, masks_record
 from inferplan.estimate.support import DRAFTS, POOLS
 from inferplan.features import require_together, those
 from inferplan.models.spec import require_readable, require_tokens
@@ -181,7 +181,7 @@ def prepare(
     kind = _kind((deployment, flags), requests, options, times)
     records = _records(prompts, requests)
     seed = traffic.seed if isinstance(traffic, Traffic) else 0
-    records.paces = options.speculation.paces(len(requests), np.random.default_rng((seed, 9)))
+    records.paces = options.speculation.paces(len(requests), seed)
     cluster = ClusterRun(options.fleet, records, closed, options.progress)
     cluster.timeline, cluster.starts = options.timeline, starts
     if requests.sessions is not None:
@@ -555,7 +555,7 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
         "prefill": None if fleet.alike else {"deployment": prompts.deployment.describe(), **_engine(prompts)},
         "cache_transfer": None if cluster.links is None else _moved(cluster.links),
         "contiguous": flags.contiguous,
-        "structured": None if options.structured is None else options.structured.to_dict(),
+        "structured": None if options.structured is None else masks_record(options.structured, deployment.engine),
         "queue": kind.rules.queue,
         "prefix_hit_rate_given": options.hit_rate,
         "kv_offload": None if options.host is None else asdict(options.host),

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.errors import InputFileError, UsageError
-from inferplan.files import announce
+from inferplan.files import read_text
 from inferplan.traffic.requests import OpenLoop, Requests
 from inferplan.traffic.session_columns import Sessions
 
@@ -280,8 +280,7 @@ def read_agent_folder(path: Path) -> Requests:
         raise InputFileError(f"{path} holds no .json or .jsonl file", hint="a folder of Weka sessions, one a file")
     found: list[tuple[str, dict[str, Any]]] = []
     for file in files:
-        announce(file)
-        found += objects(file, file.read_text(encoding="utf-8-sig"))
+        found += objects(file, read_text(file, encoding="utf-8-sig"))
     return weka(path, found)
 
 

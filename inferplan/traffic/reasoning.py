@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -163,6 +165,35 @@ def _above(lengths: Lengths, most: int) -> float:
     if lengths.kind == "normal":
         return normal_above(mean, deviation, most + 0.5)
     return (lognormal_above if lengths.kind == "lognormal" else gamma_above)(mean, lengths.spread, most + 0.5)
+
+
+_EIGHTHS = 8
+"""Into which :func:`above_at_most` portions the tokens of a sum."""
+
+
+def above_at_most(lengths: Iterable[Lengths], tokens: int) -> float:
+    """A share that the sums of independent lengths above ``tokens`` do not exceed, without a draw.
+
+    A sum above ``tokens`` has a part above its portion of them, however they are portioned out: the shares of the parts
+    add up to a bound (Boole's inequality), of which this is the least over portions in eighths.
+    """
+    parts = [part for one in lengths for part in _parts(one)]
+    fixed = [part for part in parts if part.kind == "fixed"]
+    left, drawn = tokens - sum(round(part.mean) for part in fixed), [part for part in parts if part.kind != "fixed"]
+    if left < 0 or not drawn:
+        return float(left < 0)
+    portions = (one for one in product(range(1, _EIGHTHS), repeat=len(drawn) - 1) if sum(one) < _EIGHTHS)
+    return min(
+        sum(_above(part, left * eighths // _EIGHTHS) for part, eighths in zip(drawn, (*one, _EIGHTHS - sum(one))))
+        for one in portions
+    )
+
+
+def _parts(lengths: Lengths) -> list[Lengths]:
+    """Plain lengths that together are no shorter."""
+    if isinstance(lengths, ReasoningLengths):
+        return [lengths.thought, Lengths(mean=float(lengths.end)), lengths.answer]
+    return [lengths]
 
 
 def _values(lengths: Lengths) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from inferplan.catalog.files import find
 from inferplan.errors import InferplanError, InputFileError, UsageError
+from inferplan.files import announce
 from inferplan.shown import Shown
 from inferplan.validation.deploy import require_format
 from inferplan.validation.importers import read_file
@@ -109,6 +110,7 @@ def validate_files(
 
 def _is_log(path: Path) -> bool:
     try:
+        announce(path)
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False

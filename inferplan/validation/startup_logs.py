@@ -12,7 +12,7 @@ from pathlib import Path
 
 from inferplan.errors import InputFileError
 from inferplan.estimate.memory import Footprint
-from inferplan.files import LARGEST_SPEC, read_text
+from inferplan.files import LARGEST_SPEC, announce, read_text
 from inferplan.serving.flags import with_flags
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.predict import row_flags
@@ -136,6 +136,7 @@ def read_startup_log(path: Path, supplied: Mapping[str, str]) -> tuple[Run, Star
     Raises ``InputFileError`` for a log without its lines, or without what is needed to predict them.
     """
     try:
+        announce(path)
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None

@@ -18,7 +18,13 @@ _ERROR = {
         "error": {
             "type": "object",
             "required": ["what", "because", "hint", "exit_code"],
-            "properties": {"what": _TEXT, "because": _TEXT, "hint": _TEXT, "exit_code": {"type": "integer"}},
+            "properties": {
+                "what": _TEXT,
+                "because": _TEXT,
+                "hint": _TEXT,
+                "picture": _TEXT,
+                "exit_code": {"type": "integer"},
+            },
         }
     },
 }

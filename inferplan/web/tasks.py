@@ -37,7 +37,8 @@ class ProcessReply:
 def error_record(error: InferplanError) -> dict[str, Any]:
     """An error as JSON has it."""
     words = {"what": error.what, "because": error.because, "hint": error.hint}
-    return {"error": {**words, "exit_code": error.exit_code}}
+    drawn = {"picture": error.picture} if error.picture else {}
+    return {"error": {**words, **drawn, "exit_code": error.exit_code}}
 
 
 def error_reply(error: InferplanError) -> ProcessReply:

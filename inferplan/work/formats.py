@@ -312,13 +312,40 @@ FORMATS: dict[str, Format] = {
 }
 
 
+SPELLINGS = {
+    **dict.fromkeys(("bfloat16",), "bf16"),
+    **dict.fromkeys(("float16", "half"), "fp16"),
+    **dict.fromkeys(("float32", "float"), "fp32"),
+    **dict.fromkeys(("fp8-e4m3", "fp8-e4m3fn", "float8-e4m3fn"), "fp8"),
+}
+"""Names of formats in torch and in engines (vLLM's ``--dtype`` and ``--kv-cache-dtype``), and ours."""
+_NEARLY = {
+    **dict.fromkeys(
+        ("q4", "4bit", "4-bit"), "4 bits have several layouts: awq or gptq (vLLM, SGLang), q4_k_m or q4_0 (llama.cpp)"
+    ),
+    **dict.fromkeys(("q8", "8bit", "8-bit"), "8 bits are fp8, int8 or w8a8 (vLLM, SGLang), or q8_0 (llama.cpp)"),
+    **dict.fromkeys(("q5", "q6", "q3", "q2"), "GGUF file types have longer names: q5_k_m, q6_k, q3_k_m, q2_k"),
+    **dict.fromkeys(("bitsandbytes", "bnb"), "bitsandbytes writes nf4 and llm.int8"),
+    "auto": "the format of the checkpoint is taken where the option is left out",
+    "fp8-e5m2": "fp8 has as many bytes, and is priced as e4m3",
+}
+"""What a name that is no format may mean."""
+
+
+def spelled(name: str) -> str:
+    """The name of a format or a precision in lower case, as this module writes it."""
+    plain = name.lower().strip().replace("_", "-")
+    return SPELLINGS.get(plain, plain)
+
+
 def find_format(name: str) -> Format:
-    """The format of that name, also as engines write it (``fp8_ds_mla``). Raises ``UnknownNameError`` that lists the
-    known ones."""
-    asked = name.lower()
-    found = FORMATS.get(asked) or FORMATS.get(asked.replace("_", "-"))
+    """The format of that name, also as engines write it (``fp8_ds_mla``). Raises ``UnknownNameError`` with those that
+    are meant."""
+    found = FORMATS.get(name.lower()) or FORMATS.get(spelled(name))
     if found is None:
-        raise UnknownNameError(f"no number format named {name!r}", hint=f"known: {', '.join(FORMATS)}")
+        usual = "bf16, fp16, fp8, int8, int4, nf4, nvfp4, mxfp4, q8_0, q4_k"
+        said = _NEARLY.get(spelled(name), f"{usual}, ... (inferplan formats)")
+        raise UnknownNameError(f"no number format named {name!r}", hint=said)
     return found
 
 
@@ -413,7 +440,7 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
     4-bit weights and ``kv8`` are fp8 where the device has it, else int8). Embedding, head, norms and router stay wide.
     ``fp8_block`` is another spelling. Raises ``UsageError`` for anything else.
     """
-    name = text.lower().strip().replace("_", "-")
+    name = spelled(text)
     eight = find_format("fp8" if "fp8" in peaks else "int8")
     if name in WIDE:
         return uniform(name)
@@ -433,7 +460,8 @@ def parse_precision(text: str, peaks: frozenset[str], base: str = "bf16") -> Pre
     if not match or not weights or not cache:
         raise UsageError(
             f"cannot read the precision {text!r}",
-            hint="bf16, fp16, fp32, fp8, fp8-block, w8a8, int8, llm.int8, int4, awq, gptq, nf4, nvfp4, mxfp4, wNaMkvK "
+            hint=_NEARLY.get(name)
+            or "bf16, fp16, fp32, fp8, fp8-block, w8a8, int8, llm.int8, int4, awq, gptq, nf4, nvfp4, mxfp4, wNaMkvK "
             "such as w4a16kv8, or a GGUF file type such as q4_k_m (inferplan formats)",
         )
     fmt = wide.base if weights == "base" else find_format(weights)

@@ -78,4 +78,4 @@ def test_without_the_solver(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
     ran = run(*ASKED)
     assert ran.code == 2
-    assert ran.err.splitlines() == ["error: an integer programme needs scipy", "hint: pip install 'inferplan[fleet]'"]
+    assert ran.err.splitlines() == ["error: an integer programme needs scipy", "hint: pip install 'scipy>=1.12'"]

@@ -100,4 +100,4 @@ def test_a_file_without_a_name_and_the_solver(run: Run, tmp_path: Path, monkeypa
     assert "no file of models named 'nope'" in run("several", "nope").err
     monkeypatch.setitem(sys.modules, "scipy", None)
     ran = run("several", file(tmp_path, FIRST))
-    assert ran.err.splitlines() == ["error: an integer programme needs scipy", "hint: pip install 'inferplan[fleet]'"]
+    assert ran.err.splitlines() == ["error: an integer programme needs scipy", "hint: pip install 'scipy>=1.12'"]

@@ -6,56 +6,82 @@ import click
 import pytest
 
 from inferplan.cli import COMMANDS, cli
-from inferplan.cli.synonyms import SYNONYMS
+from inferplan.cli.synonyms import SAME, SYNONYMS, understood
 from inferplan.errors import InfeasibleError
 from inferplan.planning.question import Question
 from tests.cases import for_each
 from tests.cli.conftest import Run
 
-FOREIGN = """
-plan --gpus = --gpu
-fit --gpus = --gpu
+UNDERSTOOD = """
+fit --accelerator = --gpu
 simulate --input-len = --prompt
 plan --isl = --prompt
+estimate --random-input-len = --prompt
+cost --input-tokens = --prompt
+measure --input-len = --prompt
 plan --osl = --output
 simulate --random-output-len = --output
-simulate --max-tokens = --output
+simulate --output-tokens-mean = --output
 simulate --request-rate = --rate
 plan --qps = --rate
 simulate --max-concurrency = --in-flight
-plan --num-users = --in-flight
 recipe --max-concurrency = --in-flight
 simulate --num-prompts = --requests
-simulate --random-range-ratio = --length-ratio-min
+simulate --request-count = --requests
 simulate --tensor-parallel-size = --tp
 plan --tp-size = --tp
+estimate -tp = --tp
 estimate --pipeline-parallel-size = --pp
 estimate --ep-size = --ep
 fit --quantization = --quant
 simulate --kv-cache-dtype = --kv
-fit --max-model-len = --context
 emit --max-model-len = --context
+simulate --context-length = --max-model-len
 plan --max-num-batched-tokens = --token-budget
 simulate --max-num-tokens = --max-num-batched-tokens
 simulate --max-running-requests = --max-num-seqs
+simulate --max-batch-size = --max-num-seqs
 validate --gpu-memory-utilization = --memory-fraction
 estimate --batch-size = --batch
 plan --num-speculative-tokens = --draft-tokens
 plan --speculative-num-steps = --draft-tokens
 estimate --speculative-model = --draft-model
+estimate --speculative-eagle-topk = --draft-branches
 simulate --enable-prefix-caching = --prefix-caching
+simulate --disable-radix-cache = --no-prefix-caching
+simulate --enable-chunked-prefill = --chunked-prefill
 estimate --n-gpu-layers = --gpu-layers
+estimate -ngl = --gpu-layers
+estimate --n-cpu-moe = --cpu-moe-layers
+simulate --page-size = --block-size
+simulate --random-seed = --seed
 validate --input-len = --isl
-measure --input-len = --prompt
+plan --request-latency = --e2e
 """
-"""Flags of vLLM (serve, bench serve), SGLang, TensorRT-LLM and llama.cpp as their documentation writes them."""
+"""Flags of vLLM (serve, bench serve), SGLang, TensorRT-LLM, llama.cpp, GuideLLM, AIPerf and genai-perf as their
+documentation writes them, and ours of the same meaning."""
+ANSWERED = """
+plan --gpus = --gpu
+fit --num-gpus = --gpu
+plan --num-users = --in-flight
+simulate --max-tokens = --output
+simulate --random-range-ratio = --length-ratio-min
+fit --max-model-len = --context
+fit --ctx-size = --context
+estimate --mem-fraction-static = --gpu-memory-utilization
+estimate --data-parallel-size = --dp
+simulate --chunked-prefill-size = --max-num-batched-tokens
+"""
+"""Flags that mean nearly the same, or mean the same in some cases."""
 ELSEWHERE = """
 plan --max-model-len = simulate, measure, validate have --max-model-len
 fit --request-rate = simulate, plan, report, fleet and others have --rate
-cost --concurrency = estimate, fit, simulate, plan and others have --in-flight
+cost --concurrency = fit, estimate, recipe, simulate and others have --in-flight
 recipe --draft = --with speculative:draft=NAME
 fit --isl = --context counts prompt and output together
 plan --num-prompts = simulate, measure, validate have --requests
+estimate --free-gpu-memory-fraction = has no option here
+fit --dtype = the format of a model is --quant
 """
 
 
@@ -65,32 +91,60 @@ def commands() -> dict[str, click.Command]:
     return {name: command for name, command in found.items() if command is not None}
 
 
-def test_each_foreign_name_is_answered_with_ours(run: Run) -> None:
+def pairs(text: str) -> list[tuple[str, str, str]]:
+    lines = [line.partition(" = ") for line in text.strip().splitlines()]
+    return [(*said.split(), meant) for said, _, meant in lines]  # type: ignore[misc]
+
+
+def test_what_means_the_same_is_taken_for_ours() -> None:
+    """The word is replaced, with its value or without, and a note says so; what stands behind ``--`` is left alone."""
     every = commands()
-    lines = [line for text in (FOREIGN, ELSEWHERE) for line in text.strip().splitlines()]
-    wrong = []
-    for line in lines:
-        words, _, meant = line.partition(" = ")
-        name, option = words.split()
-        assert not any(option in param.opts for param in every[name].params), line
-        said = run(name, option, "1")
-        start = f"error: No such option '{option}'.\nhint: "
-        if line in FOREIGN:
-            start += f"{meant} here"
-        if said.code != 2 or not said.err.startswith(start) or meant not in said.err:
-            wrong.append(f"{line}: {said.err}")
+    for name, option, ours in pairs(UNDERSTOOD):
+        assert not any(option in param.opts for param in every[name].params), option
+        said = f"note: {option} is {ours} here"
+        assert understood(every[name], ["x", option, "8"]) == (["x", ours, "8"], [said])
+        assert understood(every[name], [f"{option}=8"]) == ([f"{ours}=8"], [said])
+        assert understood(every[name], ["--", option]) == (["--", option], [])
+    assert len(pairs(UNDERSTOOD)) >= 40
+
+
+def test_an_answer_is_that_of_our_own_words(run: Run) -> None:
+    words = ["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--format", "json"]
+    ours = run(*words, "--tp", "2", "--prompt", "512", "--output", "64")
+    theirs = run(*words, "-tp", "2", "--isl", "512", "--random-output-len=64")
+    assert theirs.json == ours.json
+    assert theirs.err.splitlines()[:3] == [
+        "note: -tp is --tp here",
+        "note: --isl is --prompt here",
+        "note: --random-output-len is --output here",
+    ]
+    twice = run(*["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", "512", "--isl", "512"])
+    assert (twice.code, "--prompt is given 2 times" in twice.err) == (2, True)
+
+
+def test_each_other_foreign_name_is_answered_with_ours(run: Run) -> None:
+    every, wrong = commands(), []
+    for text in (ANSWERED, ELSEWHERE):
+        for name, option, meant in pairs(text):
+            assert not any(option in param.opts for param in every[name].params), option
+            said = run(name, option, "1")
+            start = f"error: No such option '{option}'.\nhint: " + (f"{meant} here" if text is ANSWERED else "")
+            if said.code != 2 or not said.err.startswith(start) or meant not in said.err:
+                wrong.append(f"{name} {option}: {said.err}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_the_table_names_what_there_is() -> None:
     every = commands()
-    options = {text.removeprefix("--") for one in every.values() for param in one.params for text in param.opts}
-    assert not [(name, one) for name, ours in SYNONYMS.items() for one in ours if one not in options]
-    assert not [name for name, ours in SYNONYMS.items() if name in ours and len(ours) == 1]
+    params = [param for one in every.values() for param in one.params]
+    options = {text.removeprefix("--") for param in params for text in (*param.opts, *param.secondary_opts)}
+    table = {**SAME, **SYNONYMS}
+    assert not [(name, one) for name, ours in table.items() for one in ours if one not in options]
+    assert not [name for name, ours in table.items() if name.strip("-") in ours and len(ours) == 1 and name[0] != "-"]
 
 
 def test_what_means_something_else_is_not_said_to_mean_ours(run: Run) -> None:
-    """SGLang's --speculative-num-draft-tokens counts the root too: N + 1. vLLM's --dtype is the 16-bit base format."""
+    """SGLang's --speculative-num-draft-tokens counts the root too: N + 1. vLLM's --dtype is the base format."""
     for words in ("plan --speculative-num-draft-tokens", "fit --dtype"):
         said = run(*words.split(), "1")
         assert said.code == 2 and " here" not in said.err

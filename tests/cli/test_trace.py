@@ -40,7 +40,7 @@ def test_without_the_extra(package: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(error, MissingExtraError)
     assert error.render().splitlines() == [
         f"error: import --trace needs {package}",
-        "hint: pip install 'inferplan[models]'",
+        "hint: pip install 'torch>=2.11' 'transformers<5.24,>=5.20'",
     ]
 
 

@@ -234,7 +234,7 @@ def test_without_the_package_nothing_is_sent(call: Callable[..., Any], monkeypat
     monkeypatch.setitem(sys.modules, "httpx2", None)
     code, out, err = call("http://127.0.0.1:9")
     assert (code, out) == (2, "")
-    assert err.splitlines() == ["error: measure needs httpx2", "hint: pip install 'inferplan[measure]'"]
+    assert err.splitlines() == ["error: measure needs httpx2", "hint: pip install 'httpx2>=2.0'"]
 
 
 UNKNOWN = {

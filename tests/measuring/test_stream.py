@@ -143,6 +143,16 @@ def test_words_of_a_prompt_follow_from_two_that_were_counted() -> None:
     assert sizing.words(1) == 1
 
 
+def test_a_further_token_takes_what_lies_between_the_first_and_the_last() -> None:
+    """Five tokens in pieces at 1, 2 and 3 s: (3 - 1)/4. Tokens that all came at once, and a single one, say nothing."""
+
+    def tpot(output: int | None, *times: float) -> float | None:
+        return Reply(sent=0.0, ended=times[-1], times=times, prompt=8, output=output).tpot
+
+    assert tpot(5, 1.0, 2.0, 3.0) == 0.5
+    assert tpot(5, 1.0, 1.0) is tpot(5, 1.0) is tpot(1, 1.0, 2.0) is tpot(None, 1.0, 2.0) is None
+
+
 def test_the_rate_of_a_load_is_from_the_first_request_to_the_last_token() -> None:
     """Two requests sent at 10 and 11 s, first tokens at 12 and 14 s, the last of 3 + 5 tokens at 18 s: 8 tokens in 8 s,
     not in the 6 s since the first token. TTFT 2 and 3 s; TPOT (14 - 12)/2 and (18 - 14)/4 s."""

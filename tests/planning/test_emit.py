@@ -30,6 +30,7 @@ from inferplan.answers.emit import (
     node_note,
     notes,
 )
+from inferplan.answers.emit.benchmark import facts
 from inferplan.answers.emit.engines import over_nodes
 from inferplan.answers.emit.options import PREDICTION, refuse_untaken
 from inferplan.answers.emit.trtllm import trtllm_config
@@ -417,6 +418,152 @@ def test_a_node_of_superchips_has_four_devices() -> None:
     assert len(over_nodes(launch(request(gpu="gb200", tp=4), context=4096))) == 1
 
 
+STARTED: list[tuple[str, str | None, dict[str, Any], str]] = [
+    ("vllm", None, {"tp": 1}, "vllm serve M --max-model-len 8192 --max-num-seqs 32 --max-num-batched-tokens 2048 "
+     "--gpu-memory-utilization 0.8 --kv-cache-dtype auto"),
+    ("vllm", "fp8", {"tp": 2, "pp": 2, "block_size": 32}, "vllm serve M --tensor-parallel-size 2 "
+     "--pipeline-parallel-size 2 --max-model-len 8192 --max-num-seqs 32 --max-num-batched-tokens 2048 "
+     "--gpu-memory-utilization 0.8 --block-size 32 --kv-cache-dtype auto --quantization fp8_per_tensor"),
+    ("vllm", None, {"model": "gpt-oss-120b", "tp": 1, "dp": 4, "ep": 4}, "vllm serve M --data-parallel-size 4 "
+     "--enable-expert-parallel --all2all-backend deepep_low_latency --max-model-len 8192 --max-num-seqs 32 "
+     "--max-num-batched-tokens 2048 --gpu-memory-utilization 0.8 --kv-cache-dtype auto"),
+    ("vllm", None, {"model": "gpt-oss-120b", "tp": 2, "ep": 2, "prefill_schedule_interval": 4}, "vllm serve M "
+     "--tensor-parallel-size 2 --enable-expert-parallel --prefill-schedule-interval 4 --max-model-len 8192 "
+     "--max-num-seqs 32 --max-num-batched-tokens 2048 --gpu-memory-utilization 0.8 --kv-cache-dtype auto"),
+    ("sglang", None, {"tp": 1}, "python -m sglang.launch_server --model-path M --context-length 8192 "
+     "--max-running-requests 32 --chunked-prefill-size 2048 --mem-fraction-static 0.8 --kv-cache-dtype auto"),
+    ("sglang", "fp8", {"tp": 2, "pp": 2, "block_size": 64}, "python -m sglang.launch_server --model-path M --tp-size 2 "
+     "--pp-size 2 --context-length 8192 --max-running-requests 32 --chunked-prefill-size 2048 "
+     "--mem-fraction-static 0.8 --page-size 64 --kv-cache-dtype auto --quantization fp8"),
+    # both flags are of all four ranks together: 4 x 32 and 4 x 2048
+    ("sglang", None, {"model": "gpt-oss-120b", "tp": 1, "dp": 4, "ep": 4}, "python -m sglang.launch_server "
+     "--model-path M --tp-size 4 --attn-dp-size 4 --enable-dp-lm-head --moe-dense-tp-size 1 --ep-size 4 "
+     "--moe-a2a-backend deepep --deepep-mode auto --context-length 8192 --max-running-requests 128 "
+     "--chunked-prefill-size 8192 --mem-fraction-static 0.8 --kv-cache-dtype auto"),
+    ("sglang", None, {"model": "gpt-oss-120b", "tp": 1, "dp": 4, "ep": 1}, "python -m sglang.launch_server "
+     "--model-path M --tp-size 4 --attn-dp-size 4 --enable-dp-lm-head --moe-dense-tp-size 1 --context-length 8192 "
+     "--max-running-requests 128 --chunked-prefill-size 8192 --mem-fraction-static 0.8 --kv-cache-dtype auto"),
+    ("sglang", None, {"model": "gpt-oss-120b", "tp": 4, "ep": 4, "prefill_decode_interval": 0}, "python -m "
+     "sglang.launch_server --model-path M --tp-size 4 --ep-size 4 --prefill-decode-interval 0 --context-length 8192 "
+     "--max-running-requests 32 --chunked-prefill-size 2048 --mem-fraction-static 0.8 --kv-cache-dtype auto"),
+    ("atom", None, {"tp": 1}, "python -m atom.entrypoints.openai_server --model M --max-num-seqs 32 "
+     "--max-num-batched-tokens 2048 --max-model-len 8192 --gpu-memory-utilization 0.8 --kv_cache_dtype bf16"),
+    ("atom", None, {"model": "qwen3-235b-a22b", "tp": 8, "ep": 8, "block_size": 16}, "python -m "
+     "atom.entrypoints.openai_server --model M --tensor-parallel-size 8 --enable-expert-parallel --max-num-seqs 32 "
+     "--max-num-batched-tokens 2048 --max-model-len 8192 --gpu-memory-utilization 0.8 --block-size 16 "
+     "--kv_cache_dtype bf16"),
+    (
+        "sglang",
+        None,
+        {
+            "model": "gpt-oss-120b", "tp": 1, "dp": 4, "ep": 4, "enable_prefill_delayer": True,
+            "prefill_delayer_max_delay_passes": 16,
+        },
+        "python -m sglang.launch_server --model-path M --tp-size 4 --attn-dp-size 4 --enable-dp-lm-head "
+        "--moe-dense-tp-size 1 --ep-size 4 --moe-a2a-backend deepep --deepep-mode auto --enable-prefill-delayer "
+        "--prefill-delayer-max-delay-passes 16 --context-length 8192 --max-running-requests 128 "
+        "--chunked-prefill-size 8192 --mem-fraction-static 0.8 --kv-cache-dtype auto",
+    ),
+    (
+        "trtllm",
+        None,
+        {"tp": 2, "pp": 2},
+        "trtllm-serve M --tp_size 2 --pp_size 2 --max_seq_len 8192 --max_batch_size 32 --max_num_tokens 2048 "
+        "--kv_cache_free_gpu_memory_fraction 0.8",
+    ),
+    (
+        "trtllm",
+        None,
+        {"model": "qwen3-235b-a22b", "tp": 8, "ep": 8},
+        "trtllm-serve M --tp_size 8 --ep_size 8 --max_seq_len 8192 --max_batch_size 32 --max_num_tokens 2048 "
+        "--kv_cache_free_gpu_memory_fraction 0.8",
+    ),
+    (
+        "atom",
+        None,
+        {"model": "qwen3-235b-a22b", "tp": 1, "dp": 8, "ep": 8},
+        "env ATOM_ENABLE_PREFILL_DELAYER=0 python -m atom.entrypoints.openai_server --model M --tensor-parallel-size 8 "
+        "--enable-dp-attention --enable-expert-parallel --all2all-backend none --max-num-seqs 32 "
+        "--max-num-batched-tokens 2048 --max-model-len 8192 --gpu-memory-utilization 0.8 --kv_cache_dtype bf16",
+    ),
+    (
+        "atom",
+        None,
+        {
+            "model": "qwen3-235b-a22b", "tp": 1, "dp": 8, "ep": 8, "enable_prefill_delayer": True,
+            "prefill_delayer_max_delay_passes": 16, "prefill_decode_interval": 2,
+        },
+        "env ATOM_ENABLE_PREFILL_DELAYER=1 ATOM_PREFILL_DECODE_INTERVAL=2 ATOM_PREFILL_DELAYER_TTFT_MAX_TICKS=16 "
+        "python -m atom.entrypoints.openai_server --model M --tensor-parallel-size 8 --enable-dp-attention "
+        "--enable-expert-parallel --all2all-backend none --max-num-seqs 32 --max-num-batched-tokens 2048 "
+        "--max-model-len 8192 --gpu-memory-utilization 0.8 --kv_cache_dtype bf16",
+    ),
+    # all that four slots hold: 4 x 8192 tokens
+    ("llama.cpp", None, {"tp": 1}, "llama-server -m m.gguf -c 32768 -np 4 -ngl all -b 2048 -ctk bf16 -ctv bf16"),
+    ("llama.cpp", None, {"tp": 1, "pp": 2}, "llama-server -m m.gguf -c 32768 -np 4 -ngl all -b 2048 -ctk bf16 "
+     "-ctv bf16 -sm layer"),
+]  # fmt: skip
+
+
+@for_each(("engine", "quant", "asked", "line"), STARTED)
+def test_a_whole_command(engine: str, quant: str | None, asked: dict[str, Any], line: str) -> None:
+    """Every word, in order, and no other: flags as tests/planning/test_emit_flags.py cites them; M is the checkpoint.
+
+    An engine that is told nothing is started with its own defaults: pages, formats, degrees of 1.
+    """
+    own = {} if engine == "llama.cpp" else {"max_sequences": 32, "token_budget": 2048, "memory_fraction": 0.8}
+    made = {"model": "llama-3.1-8b", "gpu": device(engine), **own, **asked}
+    found = command(launch(request(engine, quant, **made), context=8192, checkpoint="m.gguf" if not own else None))
+    named = {"llama-3.1-8b": "meta-llama/Llama-3.1-8B", "gpt-oss-120b": "openai/gpt-oss-120b"}
+    named |= {"qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B"}
+    assert found == [named[made["model"]] if word == "M" else word for word in line.split()]
+
+
+def test_pools_start_the_kernels_of_their_role() -> None:
+    """DeepEP's kernels of vLLM: of long batches for prompts, of low latency for decodes; llama.cpp has no pools."""
+    spread = launch(request(model="gpt-oss-120b", tp=1, dp=4, ep=4), context=8192)
+    kernels = {role: flags(command(replace(spread, role=role)))["--all2all-backend"] for role in ("prefill", "decode")}
+    assert kernels == {"prefill": "deepep_high_throughput", "decode": "deepep_low_latency"}
+    alone = launch(request("llama.cpp", tp=1, model="llama-3.1-8b"), context=4096, checkpoint="m.gguf")
+    with pytest.raises(UsageError, match="no pools of its own"):
+        command(replace(alone, role="prefill"))
+
+
+def test_nodes_of_an_engine_that_flags_do_not_start_are_refused() -> None:
+    """llama.cpp and ATOM have no flag for a further node; sixteen H100 fill two HGX boards."""
+    with pytest.raises(UsageError, match=r"over 2 nodes .* is not started by flags alone"):
+        over_nodes(launch(request("llama.cpp", tp=1, pp=16), context=4096, checkpoint="m.gguf"))
+    with pytest.raises(UsageError, match=r"over 2 nodes .* is not started by flags alone"):
+        over_nodes(launch(request(tp=4, dp=4, ep=16, model="gpt-oss-120b"), context=4096))
+    with pytest.raises(UsageError, match="over 2 nodes"):
+        over_nodes(launch(request(tp=4, pp=3), context=4096))  # twelve of sixteen
+
+
+def test_facts_of_a_run_that_a_clients_file_does_not_say() -> None:
+    """By the columns of docs/validate.md: kernels are the engine's newest, or those of the release that was named."""
+    own = {"max_sequences": 32, "token_budget": 2048, "memory_fraction": 0.8}
+    dense = facts(launch(request(quant="fp8", tp=2, pp=2, **own), context=8192))
+    assert dense == {
+        "gpu": "h100-sxm",
+        "engine": "vllm",
+        "engine_version": "0.33",
+        "kernels": "vllm",
+        "weights": "fp8",
+        "kv": "bf16",
+        "tp": "2",
+        "pp": "2",
+        "ep": "1",
+        "dp": "1",
+        "max_num_seqs": "32",
+        "max_num_batched_tokens": "2048",
+        "memory_fraction": "0.8",
+    }
+    released = facts(launch(request("sglang@0.5.6", backends=(("attention", "fa3"),), **own), context=8192))
+    assert (released["engine_version"], released["kernels"]) == ("0.5", "sglang@0.5.6")
+    assert released["backends"] == "attention=fa3"
+    assert facts(launch(request(model="gpt-oss-120b", **own), context=8192))["experts"] == "mxfp4"
+
+
 # --- drafts
 
 
@@ -435,6 +582,9 @@ def test_drafts_name_their_model_and_its_format() -> None:
         "draft_tensor_parallel_size": 4,
         "quantization": "fp8_per_tensor",
     }
+    plain = json.loads(flags(command(drafted("vllm")))["--speculative-config"])
+    assert set(plain) == {"method", "model", "num_speculative_tokens", "draft_tensor_parallel_size"}
+    assert "--speculative-draft-model-quantization" not in flags(command(drafted("sglang")))
     words = flags(command(drafted("sglang", quant="fp8")))
     assert words["--speculative-algorithm"] == "STANDALONE"
     assert words["--speculative-draft-model-path"] == "meta-llama/Llama-3.2-1B"
@@ -535,7 +685,7 @@ CHANGED: dict[str, Any] = {
     "flags.token_budget": 3072,
     "flags.max_sequences": 24,
     "flags.block_size": 64,
-    "flags.backends": (("attention", "fl"),),  # part of the name of a kernel of each engine
+    "flags.backends": (("attention", "flash_attn"),),  # KERNELS
     "flags.two_batch_overlap": True,
     "flags.prefill_schedule_interval": 4,
     "flags.prefill_decode_interval": 4,
@@ -562,6 +712,8 @@ CHANGED: dict[str, Any] = {
     "offload.host_link": "31GB/s",
 }
 """A value other than the default for every option there is; ``calibration`` and ``anchor`` are files for prices."""
+KERNELS = {"sglang": "flash_attention", "trtllm": "torch_flow"}
+"""What other engines than vLLM call theirs."""
 REPLICAS = {"parallel.replicas", "lora.folder"}
 """Said by how often a command is run, and by a manifest's ``replicas``; a folder is read in tests/test_lora.py."""
 
@@ -605,7 +757,8 @@ def test_every_option_changes_the_command_or_is_refused(engine: str, option: str
     plain = request(engine, tp=1 if file else 4, model="llama-3.2-1b", gpu=device(engine))
     base = written(plain, file)
     try:
-        changed = written(with_option(plain, option, CHANGED[option]), file)
+        kernels = (("attention", KERNELS[engine]),) if engine in KERNELS and option == "flags.backends" else None
+        changed = written(with_option(plain, option, kernels or CHANGED[option]), file)
     except InferplanError as refused:
         assert isinstance(refused, UsageError) or option.startswith("parallel."), refused
     else:
@@ -655,6 +808,53 @@ def test_what_trtllm_takes_from_a_file_is_in_the_manifest() -> None:
     assert {"name": "config", "mountPath": folder} in pod["containers"][0]["volumeMounts"]
     assert {"name": "config", "configMap": {"name": held["metadata"]["name"]}} in pod["volumes"]
     assert len(manifest(launch(request("trtllm"), context=4096))) == 2
+
+
+WHOLE = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: llama-3-1-8b, labels: {app: llama-3-1-8b}}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: llama-3-1-8b}}
+  template:
+    metadata: {labels: {app: llama-3-1-8b}}
+    spec:
+      nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}
+      containers:
+      - name: vllm
+        image: vllm/vllm-openai:v0.33.0
+        command: [vllm, serve, meta-llama/Llama-3.1-8B, --tensor-parallel-size, '2', --max-model-len, '8192',
+          --max-num-seqs, '32', --max-num-batched-tokens, '2048', --gpu-memory-utilization, '0.8', --kv-cache-dtype,
+          auto]
+        ports: [{name: http, containerPort: 8000}]
+        readinessProbe: {httpGet: {path: /health, port: http}, periodSeconds: 5, failureThreshold: 3}
+        volumeMounts:
+        - {name: shm, mountPath: /dev/shm}
+        - {name: cache, mountPath: /cache}
+        resources: {limits: {nvidia.com/gpu: 2}, requests: {nvidia.com/gpu: 2}}
+        env:
+        - {name: HF_HOME, value: /cache}
+        - {name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf-token, key: token, optional: true}}}
+        - {name: VLLM_ENGINE_READY_TIMEOUT_S, value: '729'}
+        startupProbe: {httpGet: {path: /health, port: http}, periodSeconds: 10, failureThreshold: 73}
+        livenessProbe: {httpGet: {path: /health, port: http}, periodSeconds: 15, failureThreshold: 4}
+      volumes:
+      - {name: shm, emptyDir: {medium: Memory}}
+      - {name: cache, emptyDir: {}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: llama-3-1-8b, labels: {app: llama-3-1-8b}}
+spec: {selector: {app: llama-3-1-8b}, ports: [{name: http, port: 80, targetPort: http}]}
+"""
+"""Of three replicas on two GPUs each. 8.03e9 weights in bf16 take 128.5 s at 1 Gbit/s, beside ten minutes to start."""
+
+
+def test_a_whole_manifest() -> None:
+    flags = {"max_sequences": 32, "token_budget": 2048, "memory_fraction": 0.8}
+    started = launch(request(model="llama-3.1-8b", tp=2, replicas=3, **flags), context=8192)
+    assert list(yaml.safe_load_all(yaml.safe_dump_all(manifest(started)))) == list(yaml.safe_load_all(WHOLE))
 
 
 def test_the_manifest_is_a_deployment_with_a_service_and_probes() -> None:

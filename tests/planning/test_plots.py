@@ -16,6 +16,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.reports import plots
 from tests.cases import for_each
+from tests.command import exit_code
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +103,27 @@ def test_other_suffixes_and_folders_are_refused(tmp_path: Path, result: Estimate
         plots.save(figure, "x.gif")
     with pytest.raises(InputFileError):
         plots.save(figure, str(tmp_path / "none" / "x.png"))
+
+
+@for_each(
+    ("asked", "vain"),
+    [
+        ("roofline --batch 8 --tp 2", ""),
+        ("roofline --batch 8 --slo 40ms --max-num-seqs 64", "--max-num-seqs, --slo"),
+        ("kv --gpu h100-sxm --prompt 900 --output 100", "--gpu, --prompt, --output"),
+        ("tradeoff --batch 8 --slo 40ms", "--batch"),
+        ("memory --batch 8 --quant bf16,fp8", ""),
+    ],
+)
+def test_options_that_change_nothing_of_a_picture_are_noted(
+    asked: str, vain: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A roofline has no line at a latency, a cache of a model needs no device and no batch, and a trade-off is over all
+    batches."""
+    gpu = [] if "--gpu" in asked else ["--gpu", "h100-sxm"]
+    kind, *options = asked.split()
+    target = tmp_path / "picture.svg"
+    assert exit_code(monkeypatch, "plot", kind, "llama-3.1-8b", *gpu, *options, "-o", str(target)) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[1:] == ([f"note: a picture of {kind} is the same without {vain}"] if vain else [])
+    assert target.stat().st_size > 1000

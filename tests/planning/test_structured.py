@@ -144,7 +144,7 @@ def test_masks_that_set_the_pace_cost_replicas() -> None:
 def test_beside_what_it_is_not_planned() -> None:
     of = demand(asked())
     for space, said in (
-        ({"engines": ("vllm", "sglang")}, "under sglang is not known"),
+        ({"engines": ("vllm", "trtllm")}, "under trtllm is not known"),
         ({"disaggregate": True}, "pools of their own"),
         ({"placed": (OffloadAsked(host="epyc-9654", cpu_offload_gb=10.0),)}, "weights read from the host"),
     ):
@@ -158,8 +158,8 @@ def test_beside_what_it_is_not_planned() -> None:
     ("words", "said"),
     [
         ("plan --ttft 1s --mask-time 40us", "--mask-time is of structured decoding"),
-        ("plan --ttft 1s --structured-share 1", "needs --mask-time"),
-        ("plan --ttft 1s --structured-share 1 --mask-time 40us --host-cores 8 --engine sglang", "under sglang"),
+        ("plan --ttft 1s --structured-share 1", "needs --host-cores"),
+        ("plan --ttft 1s --structured-share 1 --mask-time 40us --host-cores 8 --engine trtllm", "under trtllm"),
     ],
 )
 def test_what_is_refused(words: str, said: str) -> None:

@@ -423,6 +423,7 @@ def test_each_engine_has_its_own_flag() -> None:
     assert made("vllm") == VLLM and made("vllm", "gpt-oss-20b", 2) == RANKS == made("vllm@0.24", "gpt-oss-20b", 2)
     assert made("sglang") == Cadence(gap=4) == made("sglang@0.5.19")
     assert not made("vllm", prefill_schedule_interval=1).any and not made("sglang", prefill_decode_interval=0).any
+    assert not made("trtllm", max_sequences=64).any
 
 
 @for_each(
@@ -441,8 +442,17 @@ def test_releases_without_it_are_refused(engine: str, words: str) -> None:
 
 
 def test_the_flag_of_another_engine_names_its_own() -> None:
-    with pytest.raises(UsageError, match="sglang has no --prefill-schedule-interval; it has --prefill-decode-interval"):
-        made("sglang", prefill_schedule_interval=2)
+    """At its neutral value, too: its command line does not take it (docs.sglang.io, server arguments)."""
+    for interval in (1, 2):
+        with pytest.raises(UsageError, match="sglang has no --prefill-schedule-interval; it has --prefill-decode-inte"):
+            made("sglang", prefill_schedule_interval=interval)
+    with pytest.raises(UsageError, match="vllm has no --prefill-decode-interval; it has --prefill-schedule-interval"):
+        made("vllm", prefill_decode_interval=0)
+    with pytest.raises(UsageError, match=r"vllm 0\.20 has no --prefill-schedule-interval"):
+        made("vllm@0.20", prefill_schedule_interval=1)
+    facts = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "sglang", "weights": "bf16", "isl": "64", "osl": "8"}
+    asked = row_of("here", {**facts, "concurrency": "8", "tp": "1", "prefill_schedule_interval": "1"}, {})
+    assert "sglang has no --prefill-schedule-interval" in price_rows([asked])[0].refused
 
 
 def test_a_static_batch_has_no_cadence() -> None:

@@ -23,7 +23,7 @@ from inferplan.serving.failures import Failure, Failures
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.reasoning import ReasoningLengths
+from inferplan.traffic.reasoning import ReasoningLengths, above_at_most
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Slo, Traffic
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
@@ -104,6 +104,19 @@ def test_what_is_no_longer_than_the_budget_is_not_cut(
     found = thinking(thought, budget)
     assert found.cut_share == pytest.approx(share, abs=1e-12)
     assert found.before[0] == pytest.approx(thought.average + 1 if mean is None else mean, rel=1e-12)
+
+
+def test_a_bound_on_long_sums_by_hand() -> None:
+    """Two lengths of 1 to 10 tokens: a sum above 18 has one above 9 (a chance of 0.1 each), and 3 sums of 100 are; no
+    sum is above 20. Behind 64 tokens that are fixed it is the share of the other part, here of 1 to 10 above 8. A
+    thought of at most 10, its marker and an answer of at most 10 are 21 tokens."""
+    dice = Lengths(kind="uniform", mean=10, spread=0.1)
+    assert above_at_most([dice, dice], 18) == pytest.approx(0.2)
+    assert above_at_most([dice, dice], 20) == 0.0
+    assert above_at_most([dice, Lengths(mean=64)], 72) == pytest.approx(0.2)
+    assert [above_at_most([Lengths(mean=64), Lengths(mean=8)], most) for most in (71, 72)] == [1.0, 0.0]
+    asked = ReasoningLengths(thought=dice, answer=dice)
+    assert above_at_most([asked], 21) == 0.0 < above_at_most([asked], 20)
 
 
 def test_a_seed_thinks_the_same_under_every_budget() -> None:

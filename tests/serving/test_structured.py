@@ -30,7 +30,7 @@ def deployment(**more: Any) -> Deployment:
     return assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True, **more))
 
 
-def asked(share: float = 1.0, mask_time: float = 50e-6, **more: Any) -> Structured:
+def asked(share: float = 1.0, mask_time: float | None = 50e-6, **more: Any) -> Structured:
     return Structured(share=share, mask_time=mask_time, cores=32, bandwidth=LINK, **more)
 
 
@@ -124,6 +124,7 @@ def test_what_is_asked_for_has_units_in_its_keys() -> None:
     assert asked(share=0.3, overlapped=False).to_dict() == {
         "share": 0.3,
         "mask_time_s": 50e-6,
+        "mask_library": None,
         "host_cores": 32,
         "mask_overlap": False,
         "mask_bandwidth_bytes_per_s": LINK,
@@ -146,13 +147,55 @@ def test_a_lone_request_is_the_same_in_simulation(mask_time: float) -> None:
 
 
 def test_what_is_not_known_is_refused() -> None:
-    with pytest.raises(UsageError, match="under sglang"):
-        MaskedSteps(deployment=deployment(engine="sglang"), structured=asked())
+    with pytest.raises(UsageError, match="under trtllm"):
+        MaskedSteps(deployment=deployment(engine="trtllm"), structured=asked())
+    with pytest.raises(UsageError, match="beside drafts are not known of sglang"):
+        MaskedSteps(deployment=deployment(engine="sglang"), structured=asked(), width=2)
+    with pytest.raises(UsageError, match=r"no time of a mask of 'llama\.cpp'"):
+        MaskedSteps(deployment=deployment(), structured=asked(mask_time=None, library="llama.cpp"))
+    for both in ({}, {"mask_time": 1e-6, "library": "xgrammar"}):
+        with pytest.raises(UsageError, match="--mask-library"):
+            Structured(share=1.0, cores=1, **both)
     with pytest.raises(MissingFactError, match="how fast masks come"):
         MaskedSteps(deployment=deployment(), structured=Structured(share=1, mask_time=1e-6, cores=1)).copied(1.0)
     for share, mask_time in ((0.0, 1e-6), (1.1, 1e-6), (0.5, 0.0)):
         with pytest.raises(UsageError):
             Structured(share=share, mask_time=mask_time, cores=1)
+
+
+@for_each(
+    ("engine", "library", "masks", "seconds"),
+    [
+        ("vllm", "xgrammar", 128, 128 * 728e-6),  # MaskBench's means
+        ("vllm", "llguidance", 256, 2 * 16 * 64e-6),  # 16 pieces of 16 on 8 threads
+        ("sglang", "outlines", 256, 256 * 1858e-6),  # one after another, however many
+    ],
+)
+def test_a_library_has_the_published_mean_and_the_engine_fills_as_its_source_says(
+    engine: str, library: str, masks: int, seconds: float
+) -> None:
+    of = Structured(share=1.0, library=library, cores=32)
+    filling = mask_filling(load_engine(engine))
+    assert of.fill(masks, filling) == pytest.approx(seconds, rel=1e-12)
+    assert library in of.rests_on(filling)
+    assert "11,306 schemas" in of.rests_on(filling)
+    assert "as given" in asked().rests_on(filling)
+
+
+def test_masks_of_sglang_are_hidden_behind_the_forward_pass() -> None:
+    """64 masks of 46 us by llguidance's mean, 64 us: 4.1 ms behind a pass of some 10 ms; of outlines 119 ms."""
+    load = StaticLoad(batch=64.0, prompt=1024.0, output=256.0)
+    made = {
+        library: StructuredEstimate(
+            deployment=deployment(engine="sglang"),
+            load=load,
+            structured=asked(mask_time=None, library=library),
+        )
+        for library in ("llguidance", "outlines")
+    }
+    plain = float(made["llguidance"].plain_tpot)
+    assert float(made["llguidance"].tpot) == pytest.approx(plain + after(64), rel=1e-9)
+    assert float(made["outlines"].tpot) > 64 * 1858e-6 > plain
 
 
 HERE = ("llama-3.1-8b", "--gpu", "h100-sxm")
@@ -164,7 +207,8 @@ MASKS = ("--structured-share", "0.5", "--mask-time", "50us", "--host-cores", "8"
     [
         (("estimate", *HERE, "--mask-time", "40us"), "--mask-time is of structured decoding"),
         (("estimate", *HERE, "--grammar-compile", "4ms"), "--grammar-compile is of structured decoding"),
-        (("estimate", *HERE, "--structured-share", "1"), "needs --mask-time"),
+        (("estimate", *HERE, "--structured-share", "1"), "needs --host-cores"),
+        (("estimate", *HERE, "--structured-share", "1", "--host-cores", "8"), "needs --mask-time or --mask-library"),
         (("estimate", *HERE, *MASKS, "--samples", "2"), "several answers of a prompt"),
         (("estimate", *HERE, *MASKS, "--thinking-tokens", "200"), "thoughts before answers"),
         (("estimate", *HERE, *MASKS, "--no-kv-cache"), "steps without a KV cache"),

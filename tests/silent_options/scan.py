@@ -269,6 +269,7 @@ NOT_SCANNED = {
     "web": "runs until it is stopped",
     "compile": "compiles the installed package",
     "completion": "has no option",
+    "ask": "asks other commands, which are scanned",
 }
 """Commands that answer nothing that could be compared."""
 

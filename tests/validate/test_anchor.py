@@ -130,6 +130,21 @@ def test_rows_become_ratios_of_their_loads() -> None:
     assert left_over(fitted.anchor, "tpot") is None  # nothing beside it to correct it by
 
 
+def test_rows_are_corrected_by_each_other_by_hand() -> None:
+    """Two runs of one load, both a tenth slower than predicted: of the other one the process takes k/(k + n^2), k its
+    variance and n the noise of a run; what is left of ln 1.1 is n^2/(k + n^2) of it."""
+    rows = tuple(AnchorRow(users=4, prompt=256, output=32, tpot_ln_ratio=float(np.log(1.1))) for _ in range(2))
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    anchor = Anchor(
+        system=system_of(deployment), priced_with=fingerprint(deployment), process=anchor_process(), rows=rows
+    )
+    kernel = anchor.process.tpot
+    assert anchor.process.clip > np.log(1.1)
+    noise, variance = kernel.noise**2, kernel.shared**2 + kernel.local**2
+    left = np.log(1.1) * noise / (variance + noise)
+    assert left_over(anchor, "tpot") == pytest.approx((1 - 1 / 1.1, 1 - float(np.exp(-left))))
+
+
 def test_users_of_an_open_loop_are_those_of_little() -> None:
     # 2 requests a second, each there for 40 ms + 31 x 8 ms = 0.288 s: 0.576 users, and nobody is less than one
     (few,) = anchor_of(price_rows([row(concurrency="", rate_per_s="2")]), Pricing(), "").anchor.rows
@@ -150,6 +165,8 @@ def test_an_anchor_is_of_one_system() -> None:
     fitted = anchor_of(price_rows([row(), row(suspect="cold start"), row(tpot_ms="0.5")]), Pricing(), "")
     assert len(fitted.anchor.rows) == 1
     assert [reason for _, reason in fitted.left_out] == ["suspect: cold start", "impossible: tpot"]
+    fitted = anchor_of(price_rows([row(), row(ttft_ms="", tpot_ms="", e2el_ms="300")]), Pricing(), "")
+    assert [reason for _, reason in fitted.left_out] == ["neither TTFT nor TPOT"]
 
 
 def test_a_file_that_is_given_twice_says_it_once(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from inferplan.errors import InputFileError
-from inferplan.validation.importers import read_file
-from inferplan.validation.rows import Row
+from inferplan.validation.importers import aiperf, llama_bench, plain, read_file
+from inferplan.validation.importers.record import Record
+from inferplan.validation.importers.vllm_bench import _engine
+from inferplan.validation.rows import Row, Run, Spread, Unusable, Waits, _alike, fact_of, interpret
 from tests.cases import for_each
 
 SUPPLIED = {"gpu": "h100-sxm", "tp": "2", "precision": "fp8", "engine": "vllm", "model": "llama-3.1-70b"}
@@ -167,6 +171,36 @@ def test_vllm_without_hardware_is_refused_not_guessed(tmp_path: Path) -> None:
         assert word in row.refused
 
 
+def test_names_and_formats_that_files_leave_open() -> None:
+    """An empty list of models names none; a cache in a format of GGUF keeps its name, f16 is the catalogue's fp16; an
+    image says the version of its engine where no cell does; numbers are written as people do."""
+    assert "model" not in aiperf.read(Record({"input_config": {"model_names": []}}))[0]
+    assert aiperf.read(Record({"input_config": {"model_names": ["org/m"]}}))[0]["model"] == "org/m"
+    bench = {"n_prompt": 512, "n_gen": 0, "avg_ns": 2e6, "model_filename": "m-q4_k_m.gguf", "gpu_info": "g"}
+    for kind, kv in (("q8_0", "q8_0"), ("f16", "fp16"), (None, "")):
+        (facts,) = llama_bench.read(Record({**bench, "type_k": kind}))
+        assert (facts["kv"], facts["ttft_ms"], facts["isl"]) == (kv, "2", "512")
+    image = "vllm/vllm-openai:v0.19.0"
+    assert plain._facts({"image": image})["engine_version"] == "0.19.0"
+    assert plain._facts({"image": image, "engine_version": "0.18"})["engine_version"] == "0.18"
+    assert [fact_of(value) for value in (8.0, 0.5, 3, 1e16, None)] == ["8", "0.5", "3", "1e+16", ""]
+
+
+def test_a_release_is_the_same_by_any_of_its_names() -> None:
+    assert _alike("engine_version", "0.19", "v0.19.0") and not _alike("engine_version", "0.19", "0.20")
+    assert _alike("tp", "2", "2.0") and not _alike("tp", "2", "3") and _alike("suspect", " Cold", "cold")
+
+
+@for_each(
+    ("backend", "engine"),
+    [("vllm", "vllm"), ("openai", None), ("sglang-oai", "sglang"), ("tensorrt-llm", "trtllm"), ("vllm-chat", None)],
+)
+def test_a_client_of_an_engine_says_which(backend: str, engine: str | None) -> None:
+    """`--backend` of vLLM's client: its own name alone says that the server is vLLM; many have the API of OpenAI."""
+    found = _engine(Record({"backend": backend, "model_id": "org/model"}))
+    assert found == ({"model": "org/model"} | ({"engine": engine} if engine else {}))
+
+
 def test_vllm_metadata_stands_at_the_top(tmp_path: Path) -> None:
     run = read(tmp_path, {**VLLM, "tp": "4", "gpu": "h200-sxm"})[0].run
     assert run is not None
@@ -270,6 +304,86 @@ HEAD = "gpu,model,engine,weights,isl,osl,concurrency,tp,ep,ttft_ms,tpot_ms,comme
 
 def table(*lines: str) -> str:
     return "\n".join([HEAD, *lines]) + "\n"
+
+
+WHOLE: dict[str, Any] = (
+    {"model": "m", "gpu": "g", "engine": "VLLM", "engine_version": "0.19", "precision": "fp8", "weights": "int4"}
+    | {"experts": "fp4", "kv": "fp8", "activations": "bf16", "isl": "512", "osl": "64", "concurrency": "4"}
+    | {"tp": "2", "pp": "3", "ep": "6", "dp": "5", "requests": "11", "length_ratio_min": "0.5"}
+    | {"warmup_requests": "7", "max_num_batched_tokens": "2048", "max_num_seqs": "33", "memory_fraction": "0.8"}
+    | {"max_model_len": "4096", "poll_interval_steps": "9", "batch_wait_steps": "10", "batch_wait_fill": "0.25"}
+    | {"suspect": "cold", "campaign": "own", "attention_dp_balance_steps": "12", "prefill_schedule_interval": "13"}
+    | {"prefill_decode_interval": "14", "enable_prefill_delayer": "1", "prefill_delayer_max_delay_passes": "15"}
+    | {"shared_system_prompt_tokens": "16", "distinct_system_prompts": "17", "users_per_system_prompt": "18"}
+    | {"timeout_s": "19.5", "workers": "20", "redundant_experts": "21", "speculation": "MTP", "draft_tokens": "3"}
+    | {"expert_copies_in_order": "true", "dispatch_format": "fp8", "exchange": "gather", "kernels": "vllm@0.20"}
+    | {"backends": "experts=triton, attention=fa3", "batch": "22"}
+)
+"""A row that states everything that goes with one pool, each a number of its own."""
+READ: dict[str, Any] = (
+    {"model": "m", "gpu": "g", "engine": "vllm", "engine_version": "0.19", "precision": "fp8", "weights": "int4"}
+    | {"experts": "fp4", "kv": "fp8", "activations": "bf16", "prompt": 512.0, "output": 64.0, "concurrency": 4}
+    | {"rate": None, "duration": None, "batch": 22, "tp": 2, "pp": 3, "ep": 6, "dp": 5, "requests": 11}
+    | {"ratio_min": 0.5, "warmup": 7, "token_budget": 2048, "slots": 33, "memory_fraction": 0.8, "context": 4096}
+    | {"waits": Waits(poll=9, batch=10, fill=0.25, balance=12, schedule=13, rounds=14, delayer=True, passes=15)}
+    | {"suspect": "cold", "campaign": "own", "system_prompt": 16, "system_prompts": 17, "users": 18}
+    | {"timeout": 19.5, "workers": 20, "prefill": None, "kernels": "vllm@0.20", "draft": "mtp", "draft_tokens": 3}
+    | {"spread": Spread(slots=21, in_order=True, dispatch="fp8", exchange="gather")}
+    | {"backends": (("experts", "triton"), ("attention", "fa3"))}
+)
+LEAST: dict[str, Any] = {
+    "model": "m",
+    "gpu": "g",
+    "engine": "sglang",
+    "weights": "bf16",
+    "isl": "1",
+    "osl": "2",
+    "tp": "0",
+} | {"rate_per_s": "0.5"}
+
+
+def test_every_column_is_a_field_of_the_run() -> None:
+    """As docs/validate.md lists them; 0, and an empty cell, leave the engine's default."""
+    found = interpret(WHOLE)[0]
+    assert {one.name: getattr(found, one.name) for one in fields(found)} == READ
+    least, notes = interpret({**LEAST, **dict.fromkeys(("max_num_seqs", "memory_fraction", "max_model_len"), "0")})
+    plain = {**READ, **{one.name: one.default for one in fields(Run) if one.default is not MISSING}}
+    plain |= {"engine": "sglang", "weights": "bf16", "prompt": 1.0, "output": 2.0, "rate": 0.5}
+    plain |= dict.fromkeys(("engine_version", "precision", "experts", "kv", "activations"))
+    assert {one.name: getattr(least, one.name) for one in fields(least)} == plain
+    assert notes == ()
+    assert interpret({**LEAST, "rate_per_s": "", "batch": "4"})[0].batch == 4
+    assert interpret({**LEAST, "decode_batch_per_rank": "6"})[0].slots == 6
+    steady = interpret({**LEAST, "rate_per_s": "", "concurrency": "1"})[1]
+    assert steady == ("requests not stated: steady state, without the first burst",)
+
+
+@for_each(
+    ("changes", "reason"),
+    [
+        ({"model": "", "osl": ""}, "model, osl are empty"),
+        ({"weights": ""}, "weights (or precision) is empty"),
+        ({"rate_per_s": ""}, "concurrency (or rate_per_s) is empty"),
+        ({"tp": ""}, "tp is empty"),
+        ({"isl": "0.5"}, "isl is 0.5, must be"),
+        ({"osl": "nan"}, "osl is empty"),
+        ({"concurrency": "1.5"}, "concurrency is 1.5, not a whole number"),
+        ({"concurrency": "0"}, "concurrency is 0, must be"),
+        ({"memory_fraction": "1.1"}, "memory_fraction is 1.1, must be in (0, 1]"),
+        ({"length_ratio_min": "0"}, "length_ratio_min is 0, must be in (0, 1]"),
+        ({"exchange": "carrier"}, "exchange is 'carrier', not one of"),
+        ({"dp_attention": "yes", "decode_ranks": "8"}, "dp_attention is 'yes', not 0 or 1"),
+        ({"backends": "experts"}, "backends 'experts' is no ROLE=NAME"),
+        ({"speculation": "mtp"}, "draft_tokens is empty: mtp drafts so many a step"),
+        ({"decode_ranks": "6", "tp": "6", "ep": "4"}, "ep 4 does not divide 6 ranks"),
+        ({"experts": "fp8", "expert_tp": "2", "tp": "4", "ep": "4"}, "expert_tp 2 x ep 4 is not tp 4"),
+        ({"disaggregated": "1", "workers": "1"}, "disaggregated, and the number of workers of a pool is not known"),
+        ({"disaggregated": "1", "workers": "1", "prefill_workers": "1"}, "prefill_ranks is empty"),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_why(changes: dict[str, str], reason: str) -> None:
+    with pytest.raises(Unusable, match=re.escape(reason)):
+        interpret({**LEAST, **changes})
 
 
 def test_plain_rows_keep_their_cells_and_their_order(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,20 @@ from click.testing import CliRunner
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import config_root, read_yaml
 from inferplan.cli import cli, main
-from inferplan.devices.constants import StepConstants
+from inferplan.devices.constants import IDEAL, StepConstants
 from inferplan.errors import InferplanError, ToleranceError, UsageError
 from inferplan.estimate.batch import Estimate
+from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad, combine_bands
+from inferplan.estimate.phase import prefill_phase
 from inferplan.reports.validation import validation_report
+from inferplan.traffic.requests import OpenLoop, Traffic
 from inferplan.validation.anchor import anchor_of
 from inferplan.validation.deploy import deployment_of
+from inferplan.validation.held_out import choose
 from inferplan.validation.importers import read_file
-from inferplan.validation.predict import impossible, predict
-from inferplan.validation.rows import Row, row_of
+from inferplan.validation.predict import impossible, predict, row_traffic
+from inferplan.validation.rows import Measured, Row, row_of
 from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import score
 from tests.cases import for_each
@@ -178,6 +183,53 @@ def test_more_than_memory_holds_is_seen() -> None:
         one = row(**stated | changes)
         assert one.run is not None
         assert impossible(deployment_of(one.run)[0], one.run, one.measured) == found
+
+
+def test_ideal_prefill_of_a_static_batch_is_of_all_its_prompts() -> None:
+    """A batch of eight prompts takes more than one does: the mean that eight take is possible, what one takes is
+    not, and what is just as fast as an ideal device is possible."""
+    one = row(concurrency="", batch="8", isl="2048", ttft_ms="1000", tpot_ms="20")
+    assert one.run is not None
+    deployment = deployment_of(one.run)[0]
+    ideal = replace(deployment, calibration=IDEAL)
+    alone, all_of_them = (
+        float(prefill_phase(ideal, StaticLoad(batch=batch, prompt=2048.0, output=64.0)).time) for batch in (1.0, 8.0)
+    )
+    assert 4 * alone < all_of_them < 8.1 * alone
+    found = {seconds: _with_ttft(deployment, one, seconds) for seconds in (alone, 0.99 * all_of_them, all_of_them)}
+    assert list(found.values()) == [("ttft",), ("ttft",), ()]
+
+
+def _with_ttft(deployment: Deployment, one: Row, seconds: float) -> tuple[str, ...]:
+    assert one.run is not None
+    return impossible(deployment, one.run, Measured(figures={("ttft", "mean"): seconds}, statistic="mean"))
+
+
+def test_a_batch_of_single_tokens_has_no_further_one() -> None:
+    """An output of one token is the first one."""
+    found = {osl: price_rows([row(concurrency="", batch="8", osl=osl)])[0].prediction for osl in ("1", "2")}
+    one, two = found["1"], found["2"]
+    assert one is not None and two is not None
+    assert one.tpot is None and one.ttft == one.e2el
+    assert two.tpot is not None and two.e2el == pytest.approx((two.ttft or 0.0) + two.tpot)
+
+
+def test_an_open_loop_sends_its_rate_for_its_duration() -> None:
+    """Two a second for 30 s are 60 requests; of a duration that is not stated 1,000."""
+    for stated, count in (({"duration_s": "30"}, 60), ({}, 1000), ({"requests": "7"}, 7)):
+        run = row(**{"concurrency": "", "requests": "", "rate_per_s": "2", **stated}).run
+        assert run is not None
+        traffic = row_traffic(run)
+        assert isinstance(traffic, Traffic) and traffic.requests_count == count
+        assert traffic.arrivals == OpenLoop(rate=2.0, kind="poisson")
+
+
+def test_a_row_is_held_out_between_others() -> None:
+    """The last but one with several users; of single users the last but one of all; of two rows none."""
+    scored = price_rows([row(concurrency=users) for users in ("8", "4", "2", "1")])
+    assert choose(scored) == 1
+    assert choose(price_rows([row(concurrency="1", isl=tokens) for tokens in ("64", "128", "256")])) == 1
+    assert choose(scored[:2]) is None and choose(scored[:3]) == 1
 
 
 def test_scores_by_hand() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +15,15 @@ from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import UsageError
 from inferplan.estimate.phase import decode_cycle, run_step
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.requests import Requests
 from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
 from inferplan.validation.importers import read_file
-from inferplan.validation.predict import Prediction
+from inferplan.validation.predict import Prediction, _bands, _figures, row_options
 from inferplan.validation.rows import Measured, Row, row_of
 from inferplan.validation.run import Pricing, price_rows
-from inferplan.validation.score import Scored, score, statistics
+from inferplan.validation.score import Scored, by, score, statistics
 from inferplan.work.ops import Collective, Exchange
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment, Step
@@ -104,6 +107,41 @@ def test_pools_have_divisions_and_experts_of_their_own() -> None:
     prompts = prompts_of(run, decodes)
     assert decodes.parallel.redundant == 32  # 288 places for the 256 experts of DeepSeek-R1
     assert prompts is not None and prompts.parallel == Parallelism(dp=8, ep=8)
+
+
+def test_a_run_of_pools_has_their_workers_and_flags() -> None:
+    changes = {"prefill_workers": "3", "prefill_max_num_tokens": "4096", "workers": "2", "warmup_requests": "7"}
+    run = row(RACK, **changes).run
+    assert run is not None and run.prefill is not None
+    options = row_options(run, deployment_of(run)[0])
+    fleet = options.fleet
+    assert (options.warmup, fleet.prefill, fleet.decode) == (7, 3, 2)
+    assert fleet.prefill_deployment is not None and fleet.prefill_deployment.parallel == Parallelism(dp=8, ep=8)
+    alone = row(NODE).run
+    assert alone is not None
+    assert row_options(alone, deployment_of(alone)[0]) == Options(warmup=128)
+
+
+def test_figures_of_a_run_by_hand() -> None:
+    """100 requests of 0.01 to 1 s: numpy's percentiles lie between the two that a rank falls on. 64 + 32 tokens a
+    second on 8 GPUs of prompts and 32 that decode are 2.4 a GPU, and 1 of an output for each that decodes."""
+    run = row(RACK).run
+    assert run is not None and (run.devices, run.decoding_devices) == (40, 32)
+    seconds = np.arange(1, 101) / 100
+    result: Any = SimpleNamespace(
+        ttft=seconds, tpot=seconds[:0], e2el=10 * seconds, output_rate=32.0, input_rate=64.0, band=_BANDS.get
+    )
+    found = _figures(result, run)
+    assert {name: value for (metric, name), value in found.items() if metric == "ttft"} == pytest.approx(
+        {"mean": 0.505, "median": 0.505, "p90": 0.901, "p95": 0.9505, "p99": 0.9901}
+    )
+    assert found["e2el", "p99"] == pytest.approx(9.901) and ("tpot", "mean") not in found
+    rates = {name: found[name, "mean"] for name in ("rate", "throughput", "output")}
+    assert rates == {"rate": 32.0, "throughput": 2.4, "output": 1.0}
+    assert _bands(result) == {"ttft": pytest.approx((0.5 * 0.505, 2 * 0.505))}  # no request has a TPOT, e2el no band
+
+
+_BANDS = {"ttft": (0.5, 2.0), "tpot": (0.9, 1.1)}
 
 
 def test_a_label_that_is_not_the_ranks_says_nothing_of_experts() -> None:
@@ -367,9 +405,31 @@ def test_a_score_by_hand() -> None:
         for off in signs
     ]
     found = score(rows, "ttft")
-    assert found is not None and found.n == 21
+    assert found is not None and found.n == 21 and found.coverage is None
     assert (found.mape, found.median, found.p90) == pytest.approx((0.10, 0.10, 0.18))
     assert found.bias == pytest.approx(-0.10 / 21)
+    halves = by([*rows, Scored(row=row, prediction=None)], lambda one: "up" if one in rows[::2] else "down", "ttft")
+    assert {name: one.n for name, one in halves.items()} == {"up": 11, "down": 10}
+
+
+def test_coverage_is_of_the_headline_statistic() -> None:
+    """A band of 0.9 to 1.1 s: of a mean of 1 s it holds, of a median of 2 s it does not. A statistic that is asked for
+    counts rows whose headline it is."""
+
+    def one(statistic: str, seconds: float) -> Scored:
+        measured = Measured(figures={("ttft", statistic): seconds, ("ttft", "p99"): 3.0}, statistic=statistic)
+        figures = {("ttft", name): 1.0 for name in ("mean", "median", "p99")}
+        made = Prediction(figures=figures, statistic="mean", bands={"ttft": (0.9, 1.1)})
+        return Scored(row=Row(where="", cells={}, run=None, measured=measured), prediction=made)
+
+    rows = [one("mean", 1.0), one("median", 2.0)]
+    shares = {asked: score(rows, "ttft", asked) for asked in (None, "mean", "median", "p99")}
+    assert {asked: found and (found.n, found.coverage) for asked, found in shares.items()} == {
+        None: (2, 0.5),
+        "mean": (1, 1.0),
+        "median": (1, 0.0),
+        "p99": (2, None),
+    }
 
 
 def test_inferencex_json_of_several_nodes(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 ``UNSEEN.csv`` is what ``python -m tools.fitting serving --unseen`` writes. ``python -m tools.accuracy scale-out
 SHARED`` writes docs/accuracy-scale-out.md alone, ``python -m tools.accuracy devices SHARED``
-docs/accuracy-devices.md; ``python -m tools.accuracy anchors UNSEEN.csv`` prints what measured runs of a system
-are worth. ``python -m tools.accuracy encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m
-tools.accuracy cpu`` measures this CPU and writes docs/accuracy-cpu.md.
+docs/accuracy-devices.md, ``python -m tools.accuracy parts SHARED`` docs/accuracy-parts.md; ``python -m
+tools.accuracy anchors UNSEEN.csv`` prints what measured runs of a system are worth. ``python -m tools.accuracy
+encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m tools.accuracy cpu`` measures this CPU and writes
+docs/accuracy-cpu.md.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tools.accuracy.closed_loop import without_suspects
 from tools.accuracy.devices import devices_page
 from tools.accuracy.encoders import encoders_page
 from tools.accuracy.page import document
+from tools.accuracy.parts.page import parts_page
 from tools.accuracy.scale_out import scale_out_page
 from tools.fitting.unseen import read_unseen
 
@@ -61,6 +63,12 @@ def _devices() -> None:
     options.out.write_text(devices_page(options.shared, options.date), encoding="utf-8")
 
 
+def _parts() -> None:
+    what = "Write docs/accuracy-parts.md: each part of a price against public rows."
+    options = _parser("accuracy-parts.md", what, "python -m tools.accuracy parts").parse_args(sys.argv[2:])
+    options.out.write_text(parts_page(options.shared, options.date), encoding="utf-8")
+
+
 def _encoders() -> None:
     what = "Write docs/accuracy-encoders.md: attention both ways, predicted against measured."
     options = _parser("accuracy-encoders.md", what, "python -m tools.accuracy encoders").parse_args(sys.argv[2:])
@@ -92,5 +100,12 @@ def _told(done: int) -> None:
 
 
 if __name__ == "__main__":
-    pages = {"scale-out": _scale_out, "devices": _devices, "encoders": _encoders, "anchors": _anchors, "cpu": _cpu}
+    pages = {
+        "scale-out": _scale_out,
+        "devices": _devices,
+        "encoders": _encoders,
+        "parts": _parts,
+        "anchors": _anchors,
+        "cpu": _cpu,
+    }
     pages.get(" ".join(sys.argv[1:2]), _accuracy)()

@@ -61,7 +61,7 @@ class Drafted:
         measured, middle = (self.row.measured.at("tpot", one) for one in (statistic, "median"))
         if measured is None or middle is None:
             return None
-        paces = replace(self.drafts, texts=texts).paces(len(self.alike), np.random.default_rng((0, 9)))
+        paces = replace(self.drafts, texts=texts).paces(len(self.alike), seed=0)
         found, half = np.percentile(self.alike * (1.0 if paces is None else paces), [_STATISTICS[statistic], 50.0])
         return float(np.log(found / measured if statistic == "median" else found / half * middle / measured))
 

@@ -186,14 +186,15 @@ class Speculation:
         """Tokens that a step yields for each request, on average."""
         return float(1.0 + np.sum(np.cumprod(self._passed)))
 
-    def paces(self, count: int, rng: np.random.Generator) -> Array | None:
+    def paces(self, count: int, seed: int) -> Array | None:
         """Seconds a token of each of ``count`` requests over those of their mean, which is 1; ``None`` where all are
-        alike. Of texts that are evenly apart, in the order that ``rng`` draws.
+        alike. Of texts that are evenly apart, in an order that ``seed`` draws: of the ninth of its streams, for a load
+        draws from those before it.
         """
         if not self.texts or not self.length:
             return None
         paces = self._of_texts((np.arange(count) + 0.5) / count)
-        return rng.permutation(paces / np.mean(paces))
+        return np.random.default_rng((seed, 9)).permutation(paces / np.mean(paces))
 
     def pace(self, percentile: float) -> float:
         """Seconds a token of the request that this percentage is faster than, over those of the mean."""

@@ -2,9 +2,9 @@
 
 /** The server refuses: what, because, hint are its own words. */
 export class Refusal extends Error {
-  constructor({ what, because, hint, exit_code: exitCode }, status) {
+  constructor({ what, because, hint, picture, exit_code: exitCode }, status) {
     super(what);
-    Object.assign(this, { what, because: because ?? "", hint: hint ?? "", exitCode, status });
+    Object.assign(this, { what, because: because ?? "", hint: hint ?? "", picture: picture ?? "", exitCode, status });
   }
 }
 /** Nobody answers. */

@@ -23,6 +23,7 @@ export function refusalCard(error, { apply, again } = {}) {
     { class: "card refusal", "aria-label": "Refusal" },
     h("h3", {}, malformed ? "The answer cannot be read" : (error.what ?? error.message)),
     error.because && h("p", {}, "Because ", error.because),
+    error.picture && h("pre", {}, error.picture),
     malformed
       ? h("p", {}, "Page and server may be of different versions: reload the page.")
       : error.hint && h("p", {}, "Hint: ", h("code", {}, error.hint)),

@@ -1,0 +1,82 @@
+"""Which models run on GPUs that somebody has, as a table and JSON."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from inferplan.answers.fit_models import ModelFit, ModelsThatFit
+from inferplan.figures import Figure, record, side_by_side, text
+from inferplan.reports.fit import load_record, option_figures
+from inferplan.table import Report
+from inferplan.units import format_bytes
+
+_MOST = 40
+"""Models in the table."""
+_SPARE = ("weights", "active", "longest context")
+_SEEN = frozenset({"GPU", "format", "requests", "longest context"})
+"""Of the figures of an option those that stand in the table."""
+
+
+def models_report(found: ModelsThatFit) -> Report:
+    """A line for each model that fits, the largest first; JSON has the others too, and why they do not."""
+    fitting, several = found.fitting, len(found.meant) > 1
+    records, shown = [_record(one) for one in found.models], fitting[:_MOST]
+    context = f"{found.asked.context or 8192:,}"
+    title = f"{len(fitting)} of {len(found.models)} models on file fit {found.have}, the largest first"
+    notes = [
+        f"requests: of {context} tokens each, or as long as the model allows; as many at once",
+        "format: the widest with room for them; whether answers in a narrower format are good enough is yours to judge",
+        f"a model in all its formats: inferplan fit {shown[0].model.name} --have {_typed(found)}",
+    ]
+    if several:
+        kinds = ", ".join(one.gpu for one in found.meant)
+        notes.insert(0, f"each model is shown on the GPU that suits it best, of those sold with that memory: {kinds}")
+    if len(fitting) > len(shown):
+        notes.insert(0, f"{len(fitting) - len(shown)} smaller models fit too: --format csv lists all")
+    return Report(
+        record={
+            "have": found.have,
+            "gpus": [one.gpu for one in found.meant],
+            "load": load_record(found.asked),
+            "models": records,
+        },
+        tables=[side_by_side(title, [_figures(one, several) for one in shown], _SPARE)],
+        notes=notes,
+        rows=records,
+        of=found,
+    )
+
+
+def _typed(found: ModelsThatFit) -> str:
+    """The GPUs as a shell takes them."""
+    return f"'{found.have}'" if " " in found.have else found.have
+
+
+def _figures(one: ModelFit, several: bool) -> list[Figure]:
+    """A model that fits. several: the GPUs are of several kinds."""
+    option, counts = one.option, one.model.parameters
+    assert option.fitting is not None
+    parallel, footprint = option.fitting.deployment.parallel, option.fitting.footprint
+    seen = _SEEN if several else _SEEN - {"GPU"}
+    return [
+        Figure("model", one.model.name, "model", left=True),
+        Figure("parameters", counts["total"], "parameters", _in_billions),
+        Figure("active_parameters", counts["active"], "active", _in_billions),
+        text("weights", format_bytes(footprint.weights * parallel.devices)),
+        Figure("division", parallel.describe()),
+        *(replace(figure, seen=figure.label in seen) for figure in option_figures(option)),
+    ]
+
+
+def _in_billions(count: int) -> str:
+    """Parameters as model names count them: ``"1.03T"``, ``"70.6B"``, ``"494M"``."""
+    unit, size = next((unit, size) for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("", 1.0)) if count >= size)
+    return f"{count / size:,.3g}{unit}"
+
+
+def _record(one: ModelFit) -> dict[str, Any]:
+    option, total = one.option, one.model.parameters["total"]
+    if option.fitting is None:
+        return {"model": one.model.name, "parameters": total, "fits": False, "reason": option.reason}
+    return record(_figures(one, True))

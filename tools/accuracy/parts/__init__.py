@@ -1,0 +1,1 @@
+"""Each part of a price against public rows: ``docs/accuracy-parts.md``."""
