@@ -10,7 +10,6 @@ import numpy as np
 from inferplan.catalog.calibrations import measured_bands, shared_step
 from inferplan.catalog.files import load, names
 from inferplan.devices.constants import Calibration
-from inferplan.estimate.support import FEWEST_SYSTEMS
 from tools.accuracy.scores import Line, markdown
 
 KERNELS = {
@@ -65,20 +64,18 @@ def kernel_section() -> str:
     )
 
 
-def _ends(band: tuple[float, float]) -> str:
-    return f"x {band[0]:.2f} to x {band[1]:.2f}"
+def _ends(band: tuple[float, float] | None) -> str:
+    return "-" if band is None else f"x {band[0]:.2f} to x {band[1]:.2f}"
 
 
 def constants_section() -> str:
     """The shared constants with the range that they take over the folds."""
     shared = shared_step()
     spread = shared.provenance.get("range_over_folds", {})
-    measured = measured_bands()
     bands = [
-        [one.device, one.engine, " and ".join(one.forms) or "none", str(one.systems)]
-        + [_ends(measured.engines[one.engine][metric]) for metric in ("ttft", "tpot")]
-        for one in measured.cells
-        if one.systems >= FEWEST_SYSTEMS and one.engine in measured.engines
+        [one.device, one.engine, " and ".join(one.forms) or "none", str(one.systems), *map(_ends, (one.ttft, one.tpot))]
+        for one in measured_bands().cells
+        if one.bands
     ]
     lines = [[name, f"{low:g}", f"{high:g}"] for name, (low, high) in spread.items()]
     decided = shared.provenance.get("decided", {})
