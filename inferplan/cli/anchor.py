@@ -112,7 +112,7 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
     write(anchor_report(found, anchor_file, notes), style or "table")
 
 
-@anchor_command.command("host")
+@anchor_command.command("host", cls=Layered)
 @click.argument("files", nargs=-1, required=True, metavar="RESULTS...")
 @supplied_options
 @report_options

@@ -138,6 +138,7 @@ COMMON: dict[str, str] = {
     "learn": "model gpu quant tp engine out format o",
     "validate": "model gpu quant tp engine isl osl concurrency rows max-error format o",
     "anchor fit": "model gpu quant tp engine isl osl concurrency out",
+    "anchor host": "model gpu quant tp engine isl osl concurrency format o",
     "anchor suggest": "gpu quant tp engine concurrency prompt output runs format o",
     "emit": "gpu quant tp engine context max-num-seqs checkpoint image",
 }

@@ -23,6 +23,7 @@ NOT_RUN = {
     "learn": "needs the records of a server",
     "validate": "needs a benchmark file; docs/validate.md runs one",
     "anchor fit": "needs measured runs; docs/anchors.md runs it",
+    "anchor host": "needs measured runs of one user",
     "import": "needs a config; docs/models.md runs it",
     "compile": "compiles",
     "web": "serves until it is stopped",
