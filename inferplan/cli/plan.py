@@ -184,7 +184,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     budgets = parse_budgets(values["thinking_budget"] or "")
     values = {**values, "thinking_budget": budgets[0] if budgets else None}
     demand = _of_classes(classes, values) if classes.classes else _demand(values, named)
-    _note_replaced(values, named)
+    if people is None:
+        _note_replaced(values, named)
     base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
     structured = question_if_asked(Structured, values)
     demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
@@ -233,7 +234,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
 
 def _note_replaced(values: dict[str, Any], named: WorkloadSpec | None) -> None:
     """Say so where other options replace all that a workload says of the load and its limits."""
-    if named is None or named.media or people_of(values, named) or not (values["prompt"] and values["output"]):
+    if named is None or named.media or not (values["prompt"] and values["output"]):
         return
     lengths, usual = [replace(_demand(values, one), chat=False) for one in (named, None)], Slo(percentile=95.0)
     if lengths[0] == lengths[1] and asked_limits(values, named, usual) == asked_limits(values, None, usual):

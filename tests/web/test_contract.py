@@ -177,6 +177,7 @@ def test_refusals_are_those_of_the_command_line(web: Web, name: str) -> None:
     printed = typed("estimate", *words(REFUSED[name]), cwd=web.folder)
     lines = [f"error: {error['what']}"]
     lines += [f"because: {error['because']}"] if error["because"] else []
+    lines += [error["picture"]] if "picture" in error else []
     lines += [f"hint: {error['hint']}"] if error["hint"] else []
     assert "\n".join(lines) == printed.stderr.strip()
     assert error["exit_code"] == printed.returncode

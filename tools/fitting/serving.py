@@ -358,7 +358,8 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
         text = path.read_text(encoding="utf-8")
         for name, unit, scale in _UNITS:
             value = f"{_rounded(constants[name] * scale):g} {unit}".strip()
-            text, count = re.subn(rf"(?m)^( +{name}: ).*$", rf"\g<1>{value}", text)
+            # those of the engine, two blanks deep; a release may have its own further in, which no such row decides
+            text, count = re.subn(rf"(?m)^(  {name}: ).*$", rf"\g<1>{value}", text)
             if count != 1:
                 raise InputFileError(f"{path} has {count} lines of {name}")
         save(path, text)
