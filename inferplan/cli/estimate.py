@@ -10,6 +10,7 @@ import click
 from inferplan.answers.drafting import DraftsAsked
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.energy import EnergyAsked
+from inferplan.catalog.host_times import HostTimes
 from inferplan.cli.declared import (
     asks,
     gets,
@@ -21,13 +22,14 @@ from inferplan.cli.declared import (
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import asks_of_request, deployment_options, report_options
+from inferplan.cli.unheard import asked_again, unheard
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import SampledBatch
 from inferplan.estimate.run import carrying, estimate, estimate_unchecked, without_cadence
 from inferplan.estimate.structured import Structured, StructuredEstimate, mask_filling
 from inferplan.features import require_together, those
-from inferplan.fields import question_if_asked
+from inferplan.fields import option_fields, question_if_asked
 from inferplan.reports.estimate import estimate_report, pruning_table
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
 from inferplan.table import Report
@@ -99,7 +101,7 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
     result = served_estimate(batch_alone, load, techniques) if techniques.any else estimate(batch_alone, load)
     other = _masked_or_searched(result, serving)
     if other is not None:
-        return _on_budget(other, request)
+        return _heard(other, request)
     if isinstance(result, ServedEstimate):
         from inferplan.reports.techniques import served_report
 
@@ -122,16 +124,25 @@ def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked 
         report = replace(report, record={**report.record, "steady_state": state}, tables=[table, *report.tables])
     if request.prune:
         whole = estimate_unchecked(replace(assemble(replace(request, prune=None)), media=deployment.media), load)
-        return replace(report, tables=[*report.tables, pruning_table(result, whole)])
-    return _on_budget(report, request)
+        report = replace(report, tables=[*report.tables, pruning_table(result, whole)])
+    return _heard(report, request)
 
 
-def _on_budget(report: Report, request: Request) -> Report:
-    """The report with a note where a token budget was given, and no request at a server is priced that it would cut."""
-    if request.flags.token_budget is None or report.record.get("ttft_at_server_s") is not None:
-        return report
-    said = "--max-num-batched-tokens changes memory at most: no prompt at the server is priced here, which it would cut"
-    return replace(report, notes=[*report.notes, said])
+def _heard(report: Report, request: Request) -> Report:
+    """The report with notes on options that changed nothing: a token budget, where no request at a server is priced
+    that it would cut, and the seconds of a host that no figure waits for."""
+    notes = [*report.notes]
+    if request.flags.token_budget is not None and report.record.get("ttft_at_server_s") is None:
+        notes.append(
+            "--max-num-batched-tokens changes memory at most: no prompt at the server is priced here that it would cut"
+        )
+    if request.host.option or asked_again():
+        shown = [[*map(tuple, table.rows)] for table in report.tables]
+        notes += [f"{option} changes no figure here" for option in unheard(shown, _OF_THE_HOST)]
+    return replace(report, notes=notes)
+
+
+_OF_THE_HOST = frozenset(one.name for one in option_fields(HostTimes).values())
 
 
 def _masked_or_searched(result: Estimate, values: dict[str, Any]) -> Report | None:

@@ -1,9 +1,9 @@
-"""Options that were given and changed nothing of the answer: those of ``explain`` and ``plot``, and of the load of
-``simulate``."""
+"""Options that were given and changed nothing of the answer: those of ``explain`` and ``plot``, of the host in
+``estimate``, and of the load of ``simulate``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -25,21 +25,27 @@ class _AnsweredError(Exception):
         self.answer = answer
 
 
-def unheard(answer: object) -> list[str]:
-    """The options of the running command that were given, and without which it gives the same ``answer``.
+def asked_again() -> bool:
+    """Whether the running command is asked once more, without an option of its own."""
+    return _ASKED_AGAIN in click.get_current_context().meta
+
+
+def unheard(answer: object, of: Collection[str] | None = None) -> list[str]:
+    """The options of the running command, or those ``of`` some, that were given and without which it gives the same
+    ``answer``.
 
     For quick commands whose answer is about one thing of many. The command is asked once more for each option, up to
     where it calls this: what it writes is written behind that.
     """
     context = click.get_current_context()
-    if _ASKED_AGAIN in context.meta:
+    if asked_again():
         raise _AnsweredError(answer)
     plain = context.command.make_context(context.info_name, [], resilient_parsing=True).params
     given = [
         (one.name, one.opts[0])
         for one in context.command.params
         if isinstance(one, click.Option) and one.name and not one.required and one.name not in _OF_THE_OUTPUT
-        if context.params[one.name] != plain[one.name]
+        if (of is None or one.opts[0] in of) and context.params[one.name] != plain[one.name]
     ]
     kept = dict(context.meta)
     try:

@@ -313,9 +313,8 @@ class Deployment(Shown):
     @property
     def adapters_unmeasured(self) -> bool:
         """Whether its steps run LoRA kernels that have no constants of their own; an ideal device has none at all."""
-        if self.lora is None or self.lora.active == 0 or self.calibration.basis == "roofline":
-            return False
-        return "grouped_matmul.adapter" not in self.calibration.constants
+        none = self.lora is None or self.lora.active == 0 or self.calibration.basis == "roofline"
+        return not none and "grouped_matmul.adapter" not in self.calibration.constants
 
     @property
     def math(self) -> str:
@@ -335,10 +334,8 @@ class Deployment(Shown):
             "two_batch_overlap": self.two_batches is not None,
             **{name: getattr(defaults, name) for name in CADENCE},
             "unfused_attention": self.unfused_attention,
-            "media": None if self.media is None else self.media.to_dict(),
-            "lora": None if self.lora is None else self.lora.to_dict(),
-            "offload": None if self.offload is None else self.offload.to_dict(),
-            "streamed": None if self.streamed is None else self.streamed.to_dict(),
+            **{name: one and one.to_dict() for name, one in (("media", self.media), ("lora", self.lora))},
+            **{name: one and one.to_dict() for name, one in (("offload", self.offload), ("streamed", self.streamed))},
             "host_s": _host_seconds(self),
             "power_cap_w": None if self.cap is None else self.cap.watts,
             "model_counts": self.model.made_from.to_dict(),

@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -16,6 +17,8 @@ from inferplan.cli.layers import COMMON, GROUPS, group_of, show_all
 from tests.cases import for_each
 from tests.cli.conftest import Run
 
+LIKE_IT: dict[str, Any] = {"terminal_width": 80, "help_option_names": ["-h", "--help"]}
+"""A context as the program makes it: click keeps the option of help that it made first."""
 NOT_RUN = {
     "calibrate": "measures this machine for three minutes",
     "measure": "needs a server",
@@ -52,7 +55,7 @@ def plain(option: click.Parameter) -> str:
 def test_no_help_is_longer_than_a_screen_and_a_half(run: Run) -> None:
     """60 lines of 80 columns, of every command and of the program itself."""
     helps = {name: command.get_help(context) for name, command, context in every()}
-    helps["inferplan"] = cli.get_help(click.Context(cli, info_name="inferplan", terminal_width=80))
+    helps["inferplan"] = cli.get_help(click.Context(cli, info_name="inferplan", **LIKE_IT))
     lines = {name: text.splitlines() for name, text in helps.items()}
     assert {name: len(found) for name, found in lines.items() if len(found) > 60} == {}
     assert {name: line for name, found in lines.items() for line in found if len(line) > 80} == {}
@@ -112,7 +115,7 @@ def test_the_program_lists_commands_by_question(run: Run) -> None:
 
 def example(command: click.Command) -> list[str]:
     """The example in a command's help, as a shell reads it."""
-    text = command.get_help(click.Context(command, info_name="x", terminal_width=80))
+    text = command.get_help(click.Context(command, info_name="x", **LIKE_IT))
     found = re.search(r"^Example:\n((?:    .*\n?)+)", text, re.MULTILINE)
     return [] if found is None else shlex.split(found[1].replace("\\\n", " "))
 
