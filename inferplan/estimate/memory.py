@@ -7,7 +7,7 @@ sets aside at start-up, whatever the load; without one they are those of the sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -326,14 +326,19 @@ class Footprint(DeviceMemory):
 
         Infinite where the model states no limit and keeps nothing that grows with it.
         """
-        low, high = 0, self.deployment.model.max_context or _CONTEXT_LIMIT
-        high = high if self.host is None else int(min(high, self.host.max_context()))
-        pools = [(stage, self.pool(stage)) for stage in self.stages]
+        limit = self.deployment.model.max_context or _CONTEXT_LIMIT
+        limit = limit if self.host is None else int(min(limit, self.host.max_context()))
+        longest = self._longest(self.stages, limit)
+        return longest if self.deployment.model.max_context or longest < _CONTEXT_LIMIT else np.inf
+
+    def _longest(self, stages: Sequence[StageMemory], high: int) -> int:
+        """The longest context up to ``high`` that the pools of some stages hold, by bisection."""
+        low, pools = 0, [(stage, self.pool(stage)) for stage in stages]
         while low < high:
             middle = (low + high + 1) // 2
             fits = all(self._needed(stage, middle) <= pool for stage, pool in pools)
             low, high = (middle, high) if fits else (low, middle - 1)
-        return low if self.deployment.model.max_context or low < _CONTEXT_LIMIT else np.inf
+        return low
 
     def _needed(self, stage: StageMemory, context: int) -> float:
         """Bytes that the batch needs of a stage's pool at a context."""
@@ -423,7 +428,11 @@ class Footprint(DeviceMemory):
         found: list[Any] = []
         for stage in self.stages:
             slope = self._needed(stage, longest + 1) - self._needed(stage, longest)
-            if slope > 0:
+            before = self._needed(stage, longest) - self._needed(stage, max(longest - 1, 0))
+            if abs(slope - before) > 1e-6 * max(slope, before) and longest > 1:  # an entry of several tokens: no line
+                reached = float(self._longest([stage], _CONTEXT_LIMIT))
+                found.append(name_term(reached, "longest whose bytes fit, by bisection: they grow in steps", "tokens"))
+            elif slope > 0:
                 constant = self._needed(stage, longest) - slope * longest
                 pool: Any = name_term(self._pool(stage, name), "pool", "B")
                 if self.sharing.samples > 1 and constant < 0:  # a line of so many samples has each prompt too often
