@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ import click
 from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
-from inferplan.cli.options import report_options, typed, writable
+from inferplan.cli.options import API_KEY, key_asked, report_options, typed, writable
 from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from inferplan.measuring.session import Session, Watch
     from inferplan.reports.measuring import Judged
     from inferplan.validation.rows import Row
-
-_KEY = "OPENAI_API_KEY"
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -55,8 +52,7 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--force", is_flag=True, is_eager=True, help="Write over --out.")
 @with_options(options_of(MeasuringSettings))
 @click.option("--tokenizer", metavar="FOLDER", type=click.Path(exists=True), help="Count tokens with the model's own.")
-@click.option("--api-key-env", default=_KEY, show_default=True, metavar="NAME",
-              help="Environment variable that holds the key, where the server wants one.")  # fmt: skip
+@with_options([API_KEY])
 @deployment_facts
 @with_options(options_of(Pricing, "calibration", "ideal"))
 @report_options
@@ -206,14 +202,13 @@ def _require_known(facts: Mapping[str, str], pricing: Pricing) -> None:
 
 def _settings(url: str, values: dict[str, Any]) -> MeasuringSettings:
     """The options as one object. Raises ``UsageError`` for an address, a key or lists that cannot be used."""
-    from inferplan.measuring.address import address_of, key_of
+    from inferplan.measuring.address import address_of
     from inferplan.measuring.tokens import local_counter
 
-    named = click.get_current_context().get_parameter_source("api_key_env") is not click.core.ParameterSource.DEFAULT
     folder = values["tokenizer"]
     return MeasuringSettings(
         address=address_of(url),
-        key=key_of(values["api_key_env"], os.environ, named),
+        key=key_asked(values["api_key_env"]),
         count=None if folder is None else local_counter(Path(folder)),
         **option_values(MeasuringSettings, values),
     )

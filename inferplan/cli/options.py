@@ -27,6 +27,7 @@ from inferplan.table import FORMATS, Report, format_of, pieces
 
 if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
+    from inferplan.measuring.address import Key
 
 Command = Callable[..., Any]
 TAKEN, WORDS, REQUEST, PROGRESS = (f"inferplan.{name}" for name in ("taken", "words", "request", "progress"))
@@ -35,6 +36,23 @@ TAKEN, WORDS, REQUEST, PROGRESS = (f"inferplan.{name}" for name in ("taken", "wo
 TAKEN: a list to which reports go instead of stdout. WORDS: the command's words, where they are not those of this
 process. REQUEST: the deployment that was asked for. PROGRESS: what is told how far a command is.
 """
+
+
+API_KEY = Declared(
+    "--api-key-env",
+    default="OPENAI_API_KEY",
+    show_default=True,
+    metavar="NAME",
+    help="Environment variable that holds the key, where the server wants one.",
+)
+
+
+def key_asked(variable: str) -> Key:
+    """The key in the variable of ``--api-key-env``. Raises ``UsageError``, also where it was named and is not set."""
+    from inferplan.measuring.address import key_of
+
+    source = click.get_current_context().get_parameter_source("api_key_env")
+    return key_of(variable, os.environ, named=source is not click.core.ParameterSource.DEFAULT)
 
 
 def command_line() -> str:

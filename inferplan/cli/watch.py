@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.cli.declared import gets
+from inferplan.cli.declared import gets, with_options
 from inferplan.cli.layers import Layered
-from inferplan.cli.options import report_options, writable
+from inferplan.cli.options import API_KEY, key_asked, report_options, writable
 from inferplan.errors import InfeasibleError, InferplanError, InputFileError, ToleranceError, UsageError
 from inferplan.extras import require
-from inferplan.files import save
+from inferplan.files import reason, save
 from inferplan.table import Report, format_of, plain
 from inferplan.watching.question import WatchAsked
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from inferplan.watching.record import DayRates
     from inferplan.watching.summary import Summary
 
-_KEY = "OPENAI_API_KEY"
 _HEADING_EVERY = 20
 """Lines after which a terminal is shown the heading again."""
 
@@ -45,8 +43,7 @@ _HEADING_EVERY = 20
 @click.option("--listen", metavar="HOST:PORT", help="Serve the last minute as metrics for Prometheus.")
 @click.option("--dashboard", metavar="FILE.json", callback=writable,
               help="Write a Grafana dashboard of those metrics, and end.")  # fmt: skip
-@click.option("--api-key-env", default=_KEY, show_default=True, metavar="NAME",
-              help="Environment variable that holds the key, where the servers want one.")  # fmt: skip
+@with_options([API_KEY])
 @report_options
 def watch_command(
     urls: tuple[str, ...], plan_file: str | None, replay: str | None, asked: WatchAsked, **files: Any
@@ -154,17 +151,16 @@ def _live(
     urls: tuple[str, ...], asked: WatchAsked, minutes: Minutes, rates: DayRates, files: dict[str, Any]
 ) -> Iterator[Minute]:
     require("measure", "watch")
-    from inferplan.measuring.address import address_of, key_of
+    from inferplan.measuring.address import address_of
     from inferplan.watching.live import spans
     from inferplan.watching.minutes import Scrapes
     from inferplan.watching.record import span_line
 
-    named = click.get_current_context().get_parameter_source("api_key_env") is not click.core.ParameterSource.DEFAULT
     addresses = [address_of(url) for url in urls]
     roots = [one.root for one in addresses]
     if len(set(roots)) < len(roots):
         raise UsageError("a server is named twice", because=", ".join(roots), hint="each replica once")
-    key = key_of(files["api_key_env"], os.environ, named)
+    key = key_asked(files["api_key_env"])
     scrapes = Scrapes(servers=roots, length=asked.window)
     said = _once(lambda text: click.echo(f"note: {text}", err=True))
     source = spans(addresses, key, asked.every, scrapes, asked.lasting, said)
@@ -198,7 +194,7 @@ def _append(path: str, line: str) -> None:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
-        raise InputFileError(f"cannot write {path}", because=error.strerror or str(error)) from None
+        raise InputFileError(f"cannot write {path}", because=reason(error)) from None
 
 
 def _shows(stack: ExitStack, files: dict[str, Any]) -> Iterator[Callable[[Minute], None]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inferplan.errors import InputFileError
+from inferplan.files import announce, reason
 from inferplan.traffic.profile import BIN, DAY
 from inferplan.watching.counters import Histogram, Span
 
@@ -44,6 +45,7 @@ def read_spans(path: Path) -> Iterator[tuple[Span, float, int]]:
     out. Raises ``InputFileError`` that names the line.
     """
     try:
+        announce(path)
         with path.open(encoding="utf-8") as lines:
             number, held = 0, ""
             for number, line in enumerate(lines, 1):
@@ -52,8 +54,10 @@ def read_spans(path: Path) -> Iterator[tuple[Span, float, int]]:
                 held = line
             if held.endswith("\n"):
                 yield _span(held, f"{path}, line {number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputFileError(f"cannot read {path}", because=str(error), hint=_HINT) from None
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=reason(error), hint=_HINT) from None
+    except UnicodeDecodeError:
+        raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text", hint=_HINT) from None
 
 
 def _span(line: str, where: str) -> tuple[Span, float, int]:

@@ -157,6 +157,7 @@ def test_what_is_refused(run: Run, tmp_path: Path, pages: list[tuple[str, Page]]
         (2, "URLs, or --replay", [url, "--replay", plan, "--plan", plan]),
         (2, "beside --replay", ["--replay", plan, "--plan", plan, "--record", str(tmp_path / "x")]),
         (4, "line 1 is no minute", ["--replay", str(tmp_path / "cut.jsonl"), "--plan", plan]),
+        (4, "it is a device", ["--replay", "/dev/zero", "--plan", plan]),
         (2, "named twice", [url, f"{url}/v1", "--plan", plan]),
         (2, "longer than --window", [url, "--plan", plan, "--every", "2min"]),
         (2, "is no ending", [url, "--plan", plan, "--fail-on", "never"]),
