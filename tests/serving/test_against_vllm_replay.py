@@ -149,10 +149,8 @@ def test_every_request_agrees(case: Case, oracle: Any) -> None:
     if case.reacts and oracle is not vllm_replay:
         pytest.skip("the other replay knows no answers")
     found = agreement(case, min(case.count, 150), oracle)
-    for name in ("steps", "preemptions", "hits", "computed"):
-        ours, theirs = getattr(found, name)
-        assert ours == theirs, name
-    assert found.ttft < 0.002 or found.late < 2e-4
-    assert found.end < 0.0005
+    assert found.agrees, found
+    if oracle is vllm_replay:
+        assert found.computed[0] == found.computed[1], found
     assert (found.preemptions[0] > 0) == ("preempt" in case.shows)
     assert (found.hits[0] > 0) == ("hits" in case.shows)
