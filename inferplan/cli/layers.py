@@ -88,7 +88,7 @@ GROUPS: dict[str, Group] = {
     "failures": Group(
         "Failures and starts",
         "fail fail-mode replicas-per-node restart cold-start storage-bandwidth engine-start startup-log spare survive "
-        "mtbf preemptions notice",
+        "domains surge mtbf preemptions notice",
     ),
     "scaling": Group(
         "Scaling",
