@@ -102,7 +102,7 @@ def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = 
     if mix.rate is not None and beside:
         raise UsageError(
             f"--{beside} {values[beside]:g} beside classes that have rates of their own",
-            because=f"they make {mix.rate:g} requests a second",
+            because=f"they make {mix.rate:g} requests per second",
             hint=f"share: instead of rate: in the file, or no --{beside}",
         )
     return mix

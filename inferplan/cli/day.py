@@ -218,7 +218,7 @@ def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Cl
     if mix.rate is not None:
         raise UsageError(
             "the classes have rates of their own beside those of the profile",
-            because=f"they make {mix.rate:g} requests a second",
+            because=f"they make {mix.rate:g} requests per second",
             hint="share: instead of rate: in the file, or a column class in the profile",
         )
     if not any(one.slo.limits for one in mix.classes):

@@ -135,7 +135,7 @@ _OPTIONS = [
     *options_of(MediaAsked),
     *options_of(SharedPrefix),
     *options_of(PeopleAsked),
-    Declared("--rate", type=Finite(), help="Requests a second."),
+    Declared("--rate", type=Finite(), help="Requests per second."),
     Declared(
         *(*IN_FLIGHT, "users"),
         type=Count(),

@@ -22,7 +22,7 @@ from inferplan.reports.pictures import KINDS, Wanted, draw
 @deployment_options
 @gets(batch=BatchAsked)
 @click.option("--slo", metavar="TIME", help="tradeoff, rate: a line at this latency, such as 40ms.")
-@click.option("--rate", type=Finite(), help="timeline: requests a second [--batch users instead].")
+@click.option("--rate", type=Finite(), help="timeline: requests per second [--batch users instead].")
 @click.option("-o", "file", required=True, metavar="FILE", callback=picture, help="PNG, SVG or PDF, by suffix.")
 def plot_command(kind: str, request: Request, batch: BatchAsked, file: str, **values: Any) -> None:
     """Draws a picture into a file; it can be read on a light and on a dark background.

@@ -105,7 +105,7 @@ traffic_options = option_group(
         "JSON or a folder of it. With --in-flight its requests, or sessions, come one after another.",
     ),
     asks(PeopleAsked),
-    click.option("--rate", type=Finite(), help="Open loop: requests a second."),
+    click.option("--rate", type=Finite(), help="Open loop: requests per second."),
     click.option(
         *(*IN_FLIGHT, "concurrency"),
         type=Count(),

@@ -229,7 +229,7 @@ class _Vllm(_Engine):
         why = window.unfit("vllm:num_requests_running", steps)
         running = window.mean("vllm:num_requests_running") or 0.0
         if not why and (not tokens or differ((tokens / steps, running))):
-            why = "windows whose tokens a step are not the running requests: drafts, or no work in between"
+            why = "windows whose tokens per step are not the running requests: drafts, or no work in between"
         if why:
             found.skip(why)
             return

@@ -36,7 +36,7 @@ def beams_figures(search: BeamSearch) -> list[Figure]:
         Figure(
             "requests_per_s",
             float(load.batch) * search.deployment.parallel.replicas / search.seconds,
-            "requests a second",
+            "requests per second",
             ",.3f",
         ),
         Figure("recomputed_tokens_mean", again),

@@ -97,7 +97,7 @@ def summary_table(plan: Plan) -> Table:
         ["replicas", shape(option) + (f" + {option.spare} spare" if option.spare else "")],
         [
             "engine",
-            f"{option.deployment.engine.describe()}, {_budgets(option)} tokens a step, {plan.best.slots} sequences",
+            f"{option.deployment.engine.describe()}, {_budgets(option)} tokens per step, {plan.best.slots} sequences",
         ],
         *([["cache tiers of a device", chain_text(option.tiers)]] if option.tiers else []),
         ["cost", dated_money(option)],
@@ -135,7 +135,7 @@ def _adapters(plan: Plan) -> list[list[str]]:
         return []
     found = None if result is None else adapters_found(result)
     if found is None or found["hit_rate"] is None:
-        return [["LoRA adapters", f"rank {lora.rank} in {lora.slots} slots a replica"]]
+        return [["LoRA adapters", f"rank {lora.rank} in {lora.slots} slots per replica"]]
     return [["LoRA adapters", f"rank {lora.rank}; {in_slots(found, lora.slots)}"]]
 
 

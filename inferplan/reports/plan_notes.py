@@ -524,7 +524,7 @@ def recommendation(plan: Plan) -> str:
 
 def _served(plan: Plan) -> str:
     slo, demand = plan.question.slo, plan.question.demand
-    load = f"{plan.rate:,.4g} requests a second"
+    load = f"{plan.rate:,.4g} requests per second"
     load = f"At {load}" if demand.users is None else f"With {users_in_words(demand)} ({load})"
     held = ", ".join(_HELD[name].format(format_time(plan.best.achieved[name], 3)) for name in slo.limits)
     return f"{load}, {slo.percentile:g} of 100 requests get {held}."

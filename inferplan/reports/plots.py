@@ -329,7 +329,7 @@ def tradeoff(curves: Sequence[Curve], title: str, slo: float | None = None) -> F
     if slo is not None:
         axes.axhline(slo * 1e3, color=COLOURS[3], linestyle="--", linewidth=1.2, label=f"SLO {format_time(slo)}")
     axes.set_ylim(bottom=0)
-    _name(axes, "output tokens a second and device", "time per output token [ms]")
+    _name(axes, "output tokens per second per device", "time per output token [ms]")
     _legend(axes, loc="upper left")
     return figure
 
@@ -342,7 +342,7 @@ def against_rate(curves: Sequence[Curve], title: str, slo: float | None = None) 
         axes.axhline(slo * 1e3, color=COLOURS[3], linestyle="--", linewidth=1.2, label=f"SLO {format_time(slo)}")
     axes.set_yscale("log")
     _plain_numbers(axes.yaxis)
-    _name(axes, "requests a second", "time to first token [ms]")
+    _name(axes, "requests per second", "time to first token [ms]")
     _legend(axes, loc="upper left")
     return figure
 

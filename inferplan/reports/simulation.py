@@ -208,7 +208,7 @@ def _simulated(conditions: Mapping[str, Any]) -> list[list[str]]:
     deployment, moved, prompts = conditions["deployment"], conditions["cache_transfer"], conditions["prefill"]
     if moved is None:
         return [["simulated", str(deployment)]]
-    flags = "" if prompts is None else f", {prompts['max_num_batched_tokens'] or 'any number of'} tokens a step"
+    flags = "" if prompts is None else f", {prompts['max_num_batched_tokens'] or 'any number of'} tokens per step"
     way = f"{format_bytes(moved['sent_bytes_a_rank'])} from each rank over {moved['sent_over']}, "
     way += f"{format_bytes(moved['received_bytes_a_rank'])} to each over {moved['received_over']}"
     return [

@@ -292,7 +292,7 @@ def _rate(path: Path, line: int, text: str) -> float:
     try:
         rate = parse_number(text)
     except ValueError:
-        raise _bad(path, line, f"rate is {text!r:.40}, not a number of requests a second") from None
+        raise _bad(path, line, f"rate is {text!r:.40}, not a number of requests per second") from None
     if not isfinite(rate) or not 0 <= rate <= _MOST_RATE:
         raise _bad(path, line, f"rate is {text}, not 0 to {_MOST_RATE:,.0f} requests/s")
     return rate

@@ -33,7 +33,7 @@ from tools.fitting.priced import priced_rows
 TPOT_LIMITS = (0.010, 0.015, 0.020, 0.030, 0.040, 0.060, 0.100)
 TTFT_LIMITS = (0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 SPEEDS = (10, 20, 30, 40, 50, 75, 100, 150, 200)
-"""Output tokens a second for each user at which forms are compared."""
+"""Output tokens per second for each user at which forms are compared."""
 
 
 class Choice(NamedTuple):

@@ -229,7 +229,7 @@ def test_no_demand_needs_nothing(run: Run, write) -> None:
 
 
 def test_extreme_loads(run: Run, write) -> None:
-    """A million requests a second are 100,000 machines; a request in a thousand years is one."""
+    """A million requests per second are 100,000 machines; a request in a thousand years is one."""
     record = run("horizon", write(("rate: 10", "rate: 1000000")), "--format", "json").json
     assert record["months"][0]["machines_held"] + record["months"][0]["machines_hired_most"] == pytest.approx(100_000)
     record = run(

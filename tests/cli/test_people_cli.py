@@ -99,7 +99,7 @@ def test_the_load_is_said_first_and_in_json(run: Run) -> None:
     ]
     benchmark = "simulate llama-3.1-8b --gpu l40s --workload chat --users 2 --requests 8"
     flight = run(*benchmark.split()).out
-    first = "2 requests in flight at every moment; for 2 people who read and type: --people 2"
+    first = "2 requests in flight at all times; for 2 people who read and type: --people 2"
     assert flight.splitlines()[0] == first
 
 

@@ -88,7 +88,7 @@ def test_replicas_for_prompts_of_their_own(run: Run) -> None:
     assert record["conditions"]["prefill"] == known["conditions"]["prefill"]
     assert not known["conditions"]["prefill"]["chunked_prefill"] and known["conditions"]["chunked_prefill"]
     table = run(*BASE, *load, *apart, *flags).out
-    assert "2 x llama-3.1-8b in bf16 on 2 x h200-sxm (tp 2), 1024 tokens a step" in table
+    assert "2 x llama-3.1-8b in bf16 on 2 x h200-sxm (tp 2), 1024 tokens per step" in table
 
 
 def test_a_broken_trace_exits_4(run: Run, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_cache_tiers_are_those_of_the_option(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_price_of_a_tier_is_paid_by_every_device_and_of_a_shared_one_once(run: Run) -> None:
-    """Two replicas of two devices: 4 x 2 GB at 3 USD a month of 730 hours, 1,000 GB once at 0.002 USD an hour."""
+    """Two replicas of two devices: 4 x 2 GB at 3 USD per month of 730 hours, 1,000 GB once at 0.002 USD an hour."""
     load = ("--rate", "1", "--requests", "40", "--prompt", "512", "--output", "16", "--turns", "4", "--tp", "2")
     tiers = (
         *("--cache-tier", "host:2GB:25GB/s:3USD/GB-month", "--cache-tier", "ssd:9GB:6GB/s:1ms"),

@@ -135,7 +135,7 @@ def test_both_plans_are_shown_and_the_safe_one_is_sized_for_slower_devices() -> 
 
 
 def test_what_a_service_is_held_to_are_runs_at_both_ends_of_the_band() -> None:
-    """Devices whose steps take f times as long under so many requests a second are predicted ones under f times as
+    """Devices whose steps take f times as long under so many requests per second are predicted ones under f times as
     many, each of whose seconds lasts f: simulated here by themselves, another seed, 12,000 requests."""
     safe = plan(asked(sizing=Sizing(confidence=0.8)))
     (low, high), option = safe.measured_between["tpot"], safe.option

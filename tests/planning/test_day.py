@@ -51,7 +51,7 @@ def question(price: str = "h100-sxm=2.00", **slo: float) -> Question:
 
 
 def busy(profile: Profile, rate: float) -> Profile:
-    """The replicas that a profile would keep busy, each of so many requests a second."""
+    """The replicas that a profile would keep busy, each of so many requests per second."""
     return profile.weighted([1 / rate] * len(profile.rates))
 
 

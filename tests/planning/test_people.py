@@ -113,7 +113,7 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     assert 0.0 < (alone.waiting or 0.0) < 0.1
     assert "fewer than 1 user waiting for an answer at a time" in load_of_users(alone)
     demand = Demand(users=400, **LENGTHS)
-    assert demand.loaded() == "400 requests in flight at every moment"
+    assert demand.loaded() == "400 requests in flight at all times"
     assert demand.waiting_share(5.0) == 1.0
     spread = replace(demand, prefix=SharedPrefix(think=ThinkTime(kind="exponential", mean=30.0)))
     assert spread.loaded() == "400 users who think 30 s on average between an answer and the next request"
@@ -273,7 +273,7 @@ def test_the_pace_of_long_chat_is_that_of_its_trace() -> None:
 def test_who_meant_people_is_told_so_first(people: Plan) -> None:
     flight = Demand(users=400, chat=True, **LENGTHS)
     meant = replace(people, question=replace(people.question, demand=flight))
-    said = "400 requests in flight at every moment; for 400 people who read and type: --people 400"
+    said = "400 requests in flight at all times; for 400 people who read and type: --people 400"
     assert opening(meant) == [said]
     assert opening(people) == []  # a think time was given
 

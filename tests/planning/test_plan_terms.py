@@ -48,7 +48,7 @@ def test_evaluated_again_they_are_the_plans_numbers(demand: str, changes: dict[s
     assert terms["requests in a replica"] == pytest.approx(option.concurrency, rel=1e-12)
     assert terms["replicas"] <= option.replicas  # whole instances hold more
     tokens = found.rate * (700 / OUTPUT_TO_INPUT + 200)  # a second, in output tokens
-    assert terms["a million output tokens"] == pytest.approx(option.devices * 2.5 / 3600 / tokens * 1e6, rel=1e-9)
+    assert terms["per million output tokens"] == pytest.approx(option.devices * 2.5 / 3600 / tokens * 1e6, rel=1e-9)
 
 
 def test_with_drafts_a_round_yields_several_tokens() -> None:

@@ -49,7 +49,7 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
     month = record["cost"]["per_hour"] * 730
     answer = part(html, "answer")
     assert f"{month:,.0f} USD a month" in answer
-    assert "At 8 requests a second, 95 of 100 requests" in answer
+    assert "At 8 requests per second, 95 of 100 requests" in answer
     low, high = re.findall(r"between ([\d.]+) and ([\d.]+) times", part(html, "risk"))[0]
     assert float(low) < 1 < float(high)
     assert "If the prediction is right, this would do" in part(html, "alternative")
@@ -62,7 +62,7 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
 @for_each(
     ("words", "said"),
     [
-        (["--users", "40", "--workload", "chat", *SMALL], "With 40 requests in flight at every moment"),
+        (["--users", "40", "--workload", "chat", *SMALL], "With 40 requests in flight at all times"),
         (["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *SMALL], "The job is done in"),
         ([*LOAD, *SMALL, "--confidence", "0.9"], "If the prediction is right, this would do"),
         ([*LOAD, *MEASURED, "--confidence", "0.5"], "To keep each limit with a chance of 80%"),

@@ -54,7 +54,7 @@ def test_three_steps_of_four_only_decode() -> None:
 
 
 def test_a_piece_of_a_prompt_waits_as_a_prompt_does() -> None:
-    """Six tokens a step: at 13 A's and five of B's, to 19; three steps of A, to 22; the other five, to 28."""
+    """Six tokens per step: at 13 A's and five of B's, to 19; three steps of A, to 22; the other five, to 28."""
     assert firsts([A, (11.5, 10, 2)], VLLM, budget=6) == [10.0, 28.0]
 
 

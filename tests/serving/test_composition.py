@@ -155,7 +155,7 @@ def test_masks_of_each_rank_are_its_own() -> None:
 
 
 def test_a_sequence_with_drafts_has_a_mask_for_each_token() -> None:
-    """Three drafts that are all accepted: four tokens a step, of which each has a mask: 12 s beside a pass of 0.4 s,
+    """Three drafts that are all accepted: four tokens per step, of which each has a mask: 12 s beside a pass of 0.4 s,
     and a second of the host: 13 s for four tokens."""
     drafts = Speculation(length=3, acceptance=1.0)
     found = simulate(of_vllm(plain()), requests((0.0, 4, 41)), None, Options(structured=masks(), speculation=drafts))

@@ -146,7 +146,7 @@ def test_rows_are_corrected_by_each_other_by_hand() -> None:
 
 
 def test_users_of_an_open_loop_are_those_of_little() -> None:
-    # 2 requests a second, each there for 40 ms + 31 x 8 ms = 0.288 s: 0.576 users, and nobody is less than one
+    # 2 requests per second, each there for 40 ms + 31 x 8 ms = 0.288 s: 0.576 users, and nobody is less than one
     (few,) = anchor_of(price_rows([row(concurrency="", rate_per_s="2")]), Pricing(), "").anchor.rows
     assert few.users == 1.0
     (many,) = anchor_of(price_rows([row(concurrency="", rate_per_s="20")]), Pricing(), "").anchor.rows

@@ -128,7 +128,7 @@ def test_how_fast_is_it_at_batch_32(opened: Opener) -> None:
     expect(figure(page, "Time per output token (TPOT)").locator(big)).to_have_text(
         row(said, "time per output token (TPOT), mean")[1]
     )
-    expect(figure(page, "Output tokens a second").locator(big)).to_have_text(row(said, "output tokens a second")[1])
+    expect(figure(page, "Output tokens per second").locator(big)).to_have_text(row(said, "output tokens per second")[1])
     memory = figure(page, "Memory")
     expect(memory.locator(big)).to_have_text("Fits")
     expect(memory).to_contain_text(f"{row(said, 'total')[1]} of {row(said, 'usable')[1]}")
@@ -210,7 +210,7 @@ def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
     one = printed("fit", "llama-3.1-70b", "--gpu", "h100-sxm")
     pool, longest = row(one, "left for KV cache and state"), row(one, "longest context of one request")
     assert [shown[2], shown[3], shown[5]] == [row(one, "weights")[1], pool[1], longest[1]]
-    assert f"an hour costs {shown[6]}:" in one
+    assert f"price: {shown[6]}:" in one
     native = shown[0]
     page.locator("#fits .tall").get_by_role("button", name=f"Estimate {native} h100-sxm in native").click()
     expect(page.locator("#answer h2")).to_have_text(f"llama-3.1-70b on {native} × h100-sxm", timeout=PATIENCE)
@@ -244,7 +244,7 @@ def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
     bill = printed("fit", "llama-3.1-70b", "--gpu", "h100-sxm", "--users", "2", "--context", "4096")
     price = buttons.nth(4)
     price.press("Enter")
-    found = re.search(r"an hour costs ([\d.]+) USD: .* at .*\((\S+), (\S+), (\d+-\d+-\d+).*list: ([\d.]+) USD", bill)
+    found = re.search(r"price: ([\d.]+) USD: .* at .*\((\S+), (\S+), (\d+-\d+-\d+).*list: ([\d.]+) USD", bill)
     assert found is not None
     hour, term, source, date, listed = found.groups()
     for text in (f"{hour} USD", term, f"{source}, {date}", f"{listed} USD"):
@@ -307,7 +307,7 @@ def test_a_simulation(opened: Opener) -> None:
     for ours, theirs in {**names, "end to end": "End to end"}.items():
         shown = page.locator("#simulate-result tr", has=page.get_by_role("rowheader", name=theirs, exact=True))
         assert shown.locator("td").all_inner_texts() == row(said, ours)[1:]
-    expect(figure(page, "Requests a second").locator(".big")).to_have_text(row(said, "requests/s")[1])
+    expect(figure(page, "Requests per second").locator(".big")).to_have_text(row(said, "requests/s")[1])
     means = re.compile(r"mean [\d.]+ ms; 80 % of measured means: [\d.]+ ms to [\d.]+ ms")
     expect(figure(page, "Time to first token, 95th percentile")).to_contain_text(means)
     command = page.locator("#simulate-result pre").inner_text().split()

@@ -85,7 +85,7 @@ function rates(found) {
   const decodes = found.tpot_s !== null;
   return {
     rate: found.output_tokens_per_s !== null && {
-      name: "Output tokens a second",
+      name: "Output tokens per second",
       text: decimal(found.output_tokens_per_s, 1),
       term: "output_tokens_per_s",
       value: found.output_tokens_per_s,

@@ -101,7 +101,7 @@ function speeds(found, all, value) {
         within(found, "tpot"),
       ),
     all.rate &&
-      figure("Output tokens a second", value(all.rate), all.total && h("span", {}, "total latency ", value(all.total))),
+      figure("Output tokens per second", value(all.rate), all.total && h("span", {}, "total latency ", value(all.total))),
   ];
 }
 

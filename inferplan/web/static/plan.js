@@ -216,11 +216,11 @@ function priced(about, row, name, bills) {
   return row.cost === null ? "no price" : stated(price(row), name, () => rows().filter(Boolean));
 }
 
-/** What users make of a load: requests a second, and how many wait; empty for another load. */
+/** What users make of a load: requests per second, and how many wait; empty for another load. */
 const asPeople = (plan) =>
   plan.users_waiting == null || plan.people
     ? ""
-    : `: ${Number(plan.requests_per_s.toPrecision(4))} requests a second, ${count(Math.round(plan.users_waiting))} users waiting at a time`;
+    : `: ${Number(plan.requests_per_s.toPrecision(4))} requests per second, ${count(Math.round(plan.users_waiting))} users waiting at a time`;
 
 function headline(about) {
   const { result, job, behind } = about;
@@ -249,7 +249,7 @@ function headline(about) {
           ]),
         ),
         divided(plan) || "one accelerator each",
-        `${plan.engine}, ${count(plan.token_budget)} tokens a step, ${count(plan.max_num_seqs)} sequences`,
+        `${plan.engine}, ${count(plan.token_budget)} tokens per step, ${count(plan.max_num_seqs)} sequences`,
       ),
       behind.memory && memory(behind.memory),
       breaks(plan, behind),
@@ -287,7 +287,7 @@ function breaks(plan, behind) {
   const { capacity } = plan;
   const carries =
     capacity &&
-    `carries ${capacity.requests_per_s == null ? `${count(capacity.users)} users` : `${Number(capacity.requests_per_s.toPrecision(3))} requests a second`}${capacity.sessions_per_s == null ? "" : ` (${Number(capacity.sessions_per_s.toPrecision(3))} sessions)`}${capacity.at_least ? " at least" : ""}`;
+    `carries ${capacity.requests_per_s == null ? `${count(capacity.users)} users` : `${Number(capacity.requests_per_s.toPrecision(3))} requests per second`}${capacity.sessions_per_s == null ? "" : ` (${Number(capacity.sessions_per_s.toPrecision(3))} sessions)`}${capacity.at_least ? " at least" : ""}`;
   const slow = {
     true: "keeps the limits at the slow end of the error too",
     false: "misses a limit at the slow end of the error",

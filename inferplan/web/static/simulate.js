@@ -120,13 +120,13 @@ function slowest(result, run) {
 function rates({ capacity, conditions, goodput_requests_per_s: goodput, slo, slo_attained: kept, throughput }, run) {
   const rate = (value) => `${Number(value.toPrecision(4))}`;
   return [
-    opened(run, "Requests a second", rate(throughput.requests_per_s), ["throughput"], [
+    opened(run, "Requests per second", rate(throughput.requests_per_s), ["throughput"], [
       capacity && `${percent(capacity.load, 0)} of the maximum, ${rate(capacity.requests_per_s)}`,
     ]),
     conditions.generates !== false &&
       opened(
         run,
-        "Output tokens a second",
+        "Output tokens per second",
         decimal(throughput.output_tokens_per_s, 1),
         ["token", "throughput"],
         [`${decimal(throughput.total_tokens_per_s, 1)} in and out`],
@@ -137,7 +137,7 @@ function rates({ capacity, conditions, goodput_requests_per_s: goodput, slo, slo
         "Within the limits",
         percent(kept),
         ["goodput", "SLO"],
-        [goodput !== null && `${rate(goodput)} requests a second`],
+        [goodput !== null && `${rate(goodput)} requests per second`],
         Object.entries(slo).map(([key, limit]) => [`Limit on ${key.replace("_s", "").toUpperCase()}`, time(limit)]),
       ),
   ];
