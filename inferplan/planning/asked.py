@@ -130,8 +130,8 @@ class SpaceAsked:
     routing: Routing | None = ask(
         "--routing",
         Words(get_args(Routing)),
-        "Which replica gets a request, simulated together; no separate pools then [one after another, later turns of "
-        "a conversation where the first went].",
+        "How requests are routed, simulated with all replicas together and without separate pools [round robin; "
+        "later turns of a conversation go where the first went].",
         None,
     )
     calibration: str | None = ask(
@@ -194,7 +194,7 @@ class SizingAsked:
     mtbf: seconds between failures of one GPU."""
 
     utilisation: float | None = ask(
-        "--utilisation", Real(), "Share of its capacity to load a replica with [0.8; offline 0.95].", None
+        "--utilisation", Real(), "Load per replica, as a share of its capacity [0.8; offline 0.95].", None
     )
     confidence: float | None = ask(
         "--confidence",

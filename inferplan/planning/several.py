@@ -127,11 +127,13 @@ class SeveralAsked(Stock):
     utilisation: float = fields.ask(
         "--utilisation",
         fields.SHARE,
-        "Share of what it carries that a replica is given, where replicas are counted.",
+        "Load per replica where replicas are counted, as a share of its capacity.",
         0.8,
         shown=True,
     )
-    seed: int = fields.ask("--seed", fields.Whole(0, 2**31 - 1), "Of lengths, arrivals, and who is asked again. [0]", 0)
+    seed: int = fields.ask(
+        "--seed", fields.Whole(0, 2**31 - 1), "Seed of lengths, arrivals, and of answers passed on. [0]", 0
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,7 +36,7 @@ class Fleet:
     """
 
     routing: Routing = ask(
-        "--routing", Words(get_args(Routing)), "Which replica gets a request.", "round-robin", shown=True
+        "--routing", Words(get_args(Routing)), "How requests are routed to replicas.", "round-robin", shown=True
     )
     prefill: int = ask(
         "--prefill-replicas",

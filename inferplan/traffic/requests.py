@@ -527,8 +527,8 @@ class Traffic:
         count = self.requests_count or 10 * rounds
         if count * self.samples > MOST_REQUESTS:
             raise UsageError(
-                f"{count * self.samples:,} requests are more than a run holds",
-                because=f"each is kept in memory; {MOST_REQUESTS:,} are the most",
+                f"{count * self.samples:,} requests are more than a run can hold",
+                because=f"each request is kept in memory; at most {MOST_REQUESTS:,} are the most",
                 hint="fewer --requests, --people or --in-flight",
             )
         return count

@@ -123,7 +123,7 @@ def test_a_cold_start_of_nobody_is_refused(run: Run, profile: str) -> None:
     """Static replicas are there from the beginning; only one that replaces what is taken away starts."""
     static = (*ASKED, *PRICE, "--profile", profile, "--duration", "10min", "--policy", "static")
     refused = run(*static, "--cold-start", "20s")
-    assert (refused.code, "--cold-start changes nothing of the policy static" in refused.err) == (2, True)
+    assert (refused.code, "--cold-start changes nothing under the policy static" in refused.err) == (2, True)
     refused = run(*static, "--minimum-bill", "60s")
     assert (refused.code, "--minimum-bill changes nothing" in refused.err) == (2, True)
     refused = run(*static, "--storage-bandwidth", "2GB/s", "--engine-start", "45s")
@@ -217,7 +217,7 @@ def test_rates_are_said_once(run: Run, tmp_path: Path) -> None:
     assert ":2: a class has a rate, and so it has elsewhere" in refused.err
     profile.write_text("time,rate\n0,1\n", encoding="utf-8")
     refused = run(*asked, "--profile", str(profile))
-    assert "the classes have rates of their own beside those of the profile" in refused.err
+    assert "the classes and the profile both state rates" in refused.err
     refused = run(*OF_CLASSES, "--profile", str(profile), "--prompt", "8", "--output", "8", "--queue", "fair")
     assert (refused.code, "--queue fair needs several classes" in refused.err) == (2, True)
     trace = tmp_path / "trace.csv"

@@ -331,7 +331,7 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
     [
         (["--rate", "5", "--prompt", "1k", "--output", "100"], "limit on latency"),
         (["--rate", "5", "--ttft", "1s"], "lengths"),
-        (["--rate", "5", "--workload", "mlperf-llama2-70b"], "states limits only"),
+        (["--rate", "5", "--workload", "mlperf-llama2-70b"], "has only limits"),
         (["--rate", "5", "--workload", "rl-rollout"], "limit on latency"),
         (["--rate", "5", "--workload", "chat", "--slo", "rl-rollout"], "states no limits"),
         (["--rate", "5", "--workload", "colour"], "no workload named"),
@@ -622,7 +622,7 @@ HOST = ["--cache-tier", "host:10GB:25GB/s"]
         ([*TALKS, "--cache-tier", "host:1GB,20:25GB/s"], "'20' has no unit"),
         ([*TALKS, "--cache-tier", "host:1GB:25GB/s:3EUR/GB-month"], "is in EUR and those of GPUs are in USD"),
         ([*TALKS, "--distinct-prefixes", "3"], "--distinct-prefixes is of texts"),
-        ([*TALKS, "--cached-prefix", "32"], "--cached-prefix beside prompts that share text"),
+        ([*TALKS, "--cached-prefix", "32"], "--cached-prefix with prompts that share text"),
         ([*QUESTION, "--think-time", "3s"], "needs users, or turns that follow an answer"),
         ([*OFFLINE, "--think-time", "3s"], "nobody waits for the answers"),
         ([*QUESTION, "--routing", "sticky"], "sticky routing needs conversations"),

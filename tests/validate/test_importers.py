@@ -373,7 +373,7 @@ def test_every_column_is_a_field_of_the_run() -> None:
         ({"length_ratio_min": "0"}, "length_ratio_min is 0, must be in (0, 1]"),
         ({"exchange": "carrier"}, "exchange is 'carrier', not one of"),
         ({"dp_attention": "yes", "decode_ranks": "8"}, "dp_attention is 'yes', not 0 or 1"),
-        ({"backends": "experts"}, "backends 'experts' is no ROLE=NAME"),
+        ({"backends": "experts"}, "backends 'experts' is not ROLE=NAME"),
         ({"speculation": "mtp"}, "draft_tokens is empty: mtp drafts so many a step"),
         ({"decode_ranks": "6", "tp": "6", "ep": "4"}, "ep 4 does not divide 6 ranks"),
         ({"experts": "fp8", "expert_tp": "2", "tp": "4", "ep": "4"}, "expert_tp 2 x ep 4 is not tp 4"),
