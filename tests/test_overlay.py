@@ -347,7 +347,7 @@ def test_an_unknown_error_names_its_kernels_and_what_a_step_adds(tmp_path: Path)
     known = HALF | {"library": "blas", "error": {"low": 0.8, "high": 1.25}}
     kernels = ("attention.decode", "attention.prefill", "copy", "elementwise", "gather", "norm")
     for others, told in (
-        (HALF | {"library": "blas"}, "no error is known of"),
+        (HALF | {"library": "blas"}, "the error of"),
         (known, "kernels of decode x 0.80 to x 1.25"),
     ):
         fits = {"matmul": {"any": known}, **{name: {"any": others} for name in kernels}}

@@ -148,7 +148,7 @@ def test_a_plan_that_survives_says_what_that_costs(run: Run) -> None:
     table = run(*asked, "--mtbf", "2111d").out
     assert "1 of 3 replicas (1 GPU), back after 12.03 s" in table
     assert "surviving costs more" in table and "2.00 USD/h (50.0%)" in table
-    assert "0.519 replicas lost a year" in table  # 3 x 365.25/2111
+    assert "0.519 replicas lost per year" in table  # 3 x 365.25/2111
 
 
 @for_each(

@@ -97,5 +97,5 @@ def test_json_of_a_run_adds_up(run: Run) -> None:
 def test_a_run_under_a_cap_says_that_nothing_was_measured(run: Run) -> None:
     words = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--rate", "2", "--requests", "20")
     said = "no measurement of this device under a cap is on file"
-    assert f"cap of 500 W a GPU: {said}" in run(*words, "--power-cap", "500W").out
+    assert f"cap of 500 W per GPU: {said}" in run(*words, "--power-cap", "500W").out
     assert said not in run(*words).out

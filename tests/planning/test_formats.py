@@ -73,7 +73,7 @@ def test_four_bits_halve_the_plan_and_the_native_one_stands_beside_it(planned: P
     eight = plan(asked(quants=("fp8",)))
     assert planned.option.cost < 0.6 * (eight.option.cost or 0.0)
     assert planned.native is None  # 8 GB of weights in 300 GB/s: 27 ms per token and more on one L4
-    assert "in the checkpoint's own format nothing that was tried keeps the limits" in notes(planned)
+    assert "in the checkpoint's own format no tried option keeps the limits" in notes(planned)
     assert plan(asked(quants=(None, "fp8", "int8", "w4a16"))).option.cost == planned.option.cost
 
 

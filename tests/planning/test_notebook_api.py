@@ -184,7 +184,7 @@ WRONG = [
     (lambda one: inferplan.cost(one, api_price="cheap"), "--api-price cheap is not a price"),
     (lambda one: inferplan.explain(3, "tpot"), "a Deployment is needed here, not a int"),
     (lambda one: inferplan.emit("sglang", one), "emit sglang of a deployment under vllm"),
-    (lambda one: inferplan.emit("pie", one), "nothing is emitted for 'pie'"),
+    (lambda one: inferplan.emit("pie", one), "emit does not support 'pie'"),
     (lambda one: inferplan.plot("pie", model="llama-3.1-8b", gpu="h100-sxm"), "no picture named 'pie'"),
     (lambda one: inferplan.plot(inferplan.estimate_batch(one), "pie"), "Estimate has no picture named 'pie'"),
     (lambda one: inferplan.plot(inferplan.estimate_batch(one), gpu="l40s"), "a result has gpu already"),

@@ -72,7 +72,7 @@ def test_where_nobody_decodes_nobody_waits() -> None:
 
 def test_ranks_that_step_together_count_together() -> None:
     """Steps 1 to 3 from 10 to 13 only decode; C enters step 4 on the second rank, beside B: 11 s. Then it decodes two:
-    steps 5 to 7 from 24 to 30; D enters step 8 on the first. After a pause the count begins anew."""
+    steps 5 to 7 from 24 to 30; D enters step 8 on the first. After a pause the count starts again."""
     sent = [A, A, (10.5, 10, 30), (24.5, 10, 20), (1000.0, 10, 1)]
     assert firsts(sent, RANKS, [0, 1, 1, 0, 0]) == [10.0, 10.0, 24.0, 41.0, 1010.0]
 

@@ -371,7 +371,7 @@ CALLS = [(10, 3, -1, 0.0), (20, 2, 0, 5.0)]
 @pytest.mark.parametrize(
     ("at", "replicas", "mode", "lasted"),
     [
-        (2.5, 2, "cut", 13.3 + 2.5),  # the first call begins anew on the other replica
+        (2.5, 2, "cut", 13.3 + 2.5),  # the first call starts again on the other replica
         (4.1, 2, "cut", 13.3 + 4.1),  # in the step that makes its last token, which is made nowhere
         (4.3, 2, "cut", 13.3),  # nothing runs
         (9.7, 2, "cut", 13.3 + 0.5),  # the second call

@@ -227,7 +227,7 @@ def test_no_more_verifications_than_a_step_holds() -> None:
     )
     run = simulate(small, traffic, options=Options(speculation=drafts))
     assert run.slots == 16
-    with pytest.raises(UsageError, match="a verification of 65 tokens is more than a step of 64"):
+    with pytest.raises(UsageError, match="a verification of 65 tokens is more than per step of 64"):
         simulate(small, traffic, options=Options(speculation=Speculation(length=64, acceptance=0.5)))
     batch = StaticLoad(batch=17.0, prompt=32.0)
     assert "68 tokens to verify are more than max_num_batched_tokens 64" in refusal(small, batch, 4)

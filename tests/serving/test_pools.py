@@ -337,7 +337,7 @@ def test_a_faster_pool_for_prompts_is_faster() -> None:
         simulate(on(), load(5.0), options=Options(fleet=Fleet(prefill=1, decode=2, prefill_deployment=on(tp=tp))))
         for tp in (1, 4)
     )
-    step = float(np.max(slow.tpot))  # a cache may come when a step of others has just begun
+    step = float(np.max(slow.tpot))  # a cache may come when per step of others has just begun
     assert np.all(fast.ttft < slow.ttft + step)
     assert float(np.mean(fast.ttft)) < float(np.mean(slow.ttft)) - step
 

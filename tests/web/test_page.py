@@ -160,7 +160,7 @@ def test_every_number_opens_its_explanation(opened: Opener) -> None:
     expect(dialog.get_by_role("heading")).to_have_text("total", timeout=PATIENCE)
     dialog.get_by_role("button", name="Close").click()
     page.wait_for_timeout(300)  # the answer to "Back" may come now: it opens nothing
-    figure(page, "Cost of an hour").locator(".big button").click()
+    figure(page, "Cost per hour").locator(".big button").click()
     expect(dialog).to_contain_text("4 × one accelerator")
 
 
@@ -227,9 +227,9 @@ def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
     assert legend.evaluate(before) == 4
     expect(page.locator("#fits .tall")).to_have_attribute("aria-describedby", "fit-legend")
     expect(legend).not_to_contain_text("grey")
-    page.get_by_label("also what does not fit").check()
+    page.get_by_label("also show what does not fit").check()
     expect(legend).to_contain_text("A row in grey does not fit, and says why.")
-    page.get_by_label("also what does not fit").uncheck()
+    page.get_by_label("also show what does not fit").uncheck()
     buttons = native.locator("td .number")
     for index, term in enumerate(terms):
         said = printed("explain", term, *asked)
@@ -264,16 +264,16 @@ def test_which_of_two_accelerators_is_cheaper(opened: Opener) -> None:
     for index, gpu in enumerate(("h100-sxm", "l40s")):
         said = json.loads(printed("cost", *words_of({**SMALL, "gpu": gpu}), "--format", "json"))
         dollars[gpu] = said["cost"]["per_million_tokens_whole_bill"]
-        hour = page.locator("tr", has_text="Cost of an hour").locator("td").nth(index)
+        hour = page.locator("tr", has_text="Cost per hour").locator("td").nth(index)
         text = printed("cost", *words_of({**SMALL, "gpu": gpu}))
         assert re.search(rf"{re.escape(hour.inner_text().split(' USD')[0])}\d* USD/h", text), text
         estimate = printed("estimate", *words_of({**SMALL, "gpu": gpu}))
         tpot = page.locator("tr", has_text=re.compile("^Time per output token")).locator("td").nth(index)
         assert tpot.locator(".number").inner_text() == row(estimate, "time per output token (TPOT), mean")[1]
-    cheaper = page.locator("tr", has_text="Cost of a million tokens").locator("td .best")
+    cheaper = page.locator("tr", has_text="Cost of per million tokens").locator("td .best")
     expect(cheaper).to_have_count(1)
     index = (
-        page.locator("tr", has_text="Cost of a million tokens")
+        page.locator("tr", has_text="Cost of per million tokens")
         .locator("td")
         .evaluate_all("cells => cells.findIndex((cell) => cell.querySelector('.best'))")
     )
@@ -375,7 +375,7 @@ def test_a_plan(opened: Opener, tmp_path: Path) -> None:
     opens_what_stands_behind_the_plan(page, said)
     expect(page.locator("#plan-result pre").last).to_have_text(f"inferplan plan {SMALL['model']} {' '.join(asked)}")
     with page.context.expect_page() as report:
-        page.get_by_role("link", name="Open the report to send on").click()
+        page.get_by_role("link", name="Open the report to share").click()
     expect(report.value.locator("#answer")).to_contain_text("l40s")
 
 

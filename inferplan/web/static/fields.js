@@ -45,13 +45,13 @@ export function load(label, flight) {
     },
     {
       key: "people",
-      label: "People at work in the busy hour, who read and type between answers",
+      label: "People at work in the busy hour (they read and type between answers)",
       kind: "number",
       when: (values) => values.load === "people",
     },
     {
       key: flight,
-      label: "Requests in flight at every moment",
+      label: "Requests in flight at all times",
       kind: "number",
       when: (values) => values.load === flight,
     },
@@ -65,10 +65,10 @@ export function load(label, flight) {
     },
     {
       key: "daily",
-      label: "Conversations that each person begins in a day",
+      label: "Conversations per person per day",
       kind: "number",
       whole: false,
-      placeholder: "in one all through the hour",
+      placeholder: "all in one conversation for the whole hour",
       when: (values) => values.load === "people",
     },
   ];

@@ -29,7 +29,7 @@ function questions(names) {
   return [
     ...load("Traffic", "concurrency"),
     { key: "workload", label: "Named workload", kind: "select", options: workloads },
-    { key: "requests", label: "Requests to simulate", kind: "number", placeholder: "as many as it takes" },
+    { key: "requests", label: "Requests to simulate", kind: "number", placeholder: "as many as needed" },
     { key: "seed", label: "Seed of lengths and arrivals", kind: "number", placeholder: "0" },
     ...limits("none"),
   ];
@@ -194,7 +194,7 @@ function latencyTable(result, run) {
       saving("CSV", "Latency", () => save("simulation.csv", csv([["latency", ...columns], ...raw]), "text/csv")),
       saving("JSON", "Simulation", () => save("simulation.json", JSON.stringify(result, null, 2), "application/json")),
     ),
-    table("With ± the 95 % confidence interval over seeds, where there is one", ["", ...columns.map(right)], rows),
+    table("± is the 95 % confidence interval over seeds, where there is one", ["", ...columns.map(right)], rows),
   );
 }
 
