@@ -322,7 +322,7 @@ def test_a_host_link_is_one_of_the_links() -> None:
     [
         ({"gpu_layers": 40, "host": None}, UsageError, "needs a host"),
         ({"gpu_layers": 40, "host_memory": None}, MissingFactError, "--host-memory 384GB"),
-        ({"host_link": "63GB/s"}, UsageError, "nothing is to lie on the host"),
+        ({"host_link": "63GB/s"}, UsageError, "no weights are to be placed on the host"),
         ({"cpu_moe_layers": 4}, UsageError, "expert"),
         ({"gpu_layers": 40, "host_link": "0B/s"}, UsageError, "no rate"),
         ({"gpu_layers": 40, "host_link": "fast"}, UsageError, "--host-link"),

@@ -214,7 +214,7 @@ def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, name: str, 
     file = calibration(tmp_path, {"matmul": {"bf16": HALF}}, name=name)
     found, shipped = (load_kernels(load_hardware(gpu), path, "vllm") for path in (file, None))
     assert found.constants == shipped.constants and found.basis == shipped.basis
-    assert f"{file} prices nothing here: it was measured on a100-80gb-sxm, and {gpu}" in found.note
+    assert f"{file} is not used here: it was measured on a100-80gb-sxm, and {gpu}" in found.note
     assert why in found.note and found.described == shipped.name
 
 

@@ -32,7 +32,7 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: 
         rest, measured = engine_start(Path(asked.log))
     if all_of_it is not None:
         if bandwidth is not None or rest is not None:
-            raise UsageError(f"{whole} is all of it", hint=f"--storage-bandwidth with --engine-start, or {whole}")
+            raise UsageError(f"{whole} is the whole time", hint=f"--storage-bandwidth with --engine-start, or {whole}")
         return ColdStart(rest=all_of_it)
     if bandwidth is None and rest is None:
         return None

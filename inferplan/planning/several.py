@@ -145,9 +145,7 @@ class SeveralAsked(Stock):
         used = {member.gpu for member in self.members}
         for kind in self.kinds:
             if kind.name not in used:
-                raise UsageError(
-                    f"{kind.option} {kind.name} is of a GPU that no model runs on", hint=", ".join(sorted(used))
-                )
+                raise UsageError(f"{kind.option} {kind.name}: no model runs on this GPU", hint=", ".join(sorted(used)))
 
     @property
     def stages(self) -> tuple[ModelStage, ...]:
@@ -185,7 +183,7 @@ class SeveralAsked(Stock):
             given = self.members[host_of(self.stages, place)].replicas is not None
             if not given and not member.stage.limits.limits and not root.answer.limits:
                 raise UsageError(
-                    f"nothing says how many replicas {member.stage.name} needs",
+                    f"the number of replicas of {member.stage.name} cannot be found",
                     because="it has neither limits nor replicas, and its stream has no limits of the whole answer",
                     hint="ttft: 1 s and tpot: 50 ms of the model, answer: {e2e: 20 s} of the stream, or replicas: 2",
                 )

@@ -76,8 +76,8 @@ def _clipped(metric: Metric, anchor: Anchor) -> str:
     if not count:
         return ""
     return (
-        f"{_NAMES[metric]} of {count} runs is off by more than x {exp(clip):.2f} and counts as that: look for what the "
-        "results do not state, such as slots, the token budget, a prefix cache or another precision"
+        f"{_NAMES[metric]} of {count} runs is off by more than x {exp(clip):.2f} and counts as that: look for facts "
+        "that the results do not state, such as slots, the token budget, a prefix cache or another precision"
     )
 
 

@@ -532,7 +532,7 @@ def idle_note(estimate: Estimate) -> str:
     if first is None or not np.any(first.server):
         return ""
     tokens = int(np.max(estimate.load.prompt))
-    return f"with nobody else there, {tokens:,} tokens in {_time(first.at_server)}: {server_note(estimate)}"
+    return f"on an idle server, {tokens:,} tokens in {_time(first.at_server)}: {server_note(estimate)}"
 
 
 def routing_note(estimate: Estimate) -> str:
@@ -550,7 +550,7 @@ def routing_note(estimate: Estimate) -> str:
     tokens = float(np.max(estimate.load.sequences))
     most = busiest(layer.experts, layer.top_k, parallel.ep, parallel.redundant, skew).rows(tokens)
     times = float(most) / (tokens * layer.top_k / parallel.ep)
-    return f"{text}; the busiest of {parallel.ep} expert groups has {times:.3g} times the mean rows of a decode step"
+    return f"{text}; the busiest of {parallel.ep} expert groups has {times:.3g} times the mean rows in a decode step"
 
 
 def media_note(deployment: Deployment) -> str:
@@ -563,7 +563,7 @@ def samples_note(load: StaticLoad) -> str:
     if load.samples == 1:
         return ""
     return (
-        f"samples: {load.samples:.0f} answers of each prompt, which is computed once and kept once; each of them reads "
+        f"samples: {load.samples:.0f} answers per prompt; the prompt is computed and kept once, and each answer reads "
         "it in every step (no cascade attention, docs/sampling.md)"
     )
 

@@ -132,8 +132,8 @@ def _notes(seen: Outages) -> list[str]:
     lines = [
         f"{how}; it takes requests again {format_time(asked['restart_s'], 4)} later; {given['routing']} routing",
         "a latency counts from the first sending of the request; requests belong to the time in which they were sent",
-        f"recovered: all replicas are back, and no more than {seen.level:,.1f} requests are in the fleet, the mean of "
-        f"the time before the first failure without its first quarter",
+        f"recovered: all replicas are back, and no more than {seen.level:,.1f} requests are in the fleet, the mean "
+        "before the first failure (without its first quarter)",
     ]
     if again and seen.limited:
         lines.append(f"{again:,} requests restarted; {late:,} of them miss a limit")

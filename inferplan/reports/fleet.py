@@ -167,7 +167,7 @@ def _design(design: Design) -> list[Figure]:
         Figure("replica", _replica(design), "replica", text=_shape(design), left=True),
         Figure("devices", design.size.devices, "GPUs"),
         Figure("requests_per_s", design.rate, "requests/s", ".3f"),
-        Figure("requests_per_s_and_device", each, "a GPU", ".3f"),
+        Figure("requests_per_s_and_device", each, "per GPU", ".3f"),
         Figure("breaks_first", broken, "breaks first", text=BOTTLENECKS.get(broken, "-"), left=True),
     ]
 

@@ -19,7 +19,7 @@ WORDS: dict[str, str] = {
     "tp": "Tensor parallelism: every layer is divided over this many GPUs, which work on each token together.",
     "pp": "Pipeline parallelism: the layers are divided among this many groups of GPUs, one after another.",
     "ep": "Expert parallelism: the experts of a mixture are divided among this many GPUs.",
-    "dp": "Data parallelism: this many groups of GPUs each run attention for their own requests and share the rest of the model.",
+    "dp": "Data parallelism: this many groups of GPUs run attention for separate requests and share the rest.",
     "prefill": "Reading the prompt, all of its tokens at once; it ends with the first token of the answer.",
     "decode": "Writing the answer, one token of every request at each step.",
     "KV cache": "The model's memory of every token it has read or written; it limits how many requests fit.",

@@ -133,7 +133,9 @@ def _verdict(judged: Judged) -> list[str]:
     fitted = len(held.fitted.anchor.rows)
     notes = [f"anchored: corrected by the other {fitted} loads, without the one held out"]
     for metric, (before, after) in held.mean_error.items():
-        notes.append(f"{NAMES[metric]} of those: mean error {before:.1%} as predicted, {after:.1%} each by the others")
+        notes.append(
+            f"{NAMES[metric]} of those: mean error {before:.1%} as predicted, {after:.1%} with each corrected by the others"
+        )
     for one in held.figures:
         if count := count_clipped(held, one.metric):
             notes.append(
@@ -165,7 +167,7 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
         notes.append("outputs differ in length: the server ends them itself; rows hold their mean")
     if any(one.pieces > 1.02 for one in known):
         most = max(one.pieces for one in known)
-        notes.append(f"up to {most:.2f} tokens come at once: gaps between pieces are no gaps between tokens")
+        notes.append(f"up to {most:.2f} tokens come at once: gaps between pieces are not gaps between tokens")
     late = [one for one in known if one.late > _LATE * min(one.latencies["ttft"]["mean"], _decoding(one))]
     if late:
         notes.append(

@@ -279,7 +279,7 @@ def measurement(session: Session, plan: PlanFile, load: PlannedLoad, at: str, re
         means["requests/s"] = rate, load.requests / load.seconds
     for what, (got, drawn) in means.items():
         if abs(got / drawn - 1.0) > _UNLIKE:
-            doubts.append(f"{got:,.4g} {what} came to pass, and {drawn:,.4g} were to be sent")
+            doubts.append(f"{got:,.4g} {what} were measured, and {drawn:,.4g} were planned")
     if found.requests * (1 - plan.percentile / 100) < 1:
         doubts.append(f"{found.requests:,} requests hold no {plan.percentile:g}th percentile")
     return {

@@ -146,7 +146,8 @@ def notes(plan: Plan) -> list[str]:
     unmeasured = plan.searched.rejections.examples.get("unmeasured")
     if unmeasured:
         lines.append(
-            f"not compared, because neither it nor a similar GPU was measured: {unmeasured} (to plan for it: --gpu NAME)"
+            f"not compared, because neither it nor a similar GPU was measured: {unmeasured} (to plan for it: --gpu "
+            "NAME)"
         )
     unpriced = sorted(
         {e.grid.deployment.hardware.name for e in plan.searched.grids if e.tariff is None} - {option.request.gpu}
@@ -247,7 +248,7 @@ def speculation_line(plan: Plan) -> str:
         return line
     option = drafted.option
     where = f"{option.deployment.hardware.name}, {option.deployment.parallel.describe()}"
-    return f"{line}; on {where} the drafts slow down a batch of {batch:,} or more (here {option.batch:,} a rank)"
+    return f"{line}; on {where} the drafts slow down batches of {batch:,} or more (here {option.batch:,} per rank)"
 
 
 def _tried(plan: Plan) -> str:
@@ -349,7 +350,7 @@ def unknown_line(plan: Plan) -> str:
     saved = (plan.option.cost or 0.0) - (found.option.cost or 0.0)
     unit = found.option.tariff.currency if found.option.tariff else ""
     why = f" ({too_few(found.option.lacking)})" if found.option.lacking else ""
-    return f"cheaper by {saved:,.2f} {unit}/h, with an error that is not known: {_beside(plan, found)}{why}"
+    return f"cheaper by {saved:,.2f} {unit}/h, with an unknown error: {_beside(plan, found)}{why}"
 
 
 def measured_line(plan: Plan) -> str:
@@ -410,8 +411,8 @@ def context_line(plan: Plan) -> str:
         return ""
     each = float(f"{1 / share:.1g}")
     return (
-        f"about 1 request in {each:,.0f} is longer than the context of {context:,} tokens and is refused; "
-        "the most tokens of a draw: lognormal:1500:1.2:16k"
+        f"about 1 request in {each:,.0f} is longer than the context of {context:,} tokens and is refused; to cap "
+        "lengths: lognormal:1500:1.2:16k"
     )
 
 

@@ -93,7 +93,7 @@ def _costs(plan: Plan) -> Figure | None:
     ]
     if len(bars) < 2 or plan.option.tariff is None:
         return None
-    unit = plan.option.tariff.currency + (" in all" if plan.option.hours is not None else " per month")
+    unit = plan.option.tariff.currency + (" in total" if plan.option.hours is not None else " per month")
     return plots.bars(bars, unit)
 
 

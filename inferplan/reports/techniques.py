@@ -106,7 +106,7 @@ def _chunks(result: ServedEstimate) -> list[Figure]:
         return []
     prompt, batch = int(np.max(result.load.prompt)), int(np.max(result.load.batch))
     cut = chunked_prefill(result.deployment, prompt, chunk, batch - 1, float(prompt))
-    beside = f" beside {batch - 1:,} decodes" if batch > 1 else ""
+    beside = f" next to {batch - 1:,} decodes" if batch > 1 else ""
     return [
         Figure("chunk_tokens", chunk),
         Figure("ttft_s", cut.total),

@@ -1,6 +1,6 @@
 """What a choice among measured configurations is worth that looks at predictions alone.
 
-Under each pair of limits the configuration is chosen that is predicted to make most output tokens/s a GPU (or an AWS
+Under each pair of limits the configuration is chosen that is predicted to make most output tokens/s per GPU (or an AWS
 dollar) among those predicted to keep the limits, at a confidence: what is chosen may break a limit when measured, or
 make less than the best measured one. Bands have the configuration's system left out; without a band nothing is chosen
 at a confidence above 0.5. Of equal engine, GPU and formats the simpler form wins as in a plan. Then the form that is

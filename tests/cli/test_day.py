@@ -170,7 +170,7 @@ def test_shares_divide_a_profile_without_classes(run: Run, kinds: str, tmp_path:
     asked = (*OF_CLASSES, "--profile", str(tmp_path / "flat.csv"), "--duration", "10min", "--policy", "static")
     record = run(*asked, "--classes", str(path), "--format", "json").json
     assert [one["share"] for one in record["classes"]] == [0.75, 0.25]
-    refused = run(*asked, "--classes", kinds)  # nobody says how many there are of each
+    refused = run(*asked, "--classes", kinds)  # the number of people is missing of each
     assert (refused.code, ":2: a class has a share of the requests or a rate" in refused.err) == (2, True)
 
 
@@ -214,7 +214,7 @@ def test_rates_are_said_once(run: Run, tmp_path: Path) -> None:
     profile.write_text("time,class,rate\n0,chat,1\n0,batch,1\n", encoding="utf-8")
     asked = (*OF_CLASSES, "--classes", str(path), "--policy", "static")
     refused = run(*asked, "--profile", str(profile))
-    assert ":2: a class has a rate, and so it has elsewhere" in refused.err
+    assert ":2: the rate of a class is stated twice" in refused.err
     profile.write_text("time,rate\n0,1\n", encoding="utf-8")
     refused = run(*asked, "--profile", str(profile))
     assert "the classes and the profile both state rates" in refused.err

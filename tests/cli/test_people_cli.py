@@ -60,7 +60,7 @@ def test_a_plan_is_asked_for_a_closed_loop_a_rate_or_sessions(run: Run, question
             "--people and --peak",
         ),
         ("plan llama-3.1-8b --people 9 --in-flight 1 --workload chat", "--people and --in-flight each say"),
-        ("plan llama-3.1-8b --sessions-a-day 3 --rate 1 --workload chat", "nobody says how many there are"),
+        ("plan llama-3.1-8b --sessions-a-day 3 --rate 1 --workload chat", "the number of people is missing"),
         ("plan llama-3.1-8b --people 9 --workload chat --think-time 0s", "leaves no time for it"),
         ("simulate llama-3.1-8b --gpu l40s --people 9 --trace x.csv --workload chat", "--people and --trace each say"),
         ("fit llama-3.1-8b --gpu l40s --people 9 --think-time 60s", "--answer-time 5s"),

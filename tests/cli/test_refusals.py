@@ -137,8 +137,8 @@ def test_a_rate_of_zero_is_refused(
 @for_each(
     ("was", "becomes", "said"),
     [
-        ("relative: b200-hgx", "relative: b200", "relative 'b200', which is no device on file"),
-        ("relative: b200-hgx", "relative: nothing", "relative 'nothing', which is no device on file"),
+        ("relative: b200-hgx", "relative: b200", "relative 'b200', which is not a device on file"),
+        ("relative: b200-hgx", "relative: nothing", "relative 'nothing', which is not a device on file"),
         ("relative: b200-hgx", "", "relative is missing"),
         ("same_chip: true", "same_chip: maybe", "same_chip: Input should be a valid boolean"),
     ],

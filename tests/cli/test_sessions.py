@@ -90,7 +90,7 @@ def test_what_does_not_go_together_is_refused(
 def test_options_of_sessions_need_sessions(option: str, run: Run) -> None:
     answer = run(*f"simulate llama-3.1-8b --gpu h100-sxm --rate 1 {option}".split())
     assert answer.code == 2
-    assert f"{option.split(maxsplit=1)[0]} is of sessions of agents, and there are none" in answer.err
+    assert f"{option.split(maxsplit=1)[0]} needs sessions of agents, and there are none" in answer.err
 
 
 @for_each("load", ["--session-rate 30/min", "--concurrency 5 --burst"])
@@ -150,7 +150,7 @@ def test_a_rate_of_sessions_is_not_of_other_traces(run: Run, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     Path("agents.json").write_text("arrival_s,prompt,output\n0,10,10\n1,10,10\n", encoding="utf-8")
     answer = run(*f"{TRACE} --session-rate 1/s".split())
-    assert answer.code == 2 and "--session-rate is of sessions of agents, and there are none" in answer.err
+    assert answer.code == 2 and "--session-rate needs sessions of agents, and there are none" in answer.err
 
 
 @for_each("name", names("sessions"))

@@ -197,7 +197,7 @@ def test_what_is_not_planned_is_refused(changes: dict[str, Any], said: str) -> N
 @for_each(
     ("words", "said"),
     [
-        ("--host epyc-9654", "nothing is to lie on the host"),
+        ("--host epyc-9654", "no weights are to be placed on the host"),
         ("--cpu-offload-gb 20", "needs a host"),
         ("--cpu-offload-gb 20,much --host epyc-9654", "--cpu-offload-gb"),
         ("--cpu-offload-gb 9999 --host epyc-9654", "0 to 4,096 GiB"),

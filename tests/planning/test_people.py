@@ -186,7 +186,7 @@ def test_people_are_a_closed_loop_or_begin_sessions() -> None:
     assert agents.session_rate == pytest.approx(0.1)
     assert agents.rate(4.0) == pytest.approx(1.0)
     said = agents.lines(1.0, 4.0, session=90.0)[-1]
-    assert "0.1 sessions begin per second" in said and "so 9 are under way at a time (0.045 per person)" in said
+    assert "0.1 sessions begin per second" in said and "so 9 are in progress at a time (0.045 per person)" in said
     with pytest.raises(UsageError, match="a think time of 0 s leaves no time"):
         People(count=3, think=ThinkTime())
 
@@ -207,7 +207,7 @@ def test_a_plan_in_python_is_refused_to_people_in_several_conversations_at_a_tim
     """2.54 requests of chat with 60 s between: 0.15 of 259 a day leave 3600/38.85 = 92.66 s for each, of which 92.4 are
     thought: its answers take longer."""
     chat: dict[str, Any] = {"people": 2, "sessions_a_day": 259.0, "workload": "chat", "ttft": 1}
-    with pytest.raises(UsageError, match="nobody has 259 conversations a day one after another") as told:
+    with pytest.raises(UsageError, match="nobody has 259 conversations per day, one after another") as told:
         make_plan("llama-3.1-8b", 1024, 64, gpus="l40s", quants=["fp8"], progress=False, **chat)
     assert "without its answers" not in str(told.value)
 

@@ -150,7 +150,7 @@ def test_beside_what_it_is_not_planned() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             question(of, **space)
-    with pytest.raises(InfeasibleError, match="how fast masks come to h100-sxm"):
+    with pytest.raises(InfeasibleError, match="the bandwidth from the host to h100-sxm"):
         plan(question(demand(Structured(share=1.0, mask_time=1e-6, cores=1))))
 
 

@@ -430,7 +430,7 @@ def test_each_engine_has_its_own_flag() -> None:
     ("engine", "words"),
     [
         ("vllm@0.20", "vllm 0.20 has no --prefill-schedule-interval"),
-        ("vllm@0.24", "does not heed --prefill-schedule-interval here"),
+        ("vllm@0.24", "does not obey --prefill-schedule-interval here"),
         ("vllm@0", "has no --prefill-schedule-interval"),
         ("sglang@0.5.18", "has no --prefill-decode-interval"),
         ("trtllm", "trtllm has no --prefill-decode-interval"),

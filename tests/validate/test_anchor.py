@@ -360,7 +360,7 @@ def test_runs_of_a_version_with_another_host_are_of_other_predictions(tmp_path: 
 def test_a_server_that_is_not_started_here_is_named() -> None:
     asked = ["anchor", "suggest", *BARE, "--engine", "vllm@0.12", "--runs", "1"]
     code, out, _ = run_cli(*asked)
-    assert (code, "server of 1: vllm 0.12 is priced, its command line is not known here" in out) == (0, True)
+    assert (code, "server of 1: vllm 0.12 is priced, but its command line is not supported" in out) == (0, True)
 
 
 def test_files_of_other_kinds_are_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ class Explainer:
         """The first token of one request on an idle server, part by part. Raises ``UsageError`` where it is unknown."""
         if self._first is None:
             raise UsageError(
-                f"nothing is known of the TTFT at the server under {self.estimate.deployment.engine.describe()}",
+                f"no constants are known for the TTFT at the server under {self.estimate.deployment.engine.describe()}",
                 hint="ttft is the TTFT of the batch alone; --engine vllm, sglang or trtllm have constants on file",
             )
         alone: Field = ("number", "ttft") if np.all(np.asarray(self.load.batch) == 1) else ()

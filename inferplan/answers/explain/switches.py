@@ -55,7 +55,7 @@ def of_first_token(deployment: Deployment, budget: int) -> Iterator[str]:
     """Where one prompt token more makes the first token of an idle server leap. budget: tokens of a step."""
     yield from _launched(deployment)
     if deployment.engine.defaults.scheduler.chunked_prefill:
-        yield f"every {budget} new tokens: one step more (max_num_batched_tokens)"
+        yield f"every {budget} new tokens: one more step (max_num_batched_tokens)"
     for size in sorted({mask.size for mask in _masks(deployment) if mask.kind == "chunk"}):
         yield f"every {size} positions a chunk starts again: a decode step that is waited for takes less there"
 
