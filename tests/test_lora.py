@@ -172,11 +172,11 @@ def test_nothing_measured_stands_behind_the_kernels_and_no_band_is_claimed() -> 
 def test_every_face_says_that_the_kernels_were_not_measured() -> None:
     """On the terminal of an estimate as in JSON; not where no adapter runs, nor for an ideal device."""
     found = estimate_report(estimate(served(), StaticLoad(batch=8.0)))
-    said = "LoRA: no kernel of adapters was measured"
+    said = "LoRA: no adapter kernel was measured"
     assert any(note.startswith(f"note: {said}") for note in found.notes)
     assert any(note.startswith(said) for note in found.record["model_notes"])
     for quiet in (served(LoraAsked()), served(LoraAsked(rank=16, active=0)), served(ideal=True)):
-        assert not any("no kernel of adapters" in note for note in quiet.warnings)
+        assert not any("no adapter kernel" in note for note in quiet.warnings)
 
 
 def test_a_shrink_and_an_expand_by_hand() -> None:
@@ -238,7 +238,7 @@ def test_constants_of_adapters_that_somebody_measured_stand_before_those_of_a_ma
     ("lora", "changes", "said"),
     [
         ({"slots": 4}, {}, "no adapters were asked for"),
-        ({"rank": 16, "modules": ("lm_head",)}, {}, "'lm_head' is no matrix"),
+        ({"rank": 16, "modules": ("lm_head",)}, {}, "'lm_head' is not a matrix"),
         ({"rank": 16, "slots": 2, "active": 3}, {}, "--max-loras 3"),
         ({"rank": 16, "active": 2}, {}, "there are 1"),
         ({"rank": 16}, {"model": "mixtral-8x7b", "parallel": Parallelism(tp=2)}, "--lora-modules q,k,v,o"),

@@ -23,7 +23,7 @@ _MEANING = {
     "owned": "an estimate of the hourly cost of ownership, not an offer",
 }
 _KINDS = {
-    "serverless": "containers by the second, not machines; ask which network links the containers of one replica or of two pools",
+    "serverless": "containers by the second, not machines; ask what network links them",
     "marketplace": "a marketplace of many owners; ask who runs these GPUs, where, and what happens when they leave",
     "survey": "prices of several sellers as reported by others; not an offer",
 }

@@ -126,7 +126,7 @@ def _gib(text: str) -> float:
 
 
 _NOTHING = (
-    "no weights are to be placed on the host",
+    "no option places weights on the host",
     "--host, --host-memory and --host-link describe the host, and no option places weights there",
     "--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
 )
@@ -218,7 +218,7 @@ def _with_streamed(
     held = Footprint(deployment=found, batch=1.0, prompt=1.0, context=1.0).streamed
     if held > host.usable:
         raise InfeasibleError(
-            f"{host.name} does not hold the weights of {deployment.describe()} that are to be placed there",
+            f"{host.name} does not hold the weights of {deployment.describe()} placed there",
             because=f"{format_bytes(held)} of all devices > {format_bytes(host.usable)} usable",
             hint="a smaller --cpu-offload-gb, or a host with more memory",
         )

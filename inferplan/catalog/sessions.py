@@ -215,7 +215,7 @@ def asked_sessions(
         return None
     refuse_beside(values, (*beside, *_SIMULATED))
     if (asked.rate is None) == (closed is None):
-        raise UsageError("sessions need one kind of load", hint=_begun(values, " for so many at a time"))
+        raise UsageError("sessions need one kind of load", hint=_begun(values, " for that many at a time"))
     found, thoughts = load_sessions(asked.sessions), question_if_asked(ThoughtsAsked, values)
     return SessionTraffic(
         kinds=found.kinds,

@@ -77,7 +77,7 @@ def _divided(request: Request, text: str) -> Request:
                 raise ValueError(name)
             degrees[name] = parse_whole(value)
         except ValueError:
-            raise UsageError(f"--division {text!r} is no division", hint="tp=4,ep=4") from None
+            raise UsageError(f"--division {text!r} is not a division", hint="tp=4,ep=4") from None
     return replace(request, parallel=replace(request.parallel, **degrees))
 
 

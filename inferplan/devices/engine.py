@@ -424,7 +424,7 @@ class EngineFlags(Spec):
         need(
             "--prefill-schedule-interval",
             Whole(),
-            "vLLM: while requests decode, prompts enter every so many steps. [1]",
+            "vLLM: while requests decode, prompts enter only every N-th step. [1]",
         ),
     ] = None
     prefill_decode_interval: Annotated[
@@ -432,7 +432,7 @@ class EngineFlags(Spec):
         need(
             "--prefill-decode-interval",
             Whole(0),
-            "SGLang, and ATOM behind its delayer: so many steps that only decode follow each with prompts. [0]",
+            "SGLang, and ATOM behind its delayer: steps that only decode after each step with prompts. [0]",
         ),
     ] = None
     enable_prefill_delayer: Annotated[

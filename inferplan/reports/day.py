@@ -244,7 +244,7 @@ def _notes(day: Day) -> list[str]:
         lines.append(f"! more than {100 - percentile:g} % of the requests miss a limit")
     least = f", at least {asked.minimum_bill:g} s" if asked.minimum_bill else ""
     lines.append(f"a replica is billed from its order until its last request is done, by the second{least}")
-    lines += error_notes(_served(day), "a day of replicas that come and go")
+    lines += error_notes(_served(day), "a service whose replicas come and go")
     return [*lines, *day.tariff.bill(1).remarks, *day.question.prices.remarks([replica.deployment.hardware.name])]
 
 

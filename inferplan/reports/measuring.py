@@ -134,7 +134,7 @@ def _verdict(judged: Judged) -> list[str]:
     notes = [f"anchored: corrected by the other {fitted} loads, without the one held out"]
     for metric, (before, after) in held.mean_error.items():
         notes.append(
-            f"{NAMES[metric]} of those: mean error {before:.1%} as predicted, {after:.1%} with each corrected by the others"
+            f"{NAMES[metric]} of those: mean error {before:.1%} as predicted, {after:.1%} if corrected by the others"
         )
     for one in held.figures:
         if count := count_clipped(held, one.metric):

@@ -224,7 +224,7 @@ def test_rates_are_said_once(run: Run, tmp_path: Path) -> None:
     trace.write_text("arrival_s,prompt,output\n" + "".join(f"{n},64,8\n" for n in range(60)), encoding="utf-8")
     path.write_text(KINDS.replace("name: chat", "name: chat, share: 0.5").replace("name: b", "share: 0.5, name: b"))
     refused = run(*asked, "--profile-from", str(trace))
-    assert "--profile-from takes lengths of a trace" in refused.err
+    assert "--profile-from takes lengths from a trace" in refused.err
 
 
 def test_a_log_of_several_days_is_one_day(run: Run, tmp_path: Path) -> None:
@@ -246,4 +246,4 @@ def test_a_log_of_several_days_is_one_day(run: Run, tmp_path: Path) -> None:
     found = run(*asked, "--profile-from", str(trace), "--fold", "p100", "--format", "json").json["profile"]
     assert found["peak_requests_per_s"] == pytest.approx(3 / 300)
     refused = run(*asked, "--profile", "azure-2023-conv", "--workload", "chat", "--fold", "mean")
-    assert (refused.code, "--fold is of the days of a file" in refused.err) == (2, True)
+    assert (refused.code, "--fold needs a file" in refused.err) == (2, True)

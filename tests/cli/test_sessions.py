@@ -140,7 +140,7 @@ def test_a_trace_of_agents_is_replayed(run: Run, tmp_path: Path, monkeypatch: py
         ("", "the sessions of this trace have no times at which they begin"),
         ("--session-rate 1/s --concurrency 2", "sessions need one kind of load"),
         ("--session-rate 1/s --requests 4", "--requests and a trace of agents exclude each other"),
-        ("--concurrency 2 --burstiness 2", "--burstiness is of an open loop"),
+        ("--concurrency 2 --burstiness 2", "--burstiness needs an open loop"),
     ):
         refused = run(*f"{TRACE} {options}".split())
         assert refused.code == 2 and said in refused.err

@@ -424,7 +424,7 @@ def test_without_facts_it_measures_and_says_what_is_missing(call: Callable[..., 
         code, out, _ = call(server.url, *SMALL, "--out", "own.csv")
     assert code == 0
     assert "nothing held out: model, gpu, engine, weights (or precision), tp are empty; the server does not say" in out
-    assert "4 rows written to own.csv" in out and "what is empty in them is stated there by the same options" in out
+    assert "4 rows written to own.csv" in out and "state the empty cells there with the same options" in out
     assert len(rows_of(Path("own.csv"))) == 4
 
 

@@ -81,7 +81,7 @@ def test_a_plan_that_rests_on_no_measurements_says_so_first(planned: Plan) -> No
     assert planned.unkept is not None and planned.confidence == 0.5
     first = answer(planned).partition(". ")[0]
     assert first == error_unknown(planned)[0].upper() + error_unknown(planned)[1:]
-    assert "no measurements behind vllm on l4" in first
+    assert "no measurements support vllm on l4" in first
     said = plan_record(planned)["plan"]
     assert said["confidence"] is None and said["miss"] is None and "l4" in said["error_unknown"]
 

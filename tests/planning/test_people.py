@@ -166,7 +166,7 @@ def test_an_answer_takes_time() -> None:
 def test_python_takes_think_times() -> None:
     found = fit("llama-3.1-8b", "h100-sxm", users=2000, think_time="1min", answer_time="4s")
     assert found.users == 125
-    with pytest.raises(UsageError, match="depends on how long an answer takes"):
+    with pytest.raises(UsageError, match="depends on the time per answer"):
         fit("llama-3.1-8b", "h100-sxm", users=2000, think_time=60)
     with pytest.raises(UsageError, match="at most 30 days"):
         fit("llama-3.1-8b", "h100-sxm", users=2000, think_time=1e300, answer_time="4s")
@@ -301,10 +301,10 @@ def test_python_plans_and_fits_for_people() -> None:
     assert agents.asked.people.session_rate == pytest.approx(0.1)
     options: dict[str, Any] = {"gpus": "l40s", "ttft": 1, "progress": False}
     for more, match in (
-        ({"people": 3}, "how long people think"),
-        ({"people": 3, "rate": 1.0, "think_time": "3s"}, "each say how much load"),
+        ({"people": 3}, "the think time between"),
+        ({"people": 3, "rate": 1.0, "think_time": "3s"}, "both state the load"),
         ({"workload": "chat", "rate": 1.0}, "workload says what people do"),
-        ({"sessions_a_day": 3.0, "rate": 1.0}, "--sessions-a-day is of people"),
+        ({"sessions_a_day": 3.0, "rate": 1.0}, "--sessions-a-day belongs to people"),
     ):
         with pytest.raises(UsageError, match=match):
             make_plan("llama-3.1-8b", 64, 4, **options, **more)

@@ -66,7 +66,7 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
         (["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *SMALL], "The job is done in"),
         ([*LOAD, *SMALL, "--confidence", "0.9"], "If the prediction is right, this would do"),
         ([*LOAD, *MEASURED, "--confidence", "0.5"], "To keep each limit with a chance of 80%"),
-        ([*LOAD, "--gpu", "h100-sxm", "--most", "1", "--ideal", "--price", "h100-sxm=2"], "Nothing was measured"),
+        ([*LOAD, "--gpu", "h100-sxm", "--most", "1", "--ideal", "--price", "h100-sxm=2"], "No measurement exists"),
     ],
 )
 def test_other_questions_have_their_own_words(tmp_path: Path, words: list[str], said: str) -> None:
@@ -123,7 +123,7 @@ def test_only_words_of_the_page_are_explained() -> None:
 def test_a_job_has_its_own_captions_and_no_band_of_latencies(tmp_path: Path) -> None:
     job = ["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *MEASURED]
     html, _ = planned(tmp_path, "llama-3.1-8b", *job)
-    assert "The bill of per month" not in html
+    assert "The bill per month" not in html
     assert "within  of" not in html, "no band is not an empty one"
     assert "no error band is known for the time of a job" in html
     assert "These are predictions. No error band is known for the time of a job." in part(html, "risk")

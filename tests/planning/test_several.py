@@ -186,7 +186,7 @@ def test_a_stock_holds_what_it_holds() -> None:
         replace(asked, kinds=(Kind(gpu="h100-sxm", owned=True, most=2),))
     with pytest.raises(UsageError, match="--rent l4 is given twice"):
         replace(asked, kinds=(Kind(gpu="l4", owned=False, most=1), Kind(gpu="l4", owned=False, most=2)))
-    with pytest.raises(UsageError, match="--own-price is of no GPU"):
+    with pytest.raises(UsageError, match="--own-price needs owned GPUs"):
         replace(asked, own_price=0.25)
 
 

@@ -157,7 +157,7 @@ def test_beside_what_it_is_not_planned() -> None:
 @for_each(
     ("words", "said"),
     [
-        ("plan --ttft 1s --mask-time 40us", "--mask-time is of structured decoding"),
+        ("plan --ttft 1s --mask-time 40us", "--mask-time belongs to structured decoding"),
         ("plan --ttft 1s --structured-share 1", "needs --host-cores"),
         ("plan --ttft 1s --structured-share 1 --mask-time 40us --host-cores 8 --engine trtllm", "under trtllm"),
     ],

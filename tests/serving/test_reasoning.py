@@ -384,7 +384,7 @@ SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
         ((*PLAN, *THOUGHTS, "--ttft", "1s", "--thinking-budget", "1k,soon"), "--thinking-budget: 'soon'"),
         (
             ("report", *PLAN[1:], *THOUGHTS, "--ttft", "1s", "--thinking-budget", "1k,2k", "-o", "x.md"),
-            "a page is of one budget",
+            "a page takes one budget",
         ),
     ],
 )

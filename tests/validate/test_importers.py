@@ -431,7 +431,7 @@ def test_flags_fill_what_is_empty_and_nothing_else(tmp_path: Path) -> None:
         ("", "is empty"),
         ("colour,taste\nred,sweet\n", "no table of measured rows"),
         (HEAD + "\n", "no rows"),
-        ('{"a": 1}', "of no tool"),
+        ('{"a": 1}', "from no tool"),
         ('{"a": ', "not JSON"),
         ("[1, 2]", "no JSON objects"),
     ],

@@ -120,7 +120,7 @@ def launch(
         pool = _smallest(deployment).kv_pool
         raise InfeasibleError(
             f"{deployment.describe()} does not hold one request of {context or 1:,} tokens",
-            because=f"the cache pool is {format_bytes(pool)}, room for {longest:,} tokens",
+            because=f"the cache pool is {format_bytes(pool)}, which holds {longest:,} tokens",
             hint="a shorter --context, a larger --tp or a narrower --quant",
         )
     known = int(longest) if limit else None
