@@ -73,8 +73,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(r"\b(?:those|that) of\b[^.;:]*\b(?:those|that) of\b", "repeat the noun", "two pronouns in a row"),
     Rule(
-        r"(?<!there )(?<!There )\b(?:is|are) no (?:number|name|[A-Z]{3,}|time|share|price|load|rate|size|length|text|such"
-        r"|file|log|plan|model|trace|profile|object|count|quantity|anchor|kernel|step|change|division|engine|device)\b"
+        r"(?<!there )(?<!There )\b(?:is|are) no (?:number|name|[A-Z]{3,}|time|share|price|load|rate|size|length|text"
+        r"|such|file|log|plan|model|trace|profile|object|count|quantity|anchor|kernel|step|change|division|engine|device)\b"
         r"(?! of)",
         "is not a number",
         "English denies the verb",
@@ -145,7 +145,7 @@ def faults(text: Text) -> Iterator[Hit]:
 
 
 def program() -> Iterator[Text]:
-    """The texts that the program shows: strings of its Python, texts of the commands' help, of the page, of the report."""
+    """The texts that the program shows: strings in its Python, in the page and in the report."""
     for path in sorted((ROOT / "inferplan").rglob("*.py")):
         yield from _strings(path)
     for path in sorted((ROOT / "inferplan" / "web" / "static").glob("*.js")):
@@ -196,7 +196,7 @@ def _told(path: Path, line: int, words: str) -> Iterator[Text]:
         yield Text(path, line, words)
 
 
-_CODE = re.compile(r"\(\?[:P<=!]|\\[bdsw]|\w \| \w|^(?:\w+ ){30}")
+_CODE = re.compile(r"\(\?[:P<=!]|\\[bdsw]|\w \| \w|^\s*(?:[a-z]+\s+){30}")
 """Patterns of texts, and lists of words, which nobody reads."""
 _SCRIPT = re.compile(
     r"//[^\n]*|/\*.*?\*/|(?<=[(=,:?|&] )/(?:[^/\\\n[]|\\.|\[[^\]\n]*\])+/|(?<=[(!])/(?:[^/\\\n[]|\\.|\[[^\]\n]*\])+/"

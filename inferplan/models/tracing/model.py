@@ -26,7 +26,7 @@ from inferplan.models.tracing.passes import Subject, TracedPass, TracedPoint, ca
 from inferplan.models.tracing.record import Place, Recorder
 
 EXPANDS = (
-    "traced: matmuls run over what is cached at every step (latent attention as transformers runs it, and none that "
+    "traced: matmuls run over all cached tokens at every step (latent attention as transformers runs it, and none that "
     "is described); engines absorb them, so the time of a decode step is far above theirs"
 )
 
