@@ -233,6 +233,7 @@ def _prose(path: Path) -> Iterator[Text]:
     text = blank.sub(lambda m: "\n" * m[0].count("\n"), text)
     text = re.sub(r"`[^`]*`", lambda m: "X" + "\n" * m[0].count("\n"), text)
     text = re.sub(r"\]\([^)\s]*\)", "]", text)
+    text = re.sub(r"<table.*?</table>|<[^<>\n]+>", " ", text)
     line = 1
     for part in re.split(r"(\n(?=\s*\n|\s*[-*] |\s*\d+\. |\||#)|(?<=[^|\n])\|)", text):
         if re.search(r"[A-Za-z]{2}", part):
@@ -245,7 +246,8 @@ def _shown(path: Path) -> str:
 
 
 def grades() -> Iterator[str]:
-    """The reading grade of each page (Flesch and Kincaid, by textstat), and of all that the program says."""
+    """The reading grade of each page (Flesch and Kincaid, by textstat) and of the program; an item or a cell of a table
+    counts as a sentence, of more than four words."""
     textstat = import_module("textstat")
     texts: dict[str, list[str]] = {}
     for text in pages():

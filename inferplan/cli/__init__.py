@@ -194,7 +194,7 @@ def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
     Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that
-    cannot be read or written, 5 network, 6 outside the tolerance, 130 interrupted.
+    cannot be read or written, 5 network, 6 outside the tolerance, 130 interrupted. Terms: docs/glossary.md.
     """
     if ctx.invoked_subcommand is None:
         if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):

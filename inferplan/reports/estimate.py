@@ -319,7 +319,7 @@ def _latency_figures(estimate: Estimate) -> list[Figure]:
         Figure(
             "e2el_s",
             estimate.e2el,
-            "total latency of the batch alone, TTFT + (output - 1) TPOT",
+            "total latency, TTFT + (output - 1) TPOT",
             _time,
             seen=not encodes,
         ),
