@@ -245,7 +245,9 @@ class Layered(click.Command):
         """How to see the options that are left out."""
         groups = [key for key in GROUPS if any(group_of(one) == key for one in options)]
         formatter.write_paragraph()
-        formatter.write_text(f"{left} more options: {ctx.command_path} --help GROUP, of {', '.join(groups)}; or all.")
+        formatter.write_text(
+            f"{left} more options: {ctx.command_path} --help GROUP, one of {', '.join(groups)}; or all."
+        )
 
     def _require_group(self, ctx: click.Context, layer: str, there: dict[str, Any]) -> None:
         """Raise ``UsageError`` for a group that has no options here."""

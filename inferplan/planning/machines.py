@@ -90,7 +90,7 @@ class Stocks:
     own: tuple[Kind, ...] = ask(
         "--own",
         Text(lambda text: _stock(text, True)),
-        "GPUs that you have; again for others.",
+        "GPUs that you have; repeat for other kinds.",
         (),
         metavar="GPU=N",
         several=True,
@@ -98,7 +98,7 @@ class Stocks:
     rent: tuple[Kind, ...] = ask(
         "--rent",
         Text(lambda text: _stock(text, False)),
-        "GPUs that may be rented, up to a number; again for others.",
+        "GPUs that may be rented, up to a number; repeat for other kinds.",
         (),
         metavar="GPU[=N]",
         several=True,
@@ -106,7 +106,7 @@ class Stocks:
     own_price: float = ask(
         "--own-price",
         Real(0),
-        "What an hour of an owned GPU that works costs more than of one that is idle, such as power [0].",
+        "Extra cost per hour of an owned GPU at work, such as power [0].",
         0.0,
         metavar="PRICE",
     )
@@ -130,7 +130,9 @@ class Stock:
             if sources.count((kind.gpu, kind.owned)) > 1:
                 raise UsageError(f"{kind.option} {kind.name} is given twice", hint="one stock of each kind of GPU")
         if self.own_price and not any(kind.owned for kind in self.kinds):
-            raise UsageError("--own-price is of no GPU: none is owned", hint="--own a100-80gb-sxm=16, or leave it out")
+            raise UsageError(
+                "--own-price needs owned GPUs, and there are none", hint="--own a100-80gb-sxm=16, or leave it out"
+            )
 
     def offers(self, kind: Kind, prices: PriceBook) -> tuple[Offer, ...]:
         """How GPUs of a kind are had. Raises ``MissingFactError`` for a rented kind without a price."""

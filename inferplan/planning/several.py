@@ -128,11 +128,13 @@ class SeveralAsked(Stock):
     utilisation: float = fields.ask(
         "--utilisation",
         fields.SHARE,
-        "Share of what it carries that a replica is given, where replicas are counted.",
+        "Load per replica where replicas are counted, as a share of its capacity.",
         0.8,
         shown=True,
     )
-    seed: int = fields.ask("--seed", fields.Whole(0, 2**31 - 1), "Of lengths, arrivals, and who is asked again. [0]", 0)
+    seed: int = fields.ask(
+        "--seed", fields.Whole(0, 2**31 - 1), "Seed of lengths, arrivals, and of answers passed on. [0]", 0
+    )
     domains: int = fields.ask(
         "--domains",
         fields.Whole(1, 16),
@@ -163,9 +165,7 @@ class SeveralAsked(Stock):
         used = {member.gpu for member in self.members}
         for kind in self.kinds:
             if kind.name not in used:
-                raise UsageError(
-                    f"{kind.option} {kind.name} is of a GPU that no model runs on", hint=", ".join(sorted(used))
-                )
+                raise UsageError(f"{kind.option} {kind.name}: no model runs on this GPU", hint=", ".join(sorted(used)))
 
     @property
     def stages(self) -> tuple[ModelStage, ...]:
@@ -203,7 +203,7 @@ class SeveralAsked(Stock):
             given = self.members[host_of(self.stages, place)].replicas is not None
             if not given and not member.stage.limits.limits and not root.answer.limits:
                 raise UsageError(
-                    f"nothing says how many replicas {member.stage.name} needs",
+                    f"the number of replicas of {member.stage.name} cannot be found",
                     because="it has neither limits nor replicas, and its stream has no limits of the whole answer",
                     hint="ttft: 1 s and tpot: 50 ms of the model, answer: {e2e: 20 s} of the stream, or replicas: 2",
                 )

@@ -46,7 +46,7 @@ def several_report(plan: SeveralPlan) -> Report:
     seen = [row for root, seen in plan.run.answers.items() for row in _seen(plan, root, seen)]
     tables = [
         side_by_side(_title(plan), models),
-        side_by_side("What users see of whole answers", seen),
+        side_by_side("Latency of whole answers, as users see it", seen),
         side_by_side("Machines", machines),
         *([_alone_table(plan)] if plan.alone else []),
     ]
@@ -57,8 +57,8 @@ def several_report(plan: SeveralPlan) -> Report:
 def _title(plan: SeveralPlan) -> str:
     models, unit, month = len(plan.replicas), plan.asked.prices.currency, plan.cost * HOURS_PER_MONTH
     return (
-        f"{models} model{'s' if models > 1 else ''} on {plan.devices:,} of {plan.gpus:,} GPUs: "
-        f"{plan.cost:,.2f} {unit}/h, {month:,.0f} {unit} a month"
+        f"{models} model{'s' if models > 1 else ''} on {plan.devices:,} of {plan.gpus:,} GPUs: {plan.cost:,.2f} "
+        f"{unit}/h, {month:,.0f} {unit} per month"
     )
 
 
@@ -214,7 +214,7 @@ def _machine(plan: SeveralPlan, content: _Content) -> list[Figure]:
         Figure("domain", content.domain if several else None, "domain" if several else None),
         text("machines", f"{machine.units * content.number:,}"),
         Figure("gpu", gpu, "what", text=f"{gpu}, owned" if owned else offer.what, left=True),
-        text("replicas on them", held, left=True),
+        text("replicas there", held, left=True),
         Figure("source", "owned" if owned else "rented"),
         Figure("instance", offer.instance or None),
         Figure("machines", machine.units * content.number),
@@ -272,18 +272,18 @@ def _notes(plan: SeveralPlan) -> list[str]:
     lines = []
     if any(member.replicas is None and member.stage.shares is None for member in asked.members):
         lines.append(
-            f"replicas are sized for {1 / asked.utilisation:.3g} times the load (--utilisation {asked.utilisation:g}); "
-            "latencies are of the load itself, in simulation"
+            f"replicas are sized for {1 / asked.utilisation:.3g} times the load (--utilisation "
+            f"{asked.utilisation:g}); latencies are for the load itself, in simulation"
         )
     lines += _spread(plan)
     if any(stage.after is not None for stage in asked.stages):
-        lines.append("a model whose answers may go on shows nothing before its answer is whole and judged")
+        lines.append("a model whose answers may be passed on shows nothing until its answer is complete and judged")
     if any(stage.shares is not None for stage in asked.stages):
         lines += _turns(plan)
     if any(stage.shares is not None and asked.swap(place) is None for place, stage in enumerate(asked.stages)):
         lines.append(
-            "models on the same GPUs take turns: each of those that have a step under way proceeds at its share of the "
-            "pace; a whole step needs the GPU, and a switch takes no time"
+            "models on the same GPUs take turns: each model with a step in progress runs at its share of the pace; a "
+            "switch takes no time"
         )
     if not plan.keeps:
         lines.append("! a limit is missed, or a queue grows: more replicas, or a lower --utilisation")
@@ -296,7 +296,7 @@ def _notes(plan: SeveralPlan) -> list[str]:
             lines.append(f"! {name} alone keeps the limits and is cheaper: the cascade costs {more}")
         if one.break_even == 0:
             lines.append(
-                f"no share pays: the models before {name} cost {one.before:,.2f} by themselves, {name} alone {alone}"
+                f"no share pays: the models before {name} cost {one.before:,.2f} without it, {name} alone {alone}"
             )
         elif one.break_even is not None:
             lines.append(
@@ -307,7 +307,7 @@ def _notes(plan: SeveralPlan) -> list[str]:
             lines.append(f"{name} alone keeps its limits with no number of replicas: {one.missing}")
     if plan.bought.gap > 0:
         lines.append("! the solver was stopped: cheaper machines may exist")
-    lines += error_notes(_served(plan), "models behind each other, or on the same GPUs" if _entangled(plan) else "")
+    lines += error_notes(_served(plan), "models in sequence, or on the same GPUs" if _entangled(plan) else "")
     lines += _offers(plan.bought.used, asked.prices)
     return [*dict.fromkeys(lines), *asked.prices.remarks(dict.fromkeys(member.gpu for member in asked.members))]
 
@@ -341,8 +341,8 @@ def _turns(plan: SeveralPlan) -> list[str]:
         pairs = [(gone, come) for gone in range(len(names)) for come in range(len(names)) if gone != come]
         said = ", ".join(f"{names[a]} to {names[b]} {format_time(swap.seconds(a, b), 3)}" for a, b in pairs)
         lines.append(
-            f"one of {', '.join(names)} at a time is awake, and stays {format_time(swap.keep_alive, 3)} after its last "
-            f"request; a switch: {said}"
+            f"one of {', '.join(names)} is awake at a time, and stays awake for {format_time(swap.keep_alive, 3)} "
+            f"after its last request; a switch: {said}"
         )
     return lines
 
@@ -356,7 +356,7 @@ def _offers(used: Sequence[tuple[Machine, int]], prices: PriceBook) -> list[str]
         elif machine.offer.per_hour:
             lines.append(f"an owned GPU costs {price_text(machine.offer.per_hour)} {prices.currency}/h while it works")
         else:
-            lines.append("owned GPUs cost nothing more than they do anyway (--own-price)")
+            lines.append("owned GPUs cost nothing extra (--own-price)")
     return lines
 
 
