@@ -39,11 +39,9 @@ class SwapSpec(Spec):
     overhead: Seconds = Field(ge=0)
 
 
-class ServiceModel(Spec):
-    """One model: where it runs, as on the command line; what comes to it; its limits."""
+class ReplicaSpec(Spec):
+    """Where a replica of a model runs, as on the command line."""
 
-    name: str = Field(min_length=1, max_length=40)
-    model: str
     gpu: str
     quant: str | None = None
     kv: str | None = None
@@ -55,6 +53,31 @@ class ServiceModel(Spec):
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     max_num_seqs: int | None = Field(default=None, ge=1)
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
+
+    def request(self, model: str) -> Request:
+        """One of them."""
+        return Request(
+            model=model,
+            gpu=self.gpu,
+            quant=self.quant,
+            roles=(("kv", self.kv),) if self.kv else (),
+            parallel=Parallelism(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
+            engine=self.engine or usual_engine(model, self.gpu),
+            flags=EngineFlags(
+                memory_fraction=self.gpu_memory_utilization,
+                token_budget=self.max_num_batched_tokens,
+                max_sequences=self.max_num_seqs,
+            ),
+        )
+
+
+class ServiceModel(ReplicaSpec):
+    """One model: where it runs, what comes to it, its limits."""
+
+    name: str = Field(min_length=1, max_length=40)
+    model: str
+    alternatives: list[ReplicaSpec] = Field(default=[], max_length=8)
+    """Replicas of other kinds: the kind that makes the whole cheapest is taken."""
     replicas: int | None = Field(default=None, ge=1, le=1000)
     rate: float | None = Field(default=None, gt=0, le=1e6)
     after: str | None = None
@@ -78,14 +101,17 @@ class ServiceSpec(Spec):
     name: str = ""
     source: str = ""
     notes: list[str] = []
-    models: list[ServiceModel] = Field(min_length=1, max_length=12)
+    models: list[ServiceModel] = Field(min_length=1, max_length=24)
 
 
 class ServiceEntry(NamedTuple):
-    """One model of a file. replicas: ``None`` where their number is to be found. swap: of those that share its GPUs."""
+    """One model of a file. alternatives: replicas of other kinds, of which one may be taken. replicas: ``None`` where
+    their number is to be found. swap: of those that share its GPUs.
+    """
 
     stage: ModelStage
     request: Request
+    alternatives: tuple[Request, ...]
     replicas: int | None
     swap: SwapSpec | None
 
@@ -98,13 +124,21 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
     for place, one in enumerate(spec.models):
         try:
             stage = _stage(one, known)
-            made.append(ServiceEntry(stage, _request(one), one.replicas, one.swap))
+            kinds = tuple(other.request(one.model) for other in one.alternatives)
+            made.append(ServiceEntry(stage, one.request(one.model), kinds, one.replicas, one.swap))
             require_tree([entry.stage for entry in made])
         except UsageError as error:
             at = at_line(path, "models", place)
             raise SpecError(f"{at}: {error.what}", because=error.because, hint=error.hint) from None
         known.setdefault(one.name, place)
     for place, one in enumerate(spec.models):
+        beside = [other.name for other in spec.models if one.name in (other.after, other.shares)]
+        if one.alternatives and (beside or one.after or one.shares or one.replicas):
+            raise SpecError(
+                f"{at_line(path, 'models', place)}: alternatives are of a model by itself whose replicas are counted",
+                because=f"{one.name} has replicas, or goes with {', '.join(beside) or one.after or one.shares or 'it'}",
+                hint="one file for each kind, or a model with a rate and limits alone",
+            )
         if one.swap is not None and not any(other.shares == one.name for other in spec.models):
             at = at_line(path, "models", place)
             raise SpecError(
@@ -148,20 +182,4 @@ def _stage(one: ServiceModel, known: dict[str, int]) -> ModelStage:
         shares=None if one.shares is None else known[one.shares],
         limits=Slo(ttft=one.ttft, tpot=one.tpot, e2el=one.e2e, percentile=one.percentile),
         answer=Slo(ttft=whole.ttft, e2el=whole.e2e, percentile=whole.percentile),
-    )
-
-
-def _request(one: ServiceModel) -> Request:
-    return Request(
-        model=one.model,
-        gpu=one.gpu,
-        quant=one.quant,
-        roles=(("kv", one.kv),) if one.kv else (),
-        parallel=Parallelism(tp=one.tp, pp=one.pp, ep=one.ep, dp=one.dp),
-        engine=one.engine or usual_engine(one.model, one.gpu),
-        flags=EngineFlags(
-            memory_fraction=one.gpu_memory_utilization,
-            token_budget=one.max_num_batched_tokens,
-            max_sequences=one.max_num_seqs,
-        ),
     )

@@ -18,7 +18,7 @@ from inferplan.planning.programme import Limit, Programme
 
 
 class Wanted(NamedTuple):
-    """Replicas of one model. needed: in all; left: while a domain is lost."""
+    """Replicas of one kind for one model. needed: in all; left: while a domain is lost."""
 
     size: Size
     needed: int
@@ -66,16 +66,18 @@ class Placed(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Placing:
     """What has to be placed. stocks: GPUs of each kind, infinite where there is no limit. surge: replicas of a new
-    version that have room beside all others, of any one model at a time.
+    version that have room beside all others, of any one model at a time. one_of: groups of what is wanted, of each of
+    which one is taken, ``y = 1``, and nothing of the others, ``y = 0``; ``y`` is 1 of what is in no group.
 
     With ``n[m, d]`` replicas of a model in a domain, ``u[p, d]`` machines, ``r[s, d]`` places of a size that are left
     free, whole numbers, it is
 
         minimise sum(price*u)
-        with     sum over d of n[m, d] >= needed[m]
-                 sum over d except e of n[m, d] >= left[m]                       for each domain e
+        with     sum over d of n[m, d] >= needed[m]*y[m]
+                 sum over d except e of n[m, d] >= left[m]*y[m]                  for each domain e
                  sum over m of size s of n[m, d] + r[s, d] <= sum(holds[p, s]*u[p, d])
-                 sum over t >= s of floor(t/s)*r[t, d], and over d, >= surge     a free place holds smaller replicas
+                 sum over t >= s of floor(t/s)*r[t, d], and over d, >= surge*y   a free place holds smaller replicas
+                 sum of y = 1                                                    of each group
                  sum(gpus*u) <= stock of each kind of GPU
 
     then ``sum(gpus*u)`` at that cost, and then ``sum(devices*n)``.
@@ -86,6 +88,7 @@ class Placing:
     wanted: Mapping[Any, Wanted]
     domains: int = 1
     surge: int = 0
+    one_of: Sequence[Sequence[Any]] = ()
 
     @property
     def _models(self) -> list[Any]:
@@ -109,6 +112,7 @@ class Placing:
             *(("n", model, domain) for model, domain in product(models, everywhere)),
             *(("u", place, domain) for (place, _), domain in product(machines, everywhere)),
             *(("r", size, domain) for size, domain in product(self._sizes if self.surge else [], everywhere)),
+            *(("y", model, 0) for group in self.one_of for model in group),
         ]
         at = {key: place for place, key in enumerate(keys)}
 
@@ -131,7 +135,10 @@ class Placing:
         }
         rows = [Limit(over(weights), least, most) for weights, least, most in self._rows()]
         # without domains to lose, more replicas than are wanted are of no use
-        most = [float(self.wanted[key[1]].needed) if key[0] == "n" and self.domains == 1 else inf for key in keys]
+        most = [
+            1.0 if key[0] == "y" else self.wanted[key[1]].needed if key[0] == "n" and self.domains == 1 else inf
+            for key in keys
+        ]
         then = [of_machines["gpus"], *([of_replicas] if self.domains > 1 else [])]
         found = Programme(rows, np.array(most)).cheapest(over(of_machines["price"]), *map(over, then))
         if found is None:
@@ -151,21 +158,32 @@ class Placing:
     def _rows(self) -> Iterator[tuple[dict[tuple[str, Any, int], float], float, float]]:
         """Weights of the numbers, and the least and the most that their sum may be."""
         everywhere, sizes = range(self.domains), self._sizes
+        choices = {model for group in self.one_of for model in group}
+
+        def at_least(
+            weights: dict[tuple[str, Any, int], float], least: int, model: Any
+        ) -> tuple[dict[tuple[str, Any, int], float], float, float]:
+            return (weights | {("y", model, 0): -float(least)}, 0.0, inf) if model in choices else (weights, least, inf)
+
+        for group in self.one_of:
+            yield {("y", model, 0): 1.0 for model in group}, 1.0, 1.0
         for model in self._models:
-            wanted = self.wanted[model]
-            yield {("n", model, domain): 1.0 for domain in everywhere}, wanted.needed, inf
+            wanted, everything = self.wanted[model], {("n", model, domain): 1.0 for domain in everywhere}
+            yield at_least(everything, wanted.needed, model)
             for lost in everywhere if self.domains > 1 else ():
-                yield {("n", model, domain): 1.0 for domain in everywhere if domain != lost}, wanted.left, inf
+                left = {("n", model, domain): 1.0 for domain in everywhere if domain != lost}
+                yield at_least(left, wanted.left, model)
         for size, domain in product(sizes, everywhere):
             row = {("n", model, domain): 1.0 for model in self._models if self.wanted[model].size == size}
             row |= {("u", place, domain): -float(one.holds.get(size, 0)) for place, one in enumerate(self.machines)}
             yield row | ({("r", size, domain): 1.0} if self.surge else {}), -inf, 0.0
-        for size in sizes if self.surge else ():
+        for model in self._models if self.surge else ():
+            size = self.wanted[model].size
             larger = [one for one in sizes if one.gpu == size.gpu and one.devices >= size.devices]
             free = {
                 ("r", one, domain): float(one.devices // size.devices) for one, domain in product(larger, everywhere)
             }
-            yield free, self.surge, inf
+            yield at_least(free, self.surge, model)
         for kind, stock in enumerate(self.stocks):
             taken = {
                 ("u", place, domain): float(one.gpus)

@@ -61,6 +61,7 @@ _MOST_FLEETS = 400
 class Member:
     """One model: what is asked of it, and one replica of it. prompt: of what comes to it, its own or that of the model
     before it. replicas: ``None`` where their number is to be found. swap: how those that share its GPUs take turns.
+    alternatives: the same on replicas of other kinds, of which one may be taken.
     """
 
     stage: ModelStage
@@ -69,6 +70,7 @@ class Member:
     deployment: Deployment
     replicas: int | None = None
     swap: SwapSpec | None = None
+    alternatives: tuple[Member, ...] = ()
 
     @property
     def gpu(self) -> str:
@@ -104,16 +106,16 @@ def members_of(entries: Sequence[ServiceEntry]) -> tuple[Member, ...]:
         if prompt is None:
             assert entry.stage.after is not None
             prompt = found[entry.stage.after].prompt
-        found.append(
-            Member(
-                stage=entry.stage,
-                prompt=prompt,
-                request=entry.request,
-                deployment=assemble(entry.request),
-                replicas=entry.replicas,
-                swap=entry.swap,
-            )
+        first = Member(
+            stage=entry.stage,
+            prompt=prompt,
+            request=entry.request,
+            deployment=assemble(entry.request),
+            replicas=entry.replicas,
+            swap=entry.swap,
         )
+        others = (replace(first, request=other, deployment=assemble(other)) for other in entry.alternatives)
+        found.append(replace(first, alternatives=tuple(others)))
     return tuple(found)
 
 
@@ -162,7 +164,7 @@ class SeveralAsked(Stock):
                 because="the file states its replicas, which are not sized",
                 hint=f"limits of {given[0]} or of the whole answer instead of replicas",
             )
-        used = {member.gpu for member in self.members}
+        used = {one.gpu for member in self.members for one in (member, *member.alternatives)}
         for kind in self.kinds:
             if kind.name not in used:
                 raise UsageError(f"{kind.option} {kind.name}: no model runs on this GPU", hint=", ".join(sorted(used)))
@@ -170,6 +172,13 @@ class SeveralAsked(Stock):
     @property
     def stages(self) -> tuple[ModelStage, ...]:
         return tuple(member.stage for member in self.members)
+
+    def of(self, members: Sequence[Member]) -> SeveralAsked:
+        """The same of some models, and of the stocks of GPUs that they run on."""
+        used = {one.gpu for member in members for one in (member, *member.alternatives)}
+        kinds = tuple(kind for kind in self.kinds if kind.name in used)
+        own_price = self.own_price if any(kind.owned for kind in kinds) else 0.0
+        return replace(self, members=tuple(members), kinds=kinds, own_price=own_price)
 
     def together(self, place: int) -> list[int]:
         """The models on the GPUs of one, itself too; the first of them has their number of replicas."""
@@ -232,9 +241,24 @@ class Alone:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Tried:
+    """A kind of replica for one model. replicas: that it takes; 0 where none do, and why in ``missing``. lost: that it
+    takes while a domain is lost.
+    """
+
+    place: int
+    member: Member
+    replicas: int = 0
+    lost: int = 0
+    taken: bool = False
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SeveralPlan:
-    """The answer. replicas: of each model. fewest: those that the load over the utilisation needs, and lost: those that
-    the load itself needs, as while a domain is lost. bought: the machines. run: of the whole at the load.
+    """The answer. asked: with the kind of replica that was taken of each model. replicas: of each model. fewest: those
+    that the load over the utilisation needs, and lost: those that the load itself needs, as while a domain is lost.
+    bought: the machines. run: of the whole at the load. tried: kinds of replica of models that have alternatives.
     """
 
     asked: SeveralAsked
@@ -244,6 +268,7 @@ class SeveralPlan:
     bought: Placed
     run: TandemRun
     alone: tuple[Alone, ...]
+    tried: tuple[Tried, ...] = ()
 
     @property
     def cost(self) -> float:
@@ -406,8 +431,12 @@ def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = N
     """
     asked.require_sizable()
     told = running_total(progress)
-    fewest = _sized(asked, told)
-    lost = _sized(replace(asked, utilisation=1.0), told) if asked.domains > 1 else (0,) * len(fewest)
+    tried = [one for place in range(len(asked.members)) for one in _tried(asked, place, told)]
+    sized = _sized_without(asked, {one.place for one in tried}, told)
+    asked, tried = _taken(asked, tried, sized)
+    own = {one.place: one for one in tried if one.taken}
+    fewest = tuple(own[place].replicas if place in own else count for place, count in enumerate(sized[0]))
+    lost = tuple(own[place].lost if place in own else count for place, count in enumerate(sized[1]))
     bought = _bought(asked, fewest, lost)
     counts = asked.spread([bought.replicas(place) for place in range(len(fewest))])
     alone = (_alone(asked, place, counts, told) for place in range(len(counts)))
@@ -419,7 +448,84 @@ def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = N
         bought=bought,
         run=_run(asked, counts, told),
         alone=tuple(found for found in alone if found),
+        tried=tuple(tried),
     )
+
+
+def _both(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Replicas of each model, and those that are needed while a domain is lost."""
+    fewest = _sized(asked, told)
+    return fewest, _sized(replace(asked, utilisation=1.0), told) if asked.domains > 1 else (0,) * len(fewest)
+
+
+def _tried(asked: SeveralAsked, place: int, told: Callable[[int], None]) -> list[Tried]:
+    """Every kind of replica of a model that has alternatives, sized: it is by itself. Raises ``InfeasibleError`` where
+    none of them keeps its limits.
+    """
+    member, found, first = asked.members[place], list[Tried](), None
+    for one in (member, *member.alternatives) if member.alternatives else ():
+        try:
+            (fewest,), (lost,) = _both(replace(asked.of((one,)), kinds=(), own_price=0.0), told)
+            found.append(Tried(place=place, member=one, replicas=fewest, lost=lost))
+        except InfeasibleError as error:
+            first = first or error
+            found.append(Tried(place=place, member=one, missing=error.because or error.what))
+    if first is not None and not any(one.replicas for one in found):
+        raise first
+    return found
+
+
+def _sized_without(
+    asked: SeveralAsked, own: set[int], told: Callable[[int], None]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same of all models but some that are by themselves, which have none."""
+    rest = [place for place in range(len(asked.members)) if place not in own]
+    if not rest:
+        return (0,) * len(asked.members), (0,) * len(asked.members)
+    at = {place: index for index, place in enumerate(rest)}
+    moved = [_moved(asked.members[place], at) for place in rest]
+    found = _both(asked.of(moved), told)
+    fewest, lost = (
+        tuple(counts[at[place]] if place in at else 0 for place in range(len(asked.members))) for counts in found
+    )
+    return fewest, lost
+
+
+def _moved(member: Member, at: Mapping[int, int]) -> Member:
+    """A model where others have moved to other places."""
+    stage = member.stage
+    after, shares = (None if one is None else at[one] for one in (stage.after, stage.shares))
+    return replace(member, stage=replace(stage, after=after, shares=shares))
+
+
+def _taken(
+    asked: SeveralAsked, tried: Sequence[Tried], sized: tuple[Sequence[int], Sequence[int]]
+) -> tuple[SeveralAsked, list[Tried]]:
+    """The question with the kind of replica of each model that makes the whole cheapest. Raises ``InfeasibleError``
+    where no choice has room in the stocks.
+    """
+    able = [one for one in tried if one.replicas]
+    if not able:
+        return asked, list(tried)
+    # all kinds as models of their own, of which one of each group is taken
+    members = (*asked.members, *(one.member for one in able))
+    places = {id(one): len(asked.members) + index for index, one in enumerate(able)}
+    counts = [*sized[0], *(one.replicas for one in able)], [*sized[1], *(one.lost for one in able)]
+    groups = [[places[id(one)] for one in able if one.place == place] for place in {one.place for one in able}]
+    found = replace(
+        _placing(asked, *counts, members=members), domains=asked.domains, surge=asked.surge, one_of=groups
+    ).cheapest()
+    if found is None:
+        raise InfeasibleError(
+            "the stock does not hold the replicas, of whichever kind",
+            because=f"needed: {_needed(asked, sized[0])}"
+            + "".join(f", {_in_words(one.member, one.replicas)}" for one in able),
+            hint="more of --own, or --rent GPU",
+        )
+    chosen = {one.place: one.member for one in able if found.replicas(places[id(one)])}
+    kept = tuple(replace(chosen.get(place, member), alternatives=()) for place, member in enumerate(asked.members))
+    taken = [replace(one, taken=chosen.get(one.place) is one.member) for one in tried]
+    return asked.of(kept), taken
 
 
 def _run(asked: SeveralAsked, counts: Sequence[int], told: Callable[[int], None]) -> TandemRun:
@@ -580,10 +686,14 @@ def _never_whole(runs: _Runs, root: int, plenty: Sequence[int]) -> InfeasibleErr
     )
 
 
-def _placing(asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int] = ()) -> Placing:
-    """Machines for so many replicas of each model, by its place; lost: so many while a domain is lost."""
+def _placing(
+    asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int] = (), members: Sequence[Member] = ()
+) -> Placing:
+    """Machines for so many replicas of each model, by its place; lost: so many while a domain is lost. members: what is
+    placed, where that is not the models.
+    """
     wanted, kinds = dict[int, Wanted](), [*asked.kinds]
-    for place, (member, count) in enumerate(zip(asked.members, counts)):
+    for place, (member, count) in enumerate(zip(members or asked.members, counts)):
         if count and member.stage.shares is None:
             wanted[place] = Wanted(member.size, count, lost[place] if lost else 0)
             if all(kind.name != member.gpu for kind in kinds):
@@ -621,10 +731,14 @@ def _bought(asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int]) -> 
 def _needed(asked: SeveralAsked, counts: Sequence[int]) -> str:
     """Replicas of each model in words."""
     return ", ".join(
-        f"{count} x {member.stage.name} ({member.size.devices} x {member.gpu})"
+        _in_words(member, count)
         for member, count in zip(asked.members, counts)
-        if member.stage.shares is None
+        if count and member.stage.shares is None
     )
+
+
+def _in_words(member: Member, replicas: int) -> str:
+    return f"{replicas} x {member.stage.name} ({member.size.devices} x {member.gpu})"
 
 
 def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callable[[int], None]) -> Alone | None:

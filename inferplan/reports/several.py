@@ -10,7 +10,7 @@ from inferplan.catalog.bills import Bill, Tariff, price_text
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.machines import OWNED, Machine
-from inferplan.planning.several import Alone, Member, SeveralPlan, keeps_own
+from inferplan.planning.several import Alone, Member, SeveralPlan, Tried, keeps_own
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.serving.class_results import PERCENTILES, at_percentile
@@ -41,6 +41,7 @@ def several_report(plan: SeveralPlan) -> Report:
         "known_error": error_record(_served(plan)),
         "answers": [_answers(plan, root, seen) for root, seen in plan.run.answers.items()],
         "machines": [record(machine) for machine in machines],
+        "kinds": [_kind(one) for one in plan.tried],
         "alone": [_alone(one) for one in plan.alone],
     }
     seen = [row for root, seen in plan.run.answers.items() for row in _seen(plan, root, seen)]
@@ -48,6 +49,7 @@ def several_report(plan: SeveralPlan) -> Report:
         side_by_side(_title(plan), models),
         side_by_side("Latency of whole answers, as users see it", seen),
         side_by_side("Machines", machines),
+        *([_kinds_table(plan)] if plan.tried else []),
         *([_alone_table(plan)] if plan.alone else []),
     ]
     rows = [record(figure for figure in model if figure.key != "replica") for model in models]
@@ -230,6 +232,36 @@ def _with_sharers(plan: SeveralPlan, name: str) -> str:
     stages = plan.run.stages
     place = next(index for index, stage in enumerate(stages) if stage.name == name)
     return " + ".join(stages[one].name for one in plan.asked.together(place))
+
+
+def _kind(one: Tried) -> dict[str, Any]:
+    """A kind of replica of a model that has several."""
+    member = one.member
+    return {
+        "model": member.stage.name,
+        "gpu": member.gpu,
+        "devices": member.size.devices,
+        "replicas": one.replicas or None,
+        "taken": one.taken,
+        "missing": one.missing or None,
+        "replica": deployment_record(member.deployment),
+    }
+
+
+def _kinds_table(plan: SeveralPlan) -> Table:
+    """Which kinds of replica would do for which model, and what was taken."""
+    columns = ["model", "replica", "replicas", "GPUs", ""]
+    rows = [
+        [
+            one.member.stage.name,
+            _replica(one.member),
+            f"{one.replicas:,}" if one.replicas else "none",
+            f"{one.replicas * one.member.size.devices:,}" if one.replicas else "",
+            "taken" if one.taken else one.missing,
+        ]
+        for one in plan.tried
+    ]
+    return Table(title="Kinds of replica", columns=columns, rows=rows, right=frozenset(columns[2:4]))
 
 
 def _alone(one: Alone) -> dict[str, Any]:

@@ -454,3 +454,38 @@ def test_a_rollout_needs_room_for_the_largest_model_alone() -> None:
         ).cheapest()
         assert found is not None
         assert found.gpus == gpus
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 2)), min_size=1, max_size=2, unique=True),
+        min_size=1,
+        max_size=2,
+    ),
+    st.sampled_from([((4, 32),), ((4, 30), (8, 48)), ((5, 40), (4, 36))]),
+    st.sampled_from([(1, 0), (1, 1), (2, 0), (2, 1)]),
+)
+@example(models=[[(2, 1), (1, 1)], [(4, 1), (2, 2)]], sold=((4, 32),), spread=(2, 1))
+def test_the_kinds_that_are_taken_are_those_of_brute_force(
+    models: list[list[tuple[int, int]]], sold: tuple[tuple[int, int], ...], spread: tuple[int, int]
+) -> None:
+    """One kind of each model: the least cost over all choices."""
+    domains, surge = spread
+    kinds = [[Wanted(size(devices, 1), needed, needed) for devices, needed in kinds] for kinds in models]
+    offers = tuple((gpus, price / 8) for gpus, price in sold)
+    wanted = {(model, kind): one for model, of in enumerate(kinds) for kind, one in enumerate(of)}
+    found = Placing(
+        machines=machines(0, [offer(*one) for one in offers], list(dict.fromkeys(one.size for one in wanted.values()))),
+        stocks=(inf,),
+        wanted=wanted,
+        domains=domains,
+        surge=surge,
+        one_of=[[(model, kind) for kind in range(len(of))] for model, of in enumerate(kinds)],
+    ).cheapest()
+    assert found is not None
+    least = min(spread_by_hand(choice, offers, domains, surge) for choice in product(*kinds))
+    assert found.cost == pytest.approx(least, abs=1e-9)
+    for model, of in enumerate(kinds):
+        taken = [kind for kind in range(len(of)) if found.replicas((model, kind)) >= of[kind].needed]
+        assert taken

@@ -214,6 +214,32 @@ def test_without_a_domain_the_limits_hold_at_the_load() -> None:
         assert sum(standing) == plan.replicas[place]
 
 
+def test_the_kind_of_replica_is_taken_that_makes_the_whole_cheapest() -> None:
+    """By itself the small model is cheapest on L4. Beside the large one a rented instance of eight H100 has seven idle:
+    there it costs nothing more."""
+    on_l4, on_h100 = member(SMALL), member(SMALL, gpu="h100-sxm")
+    large = member(replace(LARGE, rate=1.0), gpu="h100-sxm", model="llama-3.1-8b")
+    either = replace(on_l4, alternatives=(on_h100,))
+    alone = plan_several(SeveralAsked(members=(either,), prices=PRICES))
+    counts = [plan_several(SeveralAsked(members=(one,), prices=PRICES)).replicas[0] for one in (on_l4, on_h100)]
+    assert [one.replicas for one in alone.tried] == counts
+    assert [one.taken for one in alone.tried] == [True, False]
+    assert alone.cost == pytest.approx(counts[0] * 1.00)
+    both = plan_several(SeveralAsked(members=(either, large), prices=PRICES))
+    assert [one.taken for one in both.tried] == [False, True]
+    assert both.cost == pytest.approx(16.00)
+    assert both.replicas[0] == counts[1]
+    assert both.keeps
+    kinds = several_report(both).record["kinds"]
+    assert [(one["gpu"], one["replicas"], one["taken"]) for one in kinds] == [
+        ("l4", counts[0], False),
+        ("h100-sxm", counts[1], True),
+    ]
+    never = replace(on_l4, stage=replace(SMALL, limits=Slo(ttft=0.001)))
+    with pytest.raises(InfeasibleError, match="no number of replicas of"):
+        plan_several(SeveralAsked(members=(replace(never, alternatives=(never,)), large), prices=PRICES))
+
+
 def test_replicas_that_are_given_are_refused_with_domains() -> None:
     with pytest.raises(UsageError, match="nothing says how many replicas small needs while a domain is lost"):
         SeveralAsked(members=(member(SMALL, replicas=2),), prices=PRICES, domains=2)
