@@ -132,12 +132,14 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
             raise SpecError(f"{at}: {error.what}", because=error.because, hint=error.hint) from None
         known.setdefault(one.name, place)
     for place, one in enumerate(spec.models):
-        beside = [other.name for other in spec.models if one.name in (other.after, other.shares)]
-        if one.alternatives and (beside or one.after or one.shares or one.replicas):
+        tied = [other.name for other in spec.models if one.name in (other.after, other.shares)]
+        tied += [name for name in (one.after, one.shares) if name is not None]
+        if one.alternatives and (tied or one.replicas is not None):
+            with_whom = f"{one.name} goes with {', '.join(tied)}" if tied else f"the replicas of {one.name} are given"
             raise SpecError(
-                f"{at_line(path, 'models', place)}: alternatives are of a model by itself whose replicas are counted",
-                because=f"{one.name} has replicas, or goes with {', '.join(beside) or one.after or one.shares or 'it'}",
-                hint="one file for each kind, or a model with a rate and limits alone",
+                f"{at_line(path, 'models', place)}: alternatives are for a model that stands alone and is sized",
+                because=with_whom,
+                hint="leave alternatives out, or ask for each kind in a file of its own",
             )
         if one.swap is not None and not any(other.shares == one.name for other in spec.models):
             at = at_line(path, "models", place)

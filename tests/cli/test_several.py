@@ -86,6 +86,11 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
             ),
             "swap needs models that share GPUs, and no model shares the GPUs of small",
         ),
+        (
+            (FIRST.replace("rate", "alternatives: [{gpu: l40s}], rate"), SECOND),
+            "alternatives are for a model that stands alone",
+        ),
+        ((FIRST.replace("rate", "alternatives: [{gpu: l40}], rate"),), "no accelerator"),
         ((FIRST, BESIDE), "models that share GPUs take 0.92 + 0.5 of their memory"),
         ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), " many replicas small needs"),
     ],
