@@ -79,7 +79,6 @@ def _model(plan: SeveralPlan, place: int) -> list[Figure]:
         text("asked", "by users" if after is None else f"{stage.share:.3g} of {after}", left=True),
         Figure("gpu", member.gpu),
         Figure("replicas", plan.replicas[place]),
-        Figure("while_a_domain_is_lost", _while_lost(plan, place)),
         Figure("given", plan.asked.members[host_of(stages, place)].replicas is not None),
         Figure("shares_gpus_of", shares),
         Figure("devices", devices),
@@ -100,15 +99,18 @@ def _model(plan: SeveralPlan, place: int) -> list[Figure]:
         Figure("slo", {f"{name}_s": limit for name, limit in limits.items()}),
         Figure("goodput_requests_per_s", run and run.goodput),
         Figure("keeps_the_limits", keeps, "keeps", text=("yes" if limits else "-") if keeps else "no"),
+        *_while_lost(plan, place),
         Figure("replica", deployment_record(member.deployment)),
     ]
 
 
-def _while_lost(plan: SeveralPlan, place: int) -> dict[str, int] | None:
+def _while_lost(plan: SeveralPlan, place: int) -> list[Figure]:
     """Replicas of a model that are needed, and left at least, while a domain is lost."""
-    host = host_of(plan.run.stages, place)
-    left = {"needed": plan.lost[host], "left": plan.bought.least_left(host)}
-    return left if plan.asked.domains > 1 else None
+    host, several = host_of(plan.run.stages, place), plan.asked.domains > 1
+    return [
+        Figure("replicas_needed_while_lost", plan.lost[host] if several else None),
+        Figure("replicas_left_while_lost", plan.bought.least_left(host) if several else None),
+    ]
 
 
 def _percentiles(plan: SeveralPlan) -> set[float]:

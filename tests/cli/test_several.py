@@ -90,9 +90,9 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
             (FIRST.replace("rate", "alternatives: [{gpu: l40s}], rate"), SECOND),
             "alternatives are for a model that stands alone",
         ),
-        ((FIRST.replace("rate", "alternatives: [{gpu: l40}], rate"),), "no accelerator"),
+        ((FIRST.replace("rate", "alternatives: [{gpu: l40}], rate"),), "no GPU named 'l40'"),
         ((FIRST, BESIDE), "models that share GPUs take 0.92 + 0.5 of their memory"),
-        ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), " many replicas small needs"),
+        ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), " replicas of small cannot be found"),
     ],
 )
 def test_files_that_say_nothing_clear_are_refused(run: Run, tmp_path: Path, models: tuple[str, ...], says: str) -> None:

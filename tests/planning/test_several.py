@@ -207,7 +207,8 @@ def test_without_a_domain_the_limits_hold_at_the_load() -> None:
     assert plan.gpus == sum(plan.replicas) + 1  # GPUs are sold one by one, and one is free for a rollout
     assert plan.cost == pytest.approx(plan.gpus * 1.00)
     record = several_report(plan).record
-    assert [one["while_a_domain_is_lost"] for one in record["models"]] == [{"needed": n, "left": n} for n in left]
+    for one, few in zip(record["models"], left):
+        assert (one["replicas_needed_while_lost"], one["replicas_left_while_lost"]) == (few, few)
     assert sum(one["idle_gpus"] for one in record["machines"]) == 1
     for place, model in enumerate(("small", "large")):
         standing = [one["replicas"].get(model, 0) for one in record["machines"]]
