@@ -14,7 +14,7 @@ import click
 from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
-from inferplan.cli.options import API_KEY, key_asked, report_options, typed, writable
+from inferplan.cli.options import API_KEY, key_asked, report_options, typed, watching, writable
 from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
@@ -216,20 +216,8 @@ def _settings(url: str, values: dict[str, Any]) -> MeasuringSettings:
 
 def _run(session: Session) -> None:
     """Measure, with a bar on a terminal and in silence elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        _measure(session, lambda *_: None)
-        return
-    # drawn twice a second: drawing takes the same interpreter as the time stamps
-    with Progress(console=console, transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task("", total=None)
-        _measure(
-            session,
-            lambda what, done, planned: bar.update(task, description=what, completed=done, total=planned or None),
-        )
+    with watching() as watch:
+        _measure(session, watch)
 
 
 def _measure(session: Session, watch: Watch) -> None:
