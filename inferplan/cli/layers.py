@@ -106,7 +106,8 @@ GROUPS: dict[str, Group] = {
     "measuring": Group(
         "Measuring",
         "budget fit-only check keep-disturbed new-hardware raw lengths single-requests rounds max-requests "
-        "max-minutes max-tokens timeout api served-model busy tokenizer api-key-env runs",
+        "max-minutes max-tokens timeout api served-model busy tokenizer api-key-env runs from from-facts from-seconds "
+        "send-load anchor-out",
     ),
     "watching": Group("Watching", "plan replay every window for what-if record listen dashboard"),
     "launch": Group("Launch", "checkpoint image cache-claim gpus-per-node extra"),
@@ -124,7 +125,7 @@ COMMON: dict[str, str] = {
     "fit": "gpu have quant tp engine memory context in-flight people workload price format o",
     "explain": "gpu quant tp engine memory batch prompt output calibration ideal format o",
     "simulate": "gpu quant tp replicas workload prompt output rate people in-flight ttft tpot format o",
-    "plan": "gpu quant workload prompt output rate people in-flight ttft tpot price report format o",
+    "plan": "gpu quant workload prompt output rate people in-flight ttft tpot price from report format o",
     "report": "gpu quant workload prompt output rate people in-flight ttft tpot price o",
     "fleet": "own rent quant workload prompt output rate people ttft tpot price format o",
     "day": "gpu quant tp workload profile peak people ttft tpot policy cold-start price format o",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,8 +28,6 @@ from inferplan.validation.run import Pricing
 
 if TYPE_CHECKING:
     from inferplan.measuring.session import Session, Watch
-    from inferplan.reports.measuring import Judged
-    from inferplan.validation.rows import Row
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -72,6 +70,7 @@ def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     from inferplan.measuring import session as sessions
     from inferplan.measuring.figures import csv_text, figure_rows
     from inferplan.reports.measuring import measured_report
+    from inferplan.validation.judged import Judged, judge
 
     of_plan = {name: values.pop(name) for name in ("url", "requests", "replicas")}
     if target.lower().endswith(".json"):
@@ -85,7 +84,7 @@ def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     _run(session)
     lines = figure_rows(session, _named(session, facts))
     unwritten = _written(csv_file, csv_text(lines)) if csv_file is not None and lines else None
-    judged = _judged(csv_file or url, csv_text(lines), pricing, facts) if lines else _nothing()
+    judged = judge(csv_file or url, csv_text(lines), pricing, facts) if lines else Judged(why="no load has figures")
     # raised when the report has been written
     click.get_current_context().call_on_close(lambda: _leave(session, unwritten))
     report = measured_report(session, lines, judged)
@@ -245,45 +244,6 @@ def _named(session: Session, facts: Mapping[str, str]) -> dict[str, str]:
         except InferplanError:
             continue
     return found
-
-
-def _judged(where: str, text: str, pricing: Pricing, facts: Mapping[str, str]) -> Judged:
-    """The rows as `validate` reads them, predicted, and one of them held out; or why not."""
-    from inferplan.reports.measuring import Judged
-    from inferplan.validation.held_out import FEWEST, choose, hold_out
-    from inferplan.validation.importers import plain
-    from inferplan.validation.run import price_rows
-
-    read = plain.read(Path(where), text, facts)
-    why = _unpriced(read)
-    if why:
-        return Judged(why=why)
-    scored = price_rows(read, pricing)
-    index = choose(scored)
-    if index is None:
-        refused = next((one.refused for one in scored if one.prediction is None), "")
-        return Judged(scored, why=refused or f"it takes more than {FEWEST} loads that are not suspect")
-    try:
-        return Judged(scored, hold_out(scored, index, pricing, where))
-    except InferplanError as error:
-        return Judged(scored, why=f"{error.what}: {error.because}")
-
-
-def _unpriced(read: Sequence[Row]) -> str:
-    """Why no row can be predicted: facts that are missing, or that the server contradicts."""
-    opposed = [words for row in read for words in row.opposed]
-    if opposed:
-        return f"the server says {opposed[0]}"
-    if all(row.run is None for row in read):
-        said = "; the server does not say it, --model, --gpu, --engine, --quant and --tp do"
-        return f"{read[0].refused}{said if 'empty' in read[0].refused else ''}"
-    return ""
-
-
-def _nothing() -> Judged:
-    from inferplan.reports.measuring import Judged
-
-    return Judged(why="no load has figures")
 
 
 def _leave(session: Session, unwritten: InputFileError | None) -> None:

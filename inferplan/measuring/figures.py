@@ -11,6 +11,7 @@ import numpy as np
 
 from inferplan.measuring.client import Reply
 from inferplan.measuring.planned import PlannedLoad
+from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 
 STATISTICS: dict[str, tuple[float, int]] = {
@@ -103,9 +104,8 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
     return found
 
 
-def facts_of_server(session: Session) -> dict[str, str]:
+def facts_of_server(server: Server | None) -> dict[str, str]:
     """What the server itself says of the deployment, by the columns of `validate`."""
-    server = session.server
     if server is None:
         return {}
     found = {
@@ -148,7 +148,7 @@ def row(session: Session, measured: MeasuredLoad, found: LoadFigures, facts: Map
 
 def figure_rows(session: Session, facts: Mapping[str, str]) -> list[dict[str, str]]:
     """A line for each load that has figures; ``facts`` fill what the server does not say."""
-    known = {**facts, **facts_of_server(session)}
+    known = {**facts, **facts_of_server(session.server)}
     pairs = [(measured, load_figures(measured)) for measured in session.loads]
     return [row(session, measured, found, known) for measured, found in pairs if found is not None]
 

@@ -16,6 +16,7 @@ from inferplan.table import Report, Table
 from inferplan.units import format_time
 from inferplan.validation.held_out import HeldOut, count_clipped
 from inferplan.validation.held_out import HeldOutLatency as Compared
+from inferplan.validation.judged import Judged
 from inferplan.validation.score import NAMES, Scored
 
 _SELDOM = frozenset({"failed", "suspect"})
@@ -35,18 +36,10 @@ def measured_report(session: Session, lines: Sequence[Mapping[str, str]], judged
     record["held_out"] = None
     if (held := judged.held) is not None:
         tables.append(side_by_side(_held_title(held), [_held(one) for one in held.figures]))
-        latencies = {one.metric: figures_record(_held(one)) for one in held.figures}
-        record["held_out"] = {"row": held.row.where, "loads_in_anchor": len(held.fitted.anchor.rows), **latencies}
+        record["held_out"] = held_record(held)
     record["not_predicted"] = judged.why or None
     notes = [*_notes(session, found), *_verdict(judged), *above_notes(judged.scored)]
     return Report(record=record, tables=tables, notes=notes, rows=[dict(line) for line in lines])
-
-
-class Judged:
-    """What predictions say of the measured rows: each row with its own, the load that was held out, or why neither."""
-
-    def __init__(self, scored: Sequence[Scored] = (), held: HeldOut | None = None, why: str = "") -> None:
-        self.scored, self.held, self.why = scored, held, why
 
 
 def _measured_table(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | None]]) -> Table:
@@ -100,11 +93,28 @@ def _predicted(one: Scored) -> list[Figure]:
     ]
 
 
+def held_record(held: HeldOut) -> dict[str, Any]:
+    """The load that was held out as JSON; seconds and shares."""
+    latencies: dict[str, Any] = {one.metric: figures_record(_held(one)) for one in held.figures}
+    return {"row": held.row.where, "loads_in_anchor": len(held.fitted.anchor.rows), **latencies}
+
+
+def held_lines(held: HeldOut) -> list[str]:
+    """The same in sentences, one for each latency."""
+    return [
+        f"{_held_title(held)}: {NAMES[one.metric]} measured {format_time(one.measured)}, predicted "
+        f"{format_time(one.predicted)} ({one.error_before:+.1%}), by the other loads {format_time(one.anchored)} "
+        f"({one.error:+.1%})"
+        for one in held.figures
+    ]
+
+
 def _held_title(held: HeldOut) -> str:
     run = held.row.run
     if run is None:
         return f"held out: {held.row.where}"
     users = "1 user" if run.concurrency == 1 else f"{run.concurrency} users"
+    users = users if run.rate is None else f"{run.rate:.3g} requests/s"
     return f"held out: {users}, {run.prompt:.0f} tokens in, {run.output:.0f} out"
 
 

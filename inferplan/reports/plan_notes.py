@@ -135,6 +135,7 @@ def notes(plan: Plan) -> list[str]:
         media_note(option.deployment),
         *option.deployment.model_lines,
         basis_line(plan),
+        *anchor_lines(plan),
         mask_line(plan),
         search_line(plan),
         price_line(plan),
@@ -300,9 +301,24 @@ def basis_line(plan: Plan) -> str:
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     if calibration.anchor is not None:
         runs = len(calibration.anchor.rows)
-        basis = f"{constants_of(calibration)}, anchored to {runs} measured runs"
+        basis = f"{constants_of(calibration)}, anchored to {runs} measured runs ({calibration.anchor.origin})"
         return f"basis: {basis}; 80 % of the means of others lie within {bands}"
     return f"basis: {constants_of(calibration)}; 80 % of held-out means lie within {bands} of the predicted means"
+
+
+def anchor_lines(plan: Plan) -> list[str]:
+    """What was found and assumed of a server that the plan began from, and how far off its anchor was on what it had
+    not seen; that an anchor is of another candidate than the plan."""
+    runs = plan.question.space.runs
+    if runs is None:
+        return []
+    lines = [f"anchor: {line}" for line in runs.told]
+    if plan.option.deployment.calibration.anchor is None:
+        lines.append(
+            f"anchor: it is of {runs.system.describe()} ({runs.origin}); this plan is another, which nothing measured "
+            "corrects"
+        )
+    return lines
 
 
 def confidence_line(plan: Plan) -> str:
