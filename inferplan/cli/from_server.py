@@ -287,20 +287,23 @@ class _Source:
         """Rows of loads that were sent, and notes."""
         from inferplan.measuring.figures import figure_rows
         from inferplan.measuring.session import MeasuringSettings, measure, start
+        from inferplan.reports.measuring import late_client
         from inferplan.validation.held_out import FEWEST
 
+        demand = self.question.demand
         settings = MeasuringSettings(
             address=self.address,
             key=self.key,
-            choice=loads_around(self.question),
+            choice=loads_around(demand.prompt.average, demand.output.average),
             bounds=Bounds(seconds=self.asked.seconds),
             served_model=self.asked.served_model,
         )
         session = start(settings)
         with watching() as watch:
             asyncio.run(measure(session, watch))
-        lines = figure_rows(session, facts)
-        notes = [f"ended early: {session.ended}"] if session.ended else []
+        lines, late = figure_rows(session, facts), late_client(session.loads)
+        notes = [late] if late else []
+        notes += [f"ended early: {session.ended}"] if session.ended else []
         notes += [f"not sent: {load.describe()}: {why}" for load, why in session.left_out]
         if session.ended and len(lines) <= FEWEST:
             raise NetworkError(
@@ -365,18 +368,18 @@ class _Source:
         return anchor.model_copy(update={"provenance": {**anchor.provenance, **more}})
 
 
-def loads_around(question: Question) -> LoadChoice:
-    """Loads around the plan's own: one user with its prompts and with shorter ones, and up to 64 at a time.
+def loads_around(prompt: float, output: float) -> LoadChoice:
+    """Loads around the plan's own of so many mean tokens: one user with its prompts and with shorter ones, and up to 64
+    at a time.
 
     Replies are of 128 tokens at the most: what is longer says no more of a step, and takes the minutes of other loads.
     """
-    prompt = max(round(question.demand.prompt.average), 4)
-    output = min(max(round(question.demand.output.average), 2), _MOST_OUTPUT)
+    tokens = max(round(prompt), 4)
     return LoadChoice(
-        lengths=(max(prompt // 4, 1), prompt),
+        lengths=(tokens // 4, tokens),
         concurrency=(4, 16, 64),
-        shared_prompt=prompt,
-        output=output,
+        shared_prompt=tokens,
+        output=min(max(round(output), 2), _MOST_OUTPUT),
         single_requests=3,
         rounds=2,
     )

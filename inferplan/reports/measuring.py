@@ -175,11 +175,7 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     if any(one.pieces > 1.02 for one in known):
         most = max(one.pieces for one in known)
         notes.append(f"up to {most:.2f} tokens come at once: gaps between pieces are no gaps between tokens")
-    late = [one for one in known if one.late > _LATE * min(one.latencies["ttft"]["mean"], _decoding(one))]
-    if late:
-        notes.append(
-            f"this machine was too slow a client: time stamps up to {format_time(max(o.late for o in late))} late"
-        )
+    notes += [late] if (late := _late(known)) else []
     if refused := sum(one.refused for one in known):
         notes.append(
             f"{refused} requests were turned away at first and sent again; their times are of the last sending"
@@ -187,6 +183,16 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     errors = dict.fromkeys(reply.error for one in session.loads for reply in one.failed)
     notes += [f"failed: {error}" for error in list(errors)[:5]]
     return [*notes, *([f"ended early: {session.ended}"] if session.ended else [])]
+
+
+def late_client(loads: Sequence[MeasuredLoad]) -> str:
+    """That this machine was too slow to time what came; empty where it was not."""
+    return _late([found for one in loads if (found := load_figures(one)) is not None])
+
+
+def _late(known: Sequence[LoadFigures]) -> str:
+    late = [one.late for one in known if one.late > _LATE * min(one.latencies["ttft"]["mean"], _decoding(one))]
+    return f"this machine was too slow a client: time stamps up to {format_time(max(late))} late" if late else ""
 
 
 def _decoding(one: LoadFigures) -> float:

@@ -301,24 +301,21 @@ def basis_line(plan: Plan) -> str:
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     if calibration.anchor is not None:
         runs = len(calibration.anchor.rows)
-        basis = f"{constants_of(calibration)}, anchored to {runs} measured runs ({calibration.anchor.origin})"
+        basis = f"{constants_of(calibration)}, anchored to {runs} measured runs"
         return f"basis: {basis}; 80 % of the means of others lie within {bands}"
     return f"basis: {constants_of(calibration)}; 80 % of held-out means lie within {bands} of the predicted means"
 
 
 def anchor_lines(plan: Plan) -> list[str]:
-    """What was found and assumed of a server that the plan began from, and how far off its anchor was on what it had
-    not seen; that an anchor is of another candidate than the plan."""
+    """Where the measured runs are from and whether they correct this plan; of a running server what was found and
+    assumed, and how far off its anchor was on what it had not seen."""
     runs = plan.question.space.runs
     if runs is None:
         return []
-    lines = [f"anchor: {line}" for line in runs.told]
-    if plan.option.deployment.calibration.anchor is None:
-        lines.append(
-            f"anchor: it is of {runs.system.describe()} ({runs.origin}); this plan is another, which nothing measured "
-            "corrects"
-        )
-    return lines
+    own = plan.option.deployment.calibration.anchor is not None
+    which = "it corrects this plan" if own else "this plan is of another system, which it does not correct"
+    line = f"anchor: {len(runs.rows)} runs of {runs.system.describe()}, {runs.origin}; {which}"
+    return [line, *(f"anchor: {one}" for one in runs.told)]
 
 
 def confidence_line(plan: Plan) -> str:

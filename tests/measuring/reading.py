@@ -18,8 +18,8 @@ from tests.measuring.wire import answer, read_request
 
 @dataclass
 class Read:
-    """scrape: the text of the n-th reading; ``None`` closes the connection. models: entries of ``/v1/models``. key: that
-    it wants. asked: every path that was asked for, with its method's body: nothing but pages."""
+    """scrape: the text of the n-th reading; ``None`` closes the connection. models: entries of ``/v1/models``.
+    key: which it wants. pages: further documents by path. asked: every path that was asked for."""
 
     scrape: Callable[[int], str | None]
     models: tuple[dict[str, Any], ...] = ()
