@@ -346,7 +346,7 @@ class _Source:
         from inferplan.measuring.figures import csv_text
         from inferplan.reports.measuring import held_lines, held_record
         from inferplan.validation.anchor import anchor_of
-        from inferplan.validation.judged import judge
+        from inferplan.validation.held_out import judge
 
         judged = judge(f"{self.address.host}:{self.address.port}", csv_text(lines), self.pricing, facts)
         if judged.held is None:
@@ -390,7 +390,7 @@ def _require_worth(held: HeldOut) -> None:
     from math import exp
 
     from inferplan.reports.measuring import held_lines
-    from inferplan.validation.judged import beyond, worse
+    from inferplan.validation.held_out import beyond, worse
     from inferplan.validation.score import NAMES
 
     said = "; ".join(held_lines(held))

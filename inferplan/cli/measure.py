@@ -70,7 +70,7 @@ def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     from inferplan.measuring import session as sessions
     from inferplan.measuring.figures import csv_text, figure_rows
     from inferplan.reports.measuring import measured_report
-    from inferplan.validation.judged import Judged, judge
+    from inferplan.validation.held_out import Judged, judge
 
     of_plan = {name: values.pop(name) for name in ("url", "requests", "replicas")}
     if target.lower().endswith(".json"):

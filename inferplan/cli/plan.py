@@ -440,8 +440,7 @@ def plan_command(
 
     --workload names lengths and limits, --slo limits alone; --ttft and the others replace single ones.
 
-    With --from URL a server of MODEL that runs corrects the plan by its own times: its /metrics are read for three
-    minutes, or with --send-load some loads are sent to it. One load is held out, and the error on it is said.
+    With --from URL a running server of MODEL corrects the plan by its own times (--help measuring).
 
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """

@@ -14,9 +14,8 @@ from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.reports.validation import above_notes
 from inferplan.table import Report, Table
 from inferplan.units import format_time
-from inferplan.validation.held_out import HeldOut, count_clipped
+from inferplan.validation.held_out import HeldOut, Judged, count_clipped
 from inferplan.validation.held_out import HeldOutLatency as Compared
-from inferplan.validation.judged import Judged
 from inferplan.validation.score import NAMES, Scored
 
 _SELDOM = frozenset({"failed", "suspect"})
