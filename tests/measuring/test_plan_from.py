@@ -7,6 +7,7 @@ hand: an anchor of one run and no doubt, whose mean error is ln 1.3 at every loa
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -154,6 +155,18 @@ def test_a_server_that_is_read_gives_the_plan_of_its_factor(reads: Reads, run: R
     assert f"read from {server.url} on 20" in page.read_text("utf-8")
     told = run("explain", "tpot", "llama-3.1-8b", "--gpu", "l4", *RELEASE, "--anchor", str(own))
     assert f"read from {server.url} on 20" in told.out
+
+
+def test_the_line_of_the_page(reads: Reads) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "measure.md").read_text("utf-8")
+    (typed,) = [one for one in page.splitlines() if one.startswith("    inferplan plan llama-3.1-8b ")]
+    words = typed.split()[1:]
+    at = words.index("--from")
+    done, server = reads(Counted(), *words[:at], *words[at + 2 :])
+    assert done.code == 0, done.err
+    written = json.loads(Path("plan.json").read_text("utf-8"))["anchor"]["provenance"]
+    assert written["runs"].startswith(f"read from {server.url} on 20")
+    assert yaml.safe_load(Path("own.yaml").read_text("utf-8"))["provenance"] == written
 
 
 def test_a_server_that_ends_midway_says_what_it_said(reads: Reads) -> None:
