@@ -338,7 +338,7 @@ def test_metrics_of_several_engines(metrics: str, suspect: str, call: Callable[.
 
 
 def test_the_key_is_sent_and_appears_nowhere(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in the CSV, the JSON, the table, stderr; errors of the server that repeat it (two of those of two users) too."""
+    """Not in the CSV, the JSON, the table, stderr; errors of the server that repeat it (two, of two users) too."""
     monkeypatch.setenv("MY_KEY", KEY)
     said = ""
     for style in ("json", "table", "csv", "markdown"):
