@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -20,6 +20,7 @@ from inferplan.errors import InferplanError, InputFileError, NetworkError, Usage
 from inferplan.extras import require
 from inferplan.fields import option_values, question_of
 from inferplan.files import save
+from inferplan.measuring.definitions import Tool
 from inferplan.measuring.loads import Bounds, LoadChoice
 from inferplan.measuring.planned import PlannedLoad
 from inferplan.measuring.session import MeasuringSettings
@@ -50,11 +51,14 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--force", is_flag=True, is_eager=True, help="Write over --out.")
 @with_options(options_of(MeasuringSettings))
 @click.option("--tokenizer", metavar="FOLDER", type=click.Path(exists=True), help="Count tokens with the model's own.")
+@click.option(
+    "--definition", type=click.Choice(get_args(Tool)), help="Show the figures also as this client defines them."
+)
 @with_options([API_KEY])
 @deployment_facts
 @with_options(options_of(Pricing, "calibration", "ideal"))
 @report_options
-def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
+def measure_command(target: str, csv_file: str | None, definition: Tool | None, **values: Any) -> Report:
     """Send random prompts to the OpenAI-compatible server at URL and time its streamed replies.
 
     One user over prompt lengths, then more users at a time; every load is warmed up, and all stay within the bounds
@@ -87,7 +91,7 @@ def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     judged = judge(csv_file or url, csv_text(lines), pricing, facts) if lines else Judged(why="no load has figures")
     # raised when the report has been written
     click.get_current_context().call_on_close(lambda: _leave(session, unwritten))
-    report = measured_report(session, lines, judged)
+    report = measured_report(session, lines, judged, definition)
     if csv_file is not None and lines and unwritten is None:
         report.record["file"] = csv_file
         report = Report(
@@ -135,7 +139,7 @@ def _given_beside_plan() -> list[str]:
     decided = {one.name for one in options_of(LoadChoice)} | {
         one.name for one in options_of(Pricing, "calibration", "ideal")
     }
-    decided |= {name.replace("-", "_") for name in FACTS_OF_DEPLOYMENT} | {"backend"}
+    decided |= {"definition"} | {name.replace("-", "_") for name in FACTS_OF_DEPLOYMENT} | {"backend"}
     return typed(decided)
 
 

@@ -57,7 +57,7 @@ class LoadFigures:
 
 def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
     """The figures of a load; ``None`` where most of its requests failed, or the tokens of none are known."""
-    replies = [counted for reply in measured.judged if (counted := _counted(reply, measured.load.output)) is not None]
+    replies = counted_replies(measured)
     if not replies or not measured.usable:
         return None
     outputs = np.array([reply.output for reply in replies], dtype=float)
@@ -84,6 +84,11 @@ def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
         late=float(np.percentile(measured.late, 99)) if measured.late else 0.0,
         latencies={name: _statistics(found) for name, found in values.items()},
     )
+
+
+def counted_replies(measured: MeasuredLoad) -> list[Reply]:
+    """The replies of a load that figures are made of, each with its tokens."""
+    return [counted for reply in measured.judged if (counted := _counted(reply, measured.load.output)) is not None]
 
 
 def _counted(reply: Reply, asked: int) -> Reply | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.figures import record as figures_record
-from inferplan.measuring.figures import LoadFigures, load_figures
+from inferplan.measuring.definitions import DEFINITIONS, PERCENTILES, Tool, statistics
+from inferplan.measuring.figures import LoadFigures, counted_replies, load_figures
 from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.reports.validation import above_notes
@@ -24,8 +25,10 @@ _LATE = 0.05
 """Share of a mean TTFT, or of the time in which the further tokens come, from which the lateness of stamps is said."""
 
 
-def measured_report(session: Session, lines: Sequence[Mapping[str, str]], judged: Judged) -> Report:
-    """Everything about a run. ``lines``: the rows of its CSV."""
+def measured_report(
+    session: Session, lines: Sequence[Mapping[str, str]], judged: Judged, tool: Tool | None = None
+) -> Report:
+    """Everything about a run. ``lines``: the rows of its CSV. tool: a client by whose definitions it is shown too."""
     found = [(one, load_figures(one)) for one in session.loads]
     tables = [_measured_table(session, found)]
     record = _record(session, found)
@@ -37,6 +40,11 @@ def measured_report(session: Session, lines: Sequence[Mapping[str, str]], judged
         tables.append(side_by_side(_held_title(held), [_held(one) for one in held.figures]))
         record["held_out"] = held_record(held)
     record["not_predicted"] = judged.why or None
+    record["defined_by"] = None
+    if tool is not None:
+        rows = [row for one in session.loads for row in _defined(one, tool)]
+        tables.append(side_by_side(f"the same replies by the definitions of {tool}", rows))
+        record["defined_by"] = {"client": tool, "rows": [figures_record(row) for row in rows]}
     notes = [*_notes(session, found), *_verdict(judged), *above_notes(judged.scored)]
     return Report(record=record, tables=tables, notes=notes, rows=[dict(line) for line in lines])
 
@@ -65,6 +73,23 @@ def _measured(one: MeasuredLoad, known: LoadFigures | None) -> list[Figure]:
         Figure("", known and known.rate, "tokens/s", ",.1f"),
         text("suspect", "; ".join(one.suspect), left=True),
     ]
+
+
+def _defined(one: MeasuredLoad, tool: Tool) -> list[list[Figure]]:
+    """A load by the definitions of a client, a row for each latency."""
+    replies, rows = counted_replies(one), []
+    for name, formula, values in DEFINITIONS[tool]:
+        found = statistics(tool, values(replies))
+        rows.append(
+            [
+                Figure("users", one.load.users, "users"),
+                Figure("prompt_tokens", one.load.prompt, "prompt"),
+                Figure("name", name, "latency", left=True),
+                *(Figure(f"{at}_s", found.get(at), at, format_time) for at in ("mean", *PERCENTILES)),
+                Figure("formula", formula, "", left=True),
+            ]
+        )
+    return rows
 
 
 def _title(session: Session) -> str:
