@@ -1,9 +1,9 @@
 """Latencies of a load as other clients define them, from the times of the same replies.
 
 ``s``: when a request was sent; ``t1``, ``t2``, ``tn``: its first, second and last piece of text; ``end``: when the
-stream was over; ``n``: its output tokens. Read in vllm-project/vllm (``vllm/benchmarks/serve.py``),
-vllm-project/guidellm (``schemas/base/request_stats.py``, ``statistics.py``), ai-dynamo/aiperf (``src/aiperf/metrics/types``) and
-triton-inference-server/perf_analyzer (genai-perf, ``llm_profile_data_parser.py``) in November 2026.
+stream was over; ``n``: its output tokens. Read in November 2026 in vllm-project/vllm (``vllm/benchmarks/serve.py``),
+vllm-project/guidellm (``schemas/base/request_stats.py``, ``statistics.py``), ai-dynamo/aiperf
+(``src/aiperf/metrics/types``) and triton-inference-server/perf_analyzer (``llm_profile_data_parser.py``: genai-perf).
 """
 
 from __future__ import annotations
