@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import click
 
 from inferplan.catalog.assemble import Request, assemble
+from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
-from inferplan.cli.options import deployment_of, report_options, without, writable
+from inferplan.cli.options import API_KEY, deployment_of, key_asked, report_options, typed, watching, without, writable
 from inferplan.errors import InfeasibleError, ToleranceError, UsageError
+from inferplan.extras import require
+from inferplan.fields import question_of
 from inferplan.files import save
 from inferplan.learning.factors import FACTORS, USUAL
+from inferplan.measuring.scrapes import ScrapesAsked
 from inferplan.table import Report
 
 
@@ -24,7 +32,7 @@ def _factors(ctx: click.Context, _: click.Parameter, given: str | None) -> tuple
 
 
 @click.command("learn", cls=Layered)
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...|URL")
 @deployment_of(click.option("--model", required=True, help="As estimate takes it: a name, or a path."))
 @click.option(
     "--out",
@@ -43,14 +51,20 @@ def _factors(ctx: click.Context, _: click.Parameter, given: str | None) -> tuple
     "--context", type=Count(), metavar="TOKENS",
     help="Mean context of a decoding sequence, where a record does not state it.",
 )  # fmt: skip
+@with_options(options_of(ScrapesAsked))
+@click.option(
+    "--record", metavar="FILE", callback=writable, help="Of a URL: write what was read there, for learn FILE."
+)
+@with_options([API_KEY])
 @report_options
 def learn_command(
-    files: tuple[str, ...], request: Request, learned_file: str | None, factors: tuple[str, ...], context: int | None
-) -> Report:
+    files: tuple[str, ...], request: Request, learned_file: str | None, factors: tuple[str, ...], context: int | None,
+    **values: Any,
+) -> Report:  # fmt: skip
     """Read what a server recorded of its steps, and correct the model's step by it.
 
     FILE is iteration records (forward-pass metrics as JSON lines), a log of SGLang, vLLM or TensorRT-LLM, or scrapes
-    of /metrics. A few physical factors are fitted to the prediction of the same steps: the host's seconds, prompts,
+    of /metrics; a URL is read for ten minutes, and no request is sent. A few physical factors are fitted to the prediction of the same steps: the host's seconds, prompts,
     what decodes read, experts. The last fifth in time is held out, and both errors are reported. Factors that the
     record cannot tell apart are refused, with the load that could. Every command takes the file of --out as
     --calibration. No text of users is read.
@@ -63,7 +77,9 @@ def learn_command(
     from inferplan.reports.learning import learned_report
 
     deployment = assemble(request)
-    records = read_records(files, deployment, context)
+    urls = [one for one in files if one.startswith(("http://", "https://"))]
+    scraped = _scraped(urls, values)
+    records = read_records([one for one in files if one not in urls], deployment, context, scraped)
     try:
         found = learn(deployment, [one.observed for one in records], factors)
     except (InfeasibleError, ToleranceError) as error:
@@ -72,6 +88,36 @@ def learn_command(
     if learned_file is not None:
         save(learned_file, learned_yaml(found, files))
     return learned_report(found, records, learned_file)
+
+
+def _scraped(urls: Sequence[str], values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The addresses with what their servers said of themselves, one scrape after another."""
+    if not urls:
+        if given := typed(["every", "for", "record", "api_key_env"]):
+            raise UsageError(f"{', '.join(given)} without an address", hint="inferplan learn http://localhost:8000 ...")
+        return []
+    require("measure", "learn from an address")
+    from inferplan.measuring.address import address_of
+    from inferplan.measuring.scrapes import Scraped, scrape
+
+    asked = question_of(ScrapesAsked, values)
+    if len(urls) > 1 and values["record"] is not None:
+        raise UsageError("--record is of one server", because=", ".join(urls), hint="one address for each file")
+    found = [Scraped(address=address_of(url)) for url in urls]
+    key = key_asked(values["api_key_env"])
+    with watching() as watch:
+        try:
+            asyncio.run(scrape(found, key, asked, watch))
+        except KeyboardInterrupt:  # what was read until then is read
+            if not all(one.texts for one in found):
+                raise
+    for one in found:
+        if one.gone:
+            click.echo(f"note: {one.address.root}: {one.gone}", err=True)
+    texts = [(one.address.root, "\n".join(one.texts)) for one in found]
+    if values["record"] is not None:
+        save(values["record"], texts[0][1])
+    return texts
 
 
 without(learn_command, "calibration", "anchor", "ideal")

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from inferplan.cli.declared import options_of, with_options
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
-from inferplan.cli.options import API_KEY, key_asked, report_options, typed, writable
+from inferplan.cli.options import API_KEY, key_asked, report_options, typed, watching, writable
 from inferplan.cli.validate import FACTS_OF_DEPLOYMENT, deployment_facts, facts_of
 from inferplan.errors import InferplanError, InputFileError, NetworkError, UsageError
 from inferplan.extras import require
 from inferplan.fields import option_values, question_of
 from inferplan.files import save
+from inferplan.measuring.definitions import Tool
 from inferplan.measuring.loads import Bounds, LoadChoice
 from inferplan.measuring.planned import PlannedLoad
 from inferplan.measuring.session import MeasuringSettings
@@ -28,8 +29,6 @@ from inferplan.validation.run import Pricing
 
 if TYPE_CHECKING:
     from inferplan.measuring.session import Session, Watch
-    from inferplan.reports.measuring import Judged
-    from inferplan.validation.rows import Row
 
 
 def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -52,11 +51,14 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
 @click.option("--force", is_flag=True, is_eager=True, help="Overwrite --out.")
 @with_options(options_of(MeasuringSettings))
 @click.option("--tokenizer", metavar="FOLDER", type=click.Path(exists=True), help="Count tokens with the model's own.")
+@click.option(
+    "--definition", type=click.Choice(get_args(Tool)), help="Show the figures also as this client defines them."
+)
 @with_options([API_KEY])
 @deployment_facts
 @with_options(options_of(Pricing, "calibration", "ideal"))
 @report_options
-def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
+def measure_command(target: str, csv_file: str | None, definition: Tool | None, **values: Any) -> Report:
     """Send random prompts to the OpenAI-compatible server at URL and time its streamed replies.
 
     One user at several prompt lengths comes first, then more users at a time. Every load is warmed up, and all stay
@@ -73,6 +75,7 @@ def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     from inferplan.measuring import session as sessions
     from inferplan.measuring.figures import csv_text, figure_rows
     from inferplan.reports.measuring import measured_report
+    from inferplan.validation.held_out import Judged, judge
 
     of_plan = {name: values.pop(name) for name in ("url", "requests", "replicas")}
     if target.lower().endswith(".json"):
@@ -86,10 +89,10 @@ def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     _run(session)
     lines = figure_rows(session, _named(session, facts))
     unwritten = _written(csv_file, csv_text(lines)) if csv_file is not None and lines else None
-    judged = _judged(csv_file or url, csv_text(lines), pricing, facts) if lines else _nothing()
+    judged = judge(csv_file or url, csv_text(lines), pricing, facts) if lines else Judged(why="no load has figures")
     # raised when the report has been written
     click.get_current_context().call_on_close(lambda: _leave(session, unwritten))
-    report = measured_report(session, lines, judged)
+    report = measured_report(session, lines, judged, definition)
     if csv_file is not None and lines and unwritten is None:
         report.record["file"] = csv_file
         report = Report(
@@ -137,7 +140,7 @@ def _given_beside_plan() -> list[str]:
     decided = {one.name for one in options_of(LoadChoice)} | {
         one.name for one in options_of(Pricing, "calibration", "ideal")
     }
-    decided |= {name.replace("-", "_") for name in FACTS_OF_DEPLOYMENT} | {"backend"}
+    decided |= {"definition"} | {name.replace("-", "_") for name in FACTS_OF_DEPLOYMENT} | {"backend"}
     return typed(decided)
 
 
@@ -217,20 +220,8 @@ def _settings(url: str, values: dict[str, Any]) -> MeasuringSettings:
 
 def _run(session: Session) -> None:
     """Measure, with a bar on a terminal and in silence elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        _measure(session, lambda *_: None)
-        return
-    # drawn twice a second: drawing takes the same interpreter as the time stamps
-    with Progress(console=console, transient=True, refresh_per_second=2) as bar:
-        task = bar.add_task("", total=None)
-        _measure(
-            session,
-            lambda what, done, planned: bar.update(task, description=what, completed=done, total=planned or None),
-        )
+    with watching() as watch:
+        _measure(session, watch)
 
 
 def _measure(session: Session, watch: Watch) -> None:
@@ -258,45 +249,6 @@ def _named(session: Session, facts: Mapping[str, str]) -> dict[str, str]:
         except InferplanError:
             continue
     return found
-
-
-def _judged(where: str, text: str, pricing: Pricing, facts: Mapping[str, str]) -> Judged:
-    """The rows as `validate` reads them, predicted, and one of them held out; or why not."""
-    from inferplan.reports.measuring import Judged
-    from inferplan.validation.held_out import FEWEST, choose, hold_out
-    from inferplan.validation.importers import plain
-    from inferplan.validation.run import price_rows
-
-    read = plain.read(Path(where), text, facts)
-    why = _unpriced(read)
-    if why:
-        return Judged(why=why)
-    scored = price_rows(read, pricing)
-    index = choose(scored)
-    if index is None:
-        refused = next((one.refused for one in scored if one.prediction is None), "")
-        return Judged(scored, why=refused or f"more than {FEWEST} loads that are not suspect are needed")
-    try:
-        return Judged(scored, hold_out(scored, index, pricing, where))
-    except InferplanError as error:
-        return Judged(scored, why=f"{error.what}: {error.because}")
-
-
-def _unpriced(read: Sequence[Row]) -> str:
-    """Why no row can be predicted: facts that are missing, or that the server contradicts."""
-    opposed = [words for row in read for words in row.opposed]
-    if opposed:
-        return f"the server says {opposed[0]}"
-    if all(row.run is None for row in read):
-        said = "; the server does not say it, --model, --gpu, --engine, --quant and --tp do"
-        return f"{read[0].refused}{said if 'empty' in read[0].refused else ''}"
-    return ""
-
-
-def _nothing() -> Judged:
-    from inferplan.reports.measuring import Judged
-
-    return Judged(why="no load has figures")
 
 
 def _leave(session: Session, unwritten: InputFileError | None) -> None:

@@ -74,6 +74,22 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], No
         yield bar
 
 
+@contextmanager
+def watching() -> Iterator[Callable[[str, int, int], None]]:
+    """Who is to be told what is done with a server, how much of it, of how much: a terminal, nobody elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda *_: None
+        return
+    # drawn twice a second: drawing takes the same interpreter as the time stamps
+    with Progress(console=console, transient=True, refresh_per_second=2) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, planned: bar.update(task, description=what, completed=done, total=planned or None)
+
+
 def processes(jobs: int | None) -> int:
     """So many processes as somebody says; else one on each core, or one where a program asks."""
     if jobs is not None or click.get_current_context().meta.get(WORDS) is not None:

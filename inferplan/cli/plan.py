@@ -37,6 +37,7 @@ from inferplan.catalog.workloads import (
     shared_text,
 )
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
+from inferplan.cli.from_server import FromAsked, anchored, from_options
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count, Finite
 from inferplan.cli.options import (
@@ -427,8 +428,12 @@ _JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the 
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to share: .html or .md."
 )
 @_JOBS
+@gets(server=FromAsked)
+@from_options
 @report_options
-def plan_command(question: Question, html: str | None, jobs: int | None) -> Report:
+def plan_command(
+    question: Question, html: str | None, jobs: int | None, server: FromAsked | None, **files: str
+) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
     The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. Every candidate is evaluated in
@@ -439,10 +444,13 @@ def plan_command(question: Question, html: str | None, jobs: int | None) -> Repo
 
     --workload sets lengths and limits, --slo only limits; --ttft and similar options replace single ones.
 
+    With --from URL a running server of MODEL corrects the plan by its own times (--help measuring).
+
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """
     if html:
         require_together("plan", question.features | {"page"})
+    question = anchored(question, server, **files)
     if question.budgets:
         if jobs is not None:
             raise UsageError(

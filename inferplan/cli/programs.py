@@ -23,8 +23,10 @@ from inferplan.errors import UsageError
 from inferplan.table import Report
 from inferplan.web.commands import Answered, Options, Progress
 
-WITHHELD = frozenset({"help", "format", "timeline", "plot", "report", "jobs"})
-"""Options that write a file, print help or start processes: a program that runs a command has none of them."""
+WITHHELD = frozenset({"help", "format", "timeline", "plot", "report", "jobs"}) | {
+    *("from", "from-facts", "from-seconds", "send-load", "served-model", "api-key-env", "anchor-out")
+}
+"""Options that write a file, print help, start processes or ask a server: a program that runs a command has none."""
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 

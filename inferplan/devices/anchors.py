@@ -163,6 +163,18 @@ class Anchor(Spec):
     process: ErrorProcess
     rows: tuple[AnchorRow, ...] = Field(min_length=1)
 
+    @property
+    def origin(self) -> str:
+        """Where the runs are from: files, or a server and the day."""
+        return str(self.provenance.get("runs", "an anchor"))
+
+    @property
+    def told(self) -> list[str]:
+        """What was found and assumed of the server that the runs are from, and how far off a run was that was held out;
+        empty for runs in files."""
+        said = self.provenance.get("told")
+        return [str(line) for line in said] if isinstance(said, list) else []
+
     def error(self, metric: Metric, load: AnchorLoad) -> tuple[Array, Array]:
         """Mean and variance of ln(measured/predicted) at loads, flat."""
         kernel, points = self.process.kernel(metric), self.process.points(load)

@@ -14,22 +14,37 @@ from inferplan.learning.observed import Recorded, with_context
 KINDS = f"iteration records (JSON lines), logs of SGLang, vLLM and TensorRT-LLM, scrapes of /metrics, {benchmarks.KIND}"
 
 
-def read_records(paths: Sequence[str], deployment: Deployment, context: float | None = None) -> list[Recorded]:
+def read_records(
+    paths: Sequence[str],
+    deployment: Deployment,
+    context: float | None = None,
+    scraped: Sequence[tuple[str, str]] = (),
+) -> list[Recorded]:
     """What files say of steps; scrapes are one record.
 
-    deployment: of which a benchmark's runs are taken. context: tokens behind a decode where a record does not say.
-    Raises ``InputFileError`` for a file that is of no known kind, that is broken, that is of another engine than the
-    deployment's, or that says nothing of a step.
+    scraped: addresses and what was read there just now, as a file would have it. deployment: of which a benchmark's
+    runs are taken. context: tokens behind a decode where a record does not say. Raises ``InputFileError`` for a file
+    that is of no known kind, that is broken, that is of another engine than the deployment's, or that says nothing of
+    a step.
     """
     texts = [(path, read_text(Path(path), encoding="utf-8-sig").lstrip()) for path in paths]
+    texts += scraped
     scrapes = [(path, text) for path, text in texts if prometheus.matches(text)]
     found = [(", ".join(path for path, _ in scrapes), prometheus.read_all(scrapes))] if scrapes else []
     for path, text in texts:
-        if prometheus.matches(text):
+        if (path, text) in scrapes:
             continue
         reader = next((one for one in (iterations, logs) if one.matches(text)), None)
-        one = reader.read(text, path) if reader else benchmarks.require_read(path, deployment, KINDS)
-        found.append((path, one))
+        if reader is not None:
+            found.append((path, reader.read(text, path)))
+        elif (path, text) in scraped:
+            raise InputFileError(
+                f"{path} says nothing of a server's steps",
+                because="its metrics are of no engine that is read: vLLM, SGLang, TensorRT-LLM, llama.cpp, TGI",
+                hint="the address of the server itself, and not of what stands before it",
+            )
+        else:
+            found.append((path, benchmarks.require_read(path, deployment, KINDS)))
     for path, one in found:
         _require_engine(one, path, deployment)
         if not one.observed:

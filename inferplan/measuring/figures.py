@@ -11,6 +11,7 @@ import numpy as np
 
 from inferplan.measuring.client import Reply
 from inferplan.measuring.planned import PlannedLoad
+from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 
 STATISTICS: dict[str, tuple[float, int]] = {
@@ -56,7 +57,7 @@ class LoadFigures:
 
 def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
     """The figures of a load; ``None`` where most of its requests failed, or the tokens of none are known."""
-    replies = [counted for reply in measured.judged if (counted := _counted(reply, measured.load.output)) is not None]
+    replies = counted_replies(measured)
     if not replies or not measured.usable:
         return None
     outputs = np.array([reply.output for reply in replies], dtype=float)
@@ -85,6 +86,11 @@ def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
     )
 
 
+def counted_replies(measured: MeasuredLoad) -> list[Reply]:
+    """The replies of a load that figures are made of, each with its tokens."""
+    return [counted for reply in measured.judged if (counted := _counted(reply, measured.load.output)) is not None]
+
+
 def _counted(reply: Reply, asked: int) -> Reply | None:
     """A reply whose tokens are known. One that ended at the limit has as many as were asked for."""
     if reply.prompt is None or not (reply.output or reply.finish == "length"):
@@ -103,9 +109,8 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
     return found
 
 
-def facts_of_server(session: Session) -> dict[str, str]:
+def facts_of_server(server: Server | None) -> dict[str, str]:
     """What the server itself says of the deployment, by the columns of `validate`."""
-    server = session.server
     if server is None:
         return {}
     found = {
@@ -148,7 +153,7 @@ def row(session: Session, measured: MeasuredLoad, found: LoadFigures, facts: Map
 
 def figure_rows(session: Session, facts: Mapping[str, str]) -> list[dict[str, str]]:
     """A line for each load that has figures; ``facts`` fill what the server does not say."""
-    known = {**facts, **facts_of_server(session)}
+    known = {**facts, **facts_of_server(session.server)}
     pairs = [(measured, load_figures(measured)) for measured in session.loads]
     return [row(session, measured, found, known) for measured, found in pairs if found is not None]
 

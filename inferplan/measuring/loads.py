@@ -115,9 +115,12 @@ class LoadChoice:
     rounds: int = ask("--rounds", Whole(), "Requests per user in a load of several users.", 3, shown=True)
 
     def loads(self) -> list[UsersLoad]:
-        """Every load once: single users by length, then by users."""
-        pairs = [(1, length) for length in sorted(self.lengths)]
-        pairs += [(users, self.shared_prompt) for users in sorted(self.concurrency)]
+        """Every load once: one of each kind, so that a run that is cut short says something of both; then the others,
+        single users by length and several by their number."""
+        alone = [(1, length) for length in sorted(self.lengths)]
+        beside = [(users, self.shared_prompt) for users in sorted(self.concurrency)]
+        crowds = [one for one in beside if one[0] > 1]
+        pairs = [*alone[:1], *crowds[:1], *alone, *beside]
         return [
             UsersLoad(
                 users=users,

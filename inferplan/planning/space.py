@@ -24,7 +24,7 @@ from inferplan.catalog.backends import Backends, kernels_run, with_backends
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadAsked
 from inferplan.catalog.price_lists import PriceBook
-from inferplan.devices.anchors import System
+from inferplan.devices.anchors import Anchor, System
 from inferplan.devices.cadence import cadence_of, require_closed_form
 from inferplan.devices.engine import EngineFlags
 from inferplan.devices.releases import REDUCED, role_of
@@ -72,8 +72,8 @@ class Space:
     """Watts of each device to try, instead of none; on a device whose TDP is no more it is none."""
     placed: tuple[OffloadAsked, ...] = ()
     """What of the model lies in host memory, each tried beside all of it on the devices."""
-    anchor: str | None = None
-    """A file of measured runs of one of the systems, which are that system's alone."""
+    anchor: str | Anchor | None = None
+    """Measured runs of one of the systems, which are that system's alone, or a file of them."""
 
     def __post_init__(self) -> None:
         """Raise ``UsageError`` for options about experts that no candidate can have."""
@@ -141,6 +141,16 @@ class Space:
             power_cap=bool(self.caps),
             ideal=self.base.ideal,
         )
+
+    @property
+    def runs(self) -> Anchor | None:
+        """The measured runs. Raises ``UsageError`` for a file of fitted constants."""
+        return load_anchor(self.anchor) if isinstance(self.anchor, str) else self.anchor
+
+    @property
+    def anchor_name(self) -> str:
+        """Where they are from, for messages."""
+        return self.anchor.origin if isinstance(self.anchor, Anchor) else str(self.anchor)
 
     def copies(self, prompts: bool) -> tuple[int, ...]:
         """Redundant experts to try, of what computes ``prompts`` alone or of the others."""
@@ -216,7 +226,7 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
     """Every deployment that can exist, with the request that makes it; the others are counted as ``impossible``."""
     model = _model(space.base.model)
     shapes = divisions(model, space)
-    runs, seen = load_anchor(space.anchor) if space.anchor else None, set[System]()
+    runs, seen = space.runs, set[System]()
     each = (itertools.product((gpu,), space.engines, space.caps_of(gpu)) for gpu in space.gpus)
     for gpu, engine, cap in itertools.chain.from_iterable(each):
         plain: Deployment | None = None
@@ -233,7 +243,7 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
             base = known
             seen.add(system := system_of(known))
             if runs and runs.system.same(system):
-                base = with_anchor(known, runs, str(space.anchor))
+                base = with_anchor(known, runs, space.anchor_name)
             for (asked, whole), parallel in itertools.product(_with_slots(space, request, base), shapes):
                 for flags in _flags(space, asked, parallel):
                     try:
@@ -249,7 +259,7 @@ def candidates(space: Space, rejections: Rejections) -> Iterator[tuple[Request, 
                     yield from _placed(space, one, made, rejections)
     if runs is not None and not any(runs.system.same(system) for system in seen):
         raise UsageError(
-            f"{space.anchor} is anchored to {runs.system.describe()}, which is no candidate",
+            f"{space.anchor_name} is anchored to {runs.system.describe()}, which is no candidate",
             because=f"candidates are {'; '.join(sorted(system.describe() for system in seen))}",
         )
 

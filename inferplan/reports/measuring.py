@@ -8,13 +8,14 @@ from typing import Any
 
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.figures import record as figures_record
-from inferplan.measuring.figures import LoadFigures, load_figures
+from inferplan.measuring.definitions import DEFINITIONS, PERCENTILES, Tool, statistics
+from inferplan.measuring.figures import LoadFigures, counted_replies, load_figures
 from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.reports.validation import above_notes
 from inferplan.table import Report, Table
 from inferplan.units import format_time
-from inferplan.validation.held_out import HeldOut, count_clipped
+from inferplan.validation.held_out import HeldOut, Judged, count_clipped
 from inferplan.validation.held_out import HeldOutLatency as Compared
 from inferplan.validation.score import NAMES, Scored
 
@@ -24,8 +25,10 @@ _LATE = 0.05
 """Share of a mean TTFT, or of the time in which the further tokens come, from which the lateness of stamps is said."""
 
 
-def measured_report(session: Session, lines: Sequence[Mapping[str, str]], judged: Judged) -> Report:
-    """Everything about a run. ``lines``: the rows of its CSV."""
+def measured_report(
+    session: Session, lines: Sequence[Mapping[str, str]], judged: Judged, tool: Tool | None = None
+) -> Report:
+    """Everything about a run. ``lines``: the rows of its CSV. tool: a client by whose definitions it is shown too."""
     found = [(one, load_figures(one)) for one in session.loads]
     tables = [_measured_table(session, found)]
     record = _record(session, found)
@@ -35,18 +38,15 @@ def measured_report(session: Session, lines: Sequence[Mapping[str, str]], judged
     record["held_out"] = None
     if (held := judged.held) is not None:
         tables.append(side_by_side(_held_title(held), [_held(one) for one in held.figures]))
-        latencies = {one.metric: figures_record(_held(one)) for one in held.figures}
-        record["held_out"] = {"row": held.row.where, "loads_in_anchor": len(held.fitted.anchor.rows), **latencies}
+        record["held_out"] = held_record(held)
     record["not_predicted"] = judged.why or None
+    record["defined_by"] = None
+    if tool is not None:
+        rows = [row for one in session.loads for row in _defined(one, tool)]
+        tables.append(side_by_side(f"the same replies by the definitions of {tool}", rows))
+        record["defined_by"] = {"client": tool, "rows": [figures_record(row) for row in rows]}
     notes = [*_notes(session, found), *_verdict(judged), *above_notes(judged.scored)]
     return Report(record=record, tables=tables, notes=notes, rows=[dict(line) for line in lines])
-
-
-class Judged:
-    """What predictions say of the measured rows: each row with its own, the load that was held out, or why neither."""
-
-    def __init__(self, scored: Sequence[Scored] = (), held: HeldOut | None = None, why: str = "") -> None:
-        self.scored, self.held, self.why = scored, held, why
 
 
 def _measured_table(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | None]]) -> Table:
@@ -75,6 +75,23 @@ def _measured(one: MeasuredLoad, known: LoadFigures | None) -> list[Figure]:
     ]
 
 
+def _defined(one: MeasuredLoad, tool: Tool) -> list[list[Figure]]:
+    """A load by the definitions of a client, a row for each latency."""
+    replies, rows = counted_replies(one), []
+    for name, formula, values in DEFINITIONS[tool]:
+        found = statistics(tool, values(replies))
+        rows.append(
+            [
+                Figure("users", one.load.users, "users"),
+                Figure("prompt_tokens", one.load.prompt, "prompt"),
+                Figure("name", name, "latency", left=True),
+                *(Figure(f"{at}_s", found.get(at), at, format_time) for at in ("mean", *PERCENTILES)),
+                Figure("formula", formula, "", left=True),
+            ]
+        )
+    return rows
+
+
 def _title(session: Session) -> str:
     server = session.server
     if server is None:
@@ -100,11 +117,28 @@ def _predicted(one: Scored) -> list[Figure]:
     ]
 
 
+def held_record(held: HeldOut) -> dict[str, Any]:
+    """The load that was held out as JSON; seconds and shares."""
+    latencies: dict[str, Any] = {one.metric: figures_record(_held(one)) for one in held.figures}
+    return {"row": held.row.where, "loads_in_anchor": len(held.fitted.anchor.rows), **latencies}
+
+
+def held_lines(held: HeldOut) -> list[str]:
+    """The same in sentences, one for each latency."""
+    return [
+        f"{_held_title(held)}: {NAMES[one.metric]} measured {format_time(one.measured)}, predicted "
+        f"{format_time(one.predicted)} ({one.error_before:+.1%}), by the other loads {format_time(one.anchored)} "
+        f"({one.error:+.1%})"
+        for one in held.figures
+    ]
+
+
 def _held_title(held: HeldOut) -> str:
     run = held.row.run
     if run is None:
         return f"held out: {held.row.where}"
     users = "1 user" if run.concurrency == 1 else f"{run.concurrency} users"
+    users = users if run.rate is None else f"{run.rate:.3g} requests/s"
     return f"held out: {users}, {run.prompt:.0f} tokens in, {run.output:.0f} out"
 
 
@@ -168,11 +202,7 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     if any(one.pieces > 1.02 for one in known):
         most = max(one.pieces for one in known)
         notes.append(f"up to {most:.2f} tokens come at once: gaps between pieces are not gaps between tokens")
-    late = [one for one in known if one.late > _LATE * min(one.latencies["ttft"]["mean"], _decoding(one))]
-    if late:
-        notes.append(
-            f"this machine was too slow a client: time stamps up to {format_time(max(o.late for o in late))} late"
-        )
+    notes += [late] if (late := _late(known)) else []
     if refused := sum(one.refused for one in known):
         notes.append(
             f"{refused} requests were turned away at first and sent again; their times count from the last sending"
@@ -180,6 +210,16 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     errors = dict.fromkeys(reply.error for one in session.loads for reply in one.failed)
     notes += [f"failed: {error}" for error in list(errors)[:5]]
     return [*notes, *([f"ended early: {session.ended}"] if session.ended else [])]
+
+
+def late_client(loads: Sequence[MeasuredLoad]) -> str:
+    """That this machine was too slow to time what came; empty where it was not."""
+    return _late([found for one in loads if (found := load_figures(one)) is not None])
+
+
+def _late(known: Sequence[LoadFigures]) -> str:
+    late = [one.late for one in known if one.late > _LATE * min(one.latencies["ttft"]["mean"], _decoding(one))]
+    return f"this machine was too slow a client: time stamps up to {format_time(max(late))} late" if late else ""
 
 
 def _decoding(one: LoadFigures) -> float:

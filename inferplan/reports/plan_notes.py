@@ -135,6 +135,7 @@ def notes(plan: Plan) -> list[str]:
         media_note(option.deployment),
         *option.deployment.model_lines,
         basis_line(plan),
+        *anchor_lines(plan),
         mask_line(plan),
         search_line(plan),
         price_line(plan),
@@ -306,6 +307,18 @@ def basis_line(plan: Plan) -> str:
         basis = f"{constants_of(calibration)}, anchored to {runs} measured runs"
         return f"basis: {basis}; 80 % of the means of others lie within {bands}"
     return f"basis: {constants_of(calibration)}; 80 % of held-out means lie within {bands} of the predicted means"
+
+
+def anchor_lines(plan: Plan) -> list[str]:
+    """Where the measured runs are from and whether they correct this plan; of a running server what was found and
+    assumed, and how far off its anchor was on what it had not seen."""
+    runs = plan.question.space.runs
+    if runs is None:
+        return []
+    own = plan.option.deployment.calibration.anchor is not None
+    which = "it corrects this plan" if own else "this plan is of another system, which it does not correct"
+    line = f"anchor: {len(runs.rows)} runs of {runs.system.describe()}, {runs.origin}; {which}"
+    return [line, *(f"anchor: {one}" for one in runs.told)]
 
 
 def confidence_line(plan: Plan) -> str:

@@ -96,8 +96,22 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "rejected": dict(searched.rejections.counts.most_common()),
         "next_cheaper": _cheaper_record(plan),
         "sensitivity": [] if plan.question.demand.offline else plan.sensitivity,
+        "anchor": anchor_record(plan),
         "bands": plan.bands,
         "band_s": {f"{name}_s": list(ends) for name, ends in plan.measured_between.items()},
+    }
+
+
+def anchor_record(plan: Plan) -> dict[str, Any] | None:
+    """The measured runs that correct one of the candidates, with where they are from; ``None`` without any."""
+    runs = plan.question.space.runs
+    if runs is None:
+        return None
+    return {
+        "system": runs.system.describe(),
+        "runs": len(runs.rows),
+        "corrects_the_plan": plan.option.deployment.calibration.anchor is not None,
+        "provenance": runs.model_dump(mode="json")["provenance"],
     }
 
 

@@ -151,7 +151,7 @@ def _digits(value: Any) -> float:
 
 def anchor_yaml(anchor: Anchor) -> str:
     """The file for ``--anchor``."""
-    head = "# Written by `inferplan anchor fit`; measured runs of one system (docs/anchors.md).\n"
+    head = "# Written by inferplan for --anchor: measured runs of one system (docs/anchors.md).\n"
     record = anchor.model_dump(mode="json", exclude_none=True)
     return head + yaml.safe_dump(record, sort_keys=False, allow_unicode=True, width=120)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
+from pathlib import Path
 
 from inferplan.devices.anchors import METRICS, Metric
 from inferplan.errors import InferplanError
 from inferplan.estimate.anchoring import with_anchor
 from inferplan.validation.anchor import Fitted, anchor_of, left_over
 from inferplan.validation.deploy import deployment_of
+from inferplan.validation.importers import plain
 from inferplan.validation.predict import Band, Prediction, for_row, predict_run
 from inferplan.validation.rows import Row
-from inferplan.validation.run import Pricing
+from inferplan.validation.run import Pricing, price_rows
 from inferplan.validation.score import Scored
 
 FEWEST = 2
@@ -57,7 +60,8 @@ class HeldOut:
 
 
 def choose(scored: Sequence[Scored]) -> int | None:
-    """Which row to hold out: the last but one of those with several users, or of all where only one has.
+    """Which row to hold out: the last but one of those with several users; where only one has, the last of the others;
+    where none has, the last but one.
 
     It lies between others, as most loads do that an anchor is asked about, and the most extreme one stays with the
     anchor. ``None`` where too few rows have a prediction.
@@ -66,7 +70,9 @@ def choose(scored: Sequence[Scored]) -> int | None:
     if len(usable) <= FEWEST:
         return None
     crowds = [index for index in usable if (run := scored[index].row.run) and (run.concurrency or 1) > 1]
-    return crowds[-2] if len(crowds) > 1 else usable[-2]
+    if len(crowds) == 1:  # it alone says what users beside each other do
+        return next(index for index in reversed(usable) if index not in crowds)
+    return crowds[-2] if crowds else usable[-2]
 
 
 def _usable(one: Scored) -> bool:
@@ -113,3 +119,59 @@ def count_clipped(held: HeldOut, metric: Metric) -> int:
     """How many of the anchor's loads are farther off than it takes in (``clip``): it corrects them in part only."""
     errors = held.fitted.anchor.measured(metric)[1]
     return sum(abs(float(error)) > held.fitted.anchor.process.clip for error in errors)
+
+
+class Judged:
+    """What predictions say of the measured rows: each row with its own, the load that was held out, or why neither."""
+
+    def __init__(self, scored: Sequence[Scored] = (), held: HeldOut | None = None, why: str = "") -> None:
+        self.scored, self.held, self.why = scored, held, why
+
+
+def judge(where: str, text: str, pricing: Pricing, facts: Mapping[str, str]) -> Judged:
+    """The rows of a CSV as `validate` reads them, predicted, and one of them held out; or why not."""
+    read = plain.read(Path(where), text, facts)
+    why = _unpriced(read)
+    if why:
+        return Judged(why=why)
+    scored = price_rows(read, pricing)
+    index = choose(scored)
+    if index is None:
+        refused = next((one.refused for one in scored if one.prediction is None), "")
+        return Judged(scored, why=refused or f"it takes more than {FEWEST} loads that are not suspect")
+    try:
+        return Judged(scored, hold_out(scored, index, pricing, where))
+    except InferplanError as error:
+        return Judged(scored, why=f"{error.what}: {error.because}")
+
+
+def _unpriced(read: Sequence[Row]) -> str:
+    """Why no row can be predicted: facts that are missing, or that the server contradicts."""
+    opposed = [words for row in read for words in row.opposed]
+    if opposed:
+        return f"the server says {opposed[0]}"
+    if all(row.run is None for row in read):
+        said = "; the server does not say it, --model, --gpu, --engine, --quant and --tp do"
+        return f"{read[0].refused}{said if 'empty' in read[0].refused else ''}"
+    return ""
+
+
+def worse(held: HeldOut) -> HeldOutLatency | None:
+    """The latency of the load that was held out which the anchor made worse; ``None`` where it did so of neither.
+
+    Two runs of one load differ by the noise of the process: an anchored figure no farther from the measured one is as
+    good as it.
+    """
+    for one in held.figures:
+        before, after = abs(log(1.0 + one.error_before)), abs(log(1.0 + one.error))
+        if after > before and after > held.fitted.anchor.process.kernel(one.metric).noise:
+            return one
+    return None
+
+
+def beyond(held: HeldOut) -> HeldOutLatency | None:
+    """The latency of which most loads are farther off than an anchor takes in; ``None`` for neither."""
+    for one in held.figures:
+        if 2 * count_clipped(held, one.metric) > len(held.fitted.anchor.measured(one.metric)[1]):
+            return one
+    return None

@@ -9,8 +9,10 @@ import pytest
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.learning.factors import Kernels
 from tests.cli.conftest import Run
-from tests.learning.recorded import Users, forward_pass_metrics, served, tables
+from tests.learning.recorded import Users, forward_pass_metrics, served, tables, vllm_metrics
 from tests.learning.test_broken import scrape
+from tests.measuring.reading import Read, clock
+from tests.measuring.wire import served as serving
 
 LINE = "learn steps.jsonl --model llama-3.1-8b --gpu h100-sxm --engine vllm --quant bf16 --out own.yaml"
 
@@ -72,3 +74,64 @@ def test_a_refusal_says_what_was_passed_over(run: Run, tmp_path: Path, monkeypat
     assert done.code == 3
     assert "2 measurements" in done.err
     assert "passed over: 1 windows in which a counter fell" in done.err
+
+
+URL = ("--model", "llama-3.1-8b", "--gpu", "h100-sxm", "--engine", "vllm", "--quant", "bf16", "--format", "json")
+
+
+@pytest.fixture(scope="module")
+def readings() -> list[str]:
+    """What a vLLM server of a host of 2 ms a step says in 1,440 s, one scrape each ten: 145, of 137 steps each."""
+    base = Kernels(assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", quant="bf16")))
+    times = tables(base.deployed({"host": 0.002, "prompt": 1.2}))
+    loads = [Users(1, 500, 200), Users(64, 1500, 200), Users(8, 3000, 100), Users(128, 400, 150), Users(24, 6000, 100)]
+    record = [one for n, users in enumerate(loads * 2) for one in served(times, users, 2000, True, n, 0.03)]
+    return [f"# HELP{one}" for one in vllm_metrics(record, 137).split("# HELP")[1:]]
+
+
+def test_a_server_is_read_where_it_runs(
+    run: Run, readings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It learns what a file of the same scrapes teaches, which is what went in, and asks for nothing but /metrics."""
+    monkeypatch.chdir(tmp_path)
+    now = clock(monkeypatch)
+    with serving(Read(readings.__getitem__)) as server:
+        done = run("learn", server.url, *URL, "--for", "24min", "--record", "kept.txt", "--out", "own.yaml")
+    assert done.code == 0, done.err
+    assert now == [1440.0]
+    assert server.asked == ["/metrics"] * 145
+    found = {one["factor"]: one["learned"] for one in done.json["factors"]}
+    assert found["host"] == pytest.approx(0.002, rel=0.03)
+    assert found["prompt"] == pytest.approx(1.2, rel=0.03)
+    assert server.url in Path("own.yaml").read_text("utf-8")
+    again = run("learn", "kept.txt", *URL)
+    assert {one["factor"]: one["learned"] for one in again.json["factors"]} == found
+
+
+def test_servers_that_cannot_be_read(run: Run, readings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends midway has taught what it said until then; one that wants a key, or is none, teaches nothing."""
+    clock(monkeypatch)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serving(Read(lambda number: readings[number] if number < 120 else None)) as server:
+        gone = run("learn", server.url, *URL, "--for", "24min")
+    assert gone.code == 0, gone.err
+    assert server.read == 123  # three times without an answer
+    assert "stopped answering after 1190 s" in gone.err
+    with serving(Read(readings.__getitem__, key="sk-of-a-test-server")) as server:
+        refused = run("learn", server.url, *URL)
+        assert refused.code == 5 and "--api-key-env" in refused.err
+        monkeypatch.setenv("OWN_KEY", "sk-of-a-test-server")
+        short = run("learn", server.url, *URL, "--api-key-env", "OWN_KEY", "--for", "60s")
+        assert short.code == 3 and "6 measurements" in short.err
+    with serving(Read(lambda number: "# TYPE up gauge\nup 1\n")) as server:
+        other = run("learn", server.url, *URL, "--for", "20s")
+    assert other.code == 4 and "says nothing of a server's steps" in other.err
+    with serving(Read(lambda number: None)) as server:
+        assert run("learn", server.url, *URL, "--for", "20s").code == 5
+
+
+def test_options_of_an_address(run: Run, steps: None) -> None:
+    beside = run(*LINE.split(), "--for", "1min")
+    assert beside.code == 2 and "--for" in beside.err
+    many = run("learn", "http://localhost:9", *URL, "--for", "30d", "--every", "1s")
+    assert many.code == 2 and "2,592,000 scrapes" in many.err

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.command import exit_code
 
 

@@ -68,9 +68,9 @@ def test_it_recovers_the_timings_of_the_server(api: Any) -> None:
         if worst(session, server) < 0.02:
             break
     assert worst(session, server) < 0.02
-    assert [len(one.good) for one in session.loads] == [3, 3, 8]
+    assert [len(one.good) for one in session.loads] == [3, 8, 3]  # one of each kind first
     found = [load_figures(one) for one in session.loads]
-    single, longer, crowd = (one for one in found if one is not None)
+    single, crowd, longer = (one for one in found if one is not None)
     for one, load in ((single, 64), (longer, 512), (crowd, 128)):
         assert one.osl == 16  # as the server counts, not as pieces came
         assert one.isl == pytest.approx(load, abs=1.0)  # as long as was asked for
@@ -183,7 +183,7 @@ def test_a_server_that_dies_ends_the_run_and_keeps_what_was_measured(call: Calla
     assert code == 5
     assert "requests failed" in err
     record = json.loads(out)
-    assert record["ended"].startswith("no reply to 1 user, 128 tokens in")
+    assert record["ended"].startswith("no reply to 2 users, 128 tokens in")
     assert [load["measured"] is not None for load in record["loads"]] == [True, False]
     assert len(rows_of(Path("own.csv"))) == 1
 
@@ -338,11 +338,11 @@ def test_metrics_of_several_engines(metrics: str, suspect: str, call: Callable[.
 
 
 def test_the_key_is_sent_and_appears_nowhere(call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in the CSV, the JSON, the table, stderr; errors of the server that repeat it (two of the last load) too."""
+    """Not in the CSV, the JSON, the table, stderr; errors of the server that repeat it (two, of two users) too."""
     monkeypatch.setenv("MY_KEY", KEY)
     said = ""
     for style in ("json", "table", "csv", "markdown"):
-        with served(StandIn(fast=True, key=KEY, faults={13: 500, 14: "error"})) as server:
+        with served(StandIn(fast=True, key=KEY, faults={8: 500, 9: "error"})) as server:
             code, out, err = call(server.url, *SMALL, *FACTS, "--api-key-env", "MY_KEY", "--out", "own.csv", "--force",
                                   "--format", style)  # fmt: skip
         assert code == 0
@@ -384,20 +384,19 @@ def test_a_load_is_held_out_and_the_csv_is_one_that_validate_reads(call: Callabl
     assert record["server"]["engine"] == "vllm"
     assert record["server"]["version"] == "0.20.1"
     held = record["held_out"]
-    assert held["row"] == "own.csv:4"  # the last but one of four
+    assert held["row"] == "own.csv:5"  # the longest prompts; one load alone has several users
     assert held["loads_in_anchor"] == 3
     rows = rows_of(Path("own.csv"))
     assert [(r["concurrency"], r["engine"], r["engine_version"], r["tp"]) for r in rows] == [
-        *[("1", "vllm", "0.20.1", "1")] * 3,
-        ("2", "vllm", "0.20.1", "1"),
+        (users, "vllm", "0.20.1", "1") for users in "1211"
     ]
-    measured = record["loads"][2]["measured"]["latencies"]["ttft"]["mean"]
+    measured = record["loads"][3]["measured"]["latencies"]["ttft"]["mean"]
     assert held["ttft"]["measured_s"] == pytest.approx(measured, rel=1e-5)
     tool, read = read_file(Path("own.csv"), {})
     assert (tool, [row.refused for row in read]) == ("csv", [""] * 4)
-    others = anchor_of(price_rows([read[0], read[1], read[3]]), Pricing(), "own.csv").anchor
+    others = anchor_of(price_rows(read[:3]), Pricing(), "own.csv").anchor
     assert held["ttft"]["anchored_s"] == pytest.approx(
-        held["ttft"]["predicted_s"] * float(others.factor("ttft", load_of(read[2].run, read[2].measured))), rel=1e-3
+        held["ttft"]["predicted_s"] * float(others.factor("ttft", load_of(read[3].run, read[3].measured))), rel=1e-3
     )
 
 

@@ -39,6 +39,13 @@ EXEMPT = {
         ("emit --host-link", "fit --host-link"),
         "needed where none is on file for the GPU; memory and flags ask no more",
     ),
+    **dict.fromkeys(
+        (
+            *("plan --from", "plan --from-facts", "plan --from-seconds", "plan --send-load", "plan --served-model"),
+            *("plan --api-key-env", "plan --anchor-out"),
+        ),
+        "of a server that runs, which the lines have none of",
+    ),
 }
 """Options that change no answer, and why they are there."""
 

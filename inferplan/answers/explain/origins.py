@@ -161,7 +161,8 @@ class Origins:
         anchor = self.deployment.calibration.anchor
         assert anchor is not None  # it gave the term
         rows = len(anchor.measured(metric)[1])  # type: ignore[arg-type]
-        return f"{self.request.anchor}: {rows} rows of {metric}_ln_ratio (docs/anchors.md)", anchor.process.source
+        where = f"{self.request.anchor or anchor.origin}: {rows} rows of {metric}_ln_ratio (docs/anchors.md)"
+        return where, f"{anchor.origin}; {anchor.process.source}"
 
     def _step_place(self, name: str) -> str:
         """A constant of a step: of the engine's file, of the shared one, or of a calibration that has its own."""
