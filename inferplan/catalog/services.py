@@ -108,7 +108,7 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
         if one.swap is not None and not any(other.shares == one.name for other in spec.models):
             at = at_line(path, "models", place)
             raise SpecError(
-                f"{at}: swap is of models that share GPUs, and none shares those of {one.name}",
+                f"{at}: swap needs models that share GPUs, and no model shares the GPUs of {one.name}",
                 hint=f"shares: {one.name} in another model, or leave swap out",
             )
     return tuple(made)
@@ -117,27 +117,26 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
 def _stage(one: ServiceModel, known: dict[str, int]) -> ModelStage:
     if one.after is not None and one.after not in known:
         raise UsageError(
-            f"{one.name} is asked after {one.after!r}, which is no model before it in the file",
+            f"{one.name} is asked after {one.after!r}, which is not a model before it in the file",
             hint=f"one of {', '.join(known)}" if known else "rate: of the first model",
         )
     if (one.share is None) != (one.after is None):
         raise UsageError(
-            f"{one.name}: share is of the answers of the model that it is asked after",
+            f"{one.name}: share needs after: it is a share of that model's answers",
             hint="after: NAME and share: 0.2, or rate: alone",
         )
     if one.shares is not None and one.shares not in known:
         raise UsageError(
-            f"{one.name} shares the GPUs of {one.shares!r}, which is no model before it in the file",
+            f"{one.name} shares the GPUs of {one.shares!r}, which is not a model before it in the file",
             hint=f"one of {', '.join(known)}" if known else "shares: in the second of them",
         )
     if one.shares is not None and one.replicas is not None:
         raise UsageError(
-            f"{one.name} has as many replicas as {one.shares}, whose GPUs it shares", hint="replicas: there alone"
+            f"{one.name} has the same number of replicas as {one.shares}, whose GPUs it shares",
+            hint="replicas: there alone",
         )
     if one.answer is not None and one.after is not None:
-        raise UsageError(
-            f"{one.name}: the limits of whole answers stand at the model that is asked first", hint="answer: there"
-        )
+        raise UsageError(f"{one.name}: the limits of whole answers belong to the first model", hint="answer: there")
     whole = one.answer or AnswerSpec()
     return ModelStage(
         name=one.name,

@@ -1,7 +1,7 @@
 """Several models on one stock of machines, alone or one after another: replicas of each, and what is bought.
 
 Replicas are sized by simulation (:mod:`inferplan.serving.tandem`), machines by an integer programme
-(:mod:`inferplan.planning.machines`); docs/several-models.md has both.
+(:mod:`inferplan.planning.domains`); docs/several-models.md has both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.design import mean_request
-from inferplan.planning.machines import Bought, Kind, Need, Size, Stock, machines, size_of
+from inferplan.planning.domains import Placed, Placing, Wanted
+from inferplan.planning.machines import Kind, Size, Stock, machines, size_of
 from inferplan.planning.sizing import NEARLY_ALONE, least, running_total, search_smallest
 from inferplan.serving.batch_means import fewest_values, half_width
 from inferplan.serving.class_results import at_percentile, percentile_with_lost
@@ -127,11 +128,25 @@ class SeveralAsked(Stock):
     utilisation: float = fields.ask(
         "--utilisation",
         fields.SHARE,
-        "Share of what it carries that a replica is given, where replicas are counted.",
+        "Load per replica where replicas are counted, as a share of its capacity.",
         0.8,
         shown=True,
     )
-    seed: int = fields.ask("--seed", fields.Whole(0, 2**31 - 1), "Of lengths, arrivals, and who is asked again. [0]", 0)
+    seed: int = fields.ask(
+        "--seed", fields.Whole(0, 2**31 - 1), "Seed of lengths, arrivals, and of answers passed on. [0]", 0
+    )
+    domains: int = fields.ask(
+        "--domains",
+        fields.Whole(1, 16),
+        "Racks or zones that machines are spread over: the limits hold while any one of them is lost. [1: none is]",
+        1,
+    )
+    surge: int = fields.ask(
+        "--surge",
+        fields.Whole(0, 64),
+        "Replicas of a new version that find room beside all others, one model after another. [0]",
+        0,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,12 +155,17 @@ class SeveralAsked(Stock):
             if len(together := self.together(place)) > 1:
                 resident = self.members[together[0]].swap is None
                 require_shareable([self.members[one].deployment for one in together], resident)
+        given = [member.stage.name for member in self.members if member.replicas is not None]
+        if self.domains > 1 and given:
+            raise UsageError(
+                f"--domains: nothing says how many replicas {given[0]} needs while a domain is lost",
+                because="the file states its replicas, which are not sized",
+                hint=f"limits of {given[0]} or of the whole answer instead of replicas",
+            )
         used = {member.gpu for member in self.members}
         for kind in self.kinds:
             if kind.name not in used:
-                raise UsageError(
-                    f"{kind.option} {kind.name} is of a GPU that no model runs on", hint=", ".join(sorted(used))
-                )
+                raise UsageError(f"{kind.option} {kind.name}: no model runs on this GPU", hint=", ".join(sorted(used)))
 
     @property
     def stages(self) -> tuple[ModelStage, ...]:
@@ -183,7 +203,7 @@ class SeveralAsked(Stock):
             given = self.members[host_of(self.stages, place)].replicas is not None
             if not given and not member.stage.limits.limits and not root.answer.limits:
                 raise UsageError(
-                    f"nothing says how many replicas {member.stage.name} needs",
+                    f"the number of replicas of {member.stage.name} cannot be found",
                     because="it has neither limits nor replicas, and its stream has no limits of the whole answer",
                     hint="ttft: 1 s and tpot: 50 ms of the model, answer: {e2e: 20 s} of the stream, or replicas: 2",
                 )
@@ -213,11 +233,15 @@ class Alone:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SeveralPlan:
-    """The answer. replicas: of each model. bought: the machines. run: of the whole at the load."""
+    """The answer. replicas: of each model. fewest: those that the load over the utilisation needs, and lost: those that
+    the load itself needs, as while a domain is lost. bought: the machines. run: of the whole at the load.
+    """
 
     asked: SeveralAsked
     replicas: tuple[int, ...]
-    bought: Bought
+    fewest: tuple[int, ...]
+    lost: tuple[int, ...]
+    bought: Placed
     run: TandemRun
     alone: tuple[Alone, ...]
 
@@ -382,13 +406,19 @@ def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = N
     """
     asked.require_sizable()
     told = running_total(progress)
-    counts = _sized(asked, told)
+    fewest = _sized(asked, told)
+    lost = _sized(replace(asked, utilisation=1.0), told) if asked.domains > 1 else (0,) * len(fewest)
+    bought = _bought(asked, fewest, lost)
+    counts = asked.spread([bought.replicas(place) for place in range(len(fewest))])
+    alone = (_alone(asked, place, counts, told) for place in range(len(counts)))
     return SeveralPlan(
         asked=asked,
         replicas=counts,
-        bought=_bought(asked, counts),
+        fewest=fewest,
+        lost=lost,
+        bought=bought,
         run=_run(asked, counts, told),
-        alone=tuple(found for found in (_alone(asked, place, counts, told) for place in range(len(counts))) if found),
+        alone=tuple(found for found in alone if found),
     )
 
 
@@ -495,7 +525,7 @@ def _whole(
     floors = asked.spread(
         [_floor(runs, roots, place, (count, plenty)) if place in free else count for place, count in enumerate(fewest)]
     )
-    waiting, seen, held = [(0.0, 0, floors)], {floors}, _need(asked, floors).cheapest() is not None
+    waiting, seen, held = [(0.0, 0, floors)], {floors}, _placing(asked, floors).cheapest() is not None
     for _ in range(_MOST_FLEETS):
         if not waiting:
             break
@@ -508,7 +538,7 @@ def _whole(
             if more in seen or more[place] > plenty[place]:
                 continue
             seen.add(more)
-            bought = _need(asked, more).cheapest()
+            bought = _placing(asked, more).cheapest()
             held = held and bought is not None
             if bought is not None:
                 heapq.heappush(waiting, (bought.cost, devices_of(asked, more), more))
@@ -550,16 +580,18 @@ def _never_whole(runs: _Runs, root: int, plenty: Sequence[int]) -> InfeasibleErr
     )
 
 
-def _need(asked: SeveralAsked, counts: Sequence[int]) -> Need:
-    """Machines for so many replicas of each model; those of one size are alike."""
-    fewest, kinds = dict[Size, int](), [*asked.kinds]
-    for member, count in zip(asked.members, counts):
+def _placing(asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int] = ()) -> Placing:
+    """Machines for so many replicas of each model, by its place; lost: so many while a domain is lost."""
+    wanted, kinds = dict[int, Wanted](), [*asked.kinds]
+    for place, (member, count) in enumerate(zip(asked.members, counts)):
         if count and member.stage.shares is None:
-            fewest[member.size] = fewest.get(member.size, 0) + count
+            wanted[place] = Wanted(member.size, count, lost[place] if lost else 0)
             if all(kind.name != member.gpu for kind in kinds):
                 kinds.append(Kind(gpu=member.request.gpu, owned=False))
-    sizes = {kind.name: [size for size in fewest if size.gpu == kind.name] for kind in kinds}
-    return Need(
+    sizes = {
+        kind.name: list(dict.fromkeys(w.size for w in wanted.values() if w.size.gpu == kind.name)) for kind in kinds
+    }
+    return Placing(
         machines=[
             machine
             for place, kind in enumerate(kinds)
@@ -567,16 +599,19 @@ def _need(asked: SeveralAsked, counts: Sequence[int]) -> Need:
             for machine in machines(place, asked.offers(kind, asked.prices), sizes[kind.name])
         ],
         stocks=[kind.stock for kind in kinds],
-        devices={size: size.devices for size in fewest},
-        fewest={**fewest},
+        wanted=wanted,
     )
 
 
-def _bought(asked: SeveralAsked, counts: Sequence[int]) -> Bought:
-    """The cheapest machines. Raises ``InfeasibleError`` where a stock is too small."""
-    found = _need(asked, counts).cheapest()
+def _bought(asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int]) -> Placed:
+    """The cheapest machines, with what may be lost and room for a rollout. Raises ``InfeasibleError`` where a stock is
+    too small.
+    """
+    found = replace(_placing(asked, counts, lost), domains=asked.domains, surge=asked.surge).cheapest()
     if found is None:
         needed = f"needed: {_needed(asked, counts)}"
+        needed += f"; while any of {asked.domains} domains is lost: {_needed(asked, lost)}" if asked.domains > 1 else ""
+        needed += f"; room for {asked.surge} more of any model" if asked.surge else ""
         raise InfeasibleError(
             "the stock does not hold the replicas", because=needed, hint="more of --own, or --rent GPU"
         )
@@ -594,7 +629,7 @@ def _needed(asked: SeveralAsked, counts: Sequence[int]) -> str:
 
 def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callable[[int], None]) -> Alone | None:
     """The comparison of a chain of models that ends here with its last one alone; ``None`` for what is no such chain,
-    and where replicas are given or stocks have limits, so that a bill of one of them says nothing.
+    and where replicas are given, stocks have limits or machines are spread, so that the bill of one says nothing.
     """
     stages, member = asked.stages, asked.members[place]
     chain = [place]
@@ -603,7 +638,8 @@ def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callabl
     own = [one for one in range(len(stages)) if root_of(stages, one) == chain[0]]
     given = any(asked.members[one].replicas is not None for one in chain)
     shared = any(len(asked.together(one)) > 1 for one in chain)
-    if len(chain) == 1 or own != chain or given or shared or asked.kinds:
+    spread = asked.domains > 1 or asked.surge
+    if len(chain) == 1 or own != chain or given or shared or asked.kinds or spread:
         return None
     first = stages[chain[0]]
     stage = replace(member.stage, after=None, share=1.0, rate=first.rate, prompt=member.prompt, answer=first.answer)
@@ -611,7 +647,7 @@ def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callabl
 
     def cost(places: Mapping[int, int]) -> float:
         part = [places.get(one, 0) for one in range(len(stages))]
-        return _bought(asked, part).cost
+        return _bought(asked, part, ()).cost
 
     before, cascade = cost({one: counts[one] for one in chain[:-1]}), cost({one: counts[one] for one in chain})
     try:
