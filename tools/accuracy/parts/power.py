@@ -64,7 +64,9 @@ def _steady(shared: Path) -> list[PartRow]:
             case = f"{row['model'].partition('/')[2]}, {many}"
             measured = float(row["value"]) / float(row["num_gpus"])
             found.append(
-                PartRow(source="ML.ENERGY", case=case, measured=measured, predicted=watts, unit="W per GPU", fitted=True)
+                PartRow(
+                    source="ML.ENERGY", case=case, measured=measured, predicted=watts, unit="W per GPU", fitted=True
+                )
             )
     return found
 
