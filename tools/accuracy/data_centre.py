@@ -94,7 +94,8 @@ with stacked memory, without any measurement of their own, and their band is unk
 by their kind: Optimum Habana as a loop over static batches (no engine), SGL-JAX with SGLang's scheduler and its
 constants of a step. What scripts of a source set is taken from them: Azure's MI300X runs used a container of
 21 November 2024 (vLLM 0.6.4) with fp8 caches and ten steps for each look of the host, which hide most of what that
-version's host costs: they are priced as the newest version. dstack's rows of that month are priced with the host of vLLM before 0.8.
+version's host costs: they are priced as the newest version. dstack's rows of that month are priced with the host of
+vLLM before 0.8.
 DeepSeek-R1 in its first two months ran at half of today's rate on both makers' GPUs (H200 beside MI300X). Times to
 the first token are left out where the source does not say how many requests were sent.
 """
