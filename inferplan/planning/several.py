@@ -721,7 +721,7 @@ def _bought(asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int]) -> 
     if found is None:
         needed = f"needed: {_needed(asked, counts)}"
         needed += f"; while any of {asked.domains} domains is lost: {_needed(asked, lost)}" if asked.domains > 1 else ""
-        needed += f"; room for {asked.surge} more of any model" if asked.surge else ""
+        needed += f"; {asked.surge} more of any model must fit" if asked.surge else ""
         raise InfeasibleError(
             "the stock does not hold the replicas", because=needed, hint="more of --own, or --rent GPU"
         )

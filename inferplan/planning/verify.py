@@ -52,7 +52,7 @@ _CLEARLY_KEPT, _CLEARLY_MISSED = 0.85, 1.25
 _LONGER = 4
 """A run that is not seen in parts and misses a limit by less than its own error is made anew with so many times as many
 requests. Of sessions 2,100 calls leave the 95th percentile of TPOT a standard deviation of 13 %
-(docs/planning.md, "Examined")."""
+(docs/accuracy-plans.md, "Examined")."""
 _FAR_OVER = 2.0
 """A run that sizes and is too short to tell is not repeated where a latency is so many times its limit: in a longer
 one, of which the start from an empty system is less, it is no shorter. Where requests find nothing of those before
@@ -70,7 +70,7 @@ _SPANS = 7.0
 five."""
 _VISITS = 12
 """Requests of a run for each text that prompts begin with: in the quarter that is not counted 19 of 20 texts come for
-the first time (``1 - exp(-3)``). With half as many a plan bought 3 L40S where 2 do (docs/planning.md, "Examined")."""
+the first time (``1 - exp(-3)``). With half as many a plan bought 3 L40S where 2 do (docs/accuracy-plans.md)."""
 _MOST_USERS = 3_000
 """Users who think that are simulated together. Those in conversations send :data:`_FEWEST_LIVES` of them each, whatever
 the time between; others begin as if they had been at it for long."""

@@ -3,8 +3,8 @@
 The questions are those of ``examined.yaml``. What one answers is run by ``inferplan simulate`` as a whole fleet with
 another seed: under the load, and under ``load/utilisation``, with a replica less too; of a plan that survives failures
 while replicas are lost. A line says what was bought, by how much a long run is over each quoted percentile, and
-which limits are broken. Traces are those of the reference data (``$INFERPLAN_SHARED``). docs/planning.md, "Examined",
-has the outcome.
+which limits are broken. Traces are those of the reference data (``$INFERPLAN_SHARED``). docs/accuracy-plans.md,
+"Examined", has the outcome.
 """
 
 from __future__ import annotations

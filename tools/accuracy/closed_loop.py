@@ -189,8 +189,8 @@ def _coverage(clean: Sequence[Scored]) -> str:
     heads = ("", "inside", "rows with a band", f"groups of {MANY} rows with {GOAL[0]:.0%} to {GOAL[1]:.0%}", "others")
     return (
         "Rows of unseen models, neither suspect nor of a client that is not recorded; groups by GPU, engine, software, "
-        "format and division. The bands here leave out the system (model, GPU, engine) of each row; those on file are "
-        "of all. "
+        "format and division. The bands here leave out the system (model, GPU, engine) of each row; those on file "
+        "include all. "
         "Rows of a kind (GPU, engine and form) of which fewer than three were measured have no band and are not "
         "counted. In brackets the systems (model, GPU, engine, "
         "format) of a group: the rows of one system are off together, so that a group of few holds more or fewer than "
@@ -211,7 +211,7 @@ def _impossible(scored: Sequence[Scored]) -> str:
         groups[f"{run.model} on {run.gpu} under {run.engine}" + (f" ({run.suspect})" if run.suspect else "")] += 1
     listed = "; ".join(f"{name}: {count}" for name, count in sorted(groups.items()))
     return (
-        "Physically impossible rows, faster than the roofline of what they state or with more requests at a time than "
+        "Physically impossible rows, faster than the roofline of their statements or with more requests at a time than "
         f"its memory holds: {len(fast)} ({listed or 'none'}). "
         "They are in the scores above and in no fit.\n"
     )

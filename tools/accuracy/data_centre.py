@@ -90,11 +90,12 @@ def one_factor(found: Mapping[tuple[Campaign, str, str], Pairs]) -> list[Line]:
 
 NOTES = """Constants of MI300X are [those of AMD](calibration.md#amd), fitted to DeepSeek-R1 under SGLang 0.5.12 of
 May 2026; nothing was fitted to the rows below. Gaudi 3 and TPU v6e have the constants carried from NVIDIA's devices
-with stacked memory, without any measurement of their own, and their band is unknown. Engines are priced as what they
-are here: Optimum Habana as a loop over static batches (no engine), SGL-JAX with SGLang's scheduler and its constants
-of a step. What scripts of a source set is taken from them: Azure's MI300X runs are of a container of 21 November 2024
-(vLLM 0.6.4) with fp8 caches and ten steps for each look of the host, which hide most of what that version's host
-costs: they are priced as the newest version. dstack's rows of that month are priced with the host of vLLM before 0.8.
+with stacked memory, without any measurement of their own, and their band is unknown. Engines are priced
+by their kind: Optimum Habana as a loop over static batches (no engine), SGL-JAX with SGLang's scheduler and its
+constants of a step. What scripts of a source set is taken from them: Azure's MI300X runs used a container of
+21 November 2024 (vLLM 0.6.4) with fp8 caches and ten steps for each look of the host, which hide most of what that
+version's host costs: they are priced as the newest version. dstack's rows of that month are priced with the host of
+vLLM before 0.8.
 DeepSeek-R1 in its first two months ran at half of today's rate on both makers' GPUs (H200 beside MI300X). Times to
 the first token are left out where the source does not say how many requests were sent.
 """

@@ -18,7 +18,7 @@ Section = Callable[[Path], str]
 SECTIONS: Sequence[Section] = (llama_section, data_centre_section)
 HEAD = """# Accuracy on further devices
 
-Devices of which nobody has published tables of kernels. Computed on DATE by `python -m tools.accuracy devices
+Devices without published tables of kernels. Computed on DATE by `python -m tools.accuracy devices
 SHARED` from published measurements, each with its source. Errors are of predicted over measured, in percent.
 """
 

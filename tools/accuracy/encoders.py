@@ -25,7 +25,7 @@ HEAD = """# Accuracy of attention both ways
 
 Computed on DATE by `python -m tools.accuracy encoders SHARED` from the kernel tables of towers' attention
 (`releases/encoder_attention`: bfloat16, 1 to 64 sequences of 26 to 65,536 positions, 1 to 32 heads of 64, 72 and 80).
-Of each engine the newest release counts, and rows of more than 16 positions that are no faster than the roofline.
+The newest release of each engine counts, and rows of more than 16 positions that are no faster than the roofline.
 Errors are of predicted over measured, in percent.
 
 *Unseen shapes*: constants of the same GPU and engine, fitted to four fifths of the shapes. *Unseen GPU*: constants

@@ -75,5 +75,5 @@ def frontier_section(scored: Sequence[Scored]) -> str:
             lines.append([load, f"{speed:.0f}", f"{best:,.0f}", f"{share:.0%}", what])
             shares[gpu].append(share)
     said = "; ".join(f"{gpu} {sum(s >= _NEAR for s in found)} of {len(found)}" for gpu, found in sorted(shares.items()))
-    heads = ("GPU, lengths", "tokens/s a user", "best tokens/s/GPU", "pick", "what is picked")
+    heads = ("GPU, lengths", "tokens/s per user", "best tokens/s/GPU", "pick", "what is picked")
     return f"Picks within 10 % of the best measured: {said or 'none'}.\n\n" + markdown(heads, lines)

@@ -26,7 +26,7 @@ _CLASSES = {
     "llama.cpp-hbm": "A100, H100",
     "llama.cpp-apple": "Apple",
 }
-_WHATS = {"tokens": ("tg", "seconds a token"), "prompts": ("pp", "seconds of a prompt")}
+_WHATS = {"tokens": ("tg", "seconds per token"), "prompts": ("pp", "seconds of a prompt")}
 _CHIPS = {
     "M1 Pro 16GB (200 GB/s, 14 GPU cores)": "m1-pro-14core",
     "M3 Pro 36GB (150 GB/s, 18 GPU cores)": "m3-pro",

@@ -75,8 +75,8 @@ def power_section(shared: Path) -> str:
             f"Shares of TDP fitted to {len(found.gpu)} matmuls on {' and '.join(gpus)}: {fitted}. Watts of single "
             "kernels on the GPU that is left out of the fit:\n",
             markdown(("left out", *HEADS), lines),
-            "No serving row is in this fit, so those above with watts are of a device that it did not see. It prices "
-            "other makers than NVIDIA, whose shares are fitted to runs of vLLM "
+            "No serving row is in this fit, so those above with watts come from a device that it did not see. It "
+            "prices other makers than NVIDIA, whose shares are fitted to runs of vLLM "
             "([power](power.md#how-far-off-it-is)).\n",
         ]
     )

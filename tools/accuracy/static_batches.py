@@ -86,7 +86,7 @@ def static_section(path: Path, every: int) -> str:
             "host was fitted to Argonne's rows on NVIDIA's GPUs (on a GPU left out it is 5 to 13 % off: "
             "[calibration](calibration.md#the-host-of-a-step)), and `trtllm@0.17`, to which nothing here was fitted. "
             "**Not the error of the model**: kernels are those of today, and what they have become faster since is in "
-            "these figures, on MI300X most of all. Each line is of one vintage, and they are not added up.\n",
+            "these figures, on MI300X most of all. Each line has one vintage, and they are not added up.\n",
             "Latency of the batch, simulated (a batch that does not fit is served in turns). The A100 of Argonne's "
             "table is taken as the 40 GB card on file.\n",
             markdown(

@@ -47,7 +47,7 @@ def throughput_section(path: Path, every: int) -> str:
     return "\n".join(
         [
             "## Maximum throughput\n",
-            "TensorRT-LLM 0.17, all requests at once: output tokens a second, simulated with the flags that its "
+            "TensorRT-LLM 0.17, all requests at once: output tokens/s, simulated with the flags that its "
             "benchmark chose. One constant was fitted to these rows, the host's time for a sequence of a step; with "
             "any GPU left out of that fit the figures are the same ([calibration](calibration.md#the-host-of-a-step)). "
             "Where sums go over PCIe, the host that the devices stand in decides how fast.\n",

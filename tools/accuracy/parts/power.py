@@ -64,7 +64,9 @@ def _steady(shared: Path) -> list[PartRow]:
             case = f"{row['model'].partition('/')[2]}, {many}"
             measured = float(row["value"]) / float(row["num_gpus"])
             found.append(
-                PartRow(source="ML.ENERGY", case=case, measured=measured, predicted=watts, unit="W a GPU", fitted=True)
+                PartRow(
+                    source="ML.ENERGY", case=case, measured=measured, predicted=watts, unit="W per GPU", fitted=True
+                )
             )
     return found
 
@@ -78,7 +80,7 @@ def _peaks(shared: Path) -> list[PartRow]:
             case = f"gpt-oss-120b, 8 x H100, {row['max_num_seqs']} users, peak of the run"
             measured = float(row["value"]) / 8
             found.append(
-                PartRow(source="InferenceX 828", case=case, measured=measured, predicted=watts, unit="W a GPU")
+                PartRow(source="InferenceX 828", case=case, measured=measured, predicted=watts, unit="W per GPU")
             )
         if row["quantity"] == "mean_power" and row["model"].startswith("Phi-3-mini"):
             watts = _watts("phi-3-mini-4k", DEVICES[row["gpu"]], Parallelism(), float(row["max_num_seqs"]), 256.0)
