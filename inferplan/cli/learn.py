@@ -64,10 +64,10 @@ def learn_command(
     """Read what a server recorded of its steps, and correct the model's step by it.
 
     FILE is iteration records (forward-pass metrics as JSON lines), a log of SGLang, vLLM or TensorRT-LLM, or scrapes
-    of /metrics; a URL is read for ten minutes, and no request is sent. A few physical factors are fitted to the prediction of the same steps: the host's seconds, prompts,
-    what decodes read, experts. The last fifth in time is held out, and both errors are reported. Factors that the
-    record cannot tell apart are refused, with the load that could. Every command takes the file of --out as
-    --calibration. No text of users is read.
+    of /metrics. A URL is read for ten minutes; no request is sent. A few physical factors are fitted to the prediction
+    of the same steps: the host's seconds, prompts, what decodes read, experts. The last fifth in time is held out, and
+    both errors are reported. Factors that the record cannot tell apart are refused, with the load that could. Every
+    command takes the file of --out as --calibration. No text of users is read.
 
     Example: inferplan learn steps.jsonl --model llama-3.1-8b --gpu h100-sxm --engine vllm --quant bf16 --out own.yaml
     """
