@@ -36,9 +36,7 @@ class ProcessReply:
 
 def error_record(error: InferplanError) -> dict[str, Any]:
     """An error as JSON has it."""
-    words = {"what": error.what, "because": error.because, "hint": error.hint}
-    drawn = {"picture": error.picture} if error.picture else {}
-    return {"error": {**words, **drawn, "exit_code": error.exit_code}}
+    return {"error": error.record()}
 
 
 def error_reply(error: InferplanError) -> ProcessReply:
