@@ -67,6 +67,7 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "This program": {
         "web": ("web", "The same answers on a page in the browser, and a JSON API."),
+        "mcp": ("mcp", "The same answers as tools of an assistant, over MCP."),
         "settings": ("defaults", "The defaults in force here, and where each is from."),
         "completion": ("defaults", "The script that completes commands and names in a shell."),
         "compile": ("compile", "The simulator as machine code: twice as fast, same results."),
@@ -199,8 +200,9 @@ def _defaults(name: str, command: click.Command) -> dict[str, Any]:
 def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
-    Results go to stdout, messages to stderr; with --format json an error is one line of JSON there. Exit codes: 0 answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that
-    cannot be read or written, 5 network, 6 outside the tolerance, 130 interrupted.
+    Results go to stdout, messages to stderr; with --format json an error is a line of JSON there. Exit codes: 0
+    answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that cannot be read or written, 5 network, 6 outside the
+    tolerance, 130 interrupted.
     """
     if ctx.invoked_subcommand is None:
         if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):

@@ -44,4 +44,7 @@ class Commands(Protocol):
         """The prices that options name. Raises ``InferplanError``."""
 
     def schema(self, name: str) -> dict[str, Any]:
-        """The options of a command as a JSON schema."""
+        """The options of a command as a JSON schema, described as its help begins."""
+
+    def common(self, name: str) -> frozenset[str]:
+        """Those of its options that help shows first; empty where it shows all."""
