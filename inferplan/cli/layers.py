@@ -96,7 +96,7 @@ GROUPS: dict[str, Group] = {
     ),
     "money": Group(
         "Prices",
-        "price prices term currency api-price ratio user-requests own-price",
+        "price prices term currency api-price ratio user-requests own-price against max-rise",
     ),
     "power": Group(
         "Power and carbon", "power-cap power-budget provision power-share energy pue host-watts carbon grid"

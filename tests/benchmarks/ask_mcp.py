@@ -1,7 +1,7 @@
 """The five questions asked by an assistant, and two hundred calls that nobody means.
 
-``python -m tests.benchmarks.ask_mcp`` starts ``inferplan mcp``, asks by the client of the protocol's SDK, and prints the
-seconds to each answer; docs/mcp.md quotes them. It exits 1 where a question has an error or a malformed call has none.
+``python -m tests.benchmarks.ask_mcp`` starts ``inferplan mcp``, asks by the client of the protocol's SDK, and prints
+the seconds to each answer; docs/mcp.md quotes them. It exits 1 where a question has an error, or a malformed call none.
 """
 
 from __future__ import annotations
