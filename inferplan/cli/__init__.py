@@ -200,9 +200,8 @@ def _defaults(name: str, command: click.Command) -> dict[str, Any]:
 def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
-    Results go to stdout, messages to stderr; with --format json an error is a line of JSON there. Exit codes: 0
-    answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that cannot be read or written, 5 network, 6 outside the
-    tolerance, 130 interrupted.
+    Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that
+    cannot be read or written, 5 network, 6 outside the tolerance, 130 interrupted.
     """
     if ctx.invoked_subcommand is None:
         if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):

@@ -57,7 +57,10 @@ def serve_tools(served: Served, commands: Commands, ready: Callable[[str], None]
         ready(
             f"tools on stdin and stdout, {files}, {served.seconds:g} s for an answer; the client starts and ends this"
         )
-        anyio.run(_serve, setting, served.folder is not None)
+        try:
+            anyio.run(_serve, setting, served.folder is not None)
+        except* BrokenPipeError:  # the client has left while an answer was written
+            pass
 
 
 async def _serve(setting: WorkerSetting, files: bool) -> None:

@@ -266,6 +266,16 @@ def test_lines_that_are_no_messages_are_answered_and_stdout_has_nothing_else(lin
     assert b"no files" in server.end()
 
 
+def test_a_client_that_leaves_is_no_error(lines: Callable[..., Lines]) -> None:
+    server = lines()
+    assert server.process.stdout is not None and server.process.stderr is not None
+    server.process.stdout.close()
+    server.send({"jsonrpc": "2.0", "id": 2, "method": "ping"})
+    server.process.stdin.close()  # type: ignore[union-attr]
+    assert server.process.wait(30) == 0
+    assert b"error" not in server.process.stderr.read()
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
 def test_a_call_that_is_cancelled_ends_its_process(lines: Callable[..., Lines]) -> None:
     server = lines()
