@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,11 @@ def lines() -> Iterator[Callable[..., Lines]]:
     yield start
     for one in opened:
         one.process.kill()
-        one.process.communicate()
+        one.process.wait()
+        for stream in (one.process.stdin, one.process.stdout, one.process.stderr):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
 
 
 def until(holds: Callable[[], bool], seconds: float = 30) -> bool:
