@@ -26,7 +26,7 @@ from inferplan.table import Report
 from inferplan.units import MOST
 from inferplan.web.commands import Answered, Options, Progress
 
-WITHHELD = frozenset({"help", "format", "timeline", "plot", "report", "rows", "update", "jobs"})
+WITHHELD = frozenset({"help", "format", "timeline", "plot", "report", "rows", "update", "extra", "jobs"})
 """Options that write a file, print help or start processes: a program that runs a command has none of them."""
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 

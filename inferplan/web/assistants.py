@@ -131,8 +131,8 @@ def _closed(schema: dict[str, Any]) -> dict[str, Any]:
 def _said(found: dict[str, Any], style: str) -> Said:
     """What a process has answered; a simulation that is overloaded has figures and an error."""
     failed = _failed({"error": found["error"]}) if "error" in found else None
-    if "record" not in found:
-        return failed or Said((), None, False)
+    if failed is not None and "record" not in found:
+        return failed
     record = {"command": found["command"], "result": found["record"], "notes": found["notes"]}
     text = json.dumps(record) if style == "json" else "\n".join([found["text"].rstrip(), *found["notes"]])
     if failed is not None:

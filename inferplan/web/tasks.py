@@ -164,6 +164,9 @@ class Desk:
         if answered.report is not None:
             found |= {"text": render(answered.report, "table"), "record": _record(answered.report)}
             found["notes"] = [*answered.notes]
+        elif answered.error is None:  # what is to be started is printed as it is
+            printed = "\n".join(answered.notes)
+            found |= {"text": printed, "record": {"text": printed}, "notes": []}
         if answered.error is not None:
             found |= error_record(answered.error)
         return ProcessReply(content=found)

@@ -125,6 +125,12 @@ def test_json_is_that_of_the_command_line(alone: Assistant, run: Run) -> None:
     assert record["result"] == run(*shlex.split(record["command"])[1:], "--format", "json").json
 
 
+def test_what_is_to_be_started_is_said(alone: Assistant, run: Run) -> None:
+    result = alone.call("emit", {"target": "vllm", "model": "llama-3.1-8b", "gpu": "h100-sxm"})
+    printed = run("emit", "vllm", "llama-3.1-8b", "--gpu", "h100-sxm").out
+    assert not result.is_error and result.content[0].text == printed.rstrip("\n") and "vllm serve" in printed
+
+
 def test_an_overloaded_simulation_has_its_figures_and_its_error(alone: Assistant) -> None:
     result = alone.call("simulate", {"model": "llama-3.1-8b", "gpu": "l4", "rate": 90, "prompt": "900", "output": "90"})
     assert error_of(result)["exit_code"] == 3
