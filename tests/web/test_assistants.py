@@ -104,17 +104,16 @@ def test_tools_are_commands_with_the_options_of_their_declarations(alone: Assist
 
 @pytest.mark.slow
 @for_each("name", FIVE)
-def test_five_questions_are_answered_as_in_a_terminal(
-    name: str, given: Assistant, folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_five_questions_are_answered_as_in_a_terminal(name: str, given: Assistant, folder: Path) -> None:
+    """In a process of its own: the tests' own process has a day of its own, from which prices age."""
     arguments = {"question": name, **FIVE[name]}
     result = given.call("ask", arguments)
     assert not result.is_error, result.content
-    monkeypatch.chdir(folder)
     words = [word for key, value in FIVE[name].items() for word in (f"--{key}", str(value))]
-    printed = run("ask", name, *words)
-    assert printed.code == 0
-    assert result.content[0].text == "\n".join([printed.out.rstrip(), *printed.err.splitlines()])
+    terminal = [sys.executable, "-m", "inferplan", "ask", name, *words]
+    own = {**os.environ, **environment()}
+    printed = subprocess.run(terminal, check=True, cwd=folder, env=own, capture_output=True, text=True)
+    assert result.content[0].text.splitlines() == [*printed.stdout.rstrip().splitlines(), *printed.stderr.splitlines()]
     assert sorted(path.name for path in folder.iterdir()) == ["bench.csv"]
 
 
