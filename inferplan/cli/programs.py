@@ -34,10 +34,10 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 def run_command(name: str, options: Options, progress: Progress | None = None) -> Answered:
     """Run a command of ``inferplan`` with options by name; nothing is printed, and no error is raised."""
     taken: list[Report] = []
-    said, error, meta, words = io.StringIO(), None, {}, [name]
+    said, printed, error, meta, words = io.StringIO(), io.StringIO(), None, {}, [name]
     try:
         words += words_of(_command(name), options)
-        with redirect_stderr(said), redirect_stdout(said), cli.make_context("inferplan", list(words)) as context:
+        with redirect_stderr(said), redirect_stdout(printed), cli.make_context("inferplan", list(words)) as context:
             meta = context.meta
             meta.update({TAKEN: taken, WORDS: words, PROGRESS: progress})
             cli.invoke(context)
@@ -47,6 +47,7 @@ def run_command(name: str, options: Options, progress: Progress | None = None) -
         command=shlex.join(["inferplan", *words]),
         report=taken[0] if taken else None,
         error=error,
+        printed=printed.getvalue(),
         notes=tuple(said.getvalue().splitlines()),
         request=meta.get(REQUEST),
     )

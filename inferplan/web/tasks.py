@@ -165,8 +165,7 @@ class Desk:
             found |= {"text": render(answered.report, "table"), "record": _record(answered.report)}
             found["notes"] = [*answered.notes]
         elif answered.error is None:  # what is to be started is printed as it is
-            printed = "\n".join(answered.notes)
-            found |= {"text": printed, "record": {"text": printed}, "notes": []}
+            found |= {"text": answered.printed, "record": {"text": answered.printed}, "notes": [*answered.notes]}
         if answered.error is not None:
             found |= error_record(answered.error)
         return ProcessReply(content=found)

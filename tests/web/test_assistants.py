@@ -60,7 +60,7 @@ def alone() -> Iterator[Assistant]:
 @pytest.fixture(scope="module")
 def given(folder: Path) -> Iterator[Assistant]:
     """A server that was given a folder."""
-    with assistant("--folder", str(folder)) as found:
+    with assistant("--folder", str(folder), "--seconds", "600") as found:
         yield found
 
 
@@ -126,8 +126,9 @@ def test_json_is_that_of_the_command_line(alone: Assistant, run: Run) -> None:
 
 def test_what_is_to_be_started_is_said(alone: Assistant, run: Run) -> None:
     result = alone.call("emit", {"target": "vllm", "model": "llama-3.1-8b", "gpu": "h100-sxm"})
-    printed = run("emit", "vllm", "llama-3.1-8b", "--gpu", "h100-sxm").out
-    assert not result.is_error and result.content[0].text == printed.rstrip("\n") and "vllm serve" in printed
+    printed = run("emit", "vllm", "llama-3.1-8b", "--gpu", "h100-sxm")
+    assert not result.is_error and "vllm serve" in printed.out
+    assert result.content[0].text.splitlines() == [*printed.out.rstrip().splitlines(), *printed.err.splitlines()]
 
 
 def test_an_overloaded_simulation_has_its_figures_and_its_error(alone: Assistant) -> None:
