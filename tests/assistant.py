@@ -45,8 +45,11 @@ def command(*options: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What the server needs to know to be of this checkout."""
-    return {name: os.environ[name] for name in ("INFERPLAN_CACHE",) if name in os.environ} | {"PYTHONPATH": str(ROOT)}
+    """What the server needs to know to be of this checkout, and what the tests fix (tests/conftest.py): the SDK's client
+    hands no other variables on."""
+    fixed = {name: value for name, value in os.environ.items() if name.startswith("INFERPLAN_")}
+    day = {name: os.environ[name] for name in ("SOURCE_DATE_EPOCH",) if name in os.environ}
+    return {**fixed, **day, "PYTHONPATH": str(ROOT)}
 
 
 @contextmanager

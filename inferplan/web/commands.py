@@ -21,7 +21,8 @@ Progress = Callable[[int, int | None, str], None]
 class Answered:
     """What a command said. report and error may both be there: a simulation that is overloaded has figures.
 
-    printed: what it wrote on stdout, where it makes no report. notes: what it wrote on stderr. command: as it is typed. request: the deployment that it was asked about.
+    printed: what it wrote on stdout, where it makes no report. notes: what it wrote on stderr. command: as it is typed.
+    request: the deployment that it was asked about.
     """
 
     command: str

@@ -105,7 +105,6 @@ def test_tools_are_commands_with_the_options_of_their_declarations(alone: Assist
 @pytest.mark.slow
 @for_each("name", FIVE)
 def test_five_questions_are_answered_as_in_a_terminal(name: str, given: Assistant, folder: Path) -> None:
-    """In a process of its own: the tests' own process has a day of its own, from which prices age."""
     arguments = {"question": name, **FIVE[name]}
     result = given.call("ask", arguments)
     assert not result.is_error, result.content
