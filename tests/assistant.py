@@ -45,7 +45,7 @@ def command(*options: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What the server needs to know to be of this checkout, and what the tests fix (tests/conftest.py): the SDK's client
+    """What the server needs to know to be of this checkout, and what tests/conftest.py fixes: the client of the SDK
     hands no other variables on."""
     fixed = {name: value for name, value in os.environ.items() if name.startswith("INFERPLAN_")}
     day = {name: os.environ[name] for name in ("SOURCE_DATE_EPOCH",) if name in os.environ}
