@@ -121,6 +121,9 @@ minimum:
 	cd $(MINIMUM) && bin/inferplan $(README_COMMAND) > /dev/null
 	$(MINIMUM)/bin/python -m pip install --quiet '.[all]' pytest pytest-xdist hypothesis -c $(MINIMUM)/lowest.txt
 	$(MINIMUM)/bin/python -m pytest -q -n $(TEST_PROCESSES) -W ignore -p no:cacheprovider -m 'not slow' $(SHORT_TESTS)
+# The extra mcp asks for a newer pydantic than the others: its own lowest release, after them.
+	$(MINIMUM)/bin/python -m pip install --quiet '.[mcp]' "$$(grep ^mcp== $(MINIMUM)/lowest.txt)"
+	$(MINIMUM)/bin/python -m pytest -q -W ignore -p no:cacheprovider -m 'not slow' tests/web/test_assistants.py
 
 # The newest releases on another Python, by the same tests.
 OTHER_PYTHON ?= python3.13

@@ -45,7 +45,8 @@ A file is written beside its place and renamed when it is whole, so what was the
 is interrupted; where it goes is checked before the work. Control characters in arguments are refused, and those of
 files (escape codes) are shown as `\\x1b`. A reader who leaves early (`| head`) is no error.
 
-An error is one message: what happened, the numbers behind it, what would work.
+An error is one message: what happened, the numbers behind it, what would work. With `--format json` it is
+[one line of JSON](json.md#errors).
 
     error: llama-3.1-70b in bf16 on 1 x h100-sxm does not fit
     because: weights 141.1 GB + state 419.4 MB + ... > 85.02 GB usable on each device

@@ -54,6 +54,11 @@ class InferplanError(Exception):
             lines.append(f"hint: {self.hint}")
         return printable("\n".join(lines))
 
+    def record(self) -> dict[str, Any]:
+        """The same as JSON has it; ``picture`` where there is one."""
+        words = {"what": self.what, "because": self.because, "hint": self.hint}
+        return {**words, **({"picture": self.picture} if self.picture else {}), "exit_code": self.exit_code}
+
 
 class UsageError(InferplanError):
     """Options that contradict each other, a value out of range (exit 2)."""

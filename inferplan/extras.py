@@ -17,6 +17,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "calibrate": ("torch", "scipy", "pandas", "matplotlib"),
     "compiled": ("mypy", "setuptools"),
     "fleet": ("scipy",),
+    "mcp": ("mcp",),
     "measure": ("httpx2",),
     "models": ("torch", "transformers"),
     "web": ("fastapi", "uvicorn"),

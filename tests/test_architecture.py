@@ -76,6 +76,8 @@ HEAVY = {
     "httpx2": {"measuring"},
     "calibrate": {"cli"},
     "fastapi": {"web"},
+    "mcp": {"web"},
+    "mcp_types": {"web"},
     "starlette": {"web"},
     "uvicorn": {"web"},
 }

@@ -6,7 +6,7 @@ from inferplan.cli import COMMANDS
 from tools.same_answers.compare import differences
 from tools.same_answers.questions import questions
 
-NOT_ASKED = {"calibrate", "compile", "learn", "measure", "watch", "web"}
+NOT_ASKED = {"calibrate", "compile", "learn", "mcp", "measure", "watch", "web"}
 """They need a device, a server, what one recorded, or a browser, or change what answers."""
 
 

@@ -10,8 +10,10 @@ import io
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import NoReturn
+from itertools import pairwise, takewhile
+from typing import Any, NoReturn
 
 import click
 
@@ -65,6 +67,7 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "This program": {
         "web": ("web", "The same answers on a page in the browser, and a JSON API."),
+        "mcp": ("mcp", "The same answers as tools of an assistant, over MCP."),
         "settings": ("defaults", "The defaults in force here, and where each comes from."),
         "completion": ("defaults", "The script that completes commands and names in a shell."),
         "compile": ("compile", "The simulator as machine code: twice as fast, same results."),
@@ -112,8 +115,12 @@ class LazyGroup(click.Group):
         found = super().resolve_command(ctx, args)
         if found[0] and found[1] is not None and not ctx.resilient_parsing:
             found = found[0], found[1], _in_our_words(found[1], found[2])
+            defaults = _defaults(found[0], found[1])
+            ctx.default_map = {found[0]: defaults}
+            if ctx.obj is not None:
+                own = defaults.get(found[2][0], {}) if isinstance(found[1], click.Group) and found[2] else defaults
+                ctx.obj.update(own if isinstance(own, dict) else {})
             refuse_unclear(found[1], click.Context(found[1], parent=ctx, info_name=found[0]), found[2])
-            ctx.default_map = {found[0]: _defaults(found[0], found[1])}
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -166,7 +173,7 @@ def _prepared(command: click.Command) -> click.Command:
     return with_completion(command)
 
 
-def _defaults(name: str, command: click.Command) -> dict[str, object]:
+def _defaults(name: str, command: click.Command) -> dict[str, Any]:
     """The user's own defaults of a command; nothing is imported when there are none."""
     if not any(key.startswith("INFERPLAN_") for key in os.environ) and not os.path.isfile("inferplan.yaml"):
         return {}
@@ -254,12 +261,15 @@ def main() -> None:
     quick_start()
     if sys.stdout is None or sys.stderr is None:  # closed: >&-
         _stand_in_for_closed()
+    defaults: dict[str, Any] = {}
     try:
         _refuse_control(sys.argv[1:])
-        cli.main(prog_name="inferplan", standalone_mode=False)
+        cli.main(prog_name="inferplan", standalone_mode=False, obj=defaults)
         sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
-        _leave(130, "interrupted")
+        interrupted = InferplanError("interrupted")
+        interrupted.exit_code = 130
+        _leave(interrupted, defaults)
     except (BrokenPipeError, _ReaderLeftError):  # head has seen enough
         sys.stdout = None
         sys.exit(0)
@@ -270,20 +280,40 @@ def main() -> None:
         said = refusal(error)
         if isinstance(error, OSError) and said.exit_code == InputFileError.exit_code:
             sys.stdout = None  # what it still holds cannot be written either
-        _leave(said.exit_code, said.render())
+        _leave(said, defaults)
 
 
 _OUTPUT = (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT, errno.EFBIG)
 """What the system says where stdout cannot be written. Other files are written by :func:`inferplan.files.save`."""
 
 
-def _leave(code: int, message: str) -> NoReturn:
-    """Say why and end with an exit code; where nothing can be said, the code has to do."""
+def _leave(error: InferplanError, defaults: Mapping[str, Any]) -> NoReturn:
+    """Say why, as people or programs read it, and end with an exit code; where nothing can be said, the code has to
+    do. defaults: the user's own of the command, where it was found."""
     try:
-        click.echo(message, err=True)
+        click.echo(_error_text(error, _format_given(sys.argv[1:]) or defaults.get("style")), err=True)
     except OSError:
         sys.stderr = None  # what it still holds cannot be written either
-    sys.exit(code)
+    sys.exit(error.exit_code)
+
+
+def _error_text(error: InferplanError, style: str | None) -> str:
+    """An error in the format of the answer that was asked for: one line of JSON, or what people read."""
+    if style not in ("json", "jsonl"):
+        return error.render() if error.exit_code != 130 else error.what
+    import json
+
+    from inferplan.table import SCHEMA_VERSION
+
+    return json.dumps({"schema_version": SCHEMA_VERSION, "error": error.record()})
+
+
+def _format_given(words: Sequence[str]) -> str | None:
+    """What stands behind ``--format``. It is read from the words: an error may come before click has read them."""
+    options = [*takewhile(lambda word: word != "--", words)]
+    given = [word.removeprefix("--format=") for word in options if word.startswith("--format=")]
+    given += [value for word, value in pairwise(options) if word == "--format"]
+    return given[-1] if given else None
 
 
 def _stand_in_for_closed() -> None:

@@ -96,7 +96,7 @@ GROUPS: dict[str, Group] = {
     ),
     "money": Group(
         "Prices",
-        "price prices term currency api-price ratio user-requests own-price",
+        "price prices term currency api-price ratio user-requests own-price against max-rise",
     ),
     "power": Group(
         "Power and carbon", "power-cap power-budget provision power-share energy pue host-watts carbon grid"
@@ -112,7 +112,7 @@ GROUPS: dict[str, Group] = {
     "watching": Group("Watching", "plan replay every window for what-if record listen dashboard"),
     "launch": Group("Launch", "checkpoint image cache-claim gpus-per-node extra"),
     "catalogue": Group("Catalogue", "filter update"),
-    "page": Group("The page", "port folder no-browser"),
+    "page": Group("The page, the tools", "port folder no-browser seconds"),
     "output": Group(
         "Output",
         "format o out report plot timeline rows show-rows verbose resume force jobs executor scheduler help",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from inferplan.units import MOST, parse_count
+from inferplan.errors import UsageError
+from inferplan.units import MOST, parse_count, parse_number
 
 if TYPE_CHECKING:
     _Any = click.ParamType[Any]
@@ -79,3 +80,16 @@ class Count(click.types.IntParamType):
         if number > self.most:
             self.fail(f"{number} must be at most {self.most:,}", param, ctx)
         return number
+
+
+def share(option: str, text: str | None) -> float | None:
+    """The share that an option gives, such as ``5%`` or ``0.05``. Raises ``UsageError``."""
+    if text is None:
+        return None
+    try:
+        value = parse_number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        raise UsageError(f"{option} {text} is no share", hint="15% or 0.15") from None
+    if not 0 <= value < inf:
+        raise UsageError(f"{option} {text} must be 0 or more")
+    return value

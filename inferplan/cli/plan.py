@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,7 +39,7 @@ from inferplan.catalog.workloads import (
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
 from inferplan.cli.from_server import FromAsked, anchored, from_options
 from inferplan.cli.layers import Layered
-from inferplan.cli.numbers import Count, Finite
+from inferplan.cli.numbers import Count, Finite, share
 from inferplan.cli.options import (
     BACKEND,
     USUAL,
@@ -80,6 +80,9 @@ from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import ArrivalKind, Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets, refuse_thoughts_of_trace
 from inferplan.work.adapters import LoraAsked
+
+if TYPE_CHECKING:
+    from inferplan.reports.plan_against import Earlier
 
 Command = Callable[..., Any]
 
@@ -427,12 +430,20 @@ _JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the 
 @click.option(
     "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to share: .html or .md."
 )
+@click.option("--against", metavar="FILE", help="An earlier plan's JSON: how much more or less this one costs.")
+@click.option("--max-rise", metavar="SHARE", help="Exit 6 when the cost is above --against by more: 5% or 0.05.")
 @_JOBS
 @gets(server=FromAsked)
 @from_options
 @report_options
 def plan_command(
-    question: Question, html: str | None, jobs: int | None, server: FromAsked | None, **files: str
+    question: Question,
+    html: str | None,
+    against: str | None,
+    max_rise: str | None,
+    jobs: int | None,
+    server: FromAsked | None,
+    **files: str,
 ) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
@@ -450,6 +461,7 @@ def plan_command(
     """
     if html:
         require_together("plan", question.features | {"page"})
+    earlier, most = _earlier(question, against, max_rise)
     question = anchored(question, server, **files)
     if question.budgets:
         if jobs is not None:
@@ -466,6 +478,13 @@ def plan_command(
     if html:
         _write(found, html)
     report = plan_report(found)
+    if earlier is not None:
+        from inferplan.reports.plan_against import cost_change, with_change
+
+        change = cost_change(found, earlier)
+        report = with_change(report, change)
+        if most is not None:  # checked when the report has been written
+            click.get_current_context().call_on_close(lambda: change.require_at_most(most))
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 
 
@@ -482,6 +501,20 @@ def report_command(question: Question, report_file: str, jobs: int | None) -> No
     with counting("simulations") as progress:
         found = _planned(question, progress, processes(jobs))
     _write(found, report_file)
+
+
+def _earlier(question: Question, path: str | None, rise: str | None) -> tuple[Earlier | None, float | None]:
+    """The plan of ``--against``, which is read before anything is searched, and the share of ``--max-rise``."""
+    most = share("--max-rise", rise)
+    if path is None:
+        if most is not None:
+            raise UsageError("--max-rise says from what the cost may rise", hint="--against base.json, or leave it out")
+        return None, None
+    if question.budgets:
+        raise UsageError("--against takes one plan, not several", hint="one --thinking-budget")
+    from inferplan.reports.plan_against import read_earlier
+
+    return read_earlier(path), most
 
 
 def _planned(question: Question, progress: Callable[[int], None] | None, jobs: int) -> Plan:

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
+from inspect import cleandoc
 from typing import Any
 
 import click
@@ -16,14 +17,16 @@ from inferplan.catalog.price_lists import PriceBook, PricesAsked
 from inferplan.cli import COMMANDS, cli, refusal
 from inferplan.cli.declared import gets
 from inferplan.cli.defaults import current
+from inferplan.cli.layers import COMMON
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import PROGRESS, REQUEST, TAKEN, WORDS
 from inferplan.cli.settings import FILE, PREFIX
 from inferplan.errors import UsageError
 from inferplan.table import Report
+from inferplan.units import MOST
 from inferplan.web.commands import Answered, Options, Progress
 
-WITHHELD = frozenset({"help", "format", "timeline", "plot", "report", "jobs"}) | {
+WITHHELD = frozenset({"help", "format", "timeline", "plot", "report", "rows", "update", "extra", "jobs"}) | {
     *("from", "from-facts", "from-seconds", "send-load", "served-model", "api-key-env", "anchor-out")
 }
 """Options that write a file, print help, start processes or ask a server: a program that runs a command has none."""
@@ -33,10 +36,10 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 def run_command(name: str, options: Options, progress: Progress | None = None) -> Answered:
     """Run a command of ``inferplan`` with options by name; nothing is printed, and no error is raised."""
     taken: list[Report] = []
-    said, error, meta, words = io.StringIO(), None, {}, [name]
+    said, printed, error, meta, words = io.StringIO(), io.StringIO(), None, {}, [name]
     try:
         words += words_of(_command(name), options)
-        with redirect_stderr(said), redirect_stdout(said), cli.make_context("inferplan", list(words)) as context:
+        with redirect_stderr(said), redirect_stdout(printed), cli.make_context("inferplan", list(words)) as context:
             meta = context.meta
             meta.update({TAKEN: taken, WORDS: words, PROGRESS: progress})
             cli.invoke(context)
@@ -46,6 +49,7 @@ def run_command(name: str, options: Options, progress: Progress | None = None) -
         command=shlex.join(["inferplan", *words]),
         report=taken[0] if taken else None,
         error=error,
+        printed=printed.getvalue(),
         notes=tuple(said.getvalue().splitlines()),
         request=meta.get(REQUEST),
     )
@@ -77,8 +81,9 @@ def words_of(command: click.Command, options: Options) -> list[str]:
 
     Raises ``UsageError`` for a name or a value that no word can be.
     """
-    places = [param.name for param in command.params if isinstance(param, click.Argument)]
-    first = [_text(name, options[name]) for name in places if name and options.get(name) is not None]
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    places = [param.name or "" for param in arguments]
+    first = [text for param in arguments for text in _argument(param, options.get(param.name or ""))]
     words = [] if any(word.startswith("-") for word in first) else first
     for key, value in options.items():
         if key not in places and value is not None:
@@ -86,11 +91,20 @@ def words_of(command: click.Command, options: Options) -> list[str]:
     return words if words[: len(first)] == first else [*words, "--", *first]
 
 
+def _argument(param: click.Argument, value: Any) -> list[str]:
+    """The words of an argument, which some commands take several of."""
+    each = value if param.nargs != 1 and isinstance(value, list) else [] if value is None else [value]
+    return [_text(param.name or "", one) for one in each]
+
+
 def _option(command: click.Command, name: str, value: Any) -> list[str]:
     if name in WITHHELD or not _NAME.fullmatch(name):
         raise UsageError(f"No such option '--{name[:40]}'.", hint=f"inferplan {command.name} --help")
+    options = [option for option in command.params if isinstance(option, click.Option) and f"--{name}" in option.opts]
     if isinstance(value, bool):
-        return _switch(command, name, value)
+        return _switch(options, name, value)
+    if options and options[0].is_flag:
+        raise UsageError(f"--{name} is true or false, not {str(value)[:40]!r}")
     words = []
     for one in value if isinstance(value, list) else [value]:
         text = _text(name, one)
@@ -98,9 +112,8 @@ def _option(command: click.Command, name: str, value: Any) -> list[str]:
     return words
 
 
-def _switch(command: click.Command, name: str, on: bool) -> list[str]:
+def _switch(options: list[click.Option], name: str, on: bool) -> list[str]:
     """The word that switches a flag on or off, where it has one."""
-    options = [option for option in command.params if isinstance(option, click.Option) and f"--{name}" in option.opts]
     if options and not options[0].is_flag:
         raise UsageError(f"--{name}: {on} is neither a text nor a number")
     return options[0].secondary_opts[:1] if options and not on else [f"--{name}"]
@@ -109,6 +122,8 @@ def _switch(command: click.Command, name: str, on: bool) -> list[str]:
 def _text(name: str, value: Any) -> str:
     if isinstance(value, (bool, Mapping, list)) or value is None:
         raise UsageError(f"{name}: {str(value)[:40]} is neither a text nor a number")
+    if isinstance(value, int) and abs(value) > MOST:  # Python writes no number of more than 4300 digits
+        raise UsageError(f"{name}: a number that large is more than anything here")
     return str(value)
 
 
@@ -122,7 +137,16 @@ def schema(name: str) -> dict[str, Any]:
         if key and key not in WITHHELD and not getattr(param, "hidden", False):
             found[key] = _schema(param)
             required += [key] if param.required else []
-    return {"type": "object", "properties": found, "required": required, "additionalProperties": False}
+    about = cleandoc(command.help or "")
+    own = {"type": "object", "description": about, "properties": found, "required": required}
+    return {**own, "additionalProperties": False}
+
+
+def common(name: str) -> frozenset[str]:
+    """The options of a command that help shows first, and its arguments; empty where it shows all."""
+    own = COMMON.get(name, "").split()
+    arguments = (param.name or "" for param in _command(name).params if isinstance(param, click.Argument))
+    return frozenset([*own, *arguments]) if own else frozenset()
 
 
 def _schema(param: click.Parameter) -> dict[str, Any]:
@@ -134,7 +158,7 @@ def _schema(param: click.Parameter) -> dict[str, Any]:
         one = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     elif getattr(param, "is_flag", False):
         one = {"type": "boolean"}
-    if param.multiple:
+    if param.multiple or param.nargs != 1:
         one = {"anyOf": [one, {"type": "array", "items": one}]}
     text = getattr(param, "help", None)
     return {**one, "description": text} if text else one
@@ -157,3 +181,4 @@ class CommandLine:
     run = staticmethod(run_command)
     prices = staticmethod(prices)
     schema = staticmethod(schema)
+    common = staticmethod(common)

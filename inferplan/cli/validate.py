@@ -10,12 +10,12 @@ import click
 from inferplan.catalog.counted import counted
 from inferplan.cli.declared import Declared, gets, with_options
 from inferplan.cli.layers import Layered
+from inferplan.cli.numbers import share
 from inferplan.cli.options import BACKEND, picture, report_options, typed, writable
 from inferplan.errors import InputFileError, ToleranceError, UsageError
 from inferplan.files import save
 from inferplan.reports.progress import progress_counter
 from inferplan.table import Report
-from inferplan.units import parse_number
 from inferplan.validation.run import Pricing
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def validate_command(files: tuple[str, ...], pricing: Pricing, **values: Any) ->
     from inferplan.reports.validation import files_report, rows_csv, scatter
     from inferplan.validation.files import validate_files
 
-    supplied, limit = facts_of(values), _share(values["max_error"])
+    supplied, limit = facts_of(values), share("--max-error", values["max_error"])
     found = validate_files(files, supplied, pricing, progress_counter)
     report = files_report(found, each=values["show_rows"])
     if found.logs:
@@ -152,18 +152,6 @@ def predict_rows(rows: list[Any], pricing: Any) -> Any:
 
     with progress_counter("rows", len(rows)) as progress:
         return price_rows(rows, pricing, progress)
-
-
-def _share(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        value = parse_number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
-    except ValueError:
-        raise UsageError(f"--max-error {text} is not a share", hint="15% or 0.15") from None
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"--max-error {text} must be 0 or more")
-    return value
 
 
 def _check(found: Validation, limit: float | None) -> None:

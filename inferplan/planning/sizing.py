@@ -558,7 +558,8 @@ def _beyond(low: float, growth: float, shares: dict[float, float]) -> float:
     law = power_law([(log(share), log(load)) for load, share in shares.items() if share > 0])
     if law is None or law.slope <= 0.0:
         return growth * low
-    return float(min(growth * low, max(exp(law.at), low) * _BRACKET**0.5))
+    at = exp(min(law.at, 700.0))  # a latency that hardly rises breaks its limit beyond what a float holds
+    return float(min(growth * low, max(at, low) * _BRACKET**0.5))
 
 
 def _between_loads(low: float, high: float, shares: dict[float, float]) -> float | None:

@@ -128,8 +128,27 @@ def read_plan(path: str) -> Planned:
     return planned_of(_read(path), path)
 
 
+def plan_data(path: str) -> dict[str, Any]:
+    """The JSON of a plan, of which ``plan.deployment`` is an object. Raises as :func:`read_plan`."""
+    data = _read(path)
+    _require_plan(data, path)
+    return data
+
+
 def planned_of(data: dict[str, Any], path: str) -> Planned:
-    """The same of the JSON itself; ``path`` names it in errors."""
+    """The deployment that the JSON of a plan describes; ``path`` names it in errors."""
+    deployment = checked_part(path, _Deployment, _require_plan(data, path), "plan.deployment")
+    if deployment.cache_tiers:
+        raise UsageError(
+            f"{path} is a plan with cache tiers, and their options are not known for any engine",
+            because="without them the plan would not keep its limits",
+            hint="a plan without --cache-tier, or the command in this plan's report with your engine's own options",
+        )
+    return _planned(path, deployment)
+
+
+def _require_plan(data: dict[str, Any], path: str) -> dict[str, Any]:
+    """``plan.deployment`` of the JSON of a plan."""
     version = data.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise SpecError(
@@ -140,14 +159,8 @@ def planned_of(data: dict[str, Any], path: str) -> Planned:
     plan = data.get("plan")
     if not isinstance(plan, dict) or not isinstance(plan.get("deployment"), dict):
         raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
-    deployment = checked_part(path, _Deployment, plan["deployment"], "plan.deployment")
-    if deployment.cache_tiers:
-        raise UsageError(
-            f"{path} is a plan with cache tiers, and their options are not known for any engine",
-            because="without them the plan would not keep its limits",
-            hint="a plan without --cache-tier, or the command in this plan's report with your engine's own options",
-        )
-    return _planned(path, deployment)
+    deployment: dict[str, Any] = plan["deployment"]
+    return deployment
 
 
 def checked_part(path: str, kind: type[_Model], data: dict[str, Any], where: str) -> _Model:

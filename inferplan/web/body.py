@@ -18,9 +18,14 @@ def parse_body(body: bytes, limits: Limits) -> dict[str, Any]:
         raise UsageError("the body is not JSON", because=str(error)[:200]) from None
     if not isinstance(value, dict):
         raise UsageError("the body is not an object", hint='{"model": "llama-3.1-8b", "gpu": "h100-sxm"}')
-    if _count(value) > limits.items:
-        raise UsageError(f"the body has more than {limits.items:,} values")
+    require_few(value, limits)
     return value
+
+
+def require_few(value: Any, limits: Limits) -> None:
+    """Raise ``UsageError`` for JSON of more values than a request may have."""
+    if _count(value) > limits.items:
+        raise UsageError(f"the request has more than {limits.items:,} values")
 
 
 def _require_shallow(body: bytes, most: int) -> None:

@@ -21,12 +21,14 @@ Progress = Callable[[int, int | None, str], None]
 class Answered:
     """What a command said. report and error may both be there: a simulation that is overloaded has figures.
 
-    notes: what it wrote on stderr. command: as it is typed. request: the deployment that it was asked about.
+    printed: what it wrote on stdout, where it makes no report. notes: what it wrote on stderr. command: as it is typed.
+    request: the deployment that it was asked about.
     """
 
     command: str
     report: Report | None = None
     error: InferplanError | None = None
+    printed: str = ""
     notes: tuple[str, ...] = ()
     request: Request | None = None
 
@@ -44,4 +46,7 @@ class Commands(Protocol):
         """The prices that options name. Raises ``InferplanError``."""
 
     def schema(self, name: str) -> dict[str, Any]:
-        """The options of a command as a JSON schema."""
+        """The options of a command as a JSON schema, described as its help begins."""
+
+    def common(self, name: str) -> frozenset[str]:
+        """Those of its options that help shows first; empty where it shows all."""

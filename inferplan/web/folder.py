@@ -22,6 +22,8 @@ class Folder:
 
     root: Path
     limits: Limits = LIMITS
+    started: str = "inferplan web --folder DIR"
+    """The command that names a folder, for the hint."""
 
     def require_inside(self, value: Any) -> None:
         """Check every text of a request: read as a path, it and each of its parts lie in the folder, links followed.
@@ -44,7 +46,7 @@ class Folder:
             raise InputFileError(
                 f"{outside[:80]} is outside the folder of this server",
                 because="files are read from the folder that was named when it started, and from nowhere else",
-                hint="a name of the catalogue, or a file of inferplan web --folder DIR",
+                hint=f"a name of the catalogue, or a file of {self.started}",
             )
 
 

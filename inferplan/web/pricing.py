@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -46,8 +46,17 @@ class PricingProcesses:
         """The processes that there are."""
         return [process.pid for process in self._all if process.pid is not None]
 
-    async def ask(self, question: str, body: Mapping[str, Any], seconds: float | None = None) -> Answer:
-        """The answer of the next process that is free, within its time limit or one of its own."""
+    async def ask(
+        self,
+        question: str,
+        body: Mapping[str, Any],
+        seconds: float | None = None,
+        told: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> Answer:
+        """The answer of the next process that is free, within its time limit or one of its own.
+
+        told: what hears of its progress, in a thread of its own. Who is cancelled while waiting ends the process.
+        """
         if self._waiting >= self.setting.limits.waiting:
             return too_busy(f"{self._waiting} requests are waiting already")
         self._waiting += 1
@@ -57,15 +66,25 @@ class PricingProcesses:
             self._waiting -= 1
         process = process or self._fresh()
         loop, limit = asyncio.get_running_loop(), seconds or self.setting.limits.seconds
-        asked = loop.run_in_executor(self._threads, self._ask, process, question, body, limit)
+        asked = loop.run_in_executor(self._threads, self._ask, process, question, body, limit, told)
         try:
             return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            self._end(process)
+            raise
         finally:
             asked.add_done_callback(lambda _: self._free.put_nowait(process if process in self._all else None))
 
-    def _ask(self, process: WorkerProcess, question: str, body: Mapping[str, Any], seconds: float) -> Answer:
+    def _ask(
+        self,
+        process: WorkerProcess,
+        question: str,
+        body: Mapping[str, Any],
+        seconds: float,
+        told: Callable[[dict[str, Any]], None],
+    ) -> Answer:
         try:
-            return process.ask(question, body, seconds)
+            return process.ask(question, body, seconds, told)
         except TimeoutError:
             self._end(process)
             return too_busy(f"no answer within {seconds:g} s")

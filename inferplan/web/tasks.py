@@ -36,9 +36,7 @@ class ProcessReply:
 
 def error_record(error: InferplanError) -> dict[str, Any]:
     """An error as JSON has it."""
-    words = {"what": error.what, "because": error.because, "hint": error.hint}
-    drawn = {"picture": error.picture} if error.picture else {}
-    return {"error": {**words, **drawn, "exit_code": error.exit_code}}
+    return {"error": error.record()}
 
 
 def error_reply(error: InferplanError) -> ProcessReply:
@@ -52,6 +50,8 @@ class Desk:
 
     commands: Commands
     limits: Limits
+    progress: Progress | None = None
+    """Told how far a job or a tool is."""
 
     def answer(self, question: str, body: Mapping[str, Any]) -> ProcessReply:
         """The answer to one of :data:`QUESTIONS`; never raises."""
@@ -157,9 +157,22 @@ class Desk:
         kind = {"json": "application/json", "markdown": "text/markdown"}.get(style, "text/plain")
         return ProcessReply(content=text, kind=kind)
 
-    def job(self, kind: str, options: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+    def tool(self, body: Mapping[str, Any]) -> ProcessReply:
+        """A command by its ``name`` with ``options``: ``text`` and ``record`` of its report, ``error``, or both."""
+        answered = self.commands.run(body["name"], body["options"], self.progress)
+        found: dict[str, Any] = {"command": answered.command}
+        if answered.report is not None:
+            found |= {"text": render(answered.report, "table"), "record": _record(answered.report)}
+            found["notes"] = [*answered.notes]
+        elif answered.error is None:  # what is to be started is printed as it is
+            found |= {"text": answered.printed, "record": {"text": answered.printed}, "notes": [*answered.notes]}
+        if answered.error is not None:
+            found |= error_record(answered.error)
+        return ProcessReply(content=found)
+
+    def job(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """A simulation or a plan: ``result``, ``error`` or both, and of a plan the ``page`` to send on."""
-        answered = self.commands.run(kind, options, progress)
+        answered = self.commands.run(kind, options, self.progress)
         found: dict[str, Any] = {"command": answered.command}
         if answered.report is not None:
             found["result"] = _record(answered.report)
@@ -180,6 +193,7 @@ QUESTIONS: dict[str, Callable[[Desk, Mapping[str, Any]], ProcessReply]] = {
     "fit": Desk.fit,
     "explain": Desk.explain,
     "export": Desk.export,
+    "tool": Desk.tool,
 }
 """Question to what answers it."""
 

@@ -9,14 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 from inferplan.errors import InferplanError, UsageError
-from inferplan.web.commands import Commands
+from inferplan.web.commands import Commands, Progress
 from inferplan.web.confine import confine
 from inferplan.web.limits import Limits
 from inferplan.web.tasks import Desk, ProcessReply, error_reply
@@ -49,15 +49,22 @@ class WorkerProcess:
     def pid(self) -> int | None:
         return self._process.pid
 
-    def ask(self, question: str, body: Mapping[str, Any], seconds: float) -> tuple[int, str, bytes]:
-        """Status, kind and content of an answer.
+    def ask(
+        self, question: str, body: Mapping[str, Any], seconds: float, told: Callable[[dict[str, Any]], None]
+    ) -> tuple[int, str, bytes]:
+        """Status, kind and content of an answer. told: what hears of its progress.
 
         Raises ``TimeoutError`` when it takes longer, ``EOFError`` when the process has ended; end it then.
         """
         self.await_start()
         self.pipe.send((question, body))
-        found: tuple[int, str, bytes] = self._heard(seconds)
-        return found
+        end = time.monotonic() + seconds
+        while True:
+            found = self._heard(max(end - time.monotonic(), 0.0))
+            if found[0] != "progress":
+                answer: tuple[int, str, bytes] = found
+                return answer
+            told(found[1])
 
     def await_start(self) -> None:
         """Wait until it answers. Raises as :meth:`ask`."""
@@ -88,14 +95,14 @@ def _serve(pipe: Connection, setting: WorkerSetting) -> None:
     """The body of a process: answers questions until the pipe is closed."""
     _prepare(setting)
     pipe.send("ready")
-    desk = Desk(commands=setting.commands, limits=setting.limits)
+    desk = Desk(commands=setting.commands, limits=setting.limits, progress=_saying(pipe))
     while True:
         try:
             question, body = pipe.recv()
         except (EOFError, OSError):
             return
         if question == "job":
-            pipe.send(("end", _job(desk, body, pipe)))
+            pipe.send(("end", _job(desk, body)))
             return
         reply = _answer(desk, question, body)
         content = reply.content if isinstance(reply.content, str) else json.dumps(reply.content, allow_nan=False)
@@ -109,7 +116,8 @@ def _answer(desk: Desk, question: str, body: Mapping[str, Any]) -> ProcessReply:
         return error_reply(_bug(error))
 
 
-def _job(desk: Desk, body: Mapping[str, Any], pipe: Connection) -> dict[str, Any]:
+def _saying(pipe: Connection) -> Progress:
+    """What tells the server, now and then, how far a command is."""
     said = 0.0
 
     def progress(done: int, total: int | None, text: str) -> None:
@@ -118,8 +126,12 @@ def _job(desk: Desk, body: Mapping[str, Any], pipe: Connection) -> dict[str, Any
             said = time.monotonic()
             pipe.send(("progress", {"done": done, "total": total, "text": text}))
 
+    return progress
+
+
+def _job(desk: Desk, body: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return desk.job(body["kind"], body["options"], progress)
+        return desk.job(body["kind"], body["options"])
     except Exception as error:
         found: dict[str, Any] = error_reply(_bug(error)).content
         return found

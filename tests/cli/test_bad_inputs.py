@@ -57,7 +57,7 @@ MEANT = re.compile(r"did you mean ([^?]+)\?")
 NAMED = re.compile(r"no (?:model|GPU|engine|workload|number format) named '([^']+)'")
 COMMAND = re.compile(r"(?:hint: |see |, )inferplan ([a-z]+)(?: --help)?\b(?! \w)")
 OPTION = re.compile(r"(--[a-z][\w-]*)(?: ([^\s(]+))?(?: \(.*\))?")
-SLOW = ("calibrate", "day", "fleet", "measure", "plan", "report", "web")
+SLOW = ("calibrate", "day", "fleet", "mcp", "measure", "plan", "report", "web")
 """Commands whose answer takes seconds, or that measure."""
 
 

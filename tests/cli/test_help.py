@@ -30,6 +30,7 @@ NOT_RUN = {
     "import": "needs a config; docs/models.md runs it",
     "compile": "compiles",
     "web": "serves until it is stopped",
+    "mcp": "serves until its client leaves",
     "completion": "writes into the home folder",
     "settings": "sets a variable of the shell",
     **dict.fromkeys(("plan", "report", "fleet", "day", "several"), "takes long; pages of the documentation run others"),

@@ -12,8 +12,10 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +23,8 @@ import yaml
 from click.testing import CliRunner
 
 from inferplan.cli import cli
-from inferplan.errors import InferplanError, UsageError
+from inferplan.errors import InferplanError, ToleranceError, UsageError
+from inferplan.reports.plan_against import CostChange, cost_change, read_earlier
 from tests.cases import for_each
 
 QUESTION = ["--rate", "20", "--prompt", "1024", "--output", "200", "--ttft", "800ms", "--tpot", "50ms"]
@@ -639,3 +642,44 @@ def test_several_sizes_are_for_a_plan() -> None:
     words = ["simulate", "llama-3.1-8b", "--gpu", "l4", "--rate", "3", "--turns", "4", "--cache-tier"]
     result = CliRunner(**APART).invoke(cli, [*words, "host:1GB,2GB:25GB/s"])
     assert "has several sizes" in result.stderr + str(result.exception)
+
+
+def test_a_plan_is_held_to_the_cost_of_an_earlier_one(planned: Path, tmp_path: Path) -> None:
+    data = json.loads(planned.read_text("utf-8"))
+    cost, earlier = data["plan"]["cost"], tmp_path / "earlier.json"
+    data["plan"]["cost"] = cost / 1.25
+    earlier.write_text(json.dumps(data), encoding="utf-8")
+    words = ["plan", "llama-3.1-8b", *QUESTION, *SMALL, "--against", str(earlier), "--format", "json"]
+    result = CliRunner(**APART).invoke(cli, [*words, "--max-rise", "20%"])
+    assert isinstance(result.exception, InferplanError) and result.exception.exit_code == 6
+    assert "25.0% more" in result.exception.what
+    said = json.loads(result.stdout)  # the report is written all the same
+    assert said["plan"]["cost"] == cost
+    rise = said["against"].pop("rise")
+    assert said["against"] == {"file": str(earlier), "cost": cost / 1.25, "currency": "USD"}
+    assert rise == pytest.approx(0.25, rel=1e-12)
+
+
+def test_a_rise_is_the_new_cost_over_the_old(planned: Path) -> None:
+    earlier = replace(read_earlier(str(planned)), cost=4.0, currency="USD", demand="a load")
+    dearer = CostChange(earlier=earlier, now=5.0, demand="a load")
+    assert dearer.rise == 0.25
+    assert dearer.said == f"the cost is 5.00 USD/h, 25.0% more than the 4.00 USD/h of {planned}"
+    dearer.require_at_most(0.25)
+    with pytest.raises(ToleranceError):
+        dearer.require_at_most(0.2499)
+    cheaper = CostChange(earlier=earlier, now=3.0, demand="another")
+    assert cheaper.rise == -0.25 and "25.0% less" in cheaper.said and cheaper.said.endswith("whose load is a load")
+    cheaper.require_at_most(0.0)
+
+
+def test_costs_of_two_kinds_are_not_compared(planned: Path) -> None:
+    earlier = read_earlier(str(planned))
+    paid = {"cost": 5.0, "tariff": SimpleNamespace(currency="USD"), "hours": None}
+    demand = SimpleNamespace(describe=lambda: "a load")
+    for other, change in ((earlier, {"hours": 2.0}), (replace(earlier, currency="EUR"), {}), (earlier, {"cost": None})):
+        plan: Any = SimpleNamespace(
+            option=SimpleNamespace(**{**paid, **change}), question=SimpleNamespace(demand=demand)
+        )
+        with pytest.raises(UsageError):
+            cost_change(plan, other)

@@ -32,7 +32,7 @@ from inferplan.planning.pools import (
 )
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, option_order, search
-from inferplan.planning.sizing import Simulations, next_size
+from inferplan.planning.sizing import Simulations, _beyond, next_size
 from inferplan.planning.space import Space
 from inferplan.planning.verify import QUOTED, SHOWN, slots_for, verify
 from inferplan.reports.cost import cost_table
@@ -378,3 +378,10 @@ def test_a_price_that_is_no_number_is_an_error_not_a_refused_candidate(monkeypat
         with monkeypatch.context() as patch, pytest.raises(NotFiniteError, match=r"attn\.kv_b"):
             patch.setattr(name, broken)
             ask()
+
+
+def test_a_latency_that_hardly_rises_breaks_its_limit_beyond_every_load():
+    # 0.5 of the limit at load 1, a millionth more at 2: a power of ln(1.000001) / ln 2, so at e^480,000 of the load
+    assert _beyond(2.0, 3.0, {1.0: 0.5, 2.0: 0.5000005}) == 6.0
+    # the square of the load: 0.5 at 1 is at the limit at the root of 2, below the largest that was tried
+    assert _beyond(2.0, 3.0, {1.0: 0.125, 2.0: 0.5}) < 6.0

@@ -26,6 +26,9 @@ FILES: Mapping[str, str] = {
     "start.log": _LOG,
     "day.csv": "time,rate\n00:00,1\n08:00,3\n16:00,2\n",
     "grid.csv": "time,grams\n00:00,100\n06:00,500\n18:00,300\n",
+    "base.json": json.dumps(
+        {"schema_version": 2, "plan": {"cost": 0.5, "currency": "USD", "hours": None, "deployment": {}}}
+    ),
     "own.yaml": "name: own\nconstants: {norm: {any: {memory: 0.5}}}\n",
 }
 

@@ -274,6 +274,7 @@ NOT_SCANNED = {
     "learn": "reads what a server recorded of its steps",
     "watch": "reads what servers count",
     "web": "runs until it is stopped",
+    "mcp": "answers a client until that ends it",
     "compile": "compiles the installed package",
     "completion": "has no option",
     "ask": "asks other commands, which are scanned",
