@@ -51,7 +51,7 @@ class Scored:
 
     @property
     def above_uncertain(self) -> tuple[str, ...]:
-        """The metrics that are faster than peaks that may be too low themselves: measured ones, or of low confidence."""
+        """The metrics that are faster than peaks that may be too low: measured, or of low confidence."""
         return self.prediction.above_uncertain if self.prediction else ()
 
     @property
