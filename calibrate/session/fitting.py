@@ -25,6 +25,7 @@ from calibrate.fit import (
     stack,
     truth_band,
 )
+from calibrate.samples import WARM
 from calibrate.session.hardware import hardware_of
 from calibrate.session.raw_file import Session
 from calibrate.session.settings import DISTURBED, FEWEST, Settings
@@ -247,14 +248,14 @@ def held_to(kernel: str, rows: list[Measurement], hardware: HardwareSpec, settin
 def stated_band(session: Session, found: FittedGroup) -> tuple[float, float]:
     """The 80 % band of undisturbed times that a group states (:func:`calibrate.fit.truth_band`).
 
-    A disturbance only lengthens, and not all of it is noticed. So each visit to a shape that was no longer than the
-    time that the fit sees may be the undisturbed one: where visits agree that is the same, where they do not the band
-    reaches as far down as they do.
+    A disturbance only lengthens (but for a warm cache), and not all of it is noticed. So each visit to a shape that was
+    no longer than the time that the fit sees may be the undisturbed one: where visits agree that is the same, where
+    they do not the band reaches as far down as they do.
     """
-    possible = [
-        np.array([s.seconds for s in session.samples[row.source] if s.seconds <= row.seconds]) / row.seconds * ratio
-        for row, ratio in zip(found.held, found.ratios, strict=True)
-    ]
+    possible = []
+    for row, ratio in zip(found.held, found.ratios, strict=True):
+        cold = [s.seconds for s in session.samples[row.source] if WARM not in s.disturbed]
+        possible.append(ratio * np.array([s for s in cold if s <= row.seconds] or [row.seconds]) / row.seconds)
     return truth_band(possible)
 
 

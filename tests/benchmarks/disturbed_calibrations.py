@@ -340,7 +340,7 @@ def held_to_truth(outcome: Outcome, seed: int) -> list[Held]:
 
 
 def shown(name: str, held: list[Held], rest: str = "") -> str:
-    """One line: the shares of truths inside, below and above, the mean width of a band, and the share of the plain one."""
+    """One line: the shares of truths inside, below and above, the mean width of a band; inside the plain one."""
     count = sum(len(one.ratios) for one in held)
     below = sum(ratio < one.band[0] for one in held for ratio in one.ratios)
     inside, plain = sum(one.inside(one.band) for one in held), sum(one.inside(one.plain) for one in held)

@@ -14,7 +14,7 @@ import pytest
 from calibrate.cli import Options, execute
 from calibrate.files import require_writable, write_calibration, write_text
 from calibrate.fit import Measurement, errors, mean_factor, truth_band
-from calibrate.samples import Sample, key_of
+from calibrate.samples import WARM, Sample, key_of
 from calibrate.session.fitting import (
     FittedGroup,
     Outcome,
@@ -156,6 +156,9 @@ def test_a_band_reaches_down_to_the_visits_that_may_have_been_undisturbed() -> N
     group = FittedGroup(fit=Fit(), train=rows, held=rows, ratios=np.ones(9))
     assert stated_band(agree, group) == (1.0, 1.0)
     assert stated_band(apart, group) == (0.5, 1.0)
+    for visits in apart.samples.values():
+        visits[2] = replace(visits[2], disturbed=WARM)
+    assert stated_band(apart, group) == (1.0, 1.0), "a warm cache is no undisturbed visit"
 
 
 def test_a_shape_counts_once_in_a_band_however_many_values_it_may_have() -> None:
