@@ -187,7 +187,7 @@ def _number(name: str, value: Any) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise _not(name, value, "a number")
     if not math.isfinite(value):
-        raise UsageError(f"{name} is {value}, which is no number to calculate with")
+        raise UsageError(f"{name} is {value}, which is not a finite number")
     return float(value)
 
 

@@ -140,28 +140,28 @@ _ONE_SET = "one pool of replicas; in plan --aggregated"
 _ROUTED = "--routing round-robin or least-loaded"
 _SHARING = "requests that share text: --trace with hashes, --turns, --shared-prefix"
 
-_AHEAD = "arrivals have to be known ahead"
-_ANCHOR_STAYS = "the measured runs are of replicas that are there all the time"
+_AHEAD = "arrivals must be known in advance"
+_ANCHOR_STAYS = "the measured runs had replicas that ran all the time"
 _CLASS_PROMPTS = "the file of the classes gives the lengths of their prompts, which are text"
-_FROM_HOST = "what of them is read from the host's memory is not known"
+_FROM_HOST = "the part of them read from host memory is not known"
 _GIVEN_RATE = "a given rate (a --workload may bring one) does not say where the hits lie"
 _HOST = "what the host computes is known for one device and a decoder of text"
 _IN_ORDER = "the wait for a slot is known of requests in the order in which they came"
 _MASKED_HOST = "masks are priced in the steps of a device that keeps all weights"
 _ONE_REPLICA = "all calls of a session go to one replica, which keeps what it finds on the device"
-_TEXT_ALONE = "what prompts share of text beside media is not planned"
+_TEXT_ALONE = "text that prompts share next to media is not planned"
 _MID_STEP = "a place of such a batch stays taken until all of it is done"
-_MIG = "instances have no NVLink between them, and nobody has published what they exchange otherwise"
+_MIG = "instances have no NVLink between them, and other links between instances are not published"
 _MASKED_RANKS = "masks of one batch are filled beside another, which a run shows and a static batch does not"
-_MEAN_POWER = "what devices draw comes from the simulation, and a job is not simulated"
-_PASSED_OVER = "what a class is due whose requests are passed over for want of a slot, nobody says"
+_MEAN_POWER = "the power of devices comes from the simulation, and a job is not simulated"
+_PASSED_OVER = "no engine states how it treats a class whose requests are passed over for want of a slot"
 _PLAIN_BATCH = "it is known of a plain batch"
 _STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
 _PLAIN = "requests are text that shares nothing"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
-_WHICH_POOL = "nobody publishes what engines do with caches on their way from a pool that loses a replica, or to it"
+_WHICH_POOL = "no engine documents caches in transit from or to a pool that loses a replica"
 _WHOLE_BLOCKS = "each pass computes its whole block and the logits of every token of it"
 _WHOLE_RUN = "failures are at times of the whole run"
 
@@ -173,10 +173,10 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("encoder-decoder", "pipelines attention-dp context-parallel", "deployment", _STAGES, "--tp, or --replicas"),
     ("streamed", "adapters", "deployment plan", _FROM_HOST, _LEAVE),
     ("streamed", "encoder-decoder", "deployment", _FROM_HOST, _LEAVE),
-    ("spread-dense", "adapters", "deployment", "how adapters of such layers are divided is not known", _LEAVE),
+    ("spread-dense", "adapters", "deployment", "the division of adapters on such layers is not known", _LEAVE),
     ("host-layers", "several-devices encoder media adapters", "deployment", _HOST, _LEAVE_OFFLOAD),
-    ("host-layers", "anchor", "deployment plan", "the measured runs are of devices that keep every layer", _LEAVE),
-    ("power-cap", "anchor", "deployment plan", "the measured runs are of devices without this cap", _LEAVE),
+    ("host-layers", "anchor", "deployment plan", "the measured runs had devices that keep every layer", _LEAVE),
+    ("power-cap", "anchor", "deployment plan", "the measured runs had devices without this cap", _LEAVE),
     ("power-cap", "two-batches", "deployment", "kernels of both halves run at once, and draw together", _LEAVE),
     # structured decoding
     ("structured", "pools", "plan", "masks are planned in the steps of one pool of engines", _ONE_SET),
@@ -186,11 +186,11 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     # static batches
     ("samples", "diffusion recompute", "estimate", "without a KV cache of tokens samples share nothing", _BATCH),
     ("samples", "state", "estimate", "such a state lies in no page and changes with every token", _BATCH),
-    ("samples", "anchor", "estimate", "the measured runs are of one answer a prompt", _LEAVE),
+    ("samples", "anchor", "estimate", "the measured runs had one answer per prompt", _LEAVE),
     ("samples", "drafts hit-rate chunk kv-offload users", "estimate", _PLAIN_BATCH, "inferplan simulate"),
     ("thoughts", "diffusion", "estimate", "it denoises blocks: no token of a thought comes before another", _LEAVE),
     ("thoughts", "recompute", "estimate", "it is priced with a KV cache", "leave --no-kv-cache out"),
-    ("thoughts", "anchor", "estimate", "the measured runs are of whole outputs", _LEAVE),
+    ("thoughts", "anchor", "estimate", "the measured runs had whole outputs", _LEAVE),
     ("thoughts", "drafts hit-rate chunk kv-offload users", "estimate", _PLAIN_BATCH, "inferplan simulate"),
     ("diffusion", "drafts hit-rate chunk kv-offload users", "estimate", "it denoises blocks", _LEAVE),
     ("diffusion", "recompute all-logits", "estimate", _WHOLE_BLOCKS, "leave --no-kv-cache and --all-logits out"),
@@ -198,7 +198,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("recompute", "drafts hit-rate chunk kv-offload", "estimate", "these need a KV cache", "leave --no-kv-cache out"),
     ("beams", "drafts hit-rate chunk kv-offload users thoughts samples", "estimate", _PLAIN_BATCH, "leave --beams out"),
     ("beams", "energy structured adapters recompute all-logits", "estimate", _PLAIN_BATCH, "leave --beams out"),
-    ("beams", "diffusion state", "estimate", "what beams share of it is not known", "leave --beams out"),
+    ("beams", "diffusion state", "estimate", "the part that beams share is not known", "leave --beams out"),
     ("energy", "drafts hit-rate chunk kv-offload", "estimate", _PLAIN_BATCH, "leave --energy out"),
     ("energy", "diffusion recompute host-layers media", "estimate", "their draw is not known", "leave --energy out"),
     # adapters
@@ -210,7 +210,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("encoder", "hit-rate", "simulate", _ONE_PASS, "leave --prefix-hit-rate out, or another --workload"),
     ("encoder", "samples thoughts recompute all-logits structured beams", "estimate", _ONE_PASS, _DECODER),
     ("encoder", "drafts hit-rate chunk kv-offload", "estimate", _ONE_PASS, _DECODER),
-    ("encodes", "users", "estimate", "a steady state is of requests that decode", "inferplan simulate"),
+    ("encodes", "users", "estimate", "a steady state needs requests that decode", "inferplan simulate"),
     ("encoder", "thoughts structured drafts hit-rate", "plan", _ONE_PASS, _DECODER),
     ("encodes", "adapters", "plan", "adapters are planned for models that generate", _LEAVE),
     # sessions of agents
@@ -219,7 +219,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("sessions", "media", "simulate", "the calls of a session are text", _LEAVE),
     ("sessions", "warmup", "simulate", "a warm-up counts requests, and sessions are not cut", "leave --warmup out"),
     ("sessions", "classes", "simulate", "each says of every request who sends it, how long it is and when", _LEAVE),
-    ("sessions", "samples", "simulate", "which of several answers an agent goes on with is not said", _LEAVE),
+    ("sessions", "samples", "simulate", "the answer that an agent continues from is not stated", _LEAVE),
     ("sessions", "budgets", "plan", "calls of sessions are drawn with their thoughts", "one --thinking-budget"),
     ("sessions", "elastic unlike", "simulate", _AHEAD, "inferplan simulate or plan, of replicas that stay, all alike"),
     ("patience", "static-batches", "simulate", _MID_STEP, _NO_CANCEL),
@@ -227,14 +227,14 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("tiers", "kv-offload", "simulate", "KV offload is a cache tier too", _AS_TIER),
     ("tiers", "hit-rate", "simulate", _GIVEN_RATE, _SHARING),
     ("shared-tiers", "jobs", "simulate", "a shared tier connects the replicas", "leave --jobs out"),
-    ("tiers", "budgets", "plan", "a plan with tiers is of one budget of thought", "one --thinking-budget"),
-    ("tiers", "job", "plan", "a job is not simulated, so nothing says what tiers find", "--rate"),
+    ("tiers", "budgets", "plan", "a plan with tiers takes one budget of thought", "one --thinking-budget"),
+    ("tiers", "job", "plan", "a job is not simulated, so the hits of tiers are not known", "--rate"),
     ("tiers", "pools", "plan", "tiers are planned beside replicas that compute prompts and decode", "--aggregated"),
     # power
     ("mean-power", "job", "plan", _MEAN_POWER, "--provision tdp"),
     # anchors and hosts
-    ("anchor", "drafts", "estimate simulate plan", "the measured runs are of steps without drafts", _LEAVE),
-    ("anchor", "streamed", "plan", "the measured runs are of devices that keep every layer", _LEAVE),
+    ("anchor", "drafts", "estimate simulate plan", "the measured runs had steps without drafts", _LEAVE),
+    ("anchor", "streamed", "plan", "the measured runs had devices that keep every layer", _LEAVE),
     ("drafts", "host-layers streamed", "plan", "drafts beside weights on the host are not planned", _LEAVE),
     ("structured", "host-layers streamed", "plan", _MASKED_HOST, _LEAVE),
     # what a plan is held to
@@ -246,23 +246,23 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("routing", "pools", "plan", "routing is planned for replicas that compute prompts and decode", "--aggregated"),
     ("prompt-pool", "job users", "plan", "pools apart are planned for a rate of requests", "--rate, or leave them out"),
     ("classes", "think-time", "plan", "users of classes are planned without", "leave --think-time out"),
-    ("job", "think-time", "plan", "nobody waits for the answers of a job", "leave --think-time out"),
+    ("job", "think-time", "plan", "no user waits for the answers of a job", "leave --think-time out"),
     ("confidence", "ideal", "plan", "ideal devices have no known error", "leave --confidence out"),
-    ("miss-cost", "job", "plan", "nobody waits for the answers of a job, which misses no limit", _NO_MISS),
+    ("miss-cost", "job", "plan", "no user waits for the answers of a job, which misses no limit", _NO_MISS),
     ("miss-cost", "ideal", "plan", "ideal devices have no known error, and so no chance of a miss", _NO_MISS),
     ("page", "tiers classes sessions", "plan", "such a page is not drawn yet", "inferplan plan without --report"),
-    ("page", "budgets", "plan", "a page is of one budget of thought", "one --thinking-budget, or no --report"),
+    ("page", "budgets", "plan", "a page takes one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
     ("unlike", "shared-text turns samples media", "fleet", _PLAIN, _LENGTHS),
     ("elastic", "shared-text turns samples media", "day", _PLAIN, _LENGTHS),
     ("elastic", "sessions", "day", _AHEAD, "a trace of requests, or inferplan simulate --sessions"),
     ("elastic", "replicas", "day", "the policies say how many there are", "--min-replicas and --max-replicas"),
-    ("cadence", "pipelines", "estimate simulate plan", "which of the batches in flight it counts is not known", _LEAVE),
+    ("cadence", "pipelines", "estimate simulate plan", "its count of batches in flight is not known", _LEAVE),
     ("cadence", "pools", "simulate plan", "no server of such pools both computes prompts and decodes", _LEAVE),
     ("pools", "failures", "simulate", _WHICH_POOL, _ALIKE),
     ("pools", "replicas", "simulate", "pools have numbers of their own", "leave --replicas out"),
     ("pools", "elastic unlike", "simulate", _ONE_POOL, _ALIKE),
-    ("pools", "anchor", "simulate", "the measured runs are of engines that compute prompts and decode", _LEAVE),
+    ("pools", "anchor", "simulate", "the measured runs had engines that compute prompts and decode", _LEAVE),
     ("unlike", "failures elastic", "simulate", _ONE_POOL, _ALIKE),
     ("unlike", "sticky prefix-aware", "simulate", _ONE_POOL, _ROUTED),
     ("unlike", "users turns", "simulate", _AHEAD, _OPEN),

@@ -288,7 +288,7 @@ def question_if_asked(kind: type[_Part], values: Mapping[str, Any]) -> _Part | N
         alone = [name for name in given if name not in usual or given[name] != usual[name]]
         if alone:
             said = options.get(alone[0]) or next(iter(_given_in(question_parts(kind)[alone[0]].kind, values)))
-            what = f"{said.name} is of {topic.name}, and {topic.absent}"
+            what = f"{said.name} belongs to {topic.name}, and {topic.absent}"
             raise UsageError(what, hint=f"{topic.hint}, or leave it out")
         return None
     needed = [one.name for one in fields(kind) if one.default is one.default_factory is MISSING]

@@ -49,12 +49,14 @@ class Spec(BaseModel):
         if isinstance(value, int):
             if abs(value) > MOST:
                 return f"more than anything here can count ({MOST:.0e})"
-            return f"{str(value).lower()} is no number" if isinstance(value, bool) and not cls._is_switch(name) else ""
+            return (
+                f"{str(value).lower()} is not a number" if isinstance(value, bool) and not cls._is_switch(name) else ""
+            )
         if isinstance(value, str):
             wrong = has_control(value) or (name == "name" and not value.isprintable())
             return f"control characters in {printable(value)[:40]}" if wrong else ""
         if isinstance(value, list) and any(one is True or one is False for one in value) and not cls._is_switch(name):
-            return "true and false are no numbers"
+            return "true and false are not numbers"
         return ""
 
     @classmethod

@@ -74,7 +74,7 @@ def parse_quantity(value: Any, dimension: str) -> float:
     if not 0.0 <= result < float("inf"):
         raise ValueError(f"{value!r} must be zero or more, and finite")
     if dimension in _RATES and result < 1.0:
-        raise ValueError(f"{value!r} is no rate to divide by; leave out what a device does not have")
+        raise ValueError(f"{value!r} is not a positive rate; leave the field out if the device lacks it")
     return result
 
 

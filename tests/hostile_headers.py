@@ -144,9 +144,9 @@ SAFETENSORS = {
 }
 """The same of safetensors."""
 INDEX = {
-    "a file above the folder": ('{"weight_map":{"w":"../w.safetensors"}}', "no file beside it"),
-    "the password of the machine": ('{"weight_map":{"w":"/etc/passwd"}}', "no file beside it"),
-    "a device": ('{"weight_map":{"w":"/dev/zero"}}', "no file beside it"),
+    "a file above the folder": ('{"weight_map":{"w":"../w.safetensors"}}', "not a file next to it"),
+    "the password of the machine": ('{"weight_map":{"w":"/etc/passwd"}}', "not a file next to it"),
+    "a device": ('{"weight_map":{"w":"/dev/zero"}}', "not a file next to it"),
     "a number for a file": ('{"weight_map":{"w":1}}', "begins no name of a file"),
     "a hundred thousand keys": (
         "{" + ",".join(f'"{number}":0' for number in range(100_000)) + "}",

@@ -14,7 +14,7 @@ YEAR = 365 * 24
 
 
 def test_a_month_is_a_twelfth_of_a_year() -> None:
-    """Four devices at 2 an hour: 70,080 a year. Two requests a second: 63,072,000 a year."""
+    """Four devices at 2 an hour: 70,080 a year. Two requests per second: 63,072,000 a year."""
     assert BILL.per_month * 12 == pytest.approx(4 * 2.0 * YEAR)
     assert BILL.capacity_per_month * 12 == pytest.approx(2 * 3600 * YEAR)
 

@@ -51,7 +51,7 @@ def test_a_deployment_runs_on_all_of_them() -> None:
     assert Request(model="llama-3.1-8b", gpu="2x-h100").parallel == Parallelism(tp=2)
     named = Request(model="llama-3.1-8b", gpu="4 x h100", parallel=Parallelism(tp=2, replicas=2))
     assert (named.gpu, named.parallel) == ("h100", Parallelism(tp=2, replicas=2))
-    with pytest.raises(UsageError, match="the division takes 2") as refused:
+    with pytest.raises(UsageError, match="the division uses 2") as refused:
         Request(model="llama-3.1-8b", gpu="4x-h100", parallel=Parallelism(tp=2))
     assert "--tp 4" in refused.value.hint and "--replicas 2" in refused.value.hint
 

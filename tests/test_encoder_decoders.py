@@ -302,7 +302,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("more than bart-large has positions", lambda: estimate(deployment("bart-large"), StaticLoad(prompt=1100.0))),
     ("500 tokens of output", lambda: estimate(deployment("whisper-tiny"), StaticLoad(prompt=1500.0, output=500.0))),
     ("30 s of sound", lambda: estimate(deployment("whisper-tiny"), StaticLoad(prompt=700.0))),
-    ("which half of t5-base", lambda: deployment("t5-base", prune="layers=6")),
+    ("the half of t5-base", lambda: deployment("t5-base", prune="layers=6")),
     ("flags for an encoder-decoder", lambda: command_line(launch(Request(model="t5-base", gpu="h100-sxm")))),
     ("no recipe", lambda: recipe(Request(model="t5-base", gpu="h100-sxm"), "static", ["fp8"], USERS)),
     ("encoder and drafts", lambda: served("t5-base", Techniques(speculation=DRAFTS))),

@@ -110,7 +110,7 @@ def test_cache_of_a_token() -> None:
     found = asked("memory.kv_per_token", parallel=Parallelism(tp=2))
     assert found.value == 65536
     assert found.substituted == "32 * 2048 * 0.5 * 2"
-    assert found.formula == "kv_per_token = layers * elements * share of this rank * bytes an element"
+    assert found.formula == "kv_per_token = layers * elements * share of this rank * bytes per element"
 
 
 WEIGHTS = 16.0605

@@ -169,7 +169,7 @@ def test_experts_that_are_numbered_are_active_by_the_number_that_a_config_says(t
     assert model.parameters["active"] == total - 6 * 3 * 64 * 32
     model = load_model(str(folder(tmp_path / "n", shapes)))
     assert "active" not in model.parameters
-    assert any("how many of its experts" in note for note in model.notes)
+    assert any("the number of experts per token" in note for note in model.notes)
 
 
 def test_shards_towers_and_prediction_modules_are_counted_apart(tmp_path: Path) -> None:

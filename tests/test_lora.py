@@ -172,11 +172,11 @@ def test_nothing_measured_stands_behind_the_kernels_and_no_band_is_claimed() -> 
 def test_every_face_says_that_the_kernels_were_not_measured() -> None:
     """On the terminal of an estimate as in JSON; not where no adapter runs, nor for an ideal device."""
     found = estimate_report(estimate(served(), StaticLoad(batch=8.0)))
-    said = "LoRA: no kernel of adapters was measured"
+    said = "LoRA: no adapter kernel was measured"
     assert any(note.startswith(f"note: {said}") for note in found.notes)
     assert any(note.startswith(said) for note in found.record["model_notes"])
     for quiet in (served(LoraAsked()), served(LoraAsked(rank=16, active=0)), served(ideal=True)):
-        assert not any("no kernel of adapters" in note for note in quiet.warnings)
+        assert not any("no adapter kernel" in note for note in quiet.warnings)
 
 
 def test_a_shrink_and_an_expand_by_hand() -> None:
@@ -238,11 +238,11 @@ def test_constants_of_adapters_that_somebody_measured_stand_before_those_of_a_ma
     ("lora", "changes", "said"),
     [
         ({"slots": 4}, {}, "no adapters were asked for"),
-        ({"rank": 16, "modules": ("lm_head",)}, {}, "'lm_head' is no matrix"),
+        ({"rank": 16, "modules": ("lm_head",)}, {}, "'lm_head' is not a matrix"),
         ({"rank": 16, "slots": 2, "active": 3}, {}, "--max-loras 3"),
         ({"rank": 16, "active": 2}, {}, "there are 1"),
         ({"rank": 16}, {"model": "mixtral-8x7b", "parallel": Parallelism(tp=2)}, "--lora-modules q,k,v,o"),
-        ({"rank": 16}, {"model": "deepseek-v3", "parallel": Parallelism(tp=8)}, "are not known here"),
+        ({"rank": 16}, {"model": "deepseek-v3", "parallel": Parallelism(tp=8)}, "are not supported"),
         ({"rank": 16, "modules": ("o",)}, {"model": "deepseek-v3", "parallel": Parallelism(tp=8)}, "on mla layers"),
         ({"rank": 16, "modules": ("gate",)}, {"model": "mixtral-8x7b", "parallel": Parallelism(tp=2)}, "has no gate"),
         ({"rank": 16}, {"model": "whisper-large-v3"}, "is no plain decoder"),
@@ -325,7 +325,7 @@ def test_slots_may_have_room_for_more_than_the_adapter_in_the_folder_changes(tmp
 @for_each(
     ("config", "said"),
     [
-        ({"use_dora": True}, "use_dora is not known here: DoRA"),
+        ({"use_dora": True}, "use_dora is not known: DoRA"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "all"}, "bias is not known"),
         ({"layers_to_transform": [0, 1]}, "layers_to_transform"),
@@ -335,7 +335,7 @@ def test_slots_may_have_room_for_more_than_the_adapter_in_the_folder_changes(tmp
         ({"r": 32}, "has rank 16, adapter_config.json says 32"),
         ({"target_modules": ["q_proj"]}, r"v_proj\.lora_A\.weight is none of the matrices"),
         ({"target_modules": ["q_proj", "v_proj", "o_proj"]}, "o_proj is not adapted in pairs"),
-        ({"target_modules": ["q_proj", "c_attn"]}, "c_attn is not known here"),
+        ({"target_modules": ["q_proj", "c_attn"]}, "c_attn is not known"),
         ({"target_modules": r".*\.q_proj"}, "target_modules is"),
         ({"rank_pattern": {r"^model\.layers\.0\..*": 4}}, "rank_pattern"),
     ],

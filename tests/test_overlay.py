@@ -214,7 +214,7 @@ def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, name: str, 
     file = calibration(tmp_path, {"matmul": {"bf16": HALF}}, name=name)
     found, shipped = (load_kernels(load_hardware(gpu), path, "vllm") for path in (file, None))
     assert found.constants == shipped.constants and found.basis == shipped.basis
-    assert f"{file} prices nothing here: it was measured on a100-80gb-sxm, and {gpu}" in found.note
+    assert f"{file} is not used here: it was measured on a100-80gb-sxm, and {gpu}" in found.note
     assert why in found.note and found.described == shipped.name
 
 
@@ -347,7 +347,7 @@ def test_an_unknown_error_names_its_kernels_and_what_a_step_adds(tmp_path: Path)
     known = HALF | {"library": "blas", "error": {"low": 0.8, "high": 1.25}}
     kernels = ("attention.decode", "attention.prefill", "copy", "elementwise", "gather", "norm")
     for others, told in (
-        (HALF | {"library": "blas"}, "no error is known of"),
+        (HALF | {"library": "blas"}, "the error of"),
         (known, "kernels of decode x 0.80 to x 1.25"),
     ):
         fits = {"matmul": {"any": known}, **{name: {"any": others} for name in kernels}}

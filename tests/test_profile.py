@@ -47,7 +47,7 @@ def test_classes_are_added(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("time,rate\n", "has no rows"),
-        ("time,rate,users\n0,1,2\n", "nothing is known of users"),
+        ("time,rate,users\n0,1,2\n", "unknown columns: users"),
         ("time,rate,rate\n0,1,2\n", "first line"),
         ("rate\n1\n", "first line"),
         ("time,rate\n0,1\n0,2\n", ":3: time 0 is not after"),

@@ -96,7 +96,7 @@ def test_what_does_not_divide_is_refused_with_what_would(engine: str, ranks: int
 
 
 def test_copies_need_groups_and_an_engine_that_has_them() -> None:
-    with pytest.raises(UsageError, match="--ep 1 is a single one"):
+    with pytest.raises(UsageError, match="--ep 1 is one"):
         deployed(ranks=1, redundant=8)
     with pytest.raises(UsageError, match="keeps no copies"):
         deployed("llama.cpp", redundant=32)

@@ -33,12 +33,12 @@ METRICS = {
     "tpot_s": "TPOT",
     "e2el_s": "total latency",
     "output_tokens_per_s": "output tokens/s",
-    "output_tokens_per_s_per_device": "output tokens/s a device",
+    "output_tokens_per_s_per_device": "output tokens/s per device",
     "requests_per_s": "requests/s",
-    "requests_per_s_per_device": "requests/s a device",
+    "requests_per_s_per_device": "requests/s per device",
     "max_batch": "largest batch",
-    "weights_bytes": "weights a device",
-    "kv_bytes_per_token": "KV a token and device",
+    "weights_bytes": "weights per device",
+    "kv_bytes_per_token": "KV per token per device",
 }
 
 

@@ -189,7 +189,9 @@ def parse_api_price(text: str | None) -> ApiPrice | None:
     except ValueError:
         price = ApiPrice(input=-1.0, output=-1.0)
     if not all(0 <= each < float("inf") for each in (price.input, price.output)):
-        raise UsageError(f"--api-price {text} is not a price", hint="--api-price 3/15 (a million input/output tokens)")
+        raise UsageError(
+            f"--api-price {text} is not a price", hint="--api-price 3/15 (per million input/output tokens)"
+        )
     return price
 
 
@@ -200,26 +202,28 @@ class CostAsked:
     drawn on average. pue: power of the facility over that of the GPUs. grid: grams of CO2 a kWh.
     """
 
-    utilisation: float = ask("--utilisation", SHARE, "Share of time busy [1].", 1.0)
+    utilisation: float = ask("--utilisation", SHARE, "Share of time that the batch runs [1].", 1.0)
     ratio: float = ask(
         "--ratio",
         Real(0, above=True),
-        "Price of an output token over that of an input token [4].",
+        "Price per output token, as a multiple of the price per input token [4].",
         OUTPUT_TO_INPUT,
     )
     api: ApiPrice | None = ask(
         "--api-price",
         Text(parse_api_price),
-        "An API's price of a million input/output tokens, for break-even.",
+        "An API's price per million input/output tokens, for break-even.",
         None,
         metavar="IN/OUT",
     )
     user_requests: float | None = ask(
-        "--user-requests", Real(0, above=True), "Requests of one user a day, for the price of a user-month.", None
+        "--user-requests", Real(0, above=True), "Requests per user per day, for the price per user per month.", None
     )
-    share: float = ask("--power-share", SHARE, "Share of TDP drawn on average [1].", 1.0)
-    pue: float = ask("--pue", Real(1, MOST_PUE), "Power of the facility over that of the GPUs [1: GPUs only].", 1.0)
-    grid: float | None = ask("--grid", Real(0), "Grams of CO2 a kWh of your grid.", None, metavar="G/KWH")
+    share: float = ask("--power-share", SHARE, "Mean power, as a share of TDP [1].", 1.0)
+    pue: float = ask(
+        "--pue", Real(1, MOST_PUE), "Power of the facility over the power of the GPUs [1: GPUs only].", 1.0
+    )
+    grid: float | None = ask("--grid", Real(0), "Grams of CO2 per kWh of your grid.", None, metavar="G/KWH")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

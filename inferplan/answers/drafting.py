@@ -105,7 +105,7 @@ class DraftsAsked:
 
     topic: ClassVar = Topic(
         "speculative decoding",
-        "no model drafts",
+        "no draft model is named",
         "--draft MODEL, --draft mtp, or --draft free where drafts cost nothing (n-grams)",
     )
     model: str = field(
@@ -125,23 +125,23 @@ class DraftsAsked:
     acceptance: tuple[float, ...] = ask(
         "--acceptance",
         Text(lambda text: _numbers_of(text, "--acceptance")),
-        "Chance that a drafted token is accepted, 0.7, or for each position given those before it, 0.8,0.6,0.4. "
-        "[as measured, where that is on file]",
+        "Chance that a drafted token is accepted, 0.7, or per position, given that the ones before it were "
+        "accepted, 0.8,0.6,0.4. [as measured, if on file]",
         (),
         metavar="CHANCES",
     )
     yields: tuple[float, ...] = ask(
         "--acceptance-length",
         Text(lambda text: _numbers_of(text, "--acceptance-length")),
-        "Instead: tokens a verification yields on average, as engines report it (1 and the accepted drafts); "
-        "where several numbers of drafts are tried, one for each.",
+        "Instead: mean tokens per verification, as engines report it (1 plus the accepted drafts); if several "
+        "numbers of drafts are tried, one for each.",
         (),
         metavar="TOKENS",
     )
     thinking: str | None = ask(
         "--thinking",
         Words(("on", "off")),
-        "Take the acceptance that was measured with or without thinking. [the first on file]",
+        "Use the acceptance measured with or without thinking. [the first on file]",
         None,
     )
 
@@ -149,7 +149,7 @@ class DraftsAsked:
         said = {"acceptance": self.acceptance, "acceptance-length": self.yields, "thinking": self.thinking}
         given = [f"--{name}" for name, value in said.items() if value]
         if len(given) > 1:
-            raise UsageError(f"{' and '.join(given)} say the same", hint="one of them only")
+            raise UsageError(f"{' and '.join(given)} state the same", hint="leave one out")
 
     def on(self, request: Request) -> Speculation:
         """The speculation on the devices of ``request``."""
@@ -198,7 +198,7 @@ class DraftsAsked:
         if not self.acceptance and yielded is None:
             if self.branches > 1:
                 raise MissingFactError(
-                    "no acceptance of trees was measured", because="those on file are of chains", hint=_GIVE
+                    "no acceptance of trees was measured", because="the acceptances on file are for chains", hint=_GIVE
                 )
             return measured_drafting(model, self.model, length, f"thinking {self.thinking}" if self.thinking else "")
         stated = self.acceptance[0] if len(self.acceptance) == 1 else self.acceptance
@@ -220,8 +220,8 @@ class DraftsTried(DraftsAsked):
     tokens: int | tuple[int, ...] | None = ask(
         "--draft-tokens",
         Text(lambda text: tuple(parse_counts(text))),
-        "Tokens drafted in sequence, each number tried beside none: 3, 1,2,3 or 1-4. [those of a curve of "
-        "--acceptance, else those whose acceptance was measured]",
+        "Tokens drafted in sequence; each number is compared with no drafts: 3, 1,2,3 or 1-4. [the positions of "
+        "--acceptance, else the measured numbers]",
         None,
         metavar="COUNTS",
     )
@@ -238,7 +238,7 @@ def _numbers_of(text: str, name: str) -> tuple[float, ...]:
     try:
         return tuple(parse_number(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"{name}: {text!r} is no number", hint="0.7, or 0.8,0.6,0.4") from None
+        raise UsageError(f"{name}: {text!r} is not a number", hint="0.7, or 0.8,0.6,0.4") from None
 
 
 @lru_cache(maxsize=64)

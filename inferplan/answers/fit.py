@@ -230,11 +230,11 @@ class FitAsked:
     quant: str | None = ask(
         "--quant",
         Text(),
-        "Formats [native; without --gpu, or of GPUs with a number, also the narrower ones that run there].",
+        "Formats [native; without --gpu, or with a number of GPUs, also the narrower ones that run there].",
         None,
     )
     tp: int | None = ask("--tp", Whole(), "Tensor parallelism [the fewest GPUs that fit].", None)
-    context: int | None = ask("--context", Whole(), "Tokens of a request, prompt and output [8192].", None)
+    context: int | None = ask("--context", Whole(), "Tokens per request, prompt and output [8192].", None)
     users: int = ask(
         IN_FLIGHT[0],
         Whole(),
@@ -265,7 +265,7 @@ class FitAsked:
     memory: str | None = ask(
         "--memory",
         Text(),
-        "With --gpu: usable memory of one device, such as 64GB. Without: GPUs that together have no more than that.",
+        "With --gpu: usable memory per device, such as 64GB. Without: total memory of the GPUs, at most.",
         None,
         metavar="SIZE",
     )
@@ -276,12 +276,12 @@ class FitAsked:
         ThinkTime(mean=self.think_time or 0.0)  # raises for what is none
         if self.think_time and self.answer_time is None:
             raise UsageError(
-                "how many users wait at a time depends on how long an answer takes, and fit counts memory, not time",
+                "how many users wait at a time depends on the time per answer, and fit counts memory, not time",
                 hint="--answer-time 5s, a --workload with limits, or inferplan plan with --people, which finds it",
             )
         if self.people is not None and self.answer_time is None:
             raise UsageError(
-                "how many answers people wait for depends on how long one takes, and fit counts memory, not time",
+                "how many answers people wait for depends on the time per answer, and fit counts memory, not time",
                 hint="--answer-time 5s, a --workload with limits, or inferplan plan --people, which finds it",
             )
         if self.answer_time is not None and not 0 < self.answer_time < float("inf"):
@@ -323,7 +323,7 @@ class FitLoad(PeopleAsked):
     """What the requests are of: lengths, and the people who send them."""
 
     workload: str | None = ask(
-        "--workload", Text(), "Mean lengths, and what people do: chat, rag, code, agent, ...", None, metavar="NAME"
+        "--workload", Text(), "Mean lengths and pauses by workload: chat, rag, code, agent, ...", None, metavar="NAME"
     )
     sessions: str | None = ask(
         "--sessions", Text(), "Sessions of agents that --people begin, by name or path.", None, metavar="FILE"
@@ -336,11 +336,11 @@ def fit_asked(load: FitLoad, **own: Any) -> FitAsked:
     Raises ``UsageError`` for people and requests in flight both, and for a workload beside sessions.
     """
     if load.workload and load.sessions:
-        raise UsageError("--workload and --sessions say the lengths of requests both", hint="leave one out")
+        raise UsageError("--workload and --sessions both state the lengths of requests", hint="leave one out")
     if load.sessions and not load.people:
         raise UsageError("--sessions need the people who begin them", hint="--people 200")
     if load.people and own.get("users", 1) != 1:
-        raise UsageError("--people and --in-flight each say how much load there is", hint="leave one of them out")
+        raise UsageError("--people and --in-flight both state the load", hint="leave one of them out")
     workload = load_workload(load.workload) if load.workload else None
     people = people_of({**vars(load), "think_time": own.get("think_time")}, workload)
     if workload is not None and workload.prompt and workload.output:
@@ -403,7 +403,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     Raises ``InfeasibleError`` when none does.
     """
     if asked.offload.any:
-        raise UsageError("layers on the host are of one GPU", hint="--gpu NAME beside --gpu-layers, --cpu-moe-layers")
+        raise UsageError("layers on the host need one GPU", hint="--gpu NAME beside --gpu-layers, --cpu-moe-layers")
     prices.check(names("hardware"))
     spec = load_model(model)
     require_format(asked, spec, names("hardware")[0])

@@ -51,9 +51,9 @@ def models_that_fit(have: str, asked: FitAsked, prices: PriceBook) -> ModelsThat
     requests. Raises ``InfeasibleError`` where no model fits.
     """
     if asked.offload.any or asked.lora != LoraAsked():
-        raise UsageError("adapters and layers on the host are of one model", hint="name the MODEL as well")
+        raise UsageError("adapters and layers on the host need one MODEL", hint="name the MODEL as well")
     if asked.most != FitAsked.most:
-        raise UsageError(f"{have} says how many GPUs, and --most {asked.most} too", hint="leave one of them out")
+        raise UsageError(f"{have} and --most {asked.most} both state the number of GPUs", hint="leave one of them out")
     meant = devices_meant(have)
     prices.check(one.gpu for one in meant)
     roomy = sorted(meant, key=lambda one: -(load_hardware(one.gpu).memory.usable or 0.0))

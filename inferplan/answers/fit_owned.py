@@ -56,9 +56,9 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     Raises ``InfeasibleError`` where nothing of it holds one request, ``UsageError`` beside layers on the host.
     """
     if asked.offload.any:
-        raise UsageError("layers on the host are of GPUs without a number", hint="--gpu NAME --tp N")
+        raise UsageError("layers on the host need a GPU named without a number", hint="--gpu NAME --tp N")
     if asked.most != FitAsked.most:
-        raise UsageError(f"{have} says how many GPUs, and --most {asked.most} too", hint="leave one of them out")
+        raise UsageError(f"{have} and --most {asked.most} both state the number of GPUs", hint="leave one of them out")
     meant, spec = devices_meant(have), load_model(model)
     prices.check(one.gpu for one in meant)
     require_format(asked, spec, meant[0].gpu)
@@ -96,7 +96,7 @@ def best_division(
                 found.append(fitting)
                 continue
             needed = float(replace(footprint, batch=float(asked.held)).state_allocated)
-            reason = weights_short(footprint) or f"room for {fitting.requests} of {asked.held} requests"
+            reason = weights_short(footprint) or f"holds {fitting.requests} of {asked.held} requests"
             reasons.append((needed - footprint.kv_pool, reason))
         except InferplanError as error:
             reasons.append((inf, error.what))

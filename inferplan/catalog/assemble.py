@@ -63,17 +63,15 @@ class Request:
     calibration: str | None = ask(
         "--calibration",
         Text(),
-        "Constants measured on this device (inferplan calibrate), over those on file: kernel by kernel and format by "
-        "format the nearer to what the engine runs prices. First a library that the engine calls, measured here; then "
-        "the engine's kernel on file for the device; then a stand-in measured here (torch); then what is carried from "
-        "others.",
+        "Constants measured on this device (inferplan calibrate), added to those on file. For each kernel and "
+        "format the closest match to the engine's kernel is used (docs/calibrate.md).",
         None,
         metavar="FILE",
     )
     anchor: str | None = ask(
         "--anchor",
         Text(),
-        "Measured runs of this system, which correct it (inferplan anchor fit).",
+        "Measured runs of this system, to correct its prediction (inferplan anchor fit).",
         None,
         metavar="FILE",
     )
@@ -83,14 +81,14 @@ class Request:
     memory: str | None = ask(
         "--memory",
         Text(),
-        "Usable memory of one device, such as 64GB; at most what it is sold with.",
+        "Usable memory per device, such as 64GB; at most the memory it is sold with.",
         None,
         metavar="SIZE",
     )
     unfused_attention: bool = ask(
         "--unfused-attention",
         Switch(),
-        "Attention without a fused kernel: its scores are written to memory and read back.",
+        "Attention without a fused kernel: scores are written to memory and read back.",
         False,
     )
     prune: str | None = ask(
@@ -112,7 +110,7 @@ class Request:
     power_cap: float | None = ask(
         "--power-cap",
         Quantity("watts", above=True),
-        "Of each device, such as 500W: nvidia-smi -pl [its TDP]. Slows arithmetic.",
+        "Power cap per device, such as 500W: nvidia-smi -pl [its TDP]. Slows arithmetic.",
         None,
     )
 
@@ -134,10 +132,10 @@ def over_all(parallel: Parallelism, count: int, gpu: str) -> Parallelism:
         return replace(parallel, tp=count)
     if parallel.devices != count:
         rest = count // parallel.devices if count % parallel.devices == 0 else 0
-        copies = f", or --replicas {parallel.replicas * rest} beside it" if rest else ""
+        copies = f", with --replicas {parallel.replicas * rest}" if rest else ""
         raise UsageError(
-            f"{count} x {gpu} are named, and the division takes {parallel.devices} ({parallel.describe()})",
-            because="a number before --gpu is of all GPUs that run the model",
+            f"{count} x {gpu} are named, but the division uses {parallel.devices} ({parallel.describe()})",
+            because="the number before a GPU counts all GPUs that run the model",
             hint=f"--tp {count}{copies}, or {gpu} without a number",
         )
     return parallel
@@ -174,7 +172,7 @@ def usual_engines(models: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]
     usual = {usual_engine(model, gpu): f"{model} on {gpu}" for model in models for gpu in gpus}
     if len(usual) > 1:
         raise UsageError(
-            "no engine is usual for all of them",
+            "no engine is the usual one for all of them",
             because="; ".join(f"{engine} for {where}" for engine, where in usual.items()),
             hint="name the engine (--engine NAME), or fewer devices",
         )
@@ -281,9 +279,9 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
     base = native_precision(model)
     if model.native.packed and (request.quant is not None or any(role != "kv" for role, _ in request.roles)):
         raise UsageError(
-            f"{model.name} has the formats of its checkpoint alone",
-            because="tensors that are packed are counted as they are stored, and not by their elements",
-            hint="leave --quant, --weights and their like out; --kv may be asked for",
+            f"{model.name} has only the formats of its checkpoint",
+            because="packed tensors are counted as stored, not by their elements",
+            hint="leave --quant, --weights and similar options out; --kv is allowed",
         )
     if request.quant is not None:
         from inferplan.models.gguf_formats import file_precision, is_file_type
@@ -345,10 +343,10 @@ def _require_pages(model: ModelSpec) -> None:
     passes = model.generation.kind == "diffusion" and not model.generation.block_cache
     if model.encodes or passes or not model.kv_elements_per_token:
         because = (
-            "its state is one piece" if not (model.encodes or passes) else "nothing of a pass is kept for the next"
+            "its state is one piece" if not (model.encodes or passes) else "no state of a pass is kept for the next"
         )
         raise UsageError(
-            f"--block-size is of a cache in pages, and {model.name} keeps none", because=because, hint="leave it out"
+            f"--block-size needs a cache in pages, and {model.name} has none", because=because, hint="leave it out"
         )
 
 
@@ -470,8 +468,8 @@ def adapters_asked(request: Request, model: ModelSpec, base: Format) -> Adapters
         return None
     if request.engine.partition("@")[0] not in _ADAPTING:
         raise UsageError(
-            f"LoRA adapters in {request.engine} are not known here",
-            because="slots, their ranks and which matrices they join are vLLM's",
+            f"LoRA adapters in {request.engine} are not supported",
+            because="slots, their ranks and their matrices are modelled after vLLM",
             hint="--engine vllm, or --engine none",
         )
     from inferplan.models.adapter_folder import read_adapter
@@ -500,7 +498,8 @@ def request_of(deployment: Deployment) -> Request:
     """
     if not isinstance(deployment, Deployed):
         raise UsageError(
-            f"nothing says how {deployment.describe()} was made", hint="a deployment of inferplan.deploy(model, gpu)"
+            f"{deployment.describe()} does not come from inferplan.deploy",
+            hint="a deployment of inferplan.deploy(model, gpu)",
         )
     again = assemble(deployment.request)
     made = ("media", "offload", "streamed")  # for each deployment anew
@@ -508,7 +507,7 @@ def request_of(deployment: Deployment) -> Request:
     changed = [name for name in names if getattr(again, name) != getattr(deployment, name)]
     if changed:
         raise UsageError(
-            f"{deployment.describe()} is not what was asked for",
+            f"{deployment.describe()} differs from its request",
             because=f"changed since: {', '.join(changed)}",
             hint="a deployment of inferplan.deploy(model, gpu), as it is",
         )

@@ -20,12 +20,12 @@ STATED = "--price"
 _MEANING = {
     "spot": "the provider may take a spot instance away at any time; the figures hold while it runs",
     "reserved": "a reservation is paid for whether it is used or not",
-    "owned": "an estimate of what ownership costs by the hour, not an offer",
+    "owned": "an estimate of the hourly cost of ownership, not an offer",
 }
 _KINDS = {
-    "serverless": "containers by the second, not machines; ask what joins those of one replica or of two pools",
-    "marketplace": "GPUs of many owners under one roof; ask who runs these, where, and what happens when they leave",
-    "survey": "what others write that several sellers ask; not an offer of one of them",
+    "serverless": "containers by the second, not machines; ask what network links them",
+    "marketplace": "a marketplace of many owners; ask who runs these GPUs, where, and what happens when they leave",
+    "survey": "prices of several sellers as reported by others; not an offer",
 }
 
 
@@ -133,8 +133,8 @@ class Offer:
             lines.append(f"{self.source}: {_KINDS[self.kind]}")
         if not self.sized:
             lines.append(
-                f"{self.source} does not say how many {self.gpu} come in one instance: counted one by one, and the "
-                "bill is larger where only whole instances are sold"
+                f"{self.source} does not say how many {self.gpu} come in one instance: counted one by one; the bill "
+                "is larger if only whole instances are sold"
             )
         if self.note:
             lines.append(f"{self.source} on {self.gpu}: {self.note}")

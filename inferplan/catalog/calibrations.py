@@ -61,7 +61,8 @@ def _on_file(hardware: HardwareSpec, engine: str) -> Calibration:
         found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
     if hardware.part is not None:
         said = (
-            f"no MIG instance was measured: constants of the whole {hardware.part.of} stand for it, with no error known"
+            f"no MIG instance was measured: the constants of the whole {hardware.part.of} are used, and their error "
+            "is not known"
         )
         found = found.for_vendor("").model_copy(update={"note": f"{found.note}; {said}" if found.note else said})
     own = own_kernels(hardware, name)
@@ -90,16 +91,16 @@ def _asked_for(hardware: HardwareSpec, file: Path, engine: str) -> Calibration:
     name = engine.partition("@")[0]
     if found.engine not in ("", name):
         raise UsageError(
-            f"{file} was learned from steps of {found.engine}, and not of {name}",
-            because="the host and the kernels of another engine take other times",
+            f"{file} was learned from steps of {found.engine}, not of {name}",
+            because="another engine has other kernels and host times",
             hint=f"--engine {found.engine}, or inferplan learn with a record of {name}",
         )
     if not _of_another(found, hardware):
         here = _of_engine(found.for_vendor(hardware.vendor), name, shared_first=True)
         return overlaid(below, here, file, hardware, name)
     if below.basis == "calibrated" or found.name != hardware.relative:
-        own = "has constants of its own" if below.basis == "calibrated" else "is none whose nearest relative that is"
-        said = f"{file} prices nothing here: it was measured on {found.name}, and {hardware.name} {own}"
+        own = "has its own constants" if below.basis == "calibrated" else "is none whose nearest relative that is"
+        said = f"{file} is not used here: it was measured on {found.name}, and {hardware.name} {own}"
         overlay = Overlay(file=str(file), over=below.basis)
         return below.model_copy(update={"overlay": overlay, "note": f"{below.note}; {said}" if below.note else said})
     known, otherwise = _carried_errors(found, hardware)
@@ -244,7 +245,7 @@ def calibration_file(hardware: HardwareSpec, engine: str = "vllm") -> Path | Non
     own = own_kernels(hardware, engine.partition("@")[0])
     if hardware.relative is not None and hardware.relative not in names("hardware"):
         raise UnknownNameError(
-            f"{hardware.name} has relative {hardware.relative!r}, which is no device on file",
+            f"{hardware.name} has relative {hardware.relative!r}, which is not a device on file",
             hint="a name as inferplan gpus prints it, no alias, or leave relative out",
         )
     named = (_of_device(name) for name in (hardware.name, hardware.relative) if name)

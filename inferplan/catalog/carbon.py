@@ -50,7 +50,7 @@ def grid_of(path: Path) -> Carbon:
     """
     from inferplan.traffic.profile import DAY, read_steps
 
-    steps = read_steps(path, "grams", "CO2 in grams a kWh")
+    steps = read_steps(path, "grams", "CO2 in grams per kWh")
     found = Carbon(grams=0.0, source=f"{path}, by the time of day", steps=steps)
     return replace(found, grams=found.between(0.0, DAY))
 
@@ -84,5 +84,5 @@ def carbon_of(text: str | None) -> Carbon | None:
             f"no grams of CO2 a kWh are on file for {text!r}", hint=f"one of {names}, or grams: --carbon 380"
         ) from None
     if not 0 <= grams < float("inf"):
-        raise UsageError(f"--carbon {text} is no amount of CO2", hint="--carbon 380 (grams a kWh)")
+        raise UsageError(f"--carbon {text} is not an amount of CO2", hint="--carbon 380 (grams per kWh)")
     return Carbon(grams=grams, source="stated by the user")

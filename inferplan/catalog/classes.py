@@ -60,8 +60,7 @@ class ClassesAsked:
     classes: str | None = ask(
         "--classes",
         Text(),
-        "Several kinds of traffic, by name or path: lengths, share, limits, priority and weight of each "
-        "(docs/classes.md).",
+        "Classes of traffic, by name or path: lengths, share, limits, priority and weight per class (docs/classes.md).",
         None,
         metavar="FILE",
     )
@@ -94,15 +93,15 @@ def asked_classes(values: Mapping[str, Any], rated: bool = False, alone: bool = 
     if option := first_given(values, (*_SAID, *_UNPLANNED) if alone else _SAID):
         raise UsageError(
             f"{option} and --classes exclude each other",
-            because="each class has lengths and limits of its own" + (", and its requests share nothing" * alone),
-            hint="the file of the classes says it, or leave one of them out",
+            because="each class has its own lengths and limits" + (", and its requests share nothing" * alone),
+            hint="the file of the classes states it; leave one out",
         )
     mix = load_classes(values["classes"], rated)
     beside = next((name for name in ("rate", "concurrency", "users") if values.get(name) is not None), None)
     if mix.rate is not None and beside:
         raise UsageError(
-            f"--{beside} {values[beside]:g} beside classes that have rates of their own",
-            because=f"they make {mix.rate:g} requests a second",
+            f"--{beside} {values[beside]:g} with classes that have their own rates",
+            because=f"they make {mix.rate:g} requests per second",
             hint=f"share: instead of rate: in the file, or no --{beside}",
         )
     return mix
@@ -118,7 +117,7 @@ def load_classes(name: str, rated: bool = False) -> ClassMix:
     made = []
     for place, one in enumerate(spec.classes):
         if rated and one.rate is not None:
-            raise SpecError(_at(path, place, "a class has a rate, and so it has elsewhere"), hint="leave rate: out")
+            raise SpecError(_at(path, place, "the rate of a class is stated twice"), hint="leave rate: out")
         share = 1 / len(spec.classes) if rated else one.share if total is None else (one.rate or 0.0) / total
         assert share is not None
         try:

@@ -41,7 +41,7 @@ def counted(text: str) -> Counted:
     number = found[1] if found.re is _COUNTED else found[2] or found[3]
     count, named = parse_whole(number), found["named"].strip()
     if not 0 < count <= _MOST:
-        raise UsageError(f"{text}: {count:,} is no number of GPUs", hint=f"2x-{named}, a count up to {_MOST:,}")
+        raise UsageError(f"{text}: {count:,} is not a number of GPUs", hint=f"2x-{named}, a count up to {_MOST:,}")
     return Counted(count, named)
 
 

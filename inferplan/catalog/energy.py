@@ -17,7 +17,7 @@ def require_pue(pue: float) -> None:
     if not 1 <= pue <= MOST_PUE:
         raise UsageError(
             f"a PUE is 1 to {MOST_PUE:g}, not {pue:g}",
-            because="it is the energy of a data centre over that of its IT equipment (ISO/IEC 30134-2)",
+            because="it is the energy of a data centre over the energy of its IT equipment (ISO/IEC 30134-2)",
             hint="--pue 1.2",
         )
 
@@ -30,18 +30,20 @@ class EnergyAsked:
     """
 
     topic: ClassVar = Topic("energy", by_any=True)
-    asked: bool = ask("--energy", Switch(), "Joules by phase; the other options ask for it too.", False)
-    pue: float = ask("--pue", Real(1, MOST_PUE), "Power of the facility over that of what is in it [GPUs alone].", 1.0)
+    asked: bool = ask("--energy", Switch(), "Joules by phase; the other options imply it.", False)
+    pue: float = ask(
+        "--pue", Real(1, MOST_PUE), "PUE: power of the facility over the power of its IT equipment [GPUs only].", 1.0
+    )
     host_watts: float = ask(
         "--host-watts",
         Quantity("watts", above=True),
-        "Of the host, for each GPU: processor, memory, network [GPUs alone].",
+        "Watts of the host per GPU: processor, memory, network [GPUs only].",
         0.0,
     )
     carbon: Carbon | None = ask(
         "--carbon",
         Text(carbon_of),
-        "CO2 of a kWh: grams, or a country whose mean is on file, such as DEU [not counted].",
+        "CO2 per kWh: grams, or a country whose mean is on file, such as DEU [not counted].",
         None,
         metavar="GRAMS",
     )
@@ -68,7 +70,7 @@ class EnergyOfDay(EnergyAsked):
     grid: Carbon | None = ask(
         "--grid",
         Text(lambda path: grid_of(Path(path))),
-        "CO2 of a kWh by the time of day: a CSV with the columns time and grams.",
+        "CO2 per kWh by time of day: a CSV with the columns time and grams.",
         None,
         metavar="FILE",
     )
@@ -77,5 +79,5 @@ class EnergyOfDay(EnergyAsked):
         super().__post_init__()
         if self.grid is not None:
             if self.carbon is not None:
-                raise UsageError("--grid and --carbon say what a kWh emits both", hint="leave one of them out")
+                raise UsageError("--grid and --carbon both state the CO2 per kWh", hint="leave one of them out")
             object.__setattr__(self, "carbon", self.grid)

@@ -24,16 +24,19 @@ class HostTimes:
     """
 
     step: float | None = ask(
-        "--host-step", Quantity("seconds"), "What a step takes the engine's host, beside kernels [on file].", None
+        "--host-step",
+        Quantity("seconds"),
+        "Time per step on the engine's host, in addition to kernels [on file].",
+        None,
     )
     layer: float | None = ask(
         "--host-layer",
         Quantity("seconds"),
-        "What a layer of a prompt takes the host to launch where no graph holds it [on file].",
+        "Time on the host to launch a layer of a prompt without a graph [on file].",
         None,
     )
     request: float | None = ask(
-        "--host-request", Quantity("seconds"), "What a request takes client and server, of any size [on file].", None
+        "--host-request", Quantity("seconds"), "Time per request in client and server, of any size [on file].", None
     )
 
     @property
@@ -75,7 +78,7 @@ def with_host_times(deployment: Deployment, times: HostTimes) -> Deployment:
     if times.step is not None and not deployment.calibration.shares_step:
         raise UsageError(
             "--host-step would change nothing",
-            because=f"the constants of {deployment.hardware.name} here have a step of their own",
-            hint="leave it out, or say it in the file of --calibration (step.host)",
+            because=f"the constants of {deployment.hardware.name} here state the step themselves",
+            hint="leave it out, or state it in the file of --calibration (step.host)",
         )
     return replace(deployment, engine=times.of(deployment.engine))

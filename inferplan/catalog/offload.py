@@ -17,9 +17,11 @@ from inferplan.units import format_bytes, parse_number, parse_quantity
 
 MOST_GIB = 4096
 """GiB of a host that can lie beside one GPU."""
-_HOST = need("--host", Text(), "The host that holds it: a CPU (inferplan gpus) or a path to a YAML.")
-_MEMORY = need("--host-memory", Text(), "Usable memory of the host of a replica, such as 384GB.", "SIZE")
-_LINK = need("--host-link", Text(), "Of the link to it, in one direction, such as 63GB/s [on file].", "RATE")
+_HOST = need("--host", Text(), "The host that holds the rest of the model: a CPU (inferplan gpus) or a path to a YAML.")
+_MEMORY = need("--host-memory", Text(), "Usable memory of the host per replica, such as 384GB.", "SIZE")
+_LINK = need(
+    "--host-link", Text(), "Bandwidth of the link to the host, in one direction, such as 63GB/s [on file].", "RATE"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class OffloadAsked:
     cpu_moe_layers: int = ask(
         "--cpu-moe-layers",
         Whole(0),
-        "llama.cpp -ncmoe: of the first so many layers the host computes the routed experts.",
+        "llama.cpp -ncmoe: the host computes the routed experts of this many first layers.",
         0,
         shown=True,
     )
@@ -73,21 +75,21 @@ class OffloadsTried:
     gpu_layers: tuple[int | None, ...] = ask(
         "--gpu-layers",
         Text(parse_copies),
-        "llama.cpp -ngl: layers on the GPU, each tried beside all of them.",
+        "llama.cpp -ngl: layers on the GPU, each number compared with all layers.",
         (),
         metavar="COUNTS",
     )
     cpu_moe_layers: tuple[int, ...] = ask(
         "--cpu-moe-layers",
         Text(parse_copies),
-        "llama.cpp -ncmoe: experts of so many layers on the host, each beside none.",
+        "llama.cpp -ncmoe: experts of this many layers on the host, each number compared with none.",
         (),
         metavar="COUNTS",
     )
     cpu_offload_gb: tuple[float, ...] = ask(
         "--cpu-offload-gb",
         Text(lambda text: tuple(map(_gib, parse_values(text)))),
-        "vLLM: GiB of each GPU's layers in host memory, each tried beside none.",
+        "vLLM: GiB of each GPU's layers in host memory, each number compared with none.",
         (),
         metavar="GIBS",
     )
@@ -109,7 +111,7 @@ class OffloadsTried:
         if not found and where.any:
             raise UsageError(*_NOTHING)
         if found and not self.host:
-            raise UsageError("what lies on the host needs a host", hint="--host epyc-9654 --host-memory 384GB")
+            raise UsageError("weights on the host need a host", hint="--host epyc-9654 --host-memory 384GB")
         return tuple(dict.fromkeys(found))
 
 
@@ -124,8 +126,8 @@ def _gib(text: str) -> float:
 
 
 _NOTHING = (
-    "nothing is to lie on the host",
-    "--host, --host-memory and --host-link say what it is, and no option says what it holds",
+    "no option places weights on the host",
+    "--host, --host-memory and --host-link describe the host, and no option places weights there",
     "--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
 )
 HostLoader = Callable[[str], Deployment]
@@ -146,7 +148,7 @@ def with_offload(
         raise UsageError(*_NOTHING)
     if not deployment.engine.computes_on_host:
         raise UsageError(
-            f"{deployment.engine.describe()} computes no layers on the host that is known here",
+            f"{deployment.engine.describe()} computes no layers on the host, as far as modelled",
             hint="--engine llama.cpp, or leave --gpu-layers and --cpu-moe-layers out",
         )
     if asked.cpu_moe_layers:
@@ -169,8 +171,8 @@ def _named(asked: OffloadAsked) -> str:
     """The host. Raises ``UsageError`` where nobody names one."""
     if asked.host is None:
         raise UsageError(
-            "what lies on the host needs a host",
-            because="its memory and processor say how much it holds and how long it takes",
+            "weights on the host need a host",
+            because="its memory and processor set its capacity and its times",
             hint="--host epyc-9654 --host-memory 384GB, or a hardware YAML of your own",
         )
     return asked.host
@@ -179,7 +181,7 @@ def _named(asked: OffloadAsked) -> str:
 def _require_size(host: HardwareSpec) -> None:
     if host.memory.usable is None:
         raise MissingFactError(
-            f"how much memory the host {host.name} has is not on file",
+            f"the memory of the host {host.name} is not on file",
             because=f"the label says {host.memory.label}",
             hint="give it: --host-memory 384GB",
         )
@@ -196,16 +198,16 @@ def _with_streamed(
     model, parallel, engine = deployment.model, deployment.parallel, deployment.engine
     if not engine.streams_weights:
         raise UsageError(
-            f"{engine.describe()} reads no weights from the host that is known here",
+            f"{engine.describe()} reads no weights from the host, as far as modelled",
             hint="--engine vllm, or leave --cpu-offload-gb out",
         )
     if asked.computes:
         raise UsageError("--cpu-offload-gb is vLLM's, --gpu-layers and --cpu-moe-layers are llama.cpp's")
     if any(layer.shared for layer in model.sequence):
-        raise UsageError("--cpu-offload-gb is not known of shared blocks", hint="leave it out")
+        raise UsageError("--cpu-offload-gb is not modelled for shared blocks", hint="leave it out")
     if parallel.ranks > (most := _of_one_host(deployment.hardware)):
         raise UsageError(
-            f"--cpu-offload-gb is known for the devices of one host, not for {parallel.ranks}",
+            f"--cpu-offload-gb is modelled for the devices of one host, not for {parallel.ranks}",
             because=f"a host of {deployment.hardware.name} has up to {most}, by its node or its links on file",
             hint="a smaller --tp or --pp",
         )
@@ -216,7 +218,7 @@ def _with_streamed(
     held = Footprint(deployment=found, batch=1.0, prompt=1.0, context=1.0).streamed
     if held > host.usable:
         raise InfeasibleError(
-            f"{host.name} does not hold the weights of {deployment.describe()} that are to lie there",
+            f"{host.name} does not hold the weights of {deployment.describe()} placed there",
             because=f"{format_bytes(held)} of all devices > {format_bytes(host.usable)} usable",
             hint="a smaller --cpu-offload-gb, or a host with more memory",
         )

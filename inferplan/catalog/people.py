@@ -51,18 +51,18 @@ def people_file() -> PeopleFile:
 class PeopleAsked:
     """People as they are asked for."""
 
-    topic: ClassVar = Topic("people", "nobody says how many there are", "--people 2000")
+    topic: ClassVar = Topic("people", "the number of people is missing", "--people 2000")
     people: int | None = ask(
         "--people",
         Whole(most=10**9),
-        "People at work in the busy hour, who read and type between answers, for --think-time [of the workload].",
+        "People at work in the busy hour. They read and type between answers for --think-time [of the workload].",
         None,
     )
     sessions_a_day: float | None = ask(
         "--sessions-a-day",
         Real(0, above=True),
-        "With --people: conversations that each begins in a day [all are in one all through the busy hour; of agents "
-        "that of the file].",
+        "With --people: conversations per person per day [everybody is in one for the whole busy hour; for agents, "
+        "as in the file].",
         None,
         metavar="NUMBER",
     )
@@ -80,16 +80,16 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
         return None
     if option := first_given(values, _LOADS):
         option = IN_FLIGHT[0] if option in IN_FLIGHT else option
-        raise UsageError(f"--people and {option} each say how much load there is", hint="leave one of them out")
+        raise UsageError(f"--people and {option} both state the load", hint="leave one of them out")
     figures: list[PeopleFigure] = []
     think, turns, pause = None, 1.0, None
     daily, usual = asked.sessions_a_day, None if spec is None else _number(spec.sessions_a_day)
     if agents:
-        _refuse_thinking(values, "their file says what comes between two calls", "leave it out")
+        _refuse_thinking(values, "their file states the time between two calls", "leave it out")
         daily = usual if daily is None else daily
         if daily is None:
             raise UsageError(
-                "how many sessions a person begins in a day is not known",
+                "the sessions per person per day are not known",
                 because=f"{of} does not say it",
                 hint="--sessions-a-day 12, or people: {sessions_a_day: ...} in the file",
             )
@@ -97,7 +97,7 @@ def asked_people(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, ag
         think = _thinking(values, spec, of, figures)
         turns = _turns(values, spec, of, figures, counted=daily is not None)
     else:  # requests at a rate, none of which waits for the one before it
-        because = "--sessions-a-day counts requests, and none of them follows another"
+        because = "--sessions-a-day counts conversations, and no request here follows another"
         _refuse_thinking(values, because, "leave it out; in plan and simulate --turns 3 as well")
         turns = _turns(values, spec, of, figures, counted=True)
         if values.get("turns") is not None:
@@ -126,7 +126,7 @@ def _thinking(values: Mapping[str, Any], spec: PeopleSpec | None, of: str, figur
     usual = None if spec is None else spec.think_time
     if given is None and usual is None:
         raise UsageError(
-            "how long people think between an answer and their next request is not known",
+            "the think time between an answer and the next request is not known",
             because=f"{of} does not say it" if of else "no --workload says it",
             hint=_HINT,
         )
@@ -151,7 +151,7 @@ def _turns(
     given, usual = values.get("turns"), None if spec is None else spec.turns
     if counted and given is None and usual is None:
         raise UsageError(
-            "how many requests a conversation has is not known",
+            "the number of requests per conversation is not known",
             because="--sessions-a-day counts conversations",
             hint="--turns 3, or --workload chat",
         )
@@ -175,7 +175,7 @@ def _number(figure: FigureSpec) -> float:
     try:
         return float(figure.value)
     except ValueError:
-        raise UsageError(f"{figure.value!r:.40} is no number", hint="value: 2.5") from None
+        raise UsageError(f"{figure.value!r:.40}is not a number", hint="value: 2.5") from None
 
 
 def people_load(values: dict[str, Any], people: People | None, closed: str | None) -> dict[str, Any]:

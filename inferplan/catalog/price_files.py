@@ -64,7 +64,9 @@ def update_prices(source: str) -> list[StoredList]:
     before = {listing.name: listing for listing in every_list()}
     for listing in found:
         if not _NAME.fullmatch(listing.name):
-            raise SpecError(f"{source}: name: {listing.name!r} is no name of a list", hint="such as name: our-offer")
+            raise SpecError(
+                f"{source}: name: {listing.name!r} is not a name for a list", hint="such as name: our-offer"
+            )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -233,7 +233,7 @@ class PriceBook:
             near = (difflib.get_close_matches(unknown[0], of, n=1, cutoff=0.4) for of in (looked_at, _on_file()))
             close = next((names for names in near if names), [])
             raise UsageError(
-                f"--price {unknown[0]} is the price of no GPU on file",
+                f"--price {unknown[0]}: no GPU of that name is on file",
                 because=f"this command looks at {', '.join(looked_at)}",
                 hint=(f"did you mean --price {close[0]}=...? " if close else "") + "see inferplan gpus",
             )
@@ -246,9 +246,9 @@ class PriceBook:
         """
         looked_at = list(gpus)
         unused = [gpu for gpu in self.stated if gpu not in looked_at]
-        lines = [f"--price {', '.join(unused)} is not used: it is of no GPU that is looked at"] if unused else []
+        lines = [f"--price {', '.join(unused)} is not used: no candidate has that GPU"] if unused else []
         if self.named and looked_at and all(gpu in self.stated for gpu in looked_at):
-            lines.append("--prices is not used: --price states what every GPU costs that is looked at")
+            lines.append("--prices is not used: --price states the price of every GPU considered")
         lists = {offer.source for gpu in looked_at if gpu not in self.stated for offer in self.offers(gpu)}
         if len(lists) > 1:
             where = f"the {len(lists)} lists" if self.named else f"{len(lists)} price lists on file"
@@ -271,8 +271,8 @@ class PricesAsked:
     lists: tuple[str, ...] = ask(
         "--prices",
         Text(),
-        "Price list: a name (inferplan prices) or a YAML; again for a second one. The cheapest bill is taken "
-        "[every provider's list on file].",
+        "Price list: a name (inferplan prices) or a YAML; repeat for more. The cheapest bill is taken [all lists on "
+        "file].",
         (),
         metavar="LIST",
         several=True,
@@ -280,7 +280,7 @@ class PricesAsked:
     stated: tuple[str, ...] = ask(
         "--price",
         Text(),
-        "Your own price for an hour: of a GPU (h100=2.49) or of an instance of 8 (b200=113.93/8).",
+        "Your own price per hour: for a GPU (h100=2.49) or an instance of 8 (b200=113.93/8).",
         (),
         metavar="GPU=PRICE",
         several=True,
@@ -292,9 +292,7 @@ class PricesAsked:
         "on-demand",
         shown=True,
     )
-    currency: str | None = ask(
-        "--currency", Text(), "Currency of --price and of the lists that are searched [USD].", None
-    )
+    currency: str | None = ask("--currency", Text(), "Currency of --price and of the price lists [USD].", None)
 
     @property
     def book(self) -> PriceBook:

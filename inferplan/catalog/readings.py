@@ -176,7 +176,7 @@ def _counts(model: ModelSpec) -> dict[str, float]:
         "around the layers": around,
         **({"active": sizes["active"]} if "active" in sizes else {}),
         "towers and encoder": model.tower_parameters + encoder,
-        "cache elements a token": model.kv_elements_per_token,
+        "cache elements per token": model.kv_elements_per_token,
         "those beyond windows": model.kv_elements_per_token_beyond_windows,
         "state elements": model.state_elements_per_sequence,
     }

@@ -39,11 +39,9 @@ class SwapSpec(Spec):
     overhead: Seconds = Field(ge=0)
 
 
-class ServiceModel(Spec):
-    """One model: where it runs, as on the command line; what comes to it; its limits."""
+class ReplicaSpec(Spec):
+    """Where a replica of a model runs, as on the command line."""
 
-    name: str = Field(min_length=1, max_length=40)
-    model: str
     gpu: str
     quant: str | None = None
     kv: str | None = None
@@ -55,6 +53,31 @@ class ServiceModel(Spec):
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     max_num_seqs: int | None = Field(default=None, ge=1)
     max_num_batched_tokens: int | None = Field(default=None, ge=1)
+
+    def request(self, model: str) -> Request:
+        """One of them."""
+        return Request(
+            model=model,
+            gpu=self.gpu,
+            quant=self.quant,
+            roles=(("kv", self.kv),) if self.kv else (),
+            parallel=Parallelism(tp=self.tp, pp=self.pp, ep=self.ep, dp=self.dp),
+            engine=self.engine or usual_engine(model, self.gpu),
+            flags=EngineFlags(
+                memory_fraction=self.gpu_memory_utilization,
+                token_budget=self.max_num_batched_tokens,
+                max_sequences=self.max_num_seqs,
+            ),
+        )
+
+
+class ServiceModel(ReplicaSpec):
+    """One model: where it runs, what comes to it, its limits."""
+
+    name: str = Field(min_length=1, max_length=40)
+    model: str
+    alternatives: list[ReplicaSpec] = Field(default=[], max_length=8)
+    """Replicas of other kinds: the kind that makes the whole cheapest is taken."""
     replicas: int | None = Field(default=None, ge=1, le=1000)
     rate: float | None = Field(default=None, gt=0, le=1e6)
     after: str | None = None
@@ -78,14 +101,17 @@ class ServiceSpec(Spec):
     name: str = ""
     source: str = ""
     notes: list[str] = []
-    models: list[ServiceModel] = Field(min_length=1, max_length=12)
+    models: list[ServiceModel] = Field(min_length=1, max_length=24)
 
 
 class ServiceEntry(NamedTuple):
-    """One model of a file. replicas: ``None`` where their number is to be found. swap: of those that share its GPUs."""
+    """One model of a file. alternatives: replicas of other kinds, of which one may be taken. replicas: ``None`` where
+    their number is to be found. swap: of those that share its GPUs.
+    """
 
     stage: ModelStage
     request: Request
+    alternatives: tuple[Request, ...]
     replicas: int | None
     swap: SwapSpec | None
 
@@ -98,17 +124,27 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
     for place, one in enumerate(spec.models):
         try:
             stage = _stage(one, known)
-            made.append(ServiceEntry(stage, _request(one), one.replicas, one.swap))
+            kinds = tuple(other.request(one.model) for other in one.alternatives)
+            made.append(ServiceEntry(stage, one.request(one.model), kinds, one.replicas, one.swap))
             require_tree([entry.stage for entry in made])
         except UsageError as error:
             at = at_line(path, "models", place)
             raise SpecError(f"{at}: {error.what}", because=error.because, hint=error.hint) from None
         known.setdefault(one.name, place)
     for place, one in enumerate(spec.models):
+        tied = [other.name for other in spec.models if one.name in (other.after, other.shares)]
+        tied += [name for name in (one.after, one.shares) if name is not None]
+        if one.alternatives and (tied or one.replicas is not None):
+            with_whom = f"{one.name} goes with {', '.join(tied)}" if tied else f"the replicas of {one.name} are given"
+            raise SpecError(
+                f"{at_line(path, 'models', place)}: alternatives are for a model that stands alone and is sized",
+                because=with_whom,
+                hint="leave alternatives out, or ask for each kind in a file of its own",
+            )
         if one.swap is not None and not any(other.shares == one.name for other in spec.models):
             at = at_line(path, "models", place)
             raise SpecError(
-                f"{at}: swap is of models that share GPUs, and none shares those of {one.name}",
+                f"{at}: swap needs models that share GPUs, and no model shares the GPUs of {one.name}",
                 hint=f"shares: {one.name} in another model, or leave swap out",
             )
     return tuple(made)
@@ -117,27 +153,26 @@ def load_service(name: str) -> tuple[ServiceEntry, ...]:
 def _stage(one: ServiceModel, known: dict[str, int]) -> ModelStage:
     if one.after is not None and one.after not in known:
         raise UsageError(
-            f"{one.name} is asked after {one.after!r}, which is no model before it in the file",
+            f"{one.name} is asked after {one.after!r}, which is not a model before it in the file",
             hint=f"one of {', '.join(known)}" if known else "rate: of the first model",
         )
     if (one.share is None) != (one.after is None):
         raise UsageError(
-            f"{one.name}: share is of the answers of the model that it is asked after",
+            f"{one.name}: share needs after: it is a share of that model's answers",
             hint="after: NAME and share: 0.2, or rate: alone",
         )
     if one.shares is not None and one.shares not in known:
         raise UsageError(
-            f"{one.name} shares the GPUs of {one.shares!r}, which is no model before it in the file",
+            f"{one.name} shares the GPUs of {one.shares!r}, which is not a model before it in the file",
             hint=f"one of {', '.join(known)}" if known else "shares: in the second of them",
         )
     if one.shares is not None and one.replicas is not None:
         raise UsageError(
-            f"{one.name} has as many replicas as {one.shares}, whose GPUs it shares", hint="replicas: there alone"
+            f"{one.name} has the same number of replicas as {one.shares}, whose GPUs it shares",
+            hint="replicas: there alone",
         )
     if one.answer is not None and one.after is not None:
-        raise UsageError(
-            f"{one.name}: the limits of whole answers stand at the model that is asked first", hint="answer: there"
-        )
+        raise UsageError(f"{one.name}: the limits of whole answers belong to the first model", hint="answer: there")
     whole = one.answer or AnswerSpec()
     return ModelStage(
         name=one.name,
@@ -149,20 +184,4 @@ def _stage(one: ServiceModel, known: dict[str, int]) -> ModelStage:
         shares=None if one.shares is None else known[one.shares],
         limits=Slo(ttft=one.ttft, tpot=one.tpot, e2el=one.e2e, percentile=one.percentile),
         answer=Slo(ttft=whole.ttft, e2el=whole.e2e, percentile=whole.percentile),
-    )
-
-
-def _request(one: ServiceModel) -> Request:
-    return Request(
-        model=one.model,
-        gpu=one.gpu,
-        quant=one.quant,
-        roles=(("kv", one.kv),) if one.kv else (),
-        parallel=Parallelism(tp=one.tp, pp=one.pp, ep=one.ep, dp=one.dp),
-        engine=one.engine or usual_engine(one.model, one.gpu),
-        flags=EngineFlags(
-            memory_fraction=one.gpu_memory_utilization,
-            token_budget=one.max_num_batched_tokens,
-            max_sequences=one.max_num_seqs,
-        ),
     )

@@ -97,18 +97,18 @@ class SessionsAsked:
     sessions: str | None = ask(
         "--sessions",
         Text(),
-        "Sessions of agents, by name or path: turns, tools, users, sub-agents, who gives up (docs/agents.md).",
+        "Sessions of agents, by name or path: turns, tools, users, sub-agents, users who give up (docs/agents.md).",
         None,
         metavar="FILE",
     )
     rate: float | None = ask(
         "--session-rate",
         Text(parse_session_rate),
-        "Open loop: sessions that begin, such as 0.2/s or 600/h.",
+        "Open loop: sessions begun per time, such as 0.2/s or 600/h.",
         None,
         metavar="RATE",
     )
-    count: int | None = ask("--session-count", Whole(), "Sessions of a run [400; 10 for each of --in-flight].", None)
+    count: int | None = ask("--session-count", Whole(), "Sessions per run [400; 10 for each of --in-flight].", None)
 
 
 class SessionKinds(NamedTuple):
@@ -173,15 +173,15 @@ _INSTEAD = {
     "--users": "--people 200 for those who begin them, or --session-rate 0.2/s; inferplan simulate --sessions NAME "
     "--in-flight 200 keeps 200 sessions under way on GPUs that you name",
 }
-_BROUGHT = "the file of the sessions says what is sent, or it is not modelled with them"
-_USERS = "a plan for sessions is for so many that begin a second; how long one takes follows from the plan"
+_BROUGHT = "the file of the sessions states the requests, or the option is not modelled with sessions"
+_USERS = "a plan for sessions needs the sessions that begin per second; their duration follows from the plan"
 
 
 def require_sessions(values: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for options of sessions where there are none."""
     if option := first_given(values, ("session_rate", "session_count", "session_time")):
         raise UsageError(
-            f"{option} is of sessions of agents, and there are none",
+            f"{option} needs sessions of agents, and there are none",
             hint="--sessions coding-agent, --trace FILE of agents, or leave it out",
         )
 
@@ -215,7 +215,7 @@ def asked_sessions(
         return None
     refuse_beside(values, (*beside, *_SIMULATED))
     if (asked.rate is None) == (closed is None):
-        raise UsageError("sessions need one kind of load", hint=_begun(values, " for so many at a time"))
+        raise UsageError("sessions need one kind of load", hint=_begun(values, " for that many at a time"))
     found, thoughts = load_sessions(asked.sessions), question_if_asked(ThoughtsAsked, values)
     return SessionTraffic(
         kinds=found.kinds,

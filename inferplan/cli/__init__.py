@@ -35,7 +35,7 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "What do I buy, what does it cost, and how do I start it?": {
         "plan": ("plan", "The cheapest deployment that meets the limits under a load."),
-        "report": ("plan", "A plan as one page to send on: HTML or Markdown."),
+        "report": ("plan", "A plan as one page to share: HTML or Markdown."),
         "fleet": ("fleet", "GPUs owned and GPUs to rent behind one router: the cheapest mix."),
         "several": ("several", "Several models on one fleet: replicas, machines, latencies."),
         "day": ("day", "A load that rises and falls: what scaling costs, who waits."),
@@ -49,10 +49,10 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "plot": ("plot", "Roofline, memory, operators, latency: PNG, SVG, PDF."),
     },
     "Is my server as fast as it should be?": {
-        "measure": ("measure", "Measure a live server: TTFT and TPOT by length and users."),
-        "watch": ("watch", "A running service beside its plan, a line a minute."),
-        "validate": ("validate", "Benchmark files and start-up logs beside the predictions."),
-        "learn": ("learn", "What a server recorded of its steps, as constants."),
+        "measure": ("measure", "Measure a live server: TTFT and TPOT by length and load."),
+        "watch": ("watch", "A running service against its plan, one line per minute."),
+        "validate": ("validate", "Benchmark files and start-up logs against the predictions."),
+        "learn": ("learn", "Constants fitted to the steps that a server recorded."),
         "anchor": ("anchor", "A few runs of your own system correct its predictions."),
         "calibrate": ("calibrate", "Measure this device with torch and fit its constants."),
     },
@@ -65,7 +65,7 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "This program": {
         "web": ("web", "The same answers on a page in the browser, and a JSON API."),
-        "settings": ("defaults", "The defaults in force here, and where each is from."),
+        "settings": ("defaults", "The defaults in force here, and where each comes from."),
         "completion": ("defaults", "The script that completes commands and names in a shell."),
         "compile": ("compile", "The simulator as machine code: twice as fast, same results."),
     },
@@ -194,7 +194,7 @@ def cli(ctx: click.Context) -> None:
     """Predict how a large language model runs on real hardware, before anyone buys or rents it.
 
     Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that
-    cannot be read or written, 5 network, 6 outside the tolerance, 130 interrupted.
+    cannot be read or written, 5 network, 6 outside the tolerance, 130 interrupted. Terms: docs/glossary.md.
     """
     if ctx.invoked_subcommand is None:
         if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):

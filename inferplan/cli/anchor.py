@@ -35,22 +35,22 @@ def anchor_command() -> None:
 
 @anchor_command.command("suggest", cls=Layered)
 @deployment_options
-@click.option("--runs", type=Count(), default=3, show_default=True, help="How many to measure.")
+@click.option("--runs", type=Count(), default=3, show_default=True, help="Number of runs to measure.")
 @click.option(
-    "--concurrency", default="1-256*4", show_default=True, metavar="COUNTS", help="Users of a replica asked about."
+    "--concurrency", default="1-256*4", show_default=True, metavar="COUNTS", help="Users per replica asked about."
 )
 @click.option("--prompt", default="1024,8192", show_default=True, metavar="COUNTS", help="Prompt tokens asked about.")
 @click.option("--output", default="1024", show_default=True, metavar="COUNTS", help="Generated tokens.")
 @click.option(
-    "--division", "divisions", multiple=True, metavar="tp=4,ep=4", help="Another division asked about; again for more."
+    "--division", "divisions", multiple=True, metavar="tp=4,ep=4", help="Another division asked about; repeat for more."
 )
 @click.option("--checkpoint", help="Repository or path of the weights [MODEL, or the source of its file].")
 @report_options
 def suggest_command(request: Request, runs: int, divisions: tuple[str, ...], **values: Any) -> Report:
-    """Which runs of MODEL to measure: those that leave the least unknown about all loads asked about.
+    """The runs of MODEL to measure: those that leave the least unknown about the loads asked about.
 
-    Each comes with the command of its server and that of the engine's own benchmark client. Loads that the engine does
-    not run at once are left out. With --anchor, the next runs beside those in the file.
+    Each comes with the commands of its server and of the engine's benchmark client. Loads that the engine cannot run
+    at once are left out. With --anchor, the next runs after those in the file.
 
     Example: inferplan anchor suggest llama-3.1-8b --gpu h100-sxm --concurrency 1-64*4 --prompt 1024,4096
     """
@@ -77,21 +77,23 @@ def _divided(request: Request, text: str) -> Request:
                 raise ValueError(name)
             degrees[name] = parse_whole(value)
         except ValueError:
-            raise UsageError(f"--division {text!r} is no division", hint="tp=4,ep=4") from None
+            raise UsageError(f"--division {text!r} is not a division", hint="tp=4,ep=4") from None
     return replace(request, parallel=replace(request.parallel, **degrees))
 
 
 @anchor_command.command("fit", cls=Layered)
 @click.argument("files", nargs=-1, required=True, metavar="RESULTS...")
 @supplied_options
-@click.option("--out", "anchor_file", "-o", required=True, metavar="FILE.yaml", callback=writable, help="Where to.")
+@click.option(
+    "--out", "anchor_file", "-o", required=True, metavar="FILE.yaml", callback=writable, help="File to write."
+)
 @with_options(options_of(Pricing, without=["anchor"]))
 @click.option("--format", "style", type=click.Choice(["table", "json", "csv", "markdown"]), help="Output format.")
 def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **values: Any) -> None:
     """Read measured RESULTS of one system and write them as an anchor, for --anchor of the other commands.
 
-    Reads whatever `inferplan validate` reads; the options below fill what a file does not record. Suspect and
-    impossible runs, pools and drafts are left out, each with its reason.
+    Reads all files that `inferplan validate` reads; the options below fill in facts that a file lacks. Suspect and
+    impossible runs, separate pools and drafts are left out, each with its reason.
 
     Example: inferplan anchor fit run-1.json run-2.json run-3.json -o own.yaml
     """
@@ -117,10 +119,9 @@ def fit_command(files: tuple[str, ...], anchor_file: str, style: str | None, **v
 @supplied_options
 @report_options
 def host_command(files: tuple[str, ...], **values: Any) -> Report:
-    """What the host takes where RESULTS of one user were measured, as options of estimate, simulate and plan.
-
-    Reads whatever `inferplan validate` reads; rows of more users are left out. A first token of one user waits for the
-    host and its prompt's kernels alone: the shorter the prompt, the more it says.
+    """The host's times, from RESULTS of one user, as options of estimate, simulate and plan. Reads all files that
+    `inferplan validate` reads; rows of more users are left out. A first token of one user waits for the host and its
+    prompt's kernels alone: short prompts say the most.
 
     Example: inferplan anchor host one-user.json --gpu h100-sxm
     """

@@ -60,16 +60,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("calibrate", cls=Layered)
-@click.option("--device", metavar="cuda|cpu|mps", help="What to measure [the best that torch sees].")
+@click.option("--device", metavar="cuda|cpu|mps", help="Device to measure [the best that torch sees].")
 @click.option("--budget", type=Duration(), default="5m", show_default=True, help="Wall time of the whole run.")
-@click.option("--out", type=_FILE, help="The constants [configs/calibration/<hardware>.yaml].")
-@click.option("--raw", type=_FILE, help="Every measurement, as JSON lines [beside --out].")
+@click.option("--out", type=_FILE, help="File of the constants [configs/calibration/<hardware>.yaml].")
+@click.option("--raw", type=_FILE, help="File of every measurement, as JSON lines [next to --out].")
 @click.option(
     "--report",
     type=_FILE,
-    help="The Markdown report; an HTML page and a picture (PNG) go beside it [beside --out].",
+    help="The Markdown report; an HTML page and a picture (PNG) go with it [next to --out].",
 )
-@click.option("--resume", is_flag=True, help="Go on from the raw file of a run that was cut short, or add to one.")
+@click.option("--resume", is_flag=True, help="Continue the raw file of a run that was cut short, or add to one.")
 @click.option("--fit-only", "only_fit", is_flag=True, help="Measure nothing: fit and report what the raw file holds.")
 @click.option(
     "--check", "only_check", is_flag=True, help="Repeat a sample and compare with stored constants; fit nothing."
@@ -82,16 +82,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--keep-disturbed",
     is_flag=True,
-    help="Write constants even when most visits were disturbed (by default such a run is refused, and kept as raw).",
+    help="Write constants even if most visits were disturbed [such a run is refused, and kept as raw].",
 )
 @click.option("--calibration", type=_FILE, help="The constants to check [those of --out].")
-@click.option("--gpu", help="The catalogue entry that this device is [by its name and memory].")
+@click.option("--gpu", help="The device's entry in the catalogue [found by name and memory].")
 @click.option(
     "--model",
     "models",
     multiple=True,
     metavar="MODEL",
-    help="A model of yours, by name or path (repeatable): half of the shapes are its own, its steps come first.",
+    help="A model of yours, by name or path (repeatable): half of the shapes are from it, and its steps come first.",
 )
 @click.option("--new-hardware", type=_FILE, help="Write a hardware YAML of the measured ceilings.")
 @click.option(
@@ -99,16 +99,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=WholeNumber(0, 2**31 - 1),
     default=0,
     show_default=True,
-    help="Of random operands, shapes and the held-out part.",
+    help="Seed of random operands, shapes and the held-out part.",
 )
 @report_options
 def calibrate_command(**values: Any) -> Report:
     """Run the model's operators on this device with torch, fit its constants, and say how far they are off.
 
-    First comes TTFT and TPOT of whole models, measured and predicted, to which nothing is fitted; then the errors of
-    each kernel on shapes that the fit never saw. Steps that other work disturbed are marked with *, and counted. Every
-    measurement is kept in the raw file as it is made. Exit 6: --check found a kernel beyond --tolerance, or the machine
-    was too disturbed to measure on.
+    First come TTFT and TPOT of whole models, measured and predicted, which nothing is fitted to. Then come the errors
+    per kernel on shapes that the fit never saw. Steps that other work disturbed are marked with *, and counted. Every
+    measurement is kept in the raw file at once. Exit 6: --check found a kernel beyond --tolerance, or the machine was
+    too disturbed to measure on.
 
     Example: inferplan calibrate --device cpu --budget 3m --out cpu.yaml --new-hardware cpu-hardware.yaml
     """

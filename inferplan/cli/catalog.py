@@ -54,8 +54,7 @@ def models_command(conditions: tuple[str, ...]) -> Report:
         )
     rows = [_model_row(spec) for spec in found]
     title = (
-        f"{len(rows)} model{'' if len(rows) == 1 else 's'} (KV in elements: of a token in every layer's window, and of "
-        "one beyond all windows)"
+        f"{len(rows)} model{'' if len(rows) == 1 else 's'} (KV elements per token: inside / beyond the sliding windows)"
     )
     return _listed("models", title, rows)
 
@@ -163,7 +162,7 @@ def gpus_command(conditions: tuple[str, ...]) -> Report:
     rows = [_gpu_row(spec) for spec in specs]
     title = (
         f"{len(rows)} accelerator{'' if len(rows) == 1 else 's'} (usable memory as reported; in brackets the label, "
-        "where no reading is on file)"
+        "if no reading is on file)"
     )
     return _listed("gpus", title, rows)
 
@@ -202,8 +201,8 @@ def formats_command() -> Report:
         for fmt in FORMATS.values()
     ]
     notes = [
-        f"--quant takes also: w8a8, w4a16kv8 and their like, and the GGUF file types {', '.join(FILE_TYPES)}; "
-        "q4_k-pure and its like keep every matrix in one format (docs/formats.md)"
+        f"--quant also takes: w8a8, w4a16kv8 and similar, and the GGUF file types {', '.join(FILE_TYPES)}; q4_k-pure "
+        "and similar keep every matrix in one format (docs/formats.md)"
     ]
     return _listed("formats", f"{len(rows)} formats", rows, notes)
 
@@ -213,20 +212,21 @@ def formats_command() -> Report:
 @click.option(
     "--update",
     metavar="FILE|URL",
-    help="Store a price list of your own: a YAML, or a CSV as --format csv writes it. One of its name is replaced.",
+    help="Store a price list of your own: a YAML, or a CSV as --format csv writes it. A list of the same name is "
+    "replaced.",
 )
 @report_options
 def prices_command(gpu: str | None, update: str | None) -> Report:
-    """The prices on file, with their dates and sources; of one GPU when it is named, of several with their bill.
+    """The prices on file, with their dates and sources: all, or those of one GPU; for several GPUs also the bill.
 
-    Lists that are stored with --update are asked as those that are shipped are.
+    Lists stored with --update are used like the shipped ones.
 
     Example: inferplan prices 2x-h100
     """
     if update is not None:
         if gpu is not None:
             raise UsageError(
-                f"--update stores all of {update}, and {gpu} would be left out of account",
+                f"--update stores all of {update}; {gpu} would be ignored",
                 hint=f"inferplan prices --update {update}, then inferplan prices {gpu}",
             )
         return updated_report(update_prices(update))
@@ -235,14 +235,14 @@ def prices_command(gpu: str | None, update: str | None) -> Report:
     offers = [(offer, listing) for listing in every_list() for offer in listing.offers(wanted)]
     offers.sort(key=lambda pair: (pair[0].gpu, pair[0].per_device))
     notes = [
-        "GPUs: of one instance; any: sold one by one; unknown: the source does not say how many are sold together",
+        "GPUs: per instance; any: sold one by one; unknown: the source does not say how many are sold together",
         f"prices move within weeks (* marks those older than {PRICE_AGE.days} days); state your own: --price gpu=2.49, "
         "or --price gpu=19.92/8 for an instance of 8",
     ]
     sold = {offer.gpu for listing in every_list() for offer in listing.offers()}
     if lacking := [one for one in ([wanted] if wanted else _for_data_centres()) if one not in sold]:
         notes.append(f"no list on file sells {', '.join(lacking)}: --price {lacking[0]}=2.49 states your own")
-    title = f"{len(offers)} prices of an hour" + (f": {wanted}" if wanted else "")
+    title = f"{len(offers)} hourly prices" + (f": {wanted}" if wanted else "")
     return _listed("prices", title, [_price_row(*pair, count) for pair in offers], notes)
 
 
@@ -259,8 +259,8 @@ def _price_row(offer: Offer, listing: PriceList, count: int | None) -> list[Figu
         "gpu": row["gpu"],
         "instance": row["instance"] or "",
         "GPUs": str(row["instance_gpus"]),
-        "an hour": f"{offer.per_hour:,.3f}",
-        "a GPU": f"{offer.per_device:,.3f}",
+        "per hour": f"{offer.per_hour:,.3f}",
+        "per GPU": f"{offer.per_device:,.3f}",
         **({} if count is None else {f"{count} GPUs": f"{_bill(offer, count).per_hour:,.3f}"}),
         "currency": offer.currency,
         "term": f"{offer.term}, {offer.length}" if offer.length else offer.term,
@@ -269,7 +269,7 @@ def _price_row(offer: Offer, listing: PriceList, count: int | None) -> list[Figu
         "confidence": listing.confidence,
         "note": offer.note,
     }
-    numbers = {"GPUs", "an hour", "a GPU", f"{count} GPUs"}
+    numbers = {"GPUs", "per hour", "per GPU", f"{count} GPUs"}
     columns = [text(label, said, left=label not in numbers) for label, said in shown.items()]
     return [*(Figure(key, value) for key, value in row.items()), *columns]
 
@@ -353,7 +353,7 @@ def _model(spec: ModelSpec) -> Report:
         ["active per token (both vocabulary tables included)", _active(counts["parameters"])],
         ["embedding", f"{counts['parameters']['embedding']:,}"],
         ["head", f"{counts['parameters']['lm_head']:,}" if not spec.tied else "tied to the embedding"],
-        *([f"beside them: {tower.name} tower", f"{tower.parameters:,}"] for tower in spec.towers),
+        *([f"in addition: {tower.name} tower", f"{tower.parameters:,}"] for tower in spec.towers),
         ["KV elements per token", _elements(counts["kv_elements_per_token"])],
         ["  beyond every window", _elements(counts["kv_elements_per_token_beyond_windows"])],
         ["state elements per sequence", _elements(counts["state_elements_per_sequence"])],
@@ -412,7 +412,7 @@ def _hardware(spec: HardwareSpec) -> Report:
             [f"link {link.name}", f"{format_quantity(link.bandwidth, 'B/s')}, joins {link.domain or 'any number'}"]
             for link in spec.links
         ),
-        ["devices of a node", f"{spec.node}" if spec.node else "not on file"],
+        ["devices per node", f"{spec.node}" if spec.node else "not on file"],
         ["power", f"{spec.power:.0f} W" if spec.power else "not on file"],
     ]
     table = Table(title=f"{spec.name}: {spec.product}", columns=["", "value"], rows=rows, right=_RIGHT)

@@ -29,16 +29,18 @@ from inferplan.table import Report
 
 @click.command("compare", cls=Layered)
 @deployment_options
-@click.option("--vs", "others", multiple=True, metavar="KEY=VALUE,...", help="Another candidate: what it changes.")
+@click.option(
+    "--vs", "others", multiple=True, metavar="KEY=VALUE,...", help="Another candidate, as the options it changes."
+)
 @gets(batch=BatchAsked)
 @asks_of_request("media")
 @asks_of_request("lora")
 @report_options
 def compare_command(request: Request, others: tuple[str, ...], batch: BatchAsked) -> Report:
-    """Models, GPUs, formats or parallelism side by side: ratios to the first, and the resource that explains each.
+    """Models, GPUs, formats or parallelism side by side: ratios to the first, and the resource behind each ratio.
 
-    MODEL, --gpu and --quant take comma lists: every combination is a candidate, the first is the baseline. --vs adds
-    one that changes several things at once: --vs "gpu=h200-sxm,quant=fp8,tp=2".
+    MODEL, --gpu and --quant take comma lists. Every combination is a candidate; the first is the baseline. --vs adds
+    a candidate that changes several things at once: --vs "gpu=h200-sxm,quant=fp8,tp=2".
 
     Example: inferplan compare llama-3.1-8b --gpu a100-80gb-sxm,h100-sxm,h200-sxm --batch 16
     """

@@ -18,8 +18,9 @@ from inferplan.table import Report
 def compile_command() -> Report:
     """Compile the event loop of simulations for this Python: twice as fast, with the same results.
 
-    It takes a C compiler and the extra "compiled", and a minute or two. Where nothing is compiled, or sources have
-    changed since, Python runs the sources. inferplan --version says which it is; INFERPLAN_COMPILED=0 leaves it unused.
+    It needs a C compiler, the extra "compiled", and a minute or two. If nothing is compiled, or the sources have
+    changed since, Python runs the sources. inferplan --version says which is in use; INFERPLAN_COMPILED=0 leaves it
+    unused.
 
     Example: inferplan compile
     """

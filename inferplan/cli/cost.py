@@ -26,11 +26,11 @@ from inferplan.table import Report
 @asks(CostAsked)
 @report_options
 def cost_command(request: Request, batch: OpenBatch, prices: PricesAsked, **values: Any) -> Report:
-    """What a static batch costs, in money and energy: for an hour, a token, a request, a user.
+    """Cost and energy of a static batch: per hour, token, request, user.
 
-    The batch runs again and again for --utilisation of the time; whole instances are paid for all of it. Without
-    --batch it is the largest that memory and engine hold: the least a token can cost, with no limit on latency. Plan
-    sizes a service under live traffic.
+    The batch runs back to back for --utilisation of the time; whole instances are paid for all the time. Without
+    --batch it is the largest that memory and engine hold, which gives the lowest cost per token, with no limit on
+    latency. To size a service under live traffic, use plan.
 
     Example: inferplan cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 256 --price h100-sxm=2.49
     """
@@ -47,5 +47,5 @@ _BUDGET = (
     "each prompt in one step."
 )
 _BOUNDS = ("gpu_memory_utilization", "max_num_seqs")
-_BATCH = "{} bound the largest batch, and --batch says another: they change nothing here."
+_BATCH = "{} bound the largest batch; --batch states another, so they change nothing here."
 without(cost_command, "block_size")  # no figure here is rounded to pages

@@ -61,16 +61,17 @@ load_options = option_group(
     click.option(
         "--profile-from",
         metavar="FILE",
-        help="Rates (of five minutes) and lengths of a trace, which repeats; rates of a log (timestamp[,class]).",
+        help="Rates (over five minutes) and lengths from a trace, which repeats; or rates from a log "
+        "(timestamp[,class]).",
     ),
     click.option(
-        "--fold", metavar="WAY", help="One day of the many in that file: mean, or a percentile of the days, p95."
+        "--fold", metavar="WAY", help="How one day is made of the days in that file: mean, or a percentile such as p95."
     ),
     click.option(
         "--peak",
         type=Positive(),
         metavar="RATE",
-        help="Scale the profile to this peak, in requests/s [what --people send].",
+        help="Scale the profile to this peak, in requests/s [the load of --people].",
     ),
     asks(PeopleAsked),
     with_options(options_of(SharedPrefix, "think")),
@@ -81,7 +82,7 @@ load_options = option_group(
     with_options(options_of(Flags, "queue")),
     with_options(options_of(OpenLoop, "kind", "burstiness")),
     with_options(options_of(Slo, "ttft", "tpot", "e2el")),
-    click.option("--slo", metavar="NAME", help="Limits alone, by the name of a workload: chat, code, ..."),
+    click.option("--slo", metavar="NAME", help="Limits only, by the name of a workload: chat, code, ..."),
     with_options(options_of(Slo, "percentile")),
 )
 policy_options = option_group(
@@ -89,7 +90,7 @@ policy_options = option_group(
         "--utilisation",
         type=Within(0, 1, min_open=True),
         default=0.8,
-        help="Share of its capacity to load a replica with [0.8].",
+        help="Load per replica, as a share of its capacity [0.8].",
     ),
     click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
     asks(StartAsked, LossesAsked, FailuresAsked, DayAsked),
@@ -105,10 +106,10 @@ policy_options = option_group(
 @gets(energy=EnergyOfDay)
 @report_options
 def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | None, **values: Any) -> Report:
-    """A load that rises and falls: what replicas cost that are there all day, on a timetable, or by an autoscaler.
+    """A load that rises and falls: the cost of replicas that run all day, on a timetable, or by an autoscaler.
 
-    Every policy serves the same requests: static has the replicas of the peak all day, scheduled those of every step
-    of the profile, started ahead, reactive those that the rule of Kubernetes' autoscaler orders. One replica's share is
+    Every policy serves the same requests. static runs the peak's replicas all day. scheduled follows the profile and
+    starts replicas ahead of each step. reactive follows the rule of Kubernetes' autoscaler. The load per replica is
     that of a plan: the largest rate within the limits, by simulation, times --utilisation.
 
     Example: inferplan day llama-3.1-8b --gpu l4 --profile azure-2023-code --workload chat --ttft 2s --tpot 120ms
@@ -123,7 +124,7 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
     people = people_of(values, named)
     if people is None and values["think_time"] is not None:
         raise UsageError(
-            "--think-time is of people, and a profile has rates",
+            "--think-time needs people, and a profile has rates",
             hint="--people 2000 instead of --peak, or leave it out",
         )
     profile, mix = _with_classes(_profile(values, trace, log), values)
@@ -169,12 +170,14 @@ def _profile(values: dict[str, Any], trace: Requests | None, log: Log | None) ->
         )
     if trace is not None and values["workload"] is not None:
         raise UsageError(
-            "--profile-from and --workload say the lengths of requests both",
+            "--profile-from and --workload both state the lengths of requests",
             hint=f"--slo {values['workload']} for its limits alone, or --profile for rates alone",
         )
     found = _made(values, trace, log) if given else load_profile(values["profile"])
     if values["fold"] is not None and not given:
-        raise UsageError("--fold is of the days of a file of requests", hint="--profile-from FILE, or leave it out")
+        raise UsageError(
+            "--fold needs a file of requests over several days", hint="--profile-from FILE, or leave it out"
+        )
     return found if values["peak"] is None else found.scaled(values["peak"])
 
 
@@ -185,7 +188,7 @@ def _made(values: dict[str, Any], trace: Requests | None, log: Log | None) -> Pr
     if values["fold"] is None:
         if log is not None:
             raise UsageError(
-                f"{values['profile_from']} is a log of requests, of which a day has to be made",
+                f"{values['profile_from']} is a log of several days; one day must be made of it",
                 hint="--fold mean, or --fold p95 for a busy one",
             )
         assert trace is not None
@@ -212,17 +215,17 @@ def _with_classes(profile: Profile, values: dict[str, Any]) -> tuple[Profile, Cl
     names = [one.name for one in mix.classes]
     if values["profile_from"] is not None and not profile.classes:
         raise UsageError(
-            "--profile-from takes lengths of a trace, and classes have lengths of their own",
+            "--profile-from takes lengths from a trace, and classes have their own lengths",
             hint="--profile FILE, with the columns time, class and rate",
         )
     if mix.rate is not None:
         raise UsageError(
-            "the classes have rates of their own beside those of the profile",
-            because=f"they make {mix.rate:g} requests a second",
+            "the classes and the profile both state rates",
+            because=f"they make {mix.rate:g} requests per second",
             hint="share: instead of rate: in the file, or a column class in the profile",
         )
     if not any(one.slo.limits for one in mix.classes):
-        raise UsageError("a day needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
+        raise UsageError("a day needs a latency limit for at least one class", hint="ttft: 500 ms in the file")
     if profile.classes:
         require_classes(profile, names, Path(values["profile"] or values["profile_from"]))
         profile = profile.ordered(names)
@@ -266,8 +269,8 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
     if trace is not None and not (prompt or output):
         if trace.hashes is not None:
             raise UsageError(
-                "a day knows no prompts that share text, as those of the trace do",
-                hint="--prompt and --output say lengths; its rates are taken all the same",
+                "prompts that share text, as in this trace, are not supported by day",
+                hint="--prompt and --output state lengths; the rates of the trace are still used",
             )
         return replace(demand_of_trace(trace), trace=None, rate=1.0, arrivals=kind, burstiness=burstiness)
     if not prompt or not output:
@@ -305,6 +308,6 @@ def _require_used(policies: tuple[Policy, ...], options: tuple[tuple[tuple[str, 
         given = [name for name in names if source(name) is click.core.ParameterSource.COMMANDLINE]
         if given and not of.intersection(policies):
             raise UsageError(
-                f"--{given[0].replace('_', '-')} changes nothing of the policy {', '.join(policies)}",
+                f"--{given[0].replace('_', '-')} changes nothing under the policy {', '.join(policies)}",
                 hint=f"--policy {' or '.join(sorted(of))} as well, or leave it out",
             )

@@ -114,7 +114,7 @@ def _defaults(name: str, options: dict[str, click.Parameter], settings: Settings
 @click.command("settings", cls=Layered)
 @report_options
 def settings_command() -> Report:
-    """The defaults in force here, and where each is from. Unknown names are an error.
+    """The defaults in force here, and where each comes from. Unknown names are an error.
 
     A file inferplan.yaml in this folder, or the one INFERPLAN_CONFIG names, maps option names to values; a section with
     a command's name holds for that command. INFERPLAN_GPU and INFERPLAN_PLAN_GPU do the same and win over the file.

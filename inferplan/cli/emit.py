@@ -25,12 +25,12 @@ from inferplan.work.adapters import LoraAsked
 @asks_of_request("lora")
 @asks_of_request("offload")
 @asks(EmitAsked)
-@click.option("--extra", metavar="FILE", callback=writable, help="trtllm: where to write what has no flag.")
+@click.option("--extra", metavar="FILE", callback=writable, help="trtllm: the file for settings without a flag.")
 def emit_command(target: str, request: Request, **values: Any) -> None:
-    """The command line, or the Kubernetes objects, of a deployment: what was modelled, and nothing else on stdout.
+    """The command line, or the Kubernetes objects, of a deployment as it was modelled. Stdout has nothing else.
 
-    MODEL is a model, or the JSON file of a plan (inferplan plan ... -o plan.json), which then says everything. A plan
-    with pools of its own for prompts and decodes becomes the commands of both and of their router.
+    MODEL is a model, or the JSON file of a plan (inferplan plan ... -o plan.json), which then states everything. A
+    plan with separate pools for prompts and decodes becomes the commands of both pools and their router.
 
     Example: inferplan emit vllm llama-3.1-70b --gpu h100-sxm --tp 4 --context 16384 --max-num-seqs 128
     """
@@ -75,8 +75,8 @@ def _planned(request: Request, typed: list[str]) -> Planned | None:
     planned = read_plan(request.model)
     if typed:
         raise UsageError(
-            f"{request.model} says what {', '.join(typed)} would say",
-            because="a plan holds for the deployment that it was made for",
+            f"{request.model} already states {', '.join(typed)}",
+            because="a plan holds only for its own deployment",
             hint="plan again with it, or emit from MODEL with --gpu instead of the file",
         )
     return planned

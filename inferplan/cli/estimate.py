@@ -54,8 +54,10 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 @gets(batch=SampledBatch)
 @asks(ThoughtsAsked)
 @asks(Structured)
-@click.option("--beams", type=Count(2), help="Beam search of this width: hypotheses of every answer (docs/beams.md).")
-@click.option("--grammar-compile", metavar="TIME", help="What the first request of a schema waits for its grammar.")
+@click.option("--beams", type=Count(2), help="Beam search of this width: hypotheses per answer (docs/beams.md).")
+@click.option(
+    "--grammar-compile", metavar="TIME", help="Time that the first request of a schema waits for its grammar."
+)
 @asks_of_request("media")
 @asks_of_request("lora")
 @asks(DraftsAsked)
@@ -63,20 +65,20 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
 @click.option(
     *(*IN_FLIGHT, "concurrency"),
     type=Count(),
-    help="First the steady state of so many requests in flight. --users and --concurrency are other names of it.",
+    help="Show the steady state of this many requests in flight first. Also --users or --concurrency.",
 )
 @with_options(options_of(Techniques, "chunk"))
 @asks_of_request("host", "power_cap")
 @gets(energy=EnergyAsked)
 @report_options
 def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked | None, **serving: Any) -> Report:
-    """What one static batch costs on a deployment.
+    """Memory and times of one static batch on a deployment.
 
-    MODEL is a name (inferplan models), a path to a YAML or a Hugging Face config. The batch is prefilled together, then
-    decoded together: the TTFT of the batch alone is the prefill, TPOT the mean of the decode steps, total latency
-    TTFT + (output - 1) TPOT. The TTFT at the server is that of one request when nobody else is there, with what front
-    end, launches and scheduling add. Drafts, a hit rate, chunks and KV offload change all figures; "without" stands
-    beside them. --in-flight is answered first; the batch alone stands below.
+    MODEL is a name (inferplan models), a path to a YAML or a Hugging Face config. The batch is prefilled together,
+    then decoded together: the TTFT of the batch alone is the prefill, TPOT the mean of the decode steps, total
+    latency TTFT + (output - 1) TPOT. The TTFT at the server is that of one request on an idle server: front end,
+    launches and scheduling are added. Drafts, a hit rate, chunks and KV offload change all figures; the column
+    "without" shows the figures without them. --in-flight is answered first; the batch alone stands below.
 
     Example: inferplan estimate llama-3.1-8b --gpu h100-sxm --batch 8 --prompt 1024 --output 256
     """
@@ -133,9 +135,7 @@ def _heard(report: Report, request: Request) -> Report:
     that it would cut, and the seconds of a host that no figure waits for."""
     notes = [*report.notes]
     if request.flags.token_budget is not None and report.record.get("ttft_at_server_s") is None:
-        notes.append(
-            "--max-num-batched-tokens changes memory at most: no prompt at the server is priced here that it would cut"
-        )
+        notes.append("--max-num-batched-tokens changes memory at most: no prompt here is long enough to be cut")
     if request.host.option or asked_again():
         shown = [[*map(tuple, table.rows)] for table in report.tables]
         notes += [f"{option} changes no figure here" for option in unheard(shown, _OF_THE_HOST)]
@@ -161,7 +161,7 @@ def _masked_or_searched(result: Estimate, values: dict[str, Any]) -> Report | No
         return masked_report(found, compiling)
     if compiling is not None:
         raise UsageError(
-            "--grammar-compile is of structured decoding, and no request is structured",
+            "--grammar-compile needs structured decoding, and no request is structured",
             hint="--structured-share 0.3 --mask-time 40us --host-cores 32 as well, or leave it out",
         )
     if beams is None:

@@ -26,12 +26,12 @@ from inferplan.table import Report
 @click.argument("model", required=False)
 @click.option(
     "--gpu",
-    help="One accelerator: its whole memory picture; 2x-a6000: what two hold. Without it, every accelerator on file.",
+    help="One accelerator: its memory in full; 2x-a6000: what two hold [every accelerator on file].",
 )
 @click.option(
     "--have",
     metavar="GPUS",
-    help="GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file that is sold with that memory.",
+    help="GPUs that you have: 2x-a6000, or 2x24GB for every GPU on file with that memory.",
 )
 @engine_option("Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp, none.")
 @asks(FitLoad, FitAsked)
@@ -40,10 +40,11 @@ from inferplan.table import Report
 def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     """Which GPUs hold MODEL, in which format, with what context and how many requests; or which models run on GPUs.
 
-    Memory alone is counted. The cheapest GPU of each format and the one with the most requests for the money come
-    first, then a line for each GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that
-    vLLM would log; with a number of GPUs (--gpu 2x-a6000, --have 2x24GB) it is what all of them hold in each format.
-    Prices are those of the instances that hold one replica. Without MODEL, --have says which models on file run there.
+    Only memory is counted, not speed. First come the cheapest GPU per format and the one with the most requests for
+    the money, then one line per GPU, the cheapest first. With --gpu the answer is one screen, with the two lines that
+    vLLM would log. With a number of GPUs (--gpu 2x-a6000, --have 2x24GB) the answer is what they hold together, by
+    format. Prices are for the instances that hold one replica. Without MODEL, --have says which models on file run
+    there.
 
     Example: inferplan fit llama-3.1-70b --context 32k --in-flight 8
     """
@@ -51,7 +52,7 @@ def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     asked = fit_asked(question_of(FitLoad, values), **option_values(FitAsked, values), engine=engine)
     model, prices = values["model"], values["prices"].book
     if gpu and have:
-        raise UsageError("--gpu and --have both say which GPUs", hint="leave one of them out")
+        raise UsageError("--gpu and --have both name GPUs", hint="leave one of them out")
     if model is None:
         if have is None and gpu is None:
             context = click.get_current_context()

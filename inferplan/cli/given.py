@@ -28,7 +28,7 @@ def refuse_unclear(command: click.Command, ctx: click.Context, args: list[str]) 
         elif isinstance(option, click.Option):
             times = sum(one is option for one in given)
             if times > 1 and not (option.multiple or option.is_flag or option.count):
-                raise click.UsageError(f"{option.opts[0]} is given {times} times, and takes one value.", ctx)
+                raise click.UsageError(f"{option.opts[0]} stands {times} times, and takes one value.", ctx)
             refuse_empty(option.opts[0], values.get(option.name or ""))
 
 
@@ -39,6 +39,6 @@ def refuse_empty(option: str, value: object, origin: str = "") -> None:
     ):
         raise UsageError(
             f"{origin and f'{origin}: '}{option} is empty",
-            because="an empty text is no value, and not the same as leaving the option out",
+            because="an empty text is not a value, and differs from leaving the option out",
             hint=f"a value for {option}; in a shell, look at the variable that should hold it",
         )

@@ -28,10 +28,10 @@ from inferplan.table import Report
 def horizon_command(horizon: str, asked: CheckAsked | None, plot: str | None, jobs: int | None) -> Report:
     """Months to come: what to buy, reserve and release, under demand that is not known yet.
 
-    FILE says the demand by model and region in several scenarios, what is sold (on-demand, spot, reserved, owned), what
-    is there, and limits. The answer is that of a two-stage stochastic programme (HiGHS, extra "fleet"): terms are
-    decided now, machines for some hours when the demand is known. It stands beside all on demand, all reserved, and the
-    answer to the mean demand.
+    FILE states the demand by model and region in several scenarios, the offers (on-demand, spot, reserved, owned),
+    the machines at hand, and limits. The answer comes from a two-stage stochastic programme (HiGHS, extra "fleet"):
+    terms are decided now, machines for some hours once the demand is known. It is compared with all on demand, all
+    reserved, and the answer to the mean demand.
 
     Example: inferplan horizon growth
     """

@@ -17,28 +17,28 @@ from inferplan.files import save
 @click.argument("path")
 @click.option("-o", "output", metavar="FILE", callback=writable, help="Write the YAML to a file instead of stdout.")
 @click.option("--name", help="Name of the model [the file's; of a config.json its folder's].")
-@click.option("--verbose", is_flag=True, help="List the config fields that do not matter, on stderr.")
+@click.option("--verbose", is_flag=True, help="List the config fields without effect, on stderr.")
 @click.option("--trace", is_flag=True, help="Build it with transformers, without weights, and record what runs.")
 @click.option(
     "--trust-remote-code",
     is_flag=True,
-    help="With --trace, run the code that the folder brings (auto_map), in a process of its own.",
+    help="With --trace, run the code in the folder (auto_map), in a separate process.",
 )
 def import_command(
     path: str, output: str | None, name: str | None, verbose: bool, trace: bool, trust_remote_code: bool
 ) -> None:
     """A Hugging Face config (any .json), a checkpoint folder, a GGUF file or a hub id as a model YAML.
 
-    A type or a field that our tables do not describe is read by transformers (extra: models); what neither
-    understands is refused by name. The YAML can be given wherever a model name can.
-    With --trace transformers is asked even where the tables describe the config (docs/tracing.md).
+    A type or a field that our tables do not describe is read by transformers (extra: models); a field that neither
+    understands is refused by name. Every command takes the YAML in place of a model name. With --trace, transformers
+    reads even configs that the tables describe (docs/tracing.md).
 
     Example: inferplan import config.json -o my-model.yaml
     """
     from inferplan.models.huggingface.emit import to_yaml
 
     if trust_remote_code and not trace:
-        raise UsageError("--trust-remote-code needs --trace", because="no other way of reading a model runs code")
+        raise UsageError("--trust-remote-code needs --trace", because="only a trace runs code")
     if trace:
         from inferplan.models.huggingface import Imported
         from inferplan.models.tracing import trace as traced

@@ -88,7 +88,7 @@ GROUPS: dict[str, Group] = {
     "failures": Group(
         "Failures and starts",
         "fail fail-mode replicas-per-node restart cold-start storage-bandwidth engine-start startup-log spare survive "
-        "mtbf preemptions notice",
+        "domains surge mtbf preemptions notice",
     ),
     "scaling": Group(
         "Scaling",
@@ -245,7 +245,9 @@ class Layered(click.Command):
         """How to see the options that are left out."""
         groups = [key for key in GROUPS if any(group_of(one) == key for one in options)]
         formatter.write_paragraph()
-        formatter.write_text(f"{left} more options: {ctx.command_path} --help GROUP, of {', '.join(groups)}; or all.")
+        formatter.write_text(
+            f"{left} more options: {ctx.command_path} --help GROUP, one of {', '.join(groups)}; or all."
+        )
 
     def _require_group(self, ctx: click.Context, layer: str, there: dict[str, Any]) -> None:
         """Raise ``UsageError`` for a group that has no options here."""

@@ -26,13 +26,22 @@ def _factors(ctx: click.Context, _: click.Parameter, given: str | None) -> tuple
 @click.command("learn", cls=Layered)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @deployment_of(click.option("--model", required=True, help="As estimate takes it: a name, or a path."))
-@click.option("--out", "learned_file", metavar="FILE.yaml", callback=writable, help="Where to: for --calibration.")
 @click.option(
-    "--factors", metavar="NAMES", callback=_factors, help=f"To fit, of {', '.join(FACTORS)} [{','.join(USUAL)}]."
+    "--out",
+    "learned_file",
+    metavar="FILE.yaml",
+    callback=writable,
+    help="File to write, for --calibration of other commands.",
+)
+@click.option(
+    "--factors",
+    metavar="NAMES",
+    callback=_factors,
+    help=f"Factors to fit, of {', '.join(FACTORS)} [{','.join(USUAL)}].",
 )
 @click.option(
     "--context", type=Count(), metavar="TOKENS",
-    help="Tokens behind a decode, on average, where a record does not say.",
+    help="Mean context of a decoding sequence, where a record does not state it.",
 )  # fmt: skip
 @report_options
 def learn_command(
@@ -40,11 +49,11 @@ def learn_command(
 ) -> Report:
     """Read what a server recorded of its steps, and correct the model's step by it.
 
-    FILE is iteration records (forward-pass metrics as JSON lines), a log of SGLang, vLLM or TensorRT-LLM, or scrapes of
-    /metrics. A few physical factors are fitted to the prediction of the same steps: the host's seconds, prompts, what
-    decodes read, experts. The last fifth in time is held out, and both errors are reported. Factors that the record
-    cannot tell apart are refused, with the load that would. The file of --out is what --calibration of every command
-    takes. No text of users is read.
+    FILE is iteration records (forward-pass metrics as JSON lines), a log of SGLang, vLLM or TensorRT-LLM, or scrapes
+    of /metrics. A few physical factors are fitted to the prediction of the same steps: the host's seconds, prompts,
+    what decodes read, experts. The last fifth in time is held out, and both errors are reported. Factors that the
+    record cannot tell apart are refused, with the load that could. Every command takes the file of --out as
+    --calibration. No text of users is read.
 
     Example: inferplan learn steps.jsonl --model llama-3.1-8b --gpu h100-sxm --engine vllm --quant bf16 --out own.yaml
     """

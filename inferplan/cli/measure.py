@@ -43,13 +43,13 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
 
 @click.command("measure", cls=Layered)
 @click.argument("target", metavar="URL|PLAN.json")
-@click.option("--url", metavar="URL", help="Of a PLAN.json: the server, or what stands before its replicas.")
-@click.option("--requests", type=Count(), help="Of a PLAN.json: requests to send [as many as its percentile takes].")
-@click.option("--replicas", type=Count(), help="Of a PLAN.json: of its replicas those behind --url [all].")
+@click.option("--url", metavar="URL", help="With a PLAN.json: the server, or the router in front of its replicas.")
+@click.option("--requests", type=Count(), help="With a PLAN.json: requests to send [enough for its percentile].")
+@click.option("--replicas", type=Count(), help="With a PLAN.json: how many of its replicas are behind --url [all].")
 @click.option(
-    "--out", "csv_file", metavar="FILE.csv", callback=_new_file, help="The rows, for validate and anchor fit."
+    "--out", "csv_file", metavar="FILE.csv", callback=_new_file, help="File of the rows, for validate and anchor fit."
 )
-@click.option("--force", is_flag=True, is_eager=True, help="Write over --out.")
+@click.option("--force", is_flag=True, is_eager=True, help="Overwrite --out.")
 @with_options(options_of(MeasuringSettings))
 @click.option("--tokenizer", metavar="FOLDER", type=click.Path(exists=True), help="Count tokens with the model's own.")
 @with_options([API_KEY])
@@ -59,12 +59,13 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
 def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     """Send random prompts to the OpenAI-compatible server at URL and time its streamed replies.
 
-    One user over prompt lengths, then more users at a time; every load is warmed up, and all stay within the bounds
-    below. With the facts of the deployment (--model --gpu --tp --quant ...; what the server says of itself counts) one
-    load is held out, and the model, corrected by the others, is compared with it.
+    One user at several prompt lengths comes first, then more users at a time. Every load is warmed up, and all stay
+    within the bounds below. With the facts of the deployment (--model --gpu --tp --quant ..., or as the server states
+    them) one load is held out, and the model, corrected by the others, is compared with it.
 
-    With PLAN.json (inferplan plan ... -o) and --url the plan's own load is sent: its lengths, its rate or users, its
-    think times. The answer says whether the service does as planned; -o copy.json is the plan with the measurement.
+    With PLAN.json (inferplan plan ... -o) and --url, the load of the plan is sent: its lengths, rate or users, and
+    think times. The answer says whether the service performs as planned; -o copy.json is the plan with the
+    measurement.
 
     Example: inferplan measure http://localhost:8000 --gpu h100-sxm --tp 1 --quant bf16 --out own.csv
     """
@@ -77,7 +78,7 @@ def measure_command(target: str, csv_file: str | None, **values: Any) -> Report:
     if target.lower().endswith(".json"):
         return _of_plan(target, csv_file, of_plan, values)
     if given := [f"--{name}" for name, value in of_plan.items() if value is not None]:
-        raise UsageError(f"{', '.join(given)} beside an address", hint="inferplan measure PLAN.json --url URL")
+        raise UsageError(f"{', '.join(given)} with an address", hint="inferplan measure PLAN.json --url URL")
     url, facts = target, facts_of(values, loaded=False)
     pricing = question_of(Pricing, values)
     _require_known(facts, pricing)
@@ -106,12 +107,12 @@ def _of_plan(path: str, csv_file: str | None, asked: Mapping[str, Any], values: 
 
     if given := _given_beside_plan():
         raise UsageError(
-            f"{path} says what {', '.join(given)} would say",
-            because="the load and the deployment are those of the plan",
+            f"{path} already states {', '.join(given)}",
+            because="the plan has its own load and deployment",
             hint="leave them out, or measure the address alone",
         )
     if not asked["url"]:
-        raise UsageError(f"{path} is a plan, and no address of its service", hint="--url http://localhost:8000")
+        raise UsageError(f"{path} is a plan; the address of its service is missing", hint="--url http://localhost:8000")
     plan = plan_measured.PlanFile(path)
     replicas = asked["replicas"] or plan.replicas
     load = plan.load(replicas, asked["requests"])
@@ -170,7 +171,7 @@ def _written(path: str, text: str) -> InputFileError | None:
 
 
 def _where(path: str, rows: int, incomplete: bool) -> str:
-    options = "; what is empty in them is stated there by the same options" if incomplete else ""
+    options = "; state the empty cells there with the same options" if incomplete else ""
     return f"{rows} rows written to {path}: inferplan validate and inferplan anchor fit read them{options}"
 
 
@@ -274,7 +275,7 @@ def _judged(where: str, text: str, pricing: Pricing, facts: Mapping[str, str]) -
     index = choose(scored)
     if index is None:
         refused = next((one.refused for one in scored if one.prediction is None), "")
-        return Judged(scored, why=refused or f"it takes more than {FEWEST} loads that are not suspect")
+        return Judged(scored, why=refused or f"more than {FEWEST} loads that are not suspect are needed")
     try:
         return Judged(scored, hold_out(scored, index, pricing, where))
     except InferplanError as error:

@@ -142,7 +142,7 @@ def option_group(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: _apply(command, [*options])
 
 
-BACKEND_HELP = "Kernels that a flag of the engine chooses: experts=triton, attention=flashinfer, linear=@0.19."
+BACKEND_HELP = "Kernels chosen by a flag of the engine: experts=triton, attention=flashinfer, linear=@0.19."
 USUAL = "vllm; llama.cpp for GGUF files and on Apple's chips"
 """The default of ``--engine`` (:func:`inferplan.catalog.assemble.usual_engine`)."""
 
@@ -191,7 +191,7 @@ def backends(ctx: click.Context, _: click.Parameter, given: tuple[str, ...]) -> 
     pairs = [one.partition("=") for one in given]
     for role, equals, name in pairs:
         if not (role and equals and name):
-            raise UsageError(f"--backend {role}{equals}{name} is no ROLE=NAME", hint="--backend experts=triton")
+            raise UsageError(f"--backend {role}{equals}{name} is not ROLE=NAME", hint="--backend experts=triton")
     twice = [role for role, count in Counter(role for role, _, _ in pairs).items() if count > 1]
     if twice:
         raise UsageError(f"--backend {twice[0]}= is given more than once", hint="one kernel library for each role")

@@ -127,15 +127,17 @@ _OPTIONS = [
     Declared(
         "--thinking-budget",
         metavar="COUNTS",
-        help="Most tokens of a thought, which is cut there; of several, 1k,4k,none, what each costs.",
+        help="Most tokens per thought, which is cut there; several, such as 1k,4k,none, compare their costs.",
     ),
     *options_of(ThoughtsAsked, "end"),
-    Declared("--samples", type=Count(), help="Answers of each prompt; --rate and --requests count prompts [1]."),
-    Declared("--cached-prefix", type=Count(0), default=0, help="Prompt tokens always found in the prefix cache [0]."),
+    Declared("--samples", type=Count(), help="Answers per prompt; --rate and --requests count prompts [1]."),
+    Declared(
+        "--cached-prefix", type=Count(0), default=0, help="Tokens of each prompt always found in the prefix cache [0]."
+    ),
     *options_of(MediaAsked),
     *options_of(SharedPrefix),
     *options_of(PeopleAsked),
-    Declared("--rate", type=Finite(), help="Requests a second."),
+    Declared("--rate", type=Finite(), help="Requests per second."),
     Declared(
         *(*IN_FLIGHT, "users"),
         type=Count(),
@@ -144,13 +146,13 @@ _OPTIONS = [
     Declared("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
     *options_of(SessionsAsked, "sessions", "rate"),
     *options_of(OpenLoop, "kind", "burstiness"),
-    Declared("--requests", type=Count(), help="Offline: how many requests."),
-    Declared("--deadline", metavar="TIME", help="Offline: time in which they must be done, such as 24h."),
+    Declared("--requests", type=Count(), help="Offline: number of requests."),
+    Declared("--deadline", metavar="TIME", help="Offline: time by which they must be done, such as 24h."),
     *options_of(Slo, "ttft", "tpot", "e2el", "answer_ttft", "session"),
     Declared(
         "--slo",
         metavar="NAME",
-        help="Limits alone, by the name of a workload: chat, mlperf:llama2-70b-interactive, ...",
+        help="Limits only, by the name of a workload: chat, mlperf:llama2-70b-interactive, ...",
     ),
     *options_of(Slo, "percentile"),
     Declared("--engine", default="vllm", show_default=USUAL, metavar="LIST", callback=known_engines, help="Engines."),
@@ -287,7 +289,7 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     prompt, output = asked_lengths(values, named)
     if not prompt or not output:
         missing = " and ".join(option for option, text in (("--prompt", prompt), ("--output", output)) if not text)
-        what = f"workload {named.name} states limits only" if named else "the lengths of requests are missing"
+        what = f"workload {named.name} has only limits" if named else "the lengths of requests are missing"
         lengths = "--prompt 1024" if output else "--prompt 1024 --output 256"
         raise UsageError(what, because=f"no {missing}", hint=f"{lengths}, or --workload chat, or --trace FILE")
     own, generated = parse_lengths(prompt), _thinking(parse_lengths(output), values)
@@ -296,9 +298,9 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None) -> Demand:
     shared: dict[str, Any] = {} if whole is own else {"own": own, "samples": samples}
     if shared and values["cached_prefix"]:
         raise UsageError(
-            "--cached-prefix beside prompts that share text",
-            because="what a prefix cache finds of it is simulated",
-            hint="leave --cached-prefix out, or what prompts share",
+            "--cached-prefix with prompts that share text",
+            because="hits of the prefix cache are simulated",
+            hint="leave --cached-prefix out, or the shared text",
         )
     if named is not None:
         cached = cached or round(named.cached_share * whole.average)
@@ -323,14 +325,16 @@ def _arrivals(values: dict[str, Any], named: WorkloadSpec | None) -> tuple[Arriv
     """Gaps between requests. Raises ``UsageError`` where they are asked for and nothing arrives by itself."""
     option = first_given(values, ("arrivals", "burstiness"))
     if option and values["users"] is not None:
-        because = "users send when they have their answers, and think in between as --think-time says"
+        because = "users send a request after each answer, with --think-time in between"
         raise UsageError(
             f"{option} and {'--people' if values['people'] else IN_FLIGHT[0]} exclude each other",
             because=because,
             hint="--rate instead of them, or leave it out",
         )
     if option and values["deadline"]:
-        raise UsageError(f"{option} and --deadline exclude each other", because="a job is there from the beginning")
+        raise UsageError(
+            f"{option} and --deadline exclude each other", because="all requests of a job are there from the start"
+        )
     return asked_arrivals(values, named)
 
 
@@ -343,12 +347,12 @@ def _thinking(answer: Lengths, values: dict[str, Any]) -> Lengths:
 def _of_classes(mix: ClassMix, values: dict[str, Any]) -> Demand:
     """The demand of several kinds of traffic."""
     if not any(one.slo.limits for one in mix.classes):
-        raise UsageError("a plan needs a limit on latency of one class at least", hint="ttft: 500 ms in the file")
+        raise UsageError("a plan needs a latency limit for at least one class", hint="ttft: 500 ms in the file")
     if values["cached_prefix"]:
         raise UsageError(
             "--cached-prefix and --classes exclude each other",
-            because="what a prefix cache finds of what their requests share is simulated",
-            hint="leave --cached-prefix out, or what prompts share: --shared-prefix 1000, --turns 4",
+            because="hits of the prefix cache are simulated from the text they share",
+            hint="leave --cached-prefix out, or the shared text: --shared-prefix 1000, --turns 4",
         )
     own, output = lengths_of_classes(mix.classes)
     prefix, samples, generated = shared_text(values, None), values["samples"] or 1, _thinking(output, values)
@@ -390,18 +394,18 @@ def _traced(values: dict[str, Any]) -> Demand:
     own = ("workload", "prompt", "output", "samples", "users", "requests", "deadline", *declared_keys(SharedPrefix))
     if option := first_given(values, own):
         hint = f"--slo {values['workload']} for its limits alone" if option == "--workload" else "leave one out"
-        raise UsageError(f"--trace says everything that {option} would", hint=hint)
+        raise UsageError(f"--trace already states {option}", hint=hint)
     pace = first_given(values, ("rate", "arrivals", "burstiness", "cached_prefix"))
     trace = traces.read_trace(Path(values["trace"]))
     if trace.sessions is not None:
         if values["rate"] is not None:
-            raise UsageError("--rate counts requests, and a trace of agents has sessions", hint="--session-rate 0.2/s")
+            raise UsageError("--rate counts requests; a trace of agents has sessions", hint="--session-rate 0.2/s")
         refuse_beside(values)
         return demand_of_agents(sessions_of_trace(trace, values, None))
     require_sessions(values)
     if pace:
-        because = "it is replayed at its own times, and what a cache finds of it is simulated"
-        raise UsageError(f"--trace says everything that {pace} would", because=because, hint="leave one out")
+        because = "it is replayed at its own times, and cache hits are simulated"
+        raise UsageError(f"--trace already states {pace}", because=because, hint="leave one out")
     return demand_of_trace(trace)
 
 
@@ -420,20 +424,20 @@ _JOBS = click.option("--jobs", type=Count(), help="Processes; the answer is the 
 @click.command("plan", cls=Layered)
 @question_options
 @click.option(
-    "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to send on: .html or .md."
+    "--report", "html", metavar="FILE", callback=page_file, help="Also write the report to share: .html or .md."
 )
 @_JOBS
 @report_options
 def plan_command(question: Question, html: str | None, jobs: int | None) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
-    The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. Every candidate is
-    evaluated in closed form; the cheapest are sized by simulation until none that may cost less is left. The plan
-    keeps each limit with a chance of 80 % (--confidence), as far as the error of the prediction is known; where it is
-    not, the plan is for the prediction itself and says so first. Without a plan: exit code 3, the nearest miss and the
-    smallest relaxation.
+    The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. Every candidate is evaluated in
+    closed form. The cheapest are sized by simulation until no cheaper one is left. The plan keeps each limit with a
+    chance of 80 % (--confidence), as far as the error of the prediction is known. Where it is not known, the plan
+    rests on the prediction itself and says so first. Without a plan: exit code 3, the nearest miss and the smallest
+    relaxation.
 
-    --workload names lengths and limits, --slo limits alone; --ttft and the others replace single ones.
+    --workload sets lengths and limits, --slo only limits; --ttft and similar options replace single ones.
 
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """
@@ -442,8 +446,8 @@ def plan_command(question: Question, html: str | None, jobs: int | None) -> Repo
     if question.budgets:
         if jobs is not None:
             raise UsageError(
-                "several --thinking-budget take no --jobs",
-                because="each has a plan of its own, one after another, with nothing beside it to divide",
+                "--jobs does not go with several --thinking-budget",
+                because="each budget has a plan of its own, one after another, which is not divided among processes",
                 hint="one --thinking-budget, or no --jobs",
             )
         with counting("simulations") as progress:
@@ -462,7 +466,7 @@ def plan_command(question: Question, html: str | None, jobs: int | None) -> Repo
 @click.option("-o", "report_file", required=True, metavar="FILE", callback=page_file, help="report.html or report.md")
 @_JOBS
 def report_command(question: Question, report_file: str, jobs: int | None) -> None:
-    """The plan as one self-contained page to send on: question, plan, alternatives, plots, assumptions, formulas.
+    """The plan as one self-contained page to share: question, plan, alternatives, plots, assumptions, formulas.
 
     Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
     """

@@ -22,15 +22,15 @@ from inferplan.reports.pictures import KINDS, Wanted, draw
 @deployment_options
 @gets(batch=BatchAsked)
 @click.option("--slo", metavar="TIME", help="tradeoff, rate: a line at this latency, such as 40ms.")
-@click.option("--rate", type=Finite(), help="timeline: requests a second [--batch users instead].")
+@click.option("--rate", type=Finite(), help="timeline: requests per second [--batch users instead].")
 @click.option("-o", "file", required=True, metavar="FILE", callback=picture, help="PNG, SVG or PDF, by suffix.")
 def plot_command(kind: str, request: Request, batch: BatchAsked, file: str, **values: Any) -> None:
-    """Draws a picture into a file; it can be read on a light and on a dark background.
+    """Draws a picture into a file, for light and dark backgrounds.
 
     roofline: the operators of both phases. operators: time by operator. memory: where a device's memory goes
     (--gpu and --quant take comma lists). kv: cache against context (MODEL takes a comma list). tradeoff: time per token
     against throughput over the batch (--gpu and --quant take comma lists). rate: TTFT p95 against the request rate.
-    timeline: batch, prompts, queue and cache over a simulation of --rate, or of --batch users.
+    timeline: batch, prompts, queue and cache over a simulation with --rate, or with --batch users.
 
     Example: inferplan plot roofline llama-3.1-8b --gpu h100-sxm --batch 16 -o roofline.png
     """

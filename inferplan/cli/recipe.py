@@ -28,19 +28,19 @@ from inferplan.traffic.requests import parse_lengths
     type=Count(),
     default=64,
     show_default=True,
-    help="Requests in flight at every moment. --users and --concurrency are other names of it.",
+    help="Requests in flight at all times. Also --users or --concurrency.",
 )
 @click.option("--prompt", type=Count(), default=1024, show_default=True, help="Prompt tokens.")
 @click.option("--output", default="256", metavar="LENGTHS", help="Output: 256, lognormal:256:0.6 [256].")
-@click.option("--reserve", type=Count(), help="Tokens set aside for a request without paging [2048, or the request].")
+@click.option("--reserve", type=Count(), help="Tokens reserved per request without paging [2048, or the request].")
 @click.option("--plot", "drawn", metavar="FILE", callback=picture, help="Also draw the waterfall: PNG, SVG, PDF.")
 @report_options
 def recipe_command(request: Request, prompt: int, output: str, reserve: int | None, **values: Any) -> Report:
     """Take a claimed speed-up apart: a baseline, then one ingredient at a time, each with its factor.
 
     Ingredients: continuous-batching, paged-kv, kv-cache, fused-attention, gqa, mla, cla, prefix-cache:hit=0.5,
-    tensor-parallel:tp=4, speculative:draft=NAME:length=4:acceptance=0.7, or a format such as fp8. Order matters: the
-    mean factor over all orders (Shapley) and its range stand beside the factor in this one.
+    tensor-parallel:tp=4, speculative:draft=NAME:length=4:acceptance=0.7, or a format such as fp8. Order matters: next
+    to each factor stand its mean over all orders (Shapley) and its range.
 
     Example: inferplan recipe llama-3.1-8b --gpu h100-sxm --with continuous-batching,paged-kv,fp8,gqa
     """
@@ -50,7 +50,7 @@ def recipe_command(request: Request, prompt: int, output: str, reserve: int | No
         users=values["users"], prompt=float(prompt), output=lengths, reserved=reserve or max(2048, whole)
     )
     if request.quant:
-        raise UsageError("--quant is the baseline's", hint="--baseline static,bf16")
+        raise UsageError("--quant belongs to the baseline", hint="--baseline static,bf16")
     result = recipe(request, values["baseline"], parse_values(values["wanted"]), load)
     if values["drawn"]:
         from inferplan.reports import plots

@@ -28,11 +28,11 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: 
         from inferplan.validation.startup_logs import engine_start
 
         if rest is not None:
-            raise UsageError("--engine-start and --startup-log say the same", hint="leave one out")
+            raise UsageError("--engine-start and --startup-log state the same", hint="leave one out")
         rest, measured = engine_start(Path(asked.log))
     if all_of_it is not None:
         if bandwidth is not None or rest is not None:
-            raise UsageError(f"{whole} is all of it", hint=f"--storage-bandwidth with --engine-start, or {whole}")
+            raise UsageError(f"{whole} is the whole time", hint=f"--storage-bandwidth with --engine-start, or {whole}")
         return ColdStart(rest=all_of_it)
     if bandwidth is None and rest is None:
         return None
@@ -51,7 +51,7 @@ def with_failures(options: Options, values: dict[str, Any], deployment: Deployme
     asked, restart = question_if_asked(FailuresAsked, values), cold_start_of(values, deployment, "--restart")
     if asked is None:
         if restart is not None:
-            raise UsageError("a time to restart is of replicas that fail, and none does", hint="--fail 600s")
+            raise UsageError("a time to restart needs replicas that fail, and there are none", hint="--fail 600s")
         return options
     if restart is None:
         raise restart_missing("fails")

@@ -28,10 +28,10 @@ from inferplan.table import Report
 def several_command(service: str, stocks: Stocks, prices: PricesAsked, **values: Any) -> Report:
     """Several models on one fleet: replicas of each, side by side or one after another (a cascade, a router).
 
-    FILE names the models: where each runs, what comes to it (a rate, or a share of another one's answers), its limits.
-    A model with a number of replicas is simulated with those; for the others the fewest are found. Replicas of all of
-    them are packed on machines that are bought whole, by an integer programme (HiGHS, extra "fleet"). Without --own
-    all GPUs are rented, as many as are needed.
+    FILE names the models: where each runs, its load (a rate, or a share of another model's answers), its limits. A
+    model with a number of replicas is simulated with that number; for the others the smallest number is found. All
+    replicas are packed on whole machines by an integer programme (HiGHS, extra "fleet"). Without --own all GPUs are
+    rented.
 
     Example: inferplan several cascade
     """

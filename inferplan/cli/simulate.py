@@ -101,11 +101,11 @@ traffic_options = option_group(
     click.option(
         "--trace",
         metavar="FILE",
-        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output; of agents Bailian JSONL, Weka "
-        "JSON or a folder of it. With --in-flight its requests, or sessions, come one after another.",
+        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output; for agents Bailian JSONL, "
+        "Weka JSON or a folder of it. With --in-flight its requests, or sessions, follow one another.",
     ),
     asks(PeopleAsked),
-    click.option("--rate", type=Finite(), help="Open loop: requests a second."),
+    click.option("--rate", type=Finite(), help="Open loop: requests per second."),
     click.option(
         *(*IN_FLIGHT, "concurrency"),
         type=Count(),
@@ -115,10 +115,10 @@ traffic_options = option_group(
     click.option(
         "--burst/--no-burst",
         default=None,
-        help="Closed loop: all users begin at once, and every request counts, as in most benchmark clients.",
+        help="Closed loop: all users start at once, and every request counts, as in most benchmark clients.",
     ),
     click.option(
-        "--ramp", metavar="TIME", help="Time over which the users begin [that of one request, and the think time]."
+        "--ramp", metavar="TIME", help="Time over which the users start [the time of one request plus the think time]."
     ),
     click.option("--prompt", metavar="LENGTHS", help=f"1024, uniform:1024:0.8, lognormal:1024:0.9, ... [{_PROMPT}]"),
     click.option("--output", metavar="LENGTHS", help=f"Generated tokens, the same way. [{_OUTPUT}]"),
@@ -130,13 +130,14 @@ traffic_options = option_group(
     click.option(
         "--requests",
         type=Count(),
-        help="How many [10 x in flight x turns; in an open loop as many as the figures need, 200,000 at most].",
+        help="Number of requests [10 x in flight x turns; in an open loop as many as the figures need, at most "
+        "200,000].",
     ),
     with_options(options_of(Options, "warmup")),
-    click.option("--seed", type=WholeNumber(0, 2**31 - 1), default=0, help="Of lengths and arrivals. [0]"),
+    click.option("--seed", type=WholeNumber(0, 2**31 - 1), default=0, help="Seed of lengths and arrivals. [0]"),
     asks(SharedPrefix),
     click.option("--turn-gap", metavar="TIME", hidden=True, callback=_no_turn_gap),
-    click.option("--samples", type=Count(), help="Completions of each prompt. [1]"),
+    click.option("--samples", type=Count(), help="Completions per prompt. [1]"),
     asks(ClassesAsked),
     asks(AdaptersNamed),
 )
@@ -156,7 +157,10 @@ def _for_prompts(one: Declared) -> Declared:
     """An option as it is asked of the replicas that compute prompts; one that is absent is as of the others."""
     name = one.names[0].partition("/")[0].removeprefix("--")
     switch = "/" in one.names[0] or one.keywords.get("is_flag")
-    keywords = {"type": one.keywords.get("type"), "help": f"--{name} of replicas that compute prompts. [as the others]"}
+    keywords = {
+        "type": one.keywords.get("type"),
+        "help": f"--{name} of the replicas that compute prompts. [as the others]",
+    }
     typed = f"--prefill-{name}/--no-prefill-{name}" if switch else f"--prefill-{name}"
     return Declared(typed, f"prefill_{one.name}", **({**keywords, "default": None} if switch else keywords))
 
@@ -172,7 +176,7 @@ output_options = option_group(
     click.option(
         "--hit-curve",
         is_flag=True,
-        help="Also what one LRU cache of any size would find of the prompts: where requests share text.",
+        help="Also show the hits of one LRU cache by size, where requests share text.",
     ),
     click.option(
         "--timeline",
@@ -219,12 +223,10 @@ def simulate_command(
     """What users experience on a deployment under load: latency percentiles, rates, queue, cache.
 
     The load is --people, --trace, --rate (open loop) or --in-flight (closed loop), or sessions of agents: --sessions
-    with --people, --session-rate or --in-flight. Flags that are not given are the defaults of the engine's version.
-    After its report the command exits 3 for an overloaded run, for a load of which the engine rejects a part, and,
-    where there are limits, for a saturated one (--fail-on).
-
-    With --prefill-replicas prompts are computed apart from decoding: the --prefill-... options say what is different
-    there, all others describe the replicas that decode.
+    with --people, --session-rate or --in-flight. Flags left out have the defaults of the engine's version. After the
+    report the exit code is 3 for an overloaded run, for a load that the engine rejects in part, and, with limits, for
+    a saturated run (--fail-on). With --prefill-replicas, prompts are computed separately from decoding: the
+    --prefill-... options state the differences there, and all others describe the replicas that decode.
 
     Example: inferplan simulate llama-3.1-70b --gpu h200-sxm --tp 4 --rate 4 --prompt 1024 --output 256
     """
@@ -320,7 +322,7 @@ def _require_thoughts(values: dict[str, Any]) -> None:
     """Raise ``UsageError`` for a limit behind thoughts where nobody thinks."""
     if values["thinking_tokens"] is None and values["answer_ttft"] is not None:
         raise UsageError(
-            "--answer-ttft limits the first token after a thought, and nobody thinks",
+            "--answer-ttft limits the first token after a thought, and there are no thoughts",
             hint="--thinking-tokens lognormal:4k:0.8 as well, or --ttft",
         )
 
@@ -330,8 +332,8 @@ def _require_balance(flags: Flags, *pools: Deployment | None) -> None:
     ranks = [pool.coupled_ranks for pool in pools if pool is not None and pool.engine.batching.holds_prompts_for_ranks]
     if flags.balance_steps and max(ranks, default=1) == 1:
         raise UsageError(
-            "--balance-steps holds prompts back until each attention rank has one, and nothing does so here",
-            because="it is attention_dp_config of TensorRT-LLM, of ranks that share experts",
+            "--balance-steps holds prompts back until each attention rank has one; no part of this deployment does so",
+            because="it is attention_dp_config of TensorRT-LLM, for ranks that share experts",
             hint="--engine trtllm with --dp 2 or more and a model that has experts, or leave it out",
         )
 
@@ -378,8 +380,8 @@ def _require_open(values: dict[str, Any]) -> None:
     for name in ("arrivals", "burstiness"):
         if values[name] is not None:
             raise UsageError(
-                f"--{name} is of an open loop: requests of --in-flight and --people are sent when answers are there",
-                hint="--rate instead of it, or leave it out; --think-time is between their requests",
+                f"--{name} needs an open loop: --in-flight and --people send a request after each answer",
+                hint="--rate instead, or leave it out; --think-time sets the time between requests",
             )
 
 
@@ -414,7 +416,7 @@ def _traffic(values: dict[str, Any], media: Media | None) -> Traffic | Requests:
     began = [("ramp", ramp is not None), ("burst", values["burst"] is True), ("no-burst", values["burst"] is False)]
     if values["concurrency"] is None and (given := [name for name, there in began if there]):
         raise UsageError(
-            f"--{given[0]} says how users of a closed loop begin, and there are none",
+            f"--{given[0]} sets how the users of a closed loop start, and there are none",
             hint="--in-flight 64, or leave it out",
         )
     _require_open(values)
@@ -486,7 +488,7 @@ def _flags(values: dict[str, Any]) -> Flags:
     if bool(values["batch_wait_steps"]) != bool(values["batch_wait_fill"]):
         raise UsageError(
             f"--batch-wait-{'steps' if values['batch_wait_steps'] else 'fill'} alone holds no prompt back",
-            because="prompts wait for at most so many steps until they fill a share of one; each is 0 where not given",
+            because="prompts wait for at most that many steps until they fill that share of one; each is 0 by default",
             hint="both of them: --batch-wait-steps 8 --batch-wait-fill 0.5",
         )
     return question_of(Flags, values)

@@ -54,14 +54,16 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.option("--dp", default="1", metavar="COUNTS", help="Attention data parallelism [1].")
 @click.option("--cp", default="1", metavar="COUNTS", help="Context parallelism [1].")
 @click.option("--replicas", default="1", metavar="COUNTS", help="Replicas [1].")
-@click.option("--redundant-experts", metavar="COUNTS", help="Slots for copies of experts: 0,32 [0].")
-@click.option("--two-batch-overlap", is_flag=True, help="Price two half batches that overlap, beside whole ones.")
-@click.option("--expert-skew", metavar="SKEWS", help="Deviations of the logarithm of the experts' popularity: 0,0.5,1.")
+@click.option("--redundant-experts", metavar="COUNTS", help="Slots for copies of experts, such as 0,32 [0].")
+@click.option("--two-batch-overlap", is_flag=True, help="Also price two half batches that overlap.")
+@click.option(
+    "--expert-skew", metavar="SKEWS", help="Expert imbalance (sigma of a log-normal; 0 is even), such as 0,0.5,1."
+)
 @click.option("--batch", default="1", metavar="COUNTS", help="Sequences per replica [1].")
 @click.option("--prompt", default="1024", metavar="COUNTS", help="Prompt tokens [1024].")
 @click.option("--output", default="256", metavar="COUNTS", help="Generated tokens [256].")
 @asks(DraftsTried)
-@click.option("--calibration", metavar="FILE", help="Fitted constants [those of each GPU, if any are on file].")
+@click.option("--calibration", metavar="FILE", help="Fitted constants [per GPU, if on file].")
 @with_options(options_of(Request, "anchor", "ideal"))
 @click.option("--simulate", "simulated", is_flag=True, help="Simulate each point as a closed loop of --batch users.")
 @click.option("--backend", metavar="ROLE=NAME", multiple=True, callback=_kernels, help=BACKEND_HELP)
@@ -69,12 +71,10 @@ def _kernels(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix].")
 @click.option("-o", "report_file", metavar="FILE", callback=writable, help="Write to a file; .parquet too.")
 def sweep_command(models: str, style: str | None, report_file: str | None, **values: Any) -> None:
-    """A grid over any axes: every combination priced as a static batch.
-
-    Lists are a,b,c; counts also 1-8, 128-1024+128, 1-256*2. Structures run in parallel on all cores, or on a dask
-    cluster; loads are one array each. Points that cannot exist or do not fit stay, with the reason in status.
-
-    With --draft each structure is priced plainly and with each number of drafts (column draft_tokens).
+    """A grid over any axes: every combination is priced as a static batch. Lists are a,b,c; counts also 1-8,
+    128-1024+128, 1-256*2. Structures run in parallel on all cores, or on a dask cluster. Points that cannot exist or
+    do not fit are kept, with the reason in status. With --draft each structure is priced without drafts and with each
+    number of drafts (column draft_tokens).
 
     Example: inferplan sweep llama-3.1-8b --gpu a100-80gb-sxm,h100-sxm --batch 1-256*2 --prompt 512,2048 -o grid.csv
     """

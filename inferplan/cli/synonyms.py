@@ -94,7 +94,8 @@ _BESIDE = {
 _NO_OPTION = {
     **dict.fromkeys(
         ("kv-cache-free-gpu-memory-fraction", "free-gpu-memory-fraction", "kv-cache-free-gpu-mem-fraction"),
-        "a share of the memory that the weights leave has no option here; --gpu-memory-utilization is of all memory",
+        "a share of the memory left by the weights has no option here; --gpu-memory-utilization is a share of all "
+        "memory",
     ),
     **dict.fromkeys(("dtype", "torch-dtype"), "the format of a model is --quant, such as bf16; left out, its own"),
 }

@@ -79,7 +79,7 @@ def unheard_of_load(values: Mapping[str, Any], load: Callable[[dict[str, Any]], 
         return []
     made, found = _requests(load({**values})), []
     if seed and _alike(made, _requests(load({**values, "seed": seed - 1}))):
-        found.append("--seed changes nothing: no part of this load is drawn")
+        found.append("--seed changes nothing: no part of this load is random")
     if cached is not None and made.hashes is None and not given:
         option = "--prefix-caching" if cached else "--no-prefix-caching"
         found.append(f"{option} changes nothing: these prompts share no text")

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from inferplan.validation.files import Validation
 
 _SUPPLIED = {
-    "model": "Model of the rows, where the file does not say: a name, or a path to a YAML or a config.",
+    "model": "Model of the rows, if the file does not say: a name, or a path to a YAML or a config.",
     "gpu": "Accelerator.",
     "engine": "Engine and version: vllm, vllm@0.20, sglang, trtllm, atom, llama.cpp.",
     "quant": "Formats as a label: bf16, fp8, fp4, int4, nvfp4, w4a16, native.",
     "weights": "Format of the linear weights.",
-    "experts": "Format of the routed experts [that of the weights].",
+    "experts": "Format of the routed experts [as the weights].",
     "kv": "Format of the KV cache [the base format].",
     "tp": "Tensor parallelism.",
     "pp": "Pipeline stages.",
@@ -35,13 +35,13 @@ _SUPPLIED = {
     "dp": "Attention data parallelism.",
     "isl": "Prompt tokens.",
     "osl": "Output tokens.",
-    "concurrency": "Users of a closed loop.",
-    "requests": "Requests of the run.",
-    "length-ratio-min": "Lengths are uniform from this share of the nominal ones.",
+    "concurrency": "Users in a closed loop.",
+    "requests": "Requests in the run.",
+    "length-ratio-min": "Lengths are uniform, from this share of the nominal ones up.",
     "max-num-batched-tokens": "Token budget of a step.",
     "max-num-seqs": "Most sequences in a step.",
     "max-model-len": "Longest sequence that the server takes.",
-    "memory-fraction": "Share of memory that the engine works with.",
+    "memory-fraction": "Share of memory that the engine may use.",
 }
 
 
@@ -75,19 +75,20 @@ def _supplied(command: Callable[..., Any], names: Iterable[str]) -> Callable[...
 )
 @click.option("--show-rows", is_flag=True, help="List every row in the table.")
 @click.option("--plot", metavar="FILE", callback=picture, help="Write a scatter plot: PNG, SVG or PDF.")
-@click.option("--max-error", metavar="SHARE", help="Exit 6 when TPOT's or TTFT's mean error is above: 15% or 0.15.")
+@click.option(
+    "--max-error", metavar="SHARE", help="Exit 6 if the mean error of TPOT or TTFT is above this: 15% or 0.15."
+)
 @gets(pricing=Pricing)
 @report_options
 def validate_command(files: tuple[str, ...], pricing: Pricing, **values: Any) -> Report:
-    """Predicted against measured for every row of benchmark FILEs.
+    """Predicted against measured, for every row of benchmark FILEs.
 
     Reads plain CSV, vLLM bench serve, SGLang bench_serving, GuideLLM, AIPerf, genai-perf, InferenceX and llama-bench
-    JSON, MLPerf summaries, and start-up logs of vLLM and SGLang (docs/validate.md). The options below fill what a file
-    does not record; what is still missing is refused with its reason, never guessed. Suspect rows (hidden speculation,
-    cold starts) are scored apart.
-
-    A FILE that is a plan's JSON is held to what was measured of its service: inferplan validate plan.json own.csv, or
-    the copy that inferplan measure plan.json wrote. Exit code 3 where the service does not do as planned.
+    JSON, MLPerf summaries, and start-up logs of vLLM and SGLang (docs/validate.md). The options below fill in facts
+    that a file lacks; a row that still lacks one is refused with its reason, never guessed. Suspect rows (hidden
+    speculation, cold starts) are scored separately. A plan's JSON is compared with measurements of its service:
+    inferplan validate plan.json own.csv, or the copy that inferplan measure plan.json wrote. The exit code is 3 if
+    the service does not perform as planned.
 
     Example: inferplan validate bench.json --gpu h100-sxm --tp 2 --quant fp8 --rows predicted.csv
     """
@@ -121,8 +122,8 @@ def _plan_held_to(files: tuple[str, ...]) -> Report:
 
     if given := typed(without=("files", "style", "report_file")):
         raise UsageError(
-            f"{', '.join(given)} changes nothing of the verdict on {files[0]}",
-            because="it is a plan: the deployment, the load and the limits are its own",
+            f"{', '.join(given)} does not change the verdict on {files[0]}",
+            because="it is a plan, with its own deployment, load and limits",
             hint="leave it out, or inferplan validate with the measured files alone",
         )
     plan, found = measurements_of(files)
@@ -159,7 +160,7 @@ def _share(text: str | None) -> float | None:
     try:
         value = parse_number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
-        raise UsageError(f"--max-error {text} is no share", hint="15% or 0.15") from None
+        raise UsageError(f"--max-error {text} is not a share", hint="15% or 0.15") from None
     if not 0 <= value < float("inf"):
         raise UsageError(f"--max-error {text} must be 0 or more")
     return value

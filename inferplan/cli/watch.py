@@ -33,9 +33,9 @@ _HEADING_EVERY = 20
 
 @click.command("watch", cls=Layered)
 @click.argument("urls", nargs=-1, metavar="URL...")
-@click.option("--plan", "plan_file", metavar="PLAN.json", help="What was planned (inferplan plan ... -o PLAN.json).")
+@click.option("--plan", "plan_file", metavar="PLAN.json", help="The plan (inferplan plan ... -o PLAN.json).")
 @click.option("--replay", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="Minutes that --record wrote, instead of URLs.")  # fmt: skip
+              help="Minutes written by --record, instead of URLs.")  # fmt: skip
 @gets(asked=WatchAsked)
 @click.option("--record", metavar="FILE", callback=writable, help="Append the minutes, for --replay.")
 @click.option("--profile", metavar="FILE.csv", callback=writable,
@@ -48,11 +48,11 @@ _HEADING_EVERY = 20
 def watch_command(
     urls: tuple[str, ...], plan_file: str | None, replay: str | None, asked: WatchAsked, **files: Any
 ) -> Report:
-    """Compare a running service with its plan, a line a minute.
+    """Compare a running service with its plan, one line per minute.
 
-    Each URL is a vLLM or SGLang server: one replica of the plan. Its /metrics are read, no request is sent. A line has
-    what was seen beside what the load should bring, how much load is left under the plan's limits, and below it what
-    changed: longer prompts, fewer prefix hits, slower steps, more load, a replica lost.
+    Each URL is a vLLM or SGLang server: one replica of the plan. Only its /metrics are read; no request is sent. Each
+    line has the measured and the predicted latency and the load left under the plan's limits. Changes follow below
+    it: longer prompts, fewer prefix hits, slower steps, more load, a lost replica.
 
     Example: inferplan watch http://gpu1:8000 http://gpu2:8000 --plan plan.json --what-if replicas=-1 --for 24h
     """
@@ -106,7 +106,7 @@ def _dashboard(urls: tuple[str, ...], plan_file: str | None, replay: str | None,
 def _refuse_live(files: dict[str, Any]) -> None:
     given = [f"--{name}" for name in ("record", "listen") if files[name] is not None]
     if given:
-        raise UsageError(f"{', '.join(given)} beside --replay", because="nothing runs that could be watched")
+        raise UsageError(f"{', '.join(given)} with --replay", because="a replay has no running service")
 
 
 def _minutes(plan_file: str, servers: int | None, asked: WatchAsked, replay: str | None) -> Minutes:
@@ -118,8 +118,8 @@ def _minutes(plan_file: str, servers: int | None, asked: WatchAsked, replay: str
     plan = PlanFile(plan_file)
     if plan.planned.pools is not None:
         raise UsageError(
-            f"{plan_file} has prompts and decodes on servers of their own",
-            because="the first token of a request is counted by neither of them alone",
+            f"{plan_file} has separate servers for prompts and decodes",
+            because="neither of them counts the first token of a request alone",
             hint="a plan in one pool",
         )
     servers = servers or plan.replicas

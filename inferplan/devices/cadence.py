@@ -91,7 +91,7 @@ def _delay_of(engine: Engine, ranks: int) -> DelayRule | None:
     asked, passes, known = engine.defaults, engine.defaults.prefill_delayer_max_delay_passes, engine.batching.delayer
     if not asked.enable_prefill_delayer:
         if passes is not None:
-            raise UsageError("--prefill-delayer-max-delay-passes is of a delayer that is off", hint=_DELAYER)
+            raise UsageError("--prefill-delayer-max-delay-passes needs the delayer, which is off", hint=_DELAYER)
         return None
     if known is None:
         raise UsageError(f"{engine.name} has no {_DELAYER}", hint=f"leave {_DELAYER} out, or --engine sglang")
@@ -116,11 +116,11 @@ def _require(engine: Engine, ranks: int, name: str) -> None:
     release = _require_release(engine, known.since, option)
     if known.delayed and not engine.defaults.enable_prefill_delayer:
         raise UsageError(
-            f"{engine.name} heeds {option} behind its delayer alone", hint=f"{_DELAYER} with it, or leave it out"
+            f"{engine.name} obeys {option} only behind its delayer", hint=f"{_DELAYER} with it, or leave it out"
         )
     if ranks == 1 and known.alone_since and _before(release, known.alone_since):
         raise UsageError(
-            f"{engine.name} {release} does not heed {option} here",
+            f"{engine.name} {release} does not obey {option} here",
             because=f"before {known.alone_since} only attention ranks that share experts do",
             hint=f"--dp 2 or more of a model with experts, --engine {engine.name}@{known.alone_since}, or leave it out",
         )
@@ -132,7 +132,7 @@ def _require_release(engine: Engine, since: str, option: str) -> str:
     if _before(release, since):
         raise UsageError(
             f"{engine.name} {release} has no {option} that is known here",
-            because=f"its rule is that of {since} and later",
+            because=f"its rule exists since {since}",
             hint=f"--engine {engine.name}@{since}, or leave it out",
         )
     return release

@@ -26,7 +26,7 @@ def _known(kernel: str) -> str:
         from difflib import get_close_matches
 
         close = get_close_matches(kernel, KERNELS, n=1)
-        raise ValueError(f"{kernel} is no kernel{f'; did you mean {close[0]}?' if close else ''}")
+        raise ValueError(f"{kernel} is not a kernel{f'; did you mean {close[0]}?' if close else ''}")
     return kernel
 
 

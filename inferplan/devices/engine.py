@@ -408,15 +408,15 @@ class EngineFlags(Spec):
         float | None,
         need("--gpu-memory-utilization", SHARE, "Share of the device's memory that the engine may use."),
     ] = None
-    token_budget: Annotated[int | None, need("--max-num-batched-tokens", Whole(), "Token budget of a step.")] = None
-    max_sequences: Annotated[int | None, need("--max-num-seqs", Whole(), "Most sequences in a step.")] = None
+    token_budget: Annotated[int | None, need("--max-num-batched-tokens", Whole(), "Token budget per step.")] = None
+    max_sequences: Annotated[int | None, need("--max-num-seqs", Whole(), "Most sequences per step.")] = None
     block_size: Annotated[int | None, need("--block-size", Whole(), "Tokens of a KV page.")] = None
     two_batch_overlap: Annotated[
         bool,
         need(
             "--two-batch-overlap",
             Switch(),
-            "Cut a step into two half batches: experts are exchanged while the other half computes.",
+            "Cut each step into two half batches: one exchanges experts while the other computes.",
         ),
     ] = False
     prefill_schedule_interval: Annotated[
@@ -424,7 +424,7 @@ class EngineFlags(Spec):
         need(
             "--prefill-schedule-interval",
             Whole(),
-            "vLLM: while requests decode, prompts enter every so many steps. [1]",
+            "vLLM: while requests decode, prompts enter only every N-th step. [1]",
         ),
     ] = None
     prefill_decode_interval: Annotated[
@@ -432,7 +432,7 @@ class EngineFlags(Spec):
         need(
             "--prefill-decode-interval",
             Whole(0),
-            "SGLang, and ATOM behind its delayer: so many steps that only decode follow each with prompts. [0]",
+            "SGLang, and ATOM behind its delayer: steps that only decode after each step with prompts. [0]",
         ),
     ] = None
     enable_prefill_delayer: Annotated[

@@ -79,7 +79,7 @@ def with_anchor(deployment: Deployment, anchor: Anchor, name: str) -> Deployment
     if fingerprint(deployment) != anchor.priced_with:
         raise UsageError(
             f"{name} was fitted to predictions of other constants",
-            because="what was measured over what they predict corrects theirs alone; kernels of its runs: "
+            because="the measured runs correct only the constants that they were compared with; kernels of its runs: "
             f"{anchor.provenance.get('kernels', 'not said')}; here: {deployment.calibration.note or NEWEST}",
             hint="the same --engine NAME@VERSION, --backend and --calibration here and at inferplan anchor fit RESULTS",
         )

@@ -30,8 +30,7 @@ _SIXTEEN_BITS = 16
 _More = ParamSpec("_More")
 _Found = TypeVar("_Found")
 UNMEASURED_ADAPTERS = (
-    "LoRA: no kernel of adapters was measured; their times are launches and bytes, and no error band holds with them "
-    "(docs/lora.md)"
+    "LoRA: no adapter kernel was measured; the times count launches and bytes, and no error band applies (docs/lora.md)"
 )
 
 
@@ -146,7 +145,7 @@ class Deployment(Shown):
             require_experts(self.model, "--redundant-experts")
             if self.parallel.ep == 1:
                 raise UsageError(
-                    "--redundant-experts balance expert groups, and --ep 1 is a single one", hint="a larger --ep"
+                    "--redundant-experts balance several expert groups, and --ep 1 is one", hint="a larger --ep"
                 )
         if self.model.encoder is not None or self.model.encodes:
             self._read_whole()
@@ -159,7 +158,7 @@ class Deployment(Shown):
             self.hardware.link(min(self.parallel.ranks, max(self.parallel.stage_ranks, 2)))
         if self.offload is not None and self.model.bare:
             raise UsageError(
-                f"{self.model.name} is a part of a model, and layers on the host are known of whole ones",
+                f"{self.model.name} is part of a model, and layers on the host need a whole one",
                 hint="leave --gpu-layers and --cpu-moe-layers out",
             )
 

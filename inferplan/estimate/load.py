@@ -80,13 +80,13 @@ class BatchAsked:
     image_tokens: int = ask(
         "--image-tokens",
         Whole(0),
-        "Further prompt tokens that stand for images; their encoder's own time is not counted.",
+        "Further prompt tokens that stand for images; the time of their encoder is not counted.",
         0,
     )
     output: int = ask("--output", Whole(), "Generated tokens.", 256, shown=True)
     no_kv_cache: bool = ask("--no-kv-cache", Switch(), "Recompute the whole prefix for every token.", False)
     all_logits: bool = ask(
-        "--all-logits", Switch(), "The prefill computes logits for every position, not for the last alone.", False
+        "--all-logits", Switch(), "The prefill computes logits for every position, not only for the last.", False
     )
     samples: int = 1
 
@@ -108,16 +108,14 @@ class BatchAsked:
 class SampledBatch(BatchAsked):
     """The same, of prompts with several answers each."""
 
-    samples: int = ask(
-        "--samples", Whole(), "Answers of each prompt, which share it (n of the OpenAI API).", 1, shown=True
-    )
+    samples: int = ask("--samples", Whole(), "Answers per prompt, which share it (n in the OpenAI API).", 1, shown=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBatch(BatchAsked):
     """The same where the size of the batch may be left open."""
 
-    batch: int | None = ask("--batch", Whole(), "Sequences per replica [as many as memory and engine hold].", None)
+    batch: int | None = ask("--batch", Whole(), "Sequences per replica [the most that memory and engine hold].", None)
 
 
 Band = tuple[float, float]

@@ -112,7 +112,7 @@ class StageMemory:
         multiple = self.deployment.engine.defaults.expert_multiple.get(fmt.name, 1) if weight.role == "experts" else 1
         padded_last = -(-weight.shape[-1] // multiple) * multiple
         stored = fmt.stored(weight.shape) * padded_last / weight.shape[-1] if weight.elements else 0.0
-        size: Num = name(elements, "elements") * name(stored / max(weight.elements, 1), "bytes an element")
+        size: Num = name(elements, "elements") * name(stored / max(weight.elements, 1), "bytes per element")
         return size
 
     @cached_property
@@ -196,7 +196,7 @@ class StageMemory:
         short = sharing.tokens(self._windows, widest, tokens, block) / share
         fuller = np.maximum(sharing.tokens(self._windows, Mask(), tokens, block), short)
         unit = full + share * sum(size for size, _ in windowed)
-        return name(unit, "bytes a token of both pools", "B") * name(fuller, "tokens of the fuller pool")
+        return name(unit, "bytes per token of both pools", "B") * name(fuller, "tokens of the fuller pool")
 
     @cached_property
     def _kinds(self) -> Counter[Kind]:
@@ -231,10 +231,10 @@ class StageMemory:
                 share = name(cache.copies(cache.units, parallel.tp) / parallel.cp, "share of this rank")
                 share = share / name(cache.rate, "tokens of an entry") if cache.rate > 1 else share
                 size = name(layers, "layers") * name(cache.per_token - cache.apart, "elements") * share
-                yield size * name(width, "bytes an element", "", ("format", "kv")), mask
+                yield size * name(width, "bytes per element", "", ("format", "kv")), mask
                 if cache.apart_format is not None:
                     keys = name(layers, "layers") * name(cache.apart, "index elements") * share
-                    yield keys * name(cache.apart_format.width, "bytes an index element"), mask
+                    yield keys * name(cache.apart_format.width, "bytes per index element"), mask
 
     @cached_property
     def recurrent(self) -> float:
@@ -276,7 +276,7 @@ class StageMemory:
         if not (self.layers or self.guests or self.last):
             return tokens * 0.0
         layer = tokens * name(self.live_width, "live width")
-        base = name(self.deployment.precision.base.width, "bytes an element", "", ("format", "base"))
+        base = name(self.deployment.precision.base.width, "bytes per element", "", ("format", "base"))
         layer = layer * base
         if not (self.last and model.predicts):
             return layer
@@ -284,7 +284,7 @@ class StageMemory:
             return np.maximum(layer, tokens * name(model.vocab, "vocab", "", ("model", "vocab")) * base)
         logits = rows * name(model.vocab, "vocab", "", ("model", "vocab"))
         logits = logits * name(
-            engine.sampler_bytes_per_logit, "bytes a logit", "", ("engine", "sampler_bytes_per_logit")
+            engine.sampler_bytes_per_logit, "bytes per logit", "", ("engine", "sampler_bytes_per_logit")
         )
         return np.maximum(layer, logits)
 
@@ -295,7 +295,7 @@ def adapter_terms(stage: StageMemory, name: Naming = name_term) -> Num:
     if lora is None:
         return 0.0
     each = slot_bytes(lora, deployment.model, stage.layers, deployment.parallel)
-    size: Num = name(lora.slots, "slots", "", ("lora", "slots")) * name(each, "bytes of a slot", "B")
+    size: Num = name(lora.slots, "slots", "", ("lora", "slots")) * name(each, "bytes per slot", "B")
     return size
 
 

@@ -56,46 +56,44 @@ class Structured:
         "no request is structured",
         "--structured-share 0.3 --mask-time 40us --host-cores 32 (docs/structured.md says where such numbers are "
         "published)",
-        "the time of a mask depends on the grammar, its engine and the CPU, and nobody publishes yours",
+        "the time of a mask depends on your grammar, its engine and your CPU",
     )
     share: float = field(
         metadata=need(
             "--structured-share",
             SHARE,
-            "Share of the requests whose answers follow a grammar or JSON schema (docs/structured.md).",
+            "Share of requests whose answers follow a grammar or JSON schema (docs/structured.md).",
             record="share",
         )
     )
     mask_time: float | None = ask(
         "--mask-time",
         Quantity("seconds", above=True),
-        "CPU time of one mask, of a sequence and step, such as 40us [as --mask-library says].",
+        "CPU time per mask (one per sequence and step), such as 40us [as --mask-library says].",
         None,
     )
     library: str | None = ask(
         "--mask-library",
         Text(),
-        "Library that fills masks: xgrammar, llguidance or outlines, with the published mean of 11,306 schemas "
+        "Library that fills masks: xgrammar, llguidance or outlines, at the published mean over 11,306 schemas "
         "(docs/structured.md).",
         None,
         metavar="NAME",
     )
-    cores: int = field(metadata=need("--host-cores", Whole(), "CPU cores of the host, which fill masks."))
+    cores: int = field(metadata=need("--host-cores", Whole(), "CPU cores of the host that fill masks."))
     bandwidth: float | None = ask(
         "--mask-bandwidth",
         Quantity("bytes/s"),
-        "From the host to the device, for masks that are copied [on file].",
+        "Bandwidth from the host to the device, for masks that are copied [on file].",
         None,
     )
-    overlapped: bool = ask(
-        "--mask-overlap", Switch(both=True), "Whether masks are filled while the device computes [they are].", True
-    )
+    overlapped: bool = ask("--mask-overlap", Switch(both=True), "Fill masks while the device computes [yes].", True)
 
     def __post_init__(self) -> None:
         require_limits(self)
         if (self.mask_time is None) == (self.library is None):
             neither = "structured decoding needs --mask-time or --mask-library"
-            both = "--mask-time and --mask-library both say what a mask takes"
+            both = "--mask-time and --mask-library both state the time per mask"
             raise UsageError(
                 neither if self.mask_time is None else both,
                 because=self.topic.because,
@@ -146,8 +144,8 @@ def mask_filling(engine: Engine) -> MaskFilling:
     """How an engine fills masks. Raises ``UsageError`` for one of which nobody here has read it."""
     if engine.masks is None:
         raise UsageError(
-            f"what masks of structured decoding cost under {engine.name} is not known here",
-            because="when they are filled, and by how many threads, was read of vLLM and SGLang alone",
+            f"the cost of masks under {engine.name} is not known",
+            because="when they are filled, and by how many threads, is known only for vLLM and SGLang",
             hint="--engine vllm, or leave --structured-share out",
         )
     return engine.masks
@@ -205,12 +203,12 @@ class MaskedSteps:
             if asked and name not in filling.beside:
                 raise UsageError(
                     f"masks beside {name} are not known of {self.deployment.engine.name}",
-                    because="when it fills them there was read of vLLM alone",
+                    because="the order of filling is known only for vLLM",
                     hint="--engine vllm, or leave --structured-share out",
                 )
         if self.deployment.parallel.pp > 1 and not self.structured.overlapped:
             raise UsageError(
-                "masks before the forward pass of a pipeline are not known of any engine",
+                "masks before the forward pass of a pipeline are not known for any engine",
                 because="the engine that is known launches the pass first, and fills masks while it runs",
                 hint="leave --no-mask-overlap out",
             )
@@ -225,7 +223,7 @@ class MaskedSteps:
         given, hardware = self.structured.bandwidth, self.deployment.hardware
         if given is None and hardware.host_link is None:
             raise MissingFactError(
-                f"how fast masks come to {hardware.name} from its host is not on file",
+                f"the bandwidth from the host to {hardware.name} is not on file",
                 because="host_link of its hardware YAML is absent",
                 hint="--mask-bandwidth 63GB/s (PCIe 5.0 x16, one direction)",
             )

@@ -41,7 +41,7 @@ class Carried:
 
     def describe(self) -> str:
         """What a request carries, in words."""
-        often = "" if self.asked.sets == 1 else f", {self.asked.sets:g} times in the mean"
+        often = "" if self.asked.sets == 1 else f", {self.asked.sets:g} times on average"
         return f"{self.asked.describe()}{often}: {self.tokens * self.asked.sets:,.0f} tokens"
 
     def to_dict(self) -> dict[str, Any]:

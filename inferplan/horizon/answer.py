@@ -393,14 +393,14 @@ def _infeasible(asked: Question, whole: bool) -> InfeasibleError:
     if free:
         because = f"without {' or without '.join(free)} there is one{must}"
     elif Programme(replace(asked, limits=Limits(), offers=tuple(replace(o, most=inf) for o in asked.offers))).relaxed():
-        because = f"no limit alone stands in the way, all together do{must}"
+        because = f"no single limit rules it out, all of them together do{must}"
     else:
-        because = f"in some month nothing is sold that serves a request{must}"
+        because = f"in some month no offer can serve a request{must}"
     return InfeasibleError(
         "no machines keep the limits" + ("" if whole else " in whole numbers"),
         because=because,
         hint="a larger limit"
-        + (", or penalty: of the models, what a request costs that is not served" if must else ""),
+        + (", or penalty: of the models, the cost per request that is not served" if must else ""),
     )
 
 

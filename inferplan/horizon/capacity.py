@@ -49,8 +49,8 @@ class Capacities:
         if missing or machine.gpu is None:
             lacking = f"{missing[0]} of {name}" if missing else f"gpu of {kind}"
             raise UsageError(
-                f"what a replica of {name} carries on {kind} is not known",
-                because=f"nothing says the {lacking}",
+                f"the capacity of a replica of {name} on {kind} is not known",
+                because=f"the {lacking} is missing",
                 hint="rate: 12 of the replica, or model, prompt, output and a limit of the model and gpu of the kind",
             )
         assert one.model is not None and one.prompt is not None and one.output is not None

@@ -27,11 +27,11 @@ class CheckAsked:
     weeks: int | None = ask(
         "--check",
         Whole(1, 520),
-        "Run so many weeks of the first, the middle and the last month of each scenario hour by hour.",
+        "Run this many weeks of the first, the middle and the last month of each scenario hour by hour.",
         None,
         metavar="WEEKS",
     )
-    seed: int = ask("--seed", Whole(0, 2**31 - 1), "With --check: of requests and interruptions. [0]", 0)
+    seed: int = ask("--seed", Whole(0, 2**31 - 1), "With --check: seed of requests and interruptions. [0]", 0)
 
 
 class CheckedMonth(NamedTuple):

@@ -160,15 +160,17 @@ def _require_heard(reader: _Reader) -> None:
             reader.refuse(
                 field,
                 f"scenario {name!r} has a share of a stock of spot machines that has no end" * bool(endless)
-                or "spot is a share of the stock of spot machines, and nobody sells any",
+                or "spot is a share of the stock of spot machines, and no offer has any",
                 hint="most: 20 of the offer" if endless else "leave spot out",
             )
         if scenario.quantile is not None and all(one.log is None for one in spec.demand):
-            reader.refuse(["scenarios", name], "quantile is of the forecast of a log, and there is none")
+            reader.refuse(["scenarios", name], "quantile needs the forecast of a log, and there is none")
     sold = {one.kind for one in spec.offers} | {one.kind for one in spec.have}
     if idle := [kind for kind in spec.kinds if kind not in sold]:
         reader.refuse(
-            ["kinds", idle[0]], f"nobody sells {idle[0]}, and none is there", hint="an offer, or leave it out"
+            ["kinds", idle[0]],
+            f"no offer sells {idle[0]}, and there is none in stock",
+            hint="an offer, or leave it out",
         )
     for name, model in spec.models.items():
         rated = [kind for kind, one in model.replicas.items() if one.rate is not None]
@@ -196,7 +198,9 @@ def _streams(reader: _Reader, hours: Mapping[str, float]) -> tuple[tuple[Stream,
         streams.append(stream)
         rates.append(_from_log(reader, place, one, hours) if one.log is not None else _path(reader, place, one, hours))
     if silent := [name for name in spec.models if all(one.model != name for one in spec.demand)]:
-        reader.refuse(["models", silent[0]], f"nobody asks {silent[0]}", hint="a row of demand, or leave it out")
+        reader.refuse(
+            ["models", silent[0]], f"there is no demand for {silent[0]}", hint="a row of demand, or leave it out"
+        )
     return tuple(streams), np.array(rates)
 
 
@@ -237,7 +241,7 @@ def _from_log(reader: _Reader, place: int, one: DemandSpec, hours: Mapping[str, 
     field: Field = ["demand", place]
     given = [name for name in ("rate", "people", "growth", "levels") if name in one.model_fields_set]
     if given:
-        reader.refuse(field, f"log and {given[0]} both say how much is asked", hint=f"leave {given[0]} out")
+        reader.refuse(field, f"log and {given[0]} both state the demand", hint=f"leave {given[0]} out")
     quantiles = [one.quantile for one in reader.spec.scenarios.values()]
     if None in quantiles:
         name = reader.scenarios[quantiles.index(None)]
@@ -287,7 +291,7 @@ def _arcs(reader: _Reader, pools: Sequence[Pool], capacities: Capacities) -> tup
         regions = [one.region] if one.served_in is None else list(dict.fromkeys(one.served_in))
         for region in regions:
             if region not in reader.regions:
-                because = "nothing is sold or there" if region == one.region else ""
+                because = "there are no machines, neither offered nor in stock" if region == one.region else ""
                 if because and one.served_in is None:
                     reader.refuse(field, f"{region}: {because}", hint=f"served_in: [{', '.join(reader.regions)}]")
                 reader.known([*field, "served_in"], "region with machines", region, reader.regions)
@@ -311,7 +315,7 @@ def _arcs(reader: _Reader, pools: Sequence[Pool], capacities: Capacities) -> tup
                 reader.refuse(
                     at,
                     f"a replica on {replica.gpus} GPUs is larger than a machine of {spec.kinds[pool.kind].gpus}",
-                    hint=f"gpus: {replica.gpus} of the kind, as so many machines are had together",
+                    hint=f"gpus: {replica.gpus} of the kind, because the machines of one kind have the same size",
                 )
             try:
                 rate = capacities.rate(spec, one.model, pool.kind)
@@ -341,7 +345,7 @@ def _offers(reader: _Reader, pools: Sequence[Pool]) -> tuple[Offer, ...]:
             reader.refuse(["offers", place], f"it ends in {one.last}, before it begins in {one.first}")
         if first >= reader.spec.months or last < 0:
             when = "after the last month" if first >= reader.spec.months else "before the first"
-            reader.refuse(["offers", place], f"nothing of this offer can be had: it is {when}", hint="leave it out")
+            reader.refuse(["offers", place], f"this offer can never be used: it is {when}", hint="leave it out")
         ratio = 1.0
         if one.term == "spot":
             assert one.interruptions is not None and one.restart is not None
@@ -398,7 +402,7 @@ def _require_term(reader: _Reader, place: int, one: OfferSpec) -> None:
     foreign += ["lead"] if one.lead and one.term in ("on-demand", "spot") else []
     if foreign:
         reader.refuse(
-            ["offers", place], f"{foreign[0]} says nothing of an offer that is {one.term}", hint="leave it out"
+            ["offers", place], f"{foreign[0]} does not apply to an offer that is {one.term}", hint="leave it out"
         )
     if one.term != "owned" and (one.per_hour is None) == (one.prices is None):
         reader.refuse(
@@ -414,7 +418,7 @@ def _price(reader: _Reader, place: int, one: OfferSpec) -> float:
         return one.per_hour or 0.0
     kind = reader.spec.kinds[one.kind]
     if kind.gpu is None:
-        reader.refuse(["kinds", one.kind], "a price is looked up by the GPU's name", hint="gpu: h100-sxm")
+        reader.refuse(["kinds", one.kind], "a price list is searched by the GPU's name", hint="gpu: h100-sxm")
     try:
         book = price_book([one.prices], term=one.term, currency=reader.spec.currency)
         tariff = book.require(kind.gpu, kind.gpus)
@@ -437,9 +441,9 @@ def _have(reader: _Reader, pools: Sequence[Pool]) -> tuple[Have, ...]:
     found = []
     for place, one in enumerate(reader.spec.have):
         if one.until is not None and reader.month(one.until) <= 0:
-            reader.refuse(["have", place], f"they are gone by {one.until}, when the months begin", hint="leave it out")
+            reader.refuse(["have", place], f"they are gone by {one.until}, before the first month", hint="leave it out")
         if one.release and not one.per_hour:
-            reader.refuse(["have", place], "to release machines that cost nothing saves nothing", hint="per_hour: 12")
+            reader.refuse(["have", place], "releasing machines that cost nothing saves nothing", hint="per_hour: 12")
         found.append(
             Have(
                 row=place,
@@ -459,7 +463,7 @@ def _limits(reader: _Reader, pools: Sequence[Pool]) -> Limits:
     for place, one in enumerate(spec.quotas):
         pool = Pool(one.region, one.kind)
         if pool not in pools or pools.index(pool) in quotas:
-            why = "given twice" if pool in pools else "of machines that nobody sells"
+            why = "given twice" if pool in pools else "for machines that no offer sells"
             reader.refuse(["quotas", place], f"the quota of {pool.name} is {why}", hint="leave it out")
         quotas[pools.index(pool)] = one.machines
     for region in spec.power:
@@ -467,7 +471,7 @@ def _limits(reader: _Reader, pools: Sequence[Pool]) -> Limits:
         drawn = any(one.power and region in _listed(one.region) for one in spec.offers)
         if not drawn and not any(one.power and region == one.region for one in spec.have):
             reader.refuse(
-                ["power", region], f"no machine in {region} says its power", hint="power: 10.2 kW of an offer"
+                ["power", region], f"no machine in {region} states its power", hint="power: 10.2 kW of an offer"
             )
     return Limits(
         month=inf if spec.budget.month is None else spec.budget.month,

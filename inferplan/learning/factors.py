@@ -91,8 +91,8 @@ def require_alone(deployment: Deployment) -> None:
     if parallel.pp > 1 or parallel.dp > 1 or parallel.cp > 1 or deployment.elsewhere:
         raise UsageError(
             f"steps of {deployment.describe()} are not learned",
-            because="a record of a server says how long one step took, and with pipeline stages, ranks of data or "
-            "context parallelism, or weights in host memory another part of it is beside it",
+            because="a record of a server says how long one step took, and with pipeline stages, data or context "
+            "parallelism, or weights in host memory it misses a part of the step",
             hint="a server with --tp alone; --ep goes with it",
         )
     defaults = deployment.engine.defaults
@@ -100,9 +100,9 @@ def require_alone(deployment: Deployment) -> None:
     if kept:
         option = f"--{kept[0].replace('_', '-')}"
         raise UsageError(
-            f"{option} changes nothing that is learned",
-            because="a step takes as long whenever prompts come to it, and the gaps of scrapes and benchmarks are "
-            "divided among steps to any of which a prompt may come",
+            f"{option} does not change the learned constants",
+            because="a step takes the same time whenever prompts join it, and scrapes and benchmarks do not tell "
+            "which steps prompts joined",
             hint=f"iteration records or a log that times each step, without {option}",
         )
     if deployment.model.generation.kind != "autoregressive" or deployment.model.encoder is not None:

@@ -257,7 +257,7 @@ def _require_possible(kernels: Kernels, values: Mapping[str, float], sure: Mappi
         doubt = 1.0 if sure is None else float(np.exp(3.0 * sure[name]))
         if not max(1 / FAR, ideal * (1 - UNSURE)) / doubt <= values[name] <= FAR * doubt:
             raise InfeasibleError(
-                f"the record is not of this deployment: {name} would be x {values[name]:.2f} of what is on file",
+                f"the record does not fit this deployment: {name} would be x {values[name]:.2f} of the value on file",
                 because=f"{FACTORS[name].what}; at x {ideal:.2f} the device runs at the rates of its datasheet, and "
                 f"beyond x {FAR:g} something else runs",
                 hint="check --gpu, --tp, --quant and the record: drafts, prompts from a cache, two steps in one",
@@ -270,6 +270,7 @@ def _require_better(before: Errors, after: Errors) -> None:
     if after.mean > MOST_ERROR or after.mean > max(before.mean, MISFIT):
         raise ToleranceError(
             f"the factors are off by {after.mean:.1%} on the block that was held out",
-            because=f"{before.mean:.1%} as on file; {MOST_ERROR:.0%} is the most, and what is learned has to be nearer",
+            because=f"{before.mean:.1%} as on file; {MOST_ERROR:.0%} is the most, and the learned factors must be "
+            "better",
             hint="a record of more loads and of a calm server; nothing is written",
         )

@@ -49,7 +49,7 @@ def read(text: str, where: str) -> Recorded:
         ranks.add(_number(entry, "dp_rank", place) if entry.get("dp_rank") is not None else 0.0)
         scheduled = entry.get("scheduled_requests", entry)
         if not isinstance(scheduled, dict):
-            raise InputFileError(f"{place}: scheduled_requests is no object")
+            raise InputFileError(f"{place}: scheduled_requests is not an object")
         prompts, new, past, decodes, context = (_number(scheduled, name, place) for name in _FIELDS)
         seconds = _seconds(entry, place)
         if not (prompts and new) and not decodes:
@@ -98,7 +98,7 @@ def _of_statistics(entry: Mapping[str, Any], place: str, found: Recorded) -> Non
         return
     decodes = _number(batch, "numGenRequests", place)
     if _number(batch, "numContextRequests", place) or not decodes:
-        found.skip("statistics of iterations with prompts: tokens behind their decodes are not said")
+        found.skip("statistics of iterations with prompts: the context of their decodes is not stated")
         return
     block = _number(cache, "tokensPerBlock", place)
     held = _number(cache, "usedNumBlocks", place) * block / decodes
@@ -131,5 +131,5 @@ def _objects(text: str, where: str, found: Recorded) -> Iterator[dict[str, Any]]
             return
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
-                raise InputFileError(f"{where} holds JSON that is no object", hint="one object a line")
+                raise InputFileError(f"{where} holds JSON that is not an object", hint="one object a line")
             yield one

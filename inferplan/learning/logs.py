@@ -122,7 +122,7 @@ def _interval(text: str, where: str) -> float:
     if not steps:
         raise InputFileError(
             f"{where}: decode_log_interval is {said[1][:40]}",
-            because=f"a window is so many decode steps, from 1 to {MOST:.0e}",
+            because=f"a window is a number of decode steps, from 1 to {MOST:.0e}",
         )
     return steps
 

@@ -125,7 +125,7 @@ def with_context(recorded: Recorded, context: float | None) -> Recorded:
         return recorded
     if context is None:
         raise InputFileError(
-            f"{unknown[0].where}: {recorded.kind} says nothing of the tokens behind a decode",
+            f"{unknown[0].where}: {recorded.kind} does not state the context of a decode",
             because="attention reads them in every step, and their number is not guessed",
             hint="--context 1500, the mean of prompt and half of the output; or records that say it (docs/learn.md)",
         )

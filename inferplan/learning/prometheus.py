@@ -54,7 +54,7 @@ class _Scrape:
     def __getitem__(self, name: str) -> float:
         """Raises :class:`_Lacking` for a metric that is missing or broken."""
         if name in self.broken:
-            raise _Lacking(f"windows in which {name} is no number of zero or more")
+            raise _Lacking(f"windows in which {name} is not a number of zero or more")
         if name not in self.values:
             raise _Lacking(f"windows of a scrape that lacks {name}")
         return self.values[name]
@@ -132,7 +132,7 @@ def _windows(server: Sequence[_Scrape], prefix: str, found: Recorded) -> Iterato
         before = after
 
 
-_FELL = "windows in which a counter fell: the server began anew, or another one was asked"
+_FELL = "windows in which a counter fell: the server restarted, or another one answered"
 
 
 def _servers(files: Sequence[list[_Scrape]]) -> list[list[_Scrape]]:
@@ -229,7 +229,7 @@ class _Vllm(_Engine):
         why = window.unfit("vllm:num_requests_running", steps)
         running = window.mean("vllm:num_requests_running") or 0.0
         if not why and (not tokens or differ((tokens / steps, running))):
-            why = "windows whose tokens a step are not the running requests: drafts, or no work in between"
+            why = "windows whose tokens per step are not the running requests: drafts, or no work in between"
         if why:
             found.skip(why)
             return

@@ -42,6 +42,6 @@ def _require_engine(one: Recorded, path: str, deployment: Deployment) -> None:
     if one.engine and one.engine != own:
         raise InputFileError(
             f"{path} is a record of another engine than {own}: {one.kind}",
-            because="the file of what is learned is of the steps of one engine",
+            because="one file holds the constants of one engine",
             hint=f"--engine {one.engine}",
         )

@@ -54,7 +54,7 @@ def address_of(url: str) -> Address:
             hint="put the key into the environment and name it with --api-key-env NAME",
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{shown} is no address of a server", hint=_EXAMPLE)
+        raise UsageError(f"{shown} is not the address of a server", hint=_EXAMPLE)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
@@ -101,7 +101,7 @@ def key_of(variable: str, environ: Mapping[str, str], named: bool) -> Key:
     if not _VARIABLE.fullmatch(variable):
         raise UsageError(
             "--api-key-env takes the name of an environment variable",
-            because="what was given is no such name; it is not repeated here, in case it is the key",
+            because="the given text is not such a name; it is not repeated here, in case it is the key",
             hint="export MY_KEY=..., then --api-key-env MY_KEY",
         )
     text = environ.get(variable, "").strip()

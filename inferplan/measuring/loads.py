@@ -110,9 +110,9 @@ class LoadChoice:
         "--concurrency", Text(_users), "Users at a time [1,4,16,64].", (1, 4, 16, 64), metavar="COUNTS"
     )
     shared_prompt: int = ask("--prompt", Whole(), "Prompt tokens of every load of --concurrency.", 1000, shown=True)
-    output: int = ask("--output", Whole(2), "Tokens that each request asks for.", 128, shown=True)
-    single_requests: int = ask("--single-requests", Whole(), "Requests of a load of one user.", 5, shown=True)
-    rounds: int = ask("--rounds", Whole(), "Requests of each user of a load of several.", 3, shown=True)
+    output: int = ask("--output", Whole(2), "Output tokens per request.", 128, shown=True)
+    single_requests: int = ask("--single-requests", Whole(), "Requests per load of one user.", 5, shown=True)
+    rounds: int = ask("--rounds", Whole(), "Requests per user in a load of several users.", 3, shown=True)
 
     def loads(self) -> list[UsersLoad]:
         """Every load once: single users by length, then by users."""
@@ -133,10 +133,10 @@ class LoadChoice:
 class Bounds:
     """What the run never exceeds, warm-up included: requests, seconds, tokens (prompts and outputs)."""
 
-    requests: int = ask("--max-requests", Whole(), "Send no more than these.", 400, shown=True)
+    requests: int = ask("--max-requests", Whole(), "Most requests to send.", 400, shown=True)
     seconds: float = ask("--max-minutes", Text(_minutes), "Stop after this time [10].", 600.0, metavar="MINUTES")
     tokens: int = ask(
-        "--max-tokens", Whole(), "Prompt and output tokens of all requests together.", 1_000_000, shown=True
+        "--max-tokens", Whole(), "Most prompt and output tokens, all requests together.", 1_000_000, shown=True
     )
 
 

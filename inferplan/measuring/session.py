@@ -54,19 +54,23 @@ class MeasuringSettings:
     key: Key = field(default_factory=Key)
     choice: LoadChoice = part(LoadChoice, LoadChoice())
     warmup: int = ask(
-        "--warmup", Whole(0), "Requests of its own size before each load, left out of its figures.", 2, shown=True
+        "--warmup",
+        Whole(0),
+        "Warm-up requests of the same size before each load, left out of its figures.",
+        2,
+        shown=True,
     )
     bounds: Bounds = part(Bounds, Bounds())
     timeout: float = ask(
-        "--timeout", Real(0, above=True), "Seconds without a byte after which a request has failed.", 120.0, shown=True
+        "--timeout", Real(0, above=True), "A request fails after this many seconds without a byte.", 120.0, shown=True
     )
-    api: Api | None = ask("--api", Words(get_args(Api)), "Which API [the first that the server has].", None)
+    api: Api | None = ask("--api", Words(get_args(Api)), "API to use [the first that the server has].", None)
     served_model: str | None = ask(
         "--served-model", Text(), "The model's name at the server [its only one].", None, metavar="NAME"
     )
     planned: PlannedLoad | None = None
     """The load of a plan, in place of ``choice``."""
-    busy: bool = ask("--busy", Switch(), "Measure a server with other work too; its rows are marked suspect.", False)
+    busy: bool = ask("--busy", Switch(), "Measure even a server with other work; its rows are marked suspect.", False)
     count: Counter | None = None
 
 

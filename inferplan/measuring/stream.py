@@ -112,7 +112,7 @@ class Transcript:
             text = payload.decode("utf-8", errors="replace")  # whole: a key in it is hidden before it is cut
             raise StreamError(f"an event that is not JSON: {text}") from None
         if not isinstance(event, dict):
-            raise StreamError("an event that is no JSON object")
+            raise StreamError("an event that is not a JSON object")
         if event.get("error"):
             raise StreamError(f"the server says: {error_text(event)}")
         self._usage(event.get("usage"))

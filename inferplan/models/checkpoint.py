@@ -156,7 +156,9 @@ def read_gguf(path: Path) -> tuple[Checkpoint, dict[str, Any]]:
     files = [path.with_name(f"{part[1]}-{number:05}-of-{part[3]}.gguf") for number in range(1, int(part[3]) + 1)]
     missing = [file.name for file in files if not file.is_file()]
     if missing:
-        raise InputFileError(f"{path} is one of {len(files)} parts", because=f"not beside it: {', '.join(missing[:3])}")
+        raise InputFileError(
+            f"{path} is one of {len(files)} parts", because=f"missing next to it: {', '.join(missing[:3])}"
+        )
     read = [_read_gguf(file) for file in files]
     tensors = [tensor for checkpoint, _ in read for tensor in checkpoint.tensors]
     return Checkpoint(path=path, tensors=tensors), read[0][1]

@@ -45,7 +45,7 @@ def parse_pixels(text: str) -> Pixels:
     """Width and height: ``1024x768``. Raises ``UsageError``."""
     match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text, re.ASCII)
     if match is None:
-        raise UsageError(f"--image-size: {text} is no WxH such as 1024x768")
+        raise UsageError(f"--image-size: {text} is not WxH such as 1024x768")
     return int(match[1]), int(match[2])
 
 
@@ -56,12 +56,16 @@ class MediaAsked:
     sets: how often a request has all of that on average. text: its mean prompt tokens beside them, where that is known.
     """
 
-    images: int = ask("--images", Whole(0), "Images in every request: their tokens are added to the prompt.", 0)
+    images: int = ask("--images", Whole(0), "Images per request: their tokens are added to the prompt.", 0)
     image_size: Pixels | None = ask(
-        "--image-size", Text(parse_pixels), "Of images and frames, in pixels [the tower's own].", None, metavar="WxH"
+        "--image-size",
+        Text(parse_pixels),
+        "Size of images and frames, in pixels [the tower's own].",
+        None,
+        metavar="WxH",
     )
-    video_frames: int = ask("--video-frames", Whole(0), "Frames of a video in every request, as sampled.", 0)
-    audio_seconds: float = ask("--audio-seconds", Real(0, above=True), "Seconds of sound in every request.", 0.0)
+    video_frames: int = ask("--video-frames", Whole(0), "Sampled video frames per request.", 0)
+    audio_seconds: float = ask("--audio-seconds", Real(0, above=True), "Seconds of sound per request.", 0.0)
     sets: float = 1.0
     text: float | None = None
 

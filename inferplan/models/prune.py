@@ -50,9 +50,7 @@ def prune(model: ModelSpec, wanted: dict[str, float], name: str | None = None) -
     if unknown:
         raise UsageError(f"cannot prune {', '.join(unknown)}", hint=f"one of {', '.join(AXES)}")
     if model.encoder is not None:
-        raise UsageError(
-            f"which half of {model.name} is to be pruned is not said", because="it has an encoder and a decoder"
-        )
+        raise UsageError(f"the half of {model.name} to prune is not stated", because="it has an encoder and a decoder")
     data = model.to_dict()
     if "layers" in wanted:
         data["layers"] = _drop_layers(model, wanted["layers"])

@@ -138,7 +138,7 @@ def _text(token: bytes) -> str:
         found: str = json.loads(token) if b"\\" in token else token[1:-1].decode()
         found.encode()
     except ValueError:
-        raise DamagedError("a name in it is no text") from None
+        raise DamagedError("a name in it is not text") from None
     return found
 
 
@@ -218,7 +218,7 @@ def read_safetensors_index(file: BinaryIO, size: int) -> dict[str, str]:
         for name in index.names():
             held = _text(index.take(_TEXT, f"name of a file for {name}")[0])
             if not held.endswith(".safetensors") or set(held) & set("/\\\0"):
-                raise DamagedError(f"{held!r}, where it has {name}, is no file beside it")
+                raise DamagedError(f"{held!r}, where it has {name}, is not a file next to it")
             found[name] = held
     index.finish()
     if not said:

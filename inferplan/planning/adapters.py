@@ -50,9 +50,9 @@ def require_both(lora: LoraAsked, demand: Demand) -> None:
     if named and not lora.any:
         raise UsageError("requests name adapters, and the deployments have none", hint="--lora-rank 16")
     if lora.any and not named:
-        raise UsageError("which adapter a request names is not said", hint="--loras 100 --lora-skew 1")
+        raise UsageError("the popularity of adapters is missing", hint="--loras 100 --lora-skew 1")
     if demand.lora_bandwidth is not None and not named:
-        raise UsageError("--lora-bandwidth is of adapters, and requests name none", hint="--loras 100 --lora-skew 1")
+        raise UsageError("--lora-bandwidth needs adapters, and requests name none", hint="--loras 100 --lora-skew 1")
     if lora.active is not None:
         raise UsageError("a plan counts the adapters of a batch itself", hint="leave active out: slots are the most")
 

@@ -53,28 +53,29 @@ class SpaceAsked:
     gpus: tuple[Counted, ...] = ask(
         "--gpu",
         Text(lambda text: tuple(map(counted_device, parse_values(text)))),
-        "Accelerators; 8x-h100: no more than eight [data-centre GPUs that providers' price lists sell].",
+        "Accelerators; 8x-h100: at most eight [data-centre GPUs on providers' price lists].",
         (),
         metavar="LIST",
     )
     quants: tuple[str | None, ...] | None = ask(
         "--quant",
         Text(lambda text: tuple(None if one == NATIVE else one for one in parse_values(text)) or None),
-        "Formats; native is the checkpoint's own [of native, fp8, int8, w4a16, nvfp4, mxfp4 what the device runs].",
+        "Formats; native is the checkpoint's own [those of native, fp8, int8, w4a16, nvfp4, mxfp4 that the device "
+        "runs].",
         None,
         metavar="LIST",
     )
     kv: str | None = ask(
         "--kv",
         Text(),
-        "Format of the KV cache [that of --quant: most are wide, also nvfp4's].",
+        "Format of the KV cache [as --quant; it is 16 bits wide for most formats, nvfp4 included].",
         None,
         metavar="FORMAT",
     )
     most: int | None = ask(
         "--most",
         Whole(most=MOST_DEGREE),
-        "Largest number of GPUs in one replica [8, or what the degrees make].",
+        "Most GPUs per replica [8, or the product of the degrees].",
         None,
     )
     tp: Counts = ask("--tp", _tried("--tp"), "Tensor parallelism [1,2,4,...].", None, metavar="COUNTS")
@@ -86,36 +87,36 @@ class SpaceAsked:
     redundant: tuple[int, ...] = ask(
         "--redundant-experts",
         Text(_copies),
-        "Copies of popular experts (EPLB) to try, beside none, where experts are spread.",
+        "Copies of popular experts (EPLB) to compare with none, where experts are spread.",
         (0,),
         metavar="COUNTS",
     )
     two_batches: bool = ask(
         "--two-batch-overlap",
         Switch(),
-        "Try two half batches that overlap, beside whole ones, where attention ranks exchange experts' rows.",
+        "Also try two half batches that overlap, where attention ranks exchange experts' rows.",
         False,
     )
     prefill_redundant: Counts = ask(
         "--prefill-redundant-experts",
         Text(_copies),
-        "The copies to try in a pool of its own for prompts. [as the others]",
+        "Copies to try in a separate pool for prompts. [as the others]",
         None,
         metavar="COUNTS",
     )
     prefill_two_batches: bool | None = ask(
         "--prefill-two-batch-overlap",
         Switch(both=True),
-        "Whether two half batches are tried in a pool of its own for prompts. [as the others]",
+        "Try two half batches in a separate pool for prompts. [as the others]",
         None,
     )
     budgets: Counts = ask(
-        "--token-budget", _tried("--token-budget"), "Tokens of a step [512 to 16384].", None, metavar="COUNTS"
+        "--token-budget", _tried("--token-budget"), "Tokens per step [512 to 16384].", None, metavar="COUNTS"
     )
     slots: tuple[int, ...] = ask(
         "--max-loras",
         _tried("--max-loras"),
-        "Adapters in device memory at once, each tried [1].",
+        "Adapters in device memory at once, each number tried [1].",
         (),
         metavar="COUNTS",
     )
@@ -123,24 +124,24 @@ class SpaceAsked:
     caps: tuple[float, ...] = ask(
         "--power-cap",
         Text(_caps),
-        "Watts of each device to try, instead of its TDP: 700W,500W,400W.",
+        "Watts per device to try, instead of its TDP: 700W,500W,400W.",
         (),
         metavar="LIST",
     )
     routing: Routing | None = ask(
         "--routing",
         Words(get_args(Routing)),
-        "Which replica gets a request, simulated together; no separate pools then [one after another, later turns of "
-        "a conversation where the first went].",
+        "How requests are routed, simulated with all replicas together and without separate pools [round robin; "
+        "later turns of a conversation go where the first went].",
         None,
     )
     calibration: str | None = ask(
-        "--calibration", Text(), "Fitted constants [those of each GPU, if any are on file].", None, metavar="FILE"
+        "--calibration", Text(), "Fitted constants [per GPU, if on file].", None, metavar="FILE"
     )
     anchor: str | None = ask(
         "--anchor",
         Text(),
-        "Measured runs of one of the candidates, which correct it (inferplan anchor fit); no separate pools then.",
+        "Measured runs of one of the candidates, to correct it (inferplan anchor fit); no separate pools then.",
         None,
         metavar="FILE",
     )
@@ -194,20 +195,20 @@ class SizingAsked:
     mtbf: seconds between failures of one GPU."""
 
     utilisation: float | None = ask(
-        "--utilisation", Real(), "Share of its capacity to load a replica with [0.8; offline 0.95].", None
+        "--utilisation", Real(), "Load per replica, as a share of its capacity [0.8; offline 0.95].", None
     )
     confidence: float | None = ask(
         "--confidence",
         Real(),
-        "Chance that each limit is kept: 0.5 is the prediction, 0.9 the slow end of its error. Without such a plan it "
-        f"is refused [{USUAL:g} where something with a known error keeps it, else {MIDDLE:g}].",
+        "Chance that each limit is kept: 0.5 is the prediction, 0.9 the slow end of its error. If no plan has it, "
+        f"the question is refused [{USUAL:g} if an option with a known error keeps it, else {MIDDLE:g}].",
         None,
     )
     miss_cost: float | None = ask(
         "--miss-cost",
         Real(),
-        "Cost of an hour in which a limit is missed, in the currency of the prices [that of the replicas that would "
-        "keep it].",
+        "Cost per hour in which a limit is missed, in the currency of the prices [the cost of the replicas that "
+        "would keep it].",
         None,
     )
     spare: int = ask(
@@ -219,18 +220,18 @@ class SizingAsked:
     survive: str | None = ask(
         "--survive",
         Text(),
-        "Keep the limits, simulated, while so many replicas are lost at a time, or those of a node: 1, node. No "
+        "Keep the limits, simulated, while this many replicas, or all of a node, are lost at a time: 1, node. No "
         "separate pools then.",
         None,
         metavar="WHAT",
     )
     restart: float | None = ask(
-        "--restart", Quantity("seconds"), "With it: until what is lost takes requests again.", None
+        "--restart", Quantity("seconds"), "With --survive: time until lost replicas take requests again.", None
     )
     mtbf: float | None = ask(
         "--mtbf",
         Quantity("seconds"),
-        "Mean time between failures of one GPU, whatever stops it, such as 2000d.",
+        "Mean time between failures per GPU, of any cause, such as 2000d.",
         None,
     )
 
@@ -258,16 +259,16 @@ class SizingAsked:
         what = self.survive
         if what is None:
             if start is not None or self.mtbf is not None:
-                raise UsageError("a time to restart or between failures is of what is survived", hint="--survive 1")
+                raise UsageError("a time to restart or between failures needs --survive", hint="--survive 1")
             return None
         if what != "node" and not (what.isdecimal() and 1 <= int(what) <= MOST_DEGREE):
             raise UsageError(f"--survive {what} is neither a number of replicas nor a node", hint="--survive 1")
         unknown = [gpu for gpu in gpus if load_hardware(gpu).node is None]
         if what == "node" and unknown:
             raise UsageError(
-                f"nobody says how many {' or '.join(unknown)} stand in one node",
-                because="sites differ, and their hardware files have none",
-                hint="--survive K for so many replicas, or other devices (--gpu h100-sxm)",
+                f"the number of {' or '.join(unknown)} per node is not known",
+                because="sites differ, and their hardware files do not state it",
+                hint="--survive K for K replicas, or other devices (--gpu h100-sxm)",
             )
         if start is None:
             raise restart_missing("is lost")

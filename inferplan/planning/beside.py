@@ -8,70 +8,22 @@ from math import inf
 from typing import NamedTuple
 
 from inferplan.planning.confidence import MIDDLE
-from inferplan.planning.finalists import SizedStructure, is_measured, options_at, too_long_alone
-from inferplan.planning.forms import outranked, settled
+from inferplan.planning.finalists import ALIKE, Bounds, is_measured, options_at, too_long_alone
+from inferplan.planning.forms import settled
 from inferplan.planning.miss import slow_at
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure
 from inferplan.planning.sizing import OutOfSimulations, Simulated, Simulations, Sizer
 from inferplan.planning.tiering import beside
-from inferplan.planning.verify import Verified
 
 STEPS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """The confidences of the curve."""
-MOST_BESIDE = 30
-"""Short simulations that look for one of the plans beside the plan, ..."""
 MOST_OF_A_STEP = 20
-"""... for one step of the curve, ..."""
+"""Short simulations that look for one step of the curve, ..."""
 MOST_UNKNOWN = 6
-"""... and for one whose error is not known: a line beside the plan, not a second plan. Of eight plans (2026-11-29) each
-found in ten simulations what it found in the first five."""
-_ALIKE = 1e-9
-
-
-class Bounds(NamedTuple):
-    """Between which costs an option is looked for: none costs less than ``least``; it has to cost less than
-    ``below``."""
-
-    least: float = 0.0
-    below: float = inf
-
-
-def cheapest_within(
-    options: Iterable[PlanOption],
-    question: Question,
-    bounds: Bounds,
-    known: Simulated,
-    most: int = MOST_BESIDE,
-) -> Verified | None:
-    """The cheapest of some options that keeps the limits in runs of the length that is shown; ``None`` without one that
-    costs less than ``bounds.below``, or where simulations run out before one is found. Long runs are made of what costs
-    least in short ones alone.
-    """
-    simulations = Simulations(most=most, known=known)
-    entries = [
-        SizedStructure(sizer=Sizer(option=option, question=question, simulations=simulations))
-        for option in cheapest_of_each_structure(list(options))
-    ]
-    while (first := _cheapest_sized(entries, bounds)) is not None and not first.confirm():
-        pass  # a size larger, or another
-    return None if first is None else first.kept
-
-
-def _cheapest_sized(entries: list[SizedStructure], bounds: Bounds) -> SizedStructure | None:
-    """The entry whose size costs least within bounds, of those that no simpler one outranks; ``None`` without one."""
-    best, below, sized = None, bounds.below, list[SizedStructure]()
-    for entry in entries:
-        if below <= bounds.least * (1 + _ALIKE):
-            break
-        if entry.sized_cost(below) < below:
-            sized.append(entry)
-            lost = {one.place for one in outranked([one.sized for one in sized if one.sized is not None])}
-            left = [one for place, one in enumerate(sized) if place not in lost]
-            best = min(left, key=lambda one: one.sized_cost(inf))
-            below = best.sized_cost(inf) * (1 - _ALIKE)
-    return best
+"""... and for a plan whose error is not known: a line beside the plan, not a second plan. Of eight plans (2026-11-29)
+each found in ten simulations what it found in the first five."""
 
 
 class Step(NamedTuple):
@@ -122,7 +74,7 @@ class Curve:
         question = self._question.at(confidence)
         least = max((step.cost for step in lower), default=0.0)
         above = min(upper, key=lambda step: step.confidence, default=Step(1.0, None))
-        if least == inf or (above.option is not None and above.cost <= least * (1 + _ALIKE)):
+        if least == inf or (above.option is not None and above.cost <= least * (1 + ALIKE)):
             return Step(confidence, _at(above.option, question))
         chain = next((step.option.tiers for step in found.values() if step.option is not None), ())
         options = beside(options_at(self._searched, question, confidence), chain)
@@ -140,17 +92,17 @@ class Curve:
         confidence, best, below = question.sizing.confidence, _at(above.option, question), bounds.below
         simulations = Simulations(most=MOST_OF_A_STEP, known=self._known)
         for option in cheapest_of_each_structure(options):
-            if below <= bounds.least * (1 + _ALIKE):
+            if below <= bounds.least * (1 + ALIKE):
                 break
             if option.bound >= below or too_long_alone(option, question):
                 continue
             sizer, here = Sizer(option=option, question=question, simulations=simulations), id(option.deployment)
-            missed = max(self._missed.get(here, 0), sizer.cheaper(bounds.least * (1 - _ALIKE)))
+            missed = max(self._missed.get(here, 0), sizer.cheaper(bounds.least * (1 - ALIKE)))
             try:
                 sized = sizer.fewest(below, missed)
             except OutOfSimulations:
                 return Step(confidence, best, exact=False)
             self._missed[here] = max(self._missed.get(here, 0), sizer.missed)
             if sized is not None:
-                best, below = sized, (sized.cost or 0.0) * (1 - _ALIKE)
+                best, below = sized, (sized.cost or 0.0) * (1 - ALIKE)
         return Step(confidence, best)

@@ -58,15 +58,15 @@ class Autoscaler:
     target: float | None = ask(
         "--target",
         Real(0, above=True),
-        "Reactive: requests in a replica, waiting and running [those at its share of its capacity].",
+        "Reactive: target of requests per replica, waiting and running [as many as at its share of its capacity].",
         None,
     )
-    interval: float = ask("--interval", Quantity("seconds"), "Reactive: time between looks. [15s]", 15.0)
-    tolerance: float = ask("--tolerance", Real(0), "Reactive: off the target without effect.", 0.1, shown=True)
+    interval: float = ask("--interval", Quantity("seconds"), "Reactive: time between checks. [15s]", 15.0)
+    tolerance: float = ask("--tolerance", Real(0), "Reactive: tolerated deviation from the target.", 0.1, shown=True)
     stabilisation: float = ask(
         "--stabilisation",
         Quantity("seconds"),
-        "Reactive: fewer replicas only when fewer were enough for so long. [300s]",
+        "Reactive: scale down only after fewer replicas were enough for this long. [300s]",
         300.0,
     )
 
@@ -79,17 +79,15 @@ class LossesAsked:
         "a spot instance",
         "none is taken away",
         "--preemptions 0.05 --notice 120s: once in 20 hours, with the two minutes of AWS",
-        "no provider states how often it takes a spot instance back",
+        "no provider states how often it reclaims a spot instance",
     )
     per_hour: float = field(
         metadata=need(
-            "--preemptions", Real(0, above=True), "How often an hour each replica is taken away (spot).", "PER_HOUR"
+            "--preemptions", Real(0, above=True), "Times per hour that each replica is taken away (spot).", "PER_HOUR"
         )
     )
     notice: float = field(
-        metadata=need(
-            "--notice", Quantity("seconds"), "What a replica is told before that: 120s at AWS, 30s at others."
-        )
+        metadata=need("--notice", Quantity("seconds"), "Notice before that: 120s at AWS, 30s at others.")
     )
 
     def losses(self, seed: int) -> Losses:
@@ -113,10 +111,10 @@ class DayAsked:
     """
 
     profile: Profile
-    span: float = ask("--duration", Quantity("seconds"), "Time that is simulated [24h].", DAY)
-    seed: int = ask("--seed", Whole(0, 2**31 - 1), "Of lengths and arrivals. [0]", 0)
+    span: float = ask("--duration", Quantity("seconds"), "Time simulated [24h].", DAY)
+    seed: int = ask("--seed", Whole(0, 2**31 - 1), "Seed of lengths and arrivals. [0]", 0)
     policies: tuple[Policy, ...] = ask(
-        "--policy", Text(_policies), f"What is compared [{','.join(POLICIES)}].", POLICIES, metavar="LIST"
+        "--policy", Text(_policies), f"Policies to compare [{','.join(POLICIES)}].", POLICIES, metavar="LIST"
     )
     cold_start: ColdStart | None = None
     losses: Losses | None = None
@@ -124,16 +122,16 @@ class DayAsked:
     minimum_bill: float = ask(
         "--minimum-bill",
         Quantity("seconds"),
-        "What a replica is paid for at least: 60s at AWS and Google Cloud. [0s]",
+        "Shortest time billed per replica: 60s at AWS and Google Cloud. [0s]",
         0.0,
     )
-    least: int = ask("--min-replicas", Whole(0), "0: none while nothing comes.", 1, shown=True)
-    most: int = ask("--max-replicas", Whole(most=10_000), "The most at once.", 1000, shown=True)
+    least: int = ask("--min-replicas", Whole(0), "Fewest replicas; 0: none while no request arrives.", 1, shown=True)
+    most: int = ask("--max-replicas", Whole(most=10_000), "Most replicas at once.", 1000, shown=True)
     autoscaler: Autoscaler = part(Autoscaler, Autoscaler())
     routing: Routing = ask(
         "--routing",
         Words(("least-loaded", "round-robin")),
-        "Which replica gets a request.",
+        "How requests are routed to replicas.",
         "least-loaded",
         shown=True,
     )
@@ -145,23 +143,23 @@ class DayAsked:
         lost = self.losses is not None or self.failures is not None
         if self.cold_start is None and (set(self.policies) != {"static"} or lost):
             raise UsageError(
-                "replicas that come and go need the time that one takes to start",
-                because="nobody knows it without your storage and your engine",
+                "replicas that come and go need a start-up time",
+                because="it depends on your storage and your engine",
                 hint="--cold-start 90s, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
             )
         if not 0 < self.span <= DAY:
             raise UsageError("--duration is more than 0 and at most 24h")
         if self.failures is not None and self.failures.at[-1].at >= self.span:
             raise UsageError(
-                f"a failure at {self.failures.at[-1].at:g} s is not in the time that is simulated",
+                f"a failure at {self.failures.at[-1].at:g} s is outside the simulated time",
                 because=f"that is {self.span:g} s",
                 hint="an earlier --fail, or a longer --duration",
             )
         expected = self.profile.expected(self.span)
         if expected > MOST_REQUESTS:
             raise UsageError(
-                f"about {expected:,.0f} requests are more than a run holds",
-                because=f"each is kept in memory; {MOST_REQUESTS:,} are the most",
+                f"about {expected:,.0f} requests are more than a run can hold",
+                because=f"each request is kept in memory; at most {MOST_REQUESTS:,} are the most",
                 hint="a shorter --duration, or a lower --peak with as many times fewer replicas",
             )
 
@@ -413,9 +411,7 @@ def day_requests(question: Question, asked: DayAsked) -> Requests:
     demand, classes = question.demand, question.demand.classes
     arrival, step = asked.profile.placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
     if not len(arrival):
-        raise UsageError(
-            "no request comes in the time that is simulated", hint="a longer --duration, or a higher --peak"
-        )
+        raise UsageError("no request arrives in the simulated time", hint="a longer --duration, or a higher --peak")
     if classes:
         of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
         return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)

@@ -103,20 +103,20 @@ class Demand:
         if len(given) != 1:
             raise UsageError(
                 "a plan needs one kind of demand" + (f", not {' and '.join(given)}" if given else ""),
-                hint="--people 2000, --rate 50, --in-flight 200, --trace FILE, or --requests 1M --deadline 24h; "
-                "for the most that given GPUs serve, a small load: the answer says their capacity",
+                hint="--people 2000, --rate 50, --in-flight 200, --trace FILE, or --requests 1M --deadline 24h; to "
+                "find the capacity of given GPUs, plan for a small load",
             )
         if self.prefix.think.mean and self.prefix.turns == 1 and self.users is None:
             raise UsageError(
                 "a think time needs users, or turns that follow an answer",
-                because="nobody waits for the answers of this load",
+                because="no user waits for the answers of this load",
                 hint="--people 200 instead of --rate, or --rate with --turns 4; in Python people=200",
             )
         for name in (*given, "burstiness"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise UsageError(f"--{name} must be more than 0")
             if getattr(self, name) > _MOST:
-                raise UsageError(f"--{name} {getattr(self, name):g} is more than anybody asks for", hint="at most 1e9")
+                raise UsageError(f"--{name} {getattr(self, name):g} is too large", hint="at most 1e9")
         if self.rate is not None and self.rate / self.samples < _LEAST:
             of = "--rate" if self.trace is None else "the mean rate of the trace,"
             raise UsageError(
@@ -372,7 +372,7 @@ def demand_of_trace(trace: Requests) -> Demand:
     span = float(trace.arrival[-1] - trace.arrival[0])
     if span <= 0:
         raise UsageError(
-            f"the {len(trace):,} requests of the trace arrive at the same time, which is no rate",
+            f"the {len(trace):,} requests of the trace arrive at the same time, so they have no rate",
             hint=f"{hint}, or --requests with --deadline for a job",
         )
     return Demand(

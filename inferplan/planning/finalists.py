@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,8 +30,12 @@ MAX_SIMULATIONS = 60
 they were not enough."""
 MAX_ALTERNATIVES = 3
 """Other GPUs that are shown beside the plan."""
-MAX_SIMULATIONS_OF_ONE = 8
-"""A structure on another GPU that is not sized by then is not shown."""
+MAX_SIMULATIONS_OF_ONE = 12
+"""Short simulations that look for the cheapest option on one of them."""
+MOST_BESIDE = 30
+"""... and for one of the plans beside the plan."""
+ALIKE = 1e-9
+"""Costs no further apart are the same."""
 MAX_COST_RATIO = 3.0
 """An option on another GPU that costs more than so many times the plan is not shown."""
 
@@ -232,6 +237,50 @@ class SizedStructure:
         return self.kept is not None and (self.kept.option.cost or 0.0) <= before * (1 + 1e-9)
 
 
+class Bounds(NamedTuple):
+    """Between which costs an option is looked for: none costs less than ``least``; it has to cost less than
+    ``below``."""
+
+    least: float = 0.0
+    below: float = inf
+
+
+def cheapest_within(
+    options: Iterable[PlanOption],
+    question: Question,
+    bounds: Bounds,
+    known: Simulated,
+    most: int = MOST_BESIDE,
+) -> Verified | None:
+    """The cheapest of some options that keeps the limits in runs of the length that is shown; ``None`` without one that
+    costs less than ``bounds.below``, or where simulations run out before one is found. Long runs are made of what costs
+    least in short ones alone.
+    """
+    simulations = Simulations(most=most, known=known)
+    entries = [
+        SizedStructure(sizer=Sizer(option=option, question=question, simulations=simulations))
+        for option in cheapest_of_each_structure(list(options))
+    ]
+    while (first := _cheapest_sized(entries, bounds)) is not None and not first.confirm():
+        pass  # a size larger, or another
+    return None if first is None else first.kept
+
+
+def _cheapest_sized(entries: list[SizedStructure], bounds: Bounds) -> SizedStructure | None:
+    """The entry whose size costs least within bounds, of those that no simpler one outranks; ``None`` without one."""
+    best, below, sized = None, bounds.below, list[SizedStructure]()
+    for entry in entries:
+        if below <= bounds.least * (1 + ALIKE):
+            break
+        if entry.sized_cost(below) < below:
+            sized.append(entry)
+            lost = {one.place for one in outranked([one.sized for one in sized if one.sized is not None])}
+            left = [one for place, one in enumerate(sized) if place not in lost]
+            best = min(left, key=lambda one: one.sized_cost(inf))
+            below = best.sized_cost(inf) * (1 - ALIKE)
+    return best
+
+
 def cheapest_so_far(entries: list[SizedStructure]) -> SizedStructure | None:
     """The entry whose size costs least; of equals the first, one pool before two, the checkpoint's own format before
     narrower ones. One that is sized here is put to a long run at once, so that others are not held to a price that
@@ -297,24 +346,6 @@ def _alone(option: PlanOption, budgets: Array, prompt: float, found: float) -> f
     return float(np.min(alone)) * option.slow.step * option.slow.first
 
 
-def size_one(option: PlanOption, question: Question, below: float, so_far: tuple[Finalists, Simulations]) -> bool:
-    """Size one option; whether a size below a cost keeps the limits, in the long run too."""
-    found, simulations = so_far
-    sizer = Sizer(option=option, question=question, simulations=simulations)
-    try:
-        sized = sizer.fewest(below)
-    except OutOfSimulations:
-        sized = None
-    kept = None if sized is None else sizer.confirmed(sized, below)
-    kept = None if kept is None else sizer.grown(kept, below)
-    if kept is None:
-        nearest = _nearest_trial(sizer)
-        found.failed += [] if nearest is None else [nearest]
-        return False
-    found.passed.append(kept)
-    return True
-
-
 def run_under_load(question: Question, known: Simulated) -> Callable[[PlanOption], Verified]:
     """Simulates options under the load itself, without headroom, in short runs where these leave no doubt; or what is
     known of them.
@@ -344,29 +375,24 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated)
 
 
 def _add_other_gpus(structures: list[PlanOption], question: Question, found: Finalists, known: Simulated) -> None:
-    """An option that keeps the limits on each of the next cheapest GPUs: the cheaper of two formats, in one pool."""
+    """The cheapest option in one pool that keeps the limits on each of the next cheapest GPUs, as far as so few runs
+    tell."""
     best = found.cheapest
     assert best is not None
-    most = MAX_COST_RATIO * (best.option.cost or inf)
-    tried: dict[str, set[str | None]] = {}
-    own: dict[str, Verified] = {}
-    shown = {v.option.deployment.hardware.name for v in found.passed}
+    bounds = Bounds(below=MAX_COST_RATIO * (best.option.cost or inf))
+    shown = {verified.option.deployment.hardware.name for verified in found.passed}
+    others: dict[str, list[PlanOption]] = {}
     for option in structures:
-        gpu = option.deployment.hardware.name
-        seen = tried.setdefault(gpu, set())
-        if gpu in shown or len(seen) >= 2 or option.request.quant in seen or option.pools is not None:
-            continue
-        if len(shown | own.keys()) > MAX_ALTERNATIVES and gpu not in own:
+        if option.pools is None and option.deployment.hardware.name not in shown:
+            others.setdefault(option.deployment.hardware.name, []).append(option)
+    left = MAX_ALTERNATIVES + 1 - len(shown)
+    for options in others.values():
+        if left <= 0:
             break
-        below = (own[gpu].option.cost or inf) * (1 - 1e-9) if gpu in own else most
-        if option.bound > below or too_long_alone(option, question):
-            continue
-        seen.add(option.request.quant)
-        simulations = Simulations(most=MAX_SIMULATIONS_OF_ONE, budgets=False, known=known)
-        if size_one(option, question, below, (found, simulations)):
-            if gpu in own:
-                found.passed.remove(own[gpu])
-            own[gpu] = found.passed[-1]
+        kept = cheapest_within(options, question, bounds, known, MAX_SIMULATIONS_OF_ONE)
+        if kept is not None:
+            found.passed.append(kept)
+            left -= 1
 
 
 def slowed_grids(

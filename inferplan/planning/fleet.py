@@ -44,7 +44,7 @@ class FleetAsked(Stock):
     designs: int = ask(
         "--designs",
         Whole(most=8),
-        "Sizes of a replica that are simulated for each kind of GPU, those that carry most a GPU first.",
+        "Replica sizes simulated for each kind of GPU, highest capacity per GPU first.",
         2,
         shown=True,
     )
@@ -226,7 +226,7 @@ def _require_sold(kind: Kind, question: Question) -> None:
     smallest = min(offer.size for offer in offers)
     if kind.most is not None and kind.most < smallest:
         raise UsageError(
-            f"--rent {kind.name}={kind.most} is less than what is let",
+            f"--rent {kind.name}={kind.most} is less than one can rent",
             because=f"the smallest instance has {smallest} GPUs",
             hint=f"--rent {kind.name}={smallest}, or --price {kind.name}=... for GPUs one by one",
         )
@@ -411,7 +411,8 @@ def _always_missed(question: Question, missing: Sequence[Way]) -> InfeasibleErro
     less = 1.0 - (1.0 - CAPACITY_TOLERANCE) ** MOST_GROWTH
     return InfeasibleError(
         f"no mix was found whose replicas on {', '.join(sorted({way.kind.gpu for way in missing}))} keep the limits",
-        because=f"{MOST_GROWTH + 1} were run, in the last each replica is given {less:.0%} less than it keeps alone",
+        because=f"{MOST_GROWTH + 1} were run; in the last each replica was loaded to {less:.0%} less than it carries "
+        "alone",
         hint=f"longer limits, a lower --utilisation than {question.sizing.utilisation:g}, or fewer kinds of GPUs",
     )
 
@@ -428,6 +429,6 @@ def _too_little(question: Question, asked: FleetAsked, most: float, unusable: di
     have = ", ".join(f"{count} {gpu}" for gpu, count in counts.items())
     return InfeasibleError(
         f"{have} carry {most:.3g} requests/s of the {question.demand.rate:g} asked for",
-        because=f"a replica is given {question.sizing.utilisation:.0%} of what it carries within the limits",
+        because=f"each replica is loaded to {question.sizing.utilisation:.0%} of its capacity within the limits",
         hint="more of them, --rent GPU without a limit, or longer limits",
     )

@@ -22,7 +22,7 @@ REASONS = {
     **COUNTED,
     "disaggregated": "no two pools of that division keep the limits, in closed form",
     "drafts": "the draft model cannot be divided that way (tried without it)",
-    "unmeasured": "no constants on file: at the bare roofline they would look better than they are",
+    "unmeasured": "no constants on file: the bare roofline would flatter them",
 }
 _OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft", "session": "session-time"}
 """Options whose name is not that of the metric they limit."""
@@ -91,14 +91,14 @@ def _missed_in_simulation(what: str, question: Question, failed: list[Verified])
     if nearest.refused and (not factors or (not bounded and nearest.verdict == "rejecting")):
         return InfeasibleError(what, because=nearest.refused, hint=_shorter(question, nearest.refused))
     if not factors:
-        because = f"requests wait for admission longer than all else takes under {_named(nearest)}"
+        because = f"requests wait for admission longer than all other parts take under {_named(nearest)}"
         return InfeasibleError(what, because=because, hint="a lower --utilisation, or a larger --most")
     reserve = question.sizing.utilisation
     under = f" under {1 / reserve:.4g} times the load (--utilisation {reserve:g})" if reserve < 1 else ""
     over = f"the simulated {percentile_of(slo)} of {_named(nearest)} is over{under}"
     hint = _relaxation(question, factors) if bounded else "a larger --most, a lower --utilisation, or another --gpu"
     if reserve < 1 and verify(tried.option, question, precision=SHOWN).meets(slo):
-        hint = f"--utilisation 1, which keeps nothing in reserve: the load itself is kept; or {hint}"
+        hint = f"--utilisation 1, without a reserve: the load itself is served; or {hint}"
     hint = ", or ".join([hint, *(one.looser for one in constraints_of(slo, question.sizing) if one.looser)])
     return InfeasibleError(what, because=over, hint=hint)
 

@@ -1,14 +1,14 @@
-"""Machines for replicas: what may be had of each kind of GPU, and the cheapest of it that holds what is needed.
+"""Machines for replicas: what may be had of each kind of GPU, and the cheapest of it that carries a load.
 
-A machine is a rented instance, or GPUs one by one. What is needed is so many replicas of each design, as of several
-models (docs/several-models.md), or a load that replicas of some designs carry together, as of a mix of kinds of GPU
-(docs/fleet.md). Either is an integer programme, :class:`Need`.
+A machine is a rented instance, or GPUs one by one. A load that replicas of some designs carry together, as of a mix of
+kinds of GPU (docs/fleet.md), is an integer programme, :class:`Need`; numbers of replicas of several models are another
+(:mod:`inferplan.planning.domains`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any, NamedTuple
 
@@ -90,7 +90,7 @@ class Stocks:
     own: tuple[Kind, ...] = ask(
         "--own",
         Text(lambda text: _stock(text, True)),
-        "GPUs that you have; again for others.",
+        "GPUs that you have; repeat for other kinds.",
         (),
         metavar="GPU=N",
         several=True,
@@ -98,7 +98,7 @@ class Stocks:
     rent: tuple[Kind, ...] = ask(
         "--rent",
         Text(lambda text: _stock(text, False)),
-        "GPUs that may be rented, up to a number; again for others.",
+        "GPUs that may be rented, up to a number; repeat for other kinds.",
         (),
         metavar="GPU[=N]",
         several=True,
@@ -106,7 +106,7 @@ class Stocks:
     own_price: float = ask(
         "--own-price",
         Real(0),
-        "What an hour of an owned GPU that works costs more than of one that is idle, such as power [0].",
+        "Extra cost per hour of an owned GPU at work, such as power [0].",
         0.0,
         metavar="PRICE",
     )
@@ -130,7 +130,9 @@ class Stock:
             if sources.count((kind.gpu, kind.owned)) > 1:
                 raise UsageError(f"{kind.option} {kind.name} is given twice", hint="one stock of each kind of GPU")
         if self.own_price and not any(kind.owned for kind in self.kinds):
-            raise UsageError("--own-price is of no GPU: none is owned", hint="--own a100-80gb-sxm=16, or leave it out")
+            raise UsageError(
+                "--own-price needs owned GPUs, and there are none", hint="--own a100-80gb-sxm=16, or leave it out"
+            )
 
     def offers(self, kind: Kind, prices: PriceBook) -> tuple[Offer, ...]:
         """How GPUs of a kind are had. Raises ``MissingFactError`` for a rented kind without a price."""
@@ -240,13 +242,13 @@ class Bought(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What machines have to hold. stocks: GPUs of each kind, infinite where there is no limit. devices: GPUs of a
-    replica of each design. fewest: replicas of each that are needed. rates, load: requests a second that a replica of
-    each is given, and that all of them have to be.
+    """A load that machines have to carry. stocks: GPUs of each kind, infinite where there is no limit. devices: GPUs of
+    a replica of each design. rates, load: requests a second that a replica of each is given, and that all of them have
+    to be.
 
     With ``n`` replicas of each design and ``u`` of each machine, whole numbers, it is
 
-        minimise sum(price*u) with n >= fewest, sum(rate*n) >= load, n <= sum(holds*u), sum(gpus*u) <= stock of each
+        minimise sum(price*u) with sum(rate*n) >= load, n <= sum(holds*u), sum(gpus*u) <= stock of each
 
     then ``sum(devices*n)`` at that cost, and then ``sum(gpus*u)``.
     """
@@ -254,19 +256,18 @@ class Need:
     machines: Sequence[Machine]
     stocks: Sequence[float]
     devices: Mapping[Any, int]
-    fewest: Mapping[Any, int] = field(default_factory=dict)
-    rates: Mapping[Any, float] = field(default_factory=dict)
-    load: float = 0.0
+    rates: Mapping[Any, float]
+    load: float
 
     def cheapest(self) -> Bought | None:
         """The machines; ``None`` where the stocks do not hold what is needed. Raises ``InferplanError`` where the
         solver fails.
         """
         if not self.machines:
-            return None if self.load or any(self.fewest.values()) else Bought({}, (), 0.0)
+            return None if self.load else Bought({}, (), 0.0)
         prices, gpus = ([getattr(one, name) for one in self.machines] for name in ("price", "gpus"))
-        then = [self._over(list(self.devices.values()), [])] if self.load else []
-        found = self._programme().cheapest(self._over([], prices), *then, self._over([], gpus))
+        working = self._over(list(self.devices.values()), [])
+        found = self._programme().cheapest(self._over([], prices), working, self._over([], gpus))
         if found is None:
             return None
         counts = found.counts[: len(self.devices)], found.counts[len(self.devices) :]
@@ -299,13 +300,6 @@ class Need:
             gpus = [float(machine.gpus) * (machine.kind == kind) for machine in self.machines]
             if stock < inf and any(gpus):
                 rows.append(Limit(self._over([], gpus), most=stock))
-        most = {design: self._most(design) for design in self.devices}
+        most = {design: ceil(self.load / self.rates[design]) if self.load else inf for design in self.devices}
         lots = [max(np.ceil(most[one] / room) for one, room in machine.holds.items()) for machine in self.machines]
-        least = self._over([self.fewest.get(design, 0) for design in self.devices], [])
-        return Programme(rows, np.array([*most.values(), *lots], dtype=float), np.array(least, dtype=float))
-
-    def _most(self, design: object) -> float:
-        """Replicas of which one more would never help."""
-        if self.load and design in self.rates:
-            return float(max(ceil(self.load / self.rates[design]), self.fewest.get(design, 0)))
-        return float(self.fewest.get(design, inf))
+        return Programme(rows, np.array([*most.values(), *lots], dtype=float))

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Bounds, Curve, Step, cheapest_within
+from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Curve, Step
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL, Slowness
 from inferplan.planning.finalists import (
+    Bounds,
     Finalists,
     by_cost,
     cheapest_kept,
+    cheapest_within,
     is_measured,
     kept_in_the_long_run,
     on_transferred,

@@ -40,11 +40,10 @@ class Solution(NamedTuple):
 
 
 class Programme(NamedTuple):
-    """rows: what is kept. most, least: of each number; infinity where a row bounds it."""
+    """rows: what is kept. most: of each number; infinity where a row bounds it."""
 
     rows: Sequence[Limit]
     most: Sequence[float] | Array | float = inf
-    least: Sequence[float] | Array | float = 0.0
 
     def minimum(self, costs: Sequence[float] | Array) -> Solution | None:
         """Where ``costs`` times the numbers is least; ``None`` where no numbers keep the rows. Raises
@@ -56,7 +55,7 @@ class Programme(NamedTuple):
         found = milp(
             np.asarray(costs),
             integrality=np.ones(len(costs), dtype=np.int64),
-            bounds=Bounds(self.least, self.most),
+            bounds=Bounds(0.0, self.most),
             constraints=[LinearConstraint(weights, least, most)],
             options={"mip_rel_gap": 0.0, "time_limit": _SECONDS},
         )

@@ -95,7 +95,7 @@ class Question:
         if not 0.5 <= self.sizing.confidence < 1:
             raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 its slow end")
         if self.sizing.miss_cost is not None and not 0 <= self.sizing.miss_cost < inf:
-            raise UsageError("--miss-cost is a cost of an hour, 0 or more", hint="--miss-cost 50")
+            raise UsageError("--miss-cost is a cost per hour, 0 or more", hint="--miss-cost 50")
         if isinf(batch_size(self.slo.percentile)) and not self.demand.offline and self.demand.trace is None:
             raise UsageError(
                 "no run is long enough to know the slowest of all requests", hint="a --percentile below 100, such as 99"
@@ -106,7 +106,7 @@ class Question:
                 self.demand.structured.each(mask_filling(load_engine(engine)))
         if self.slo.answer_ttft is not None and not isinstance(self.demand.output, ReasoningLengths):
             raise UsageError(
-                "--answer-ttft limits the first token after a thought, and nobody thinks",
+                "--answer-ttft limits the first token after a thought, and there are no thoughts",
                 hint="--thinking-tokens lognormal:4k:0.8 as well, or --ttft",
             )
         if not self.slo.limits and not self.demand.offline:
@@ -120,10 +120,10 @@ class Question:
             return
         demand = self.demand
         if demand.offline:
-            raise UsageError("an offline job is not simulated, so nothing says what cache tiers find", hint="--rate")
+            raise UsageError("an offline job is not simulated, so the hits of cache tiers are not known", hint="--rate")
         known = demand.own is not None or demand.sessions is not None
         if not known and (demand.trace is None or demand.trace.hashes is None):
-            raise nothing_shared(" beside a given hit rate" if demand.cached else "")
+            raise nothing_shared(" with a given hit rate" if demand.cached else "")
         for chain in self.chains:
             require_tiers(chain)
         own = self.prices.currency
@@ -142,8 +142,9 @@ class TiersTried:
     sizes: tuple[list[CacheTier], ...] = ask(
         "--cache-tier",
         Text(parse_sizes),
-        "A tier for what the devices' caches drop, as in simulate, in one size or several: host:64GB,1TB:50GB/s. "
-        "Each is planned for beside none, without separate pools; the answer says what it is worth.",
+        "A tier for entries that the devices' caches drop, as in simulate, in one size or several: "
+        "host:64GB,1TB:50GB/s. Each size is compared with no tier, without separate pools; the answer states its "
+        "value.",
         (),
         metavar=FORM.replace("CAPACITY", "SIZES"),
         several=True,
@@ -158,7 +159,7 @@ def chains_of_sizes(tiers: Sequence[Sequence[CacheTier]]) -> tuple[Chain, ...]:
     found = dict.fromkeys(tuple(tier for tier in chain if tier.capacity) for chain in product(*tiers))
     chains = tuple(chain for chain in found if chain)
     if tiers and not chains:
-        raise UsageError("every size of the cache tiers is nothing", hint="host:0,256GB:50GB/s, or leave them out")
+        raise UsageError("every size of the cache tiers is 0", hint="host:0,256GB:50GB/s, or leave them out")
     if len(chains) > MOST_CHAINS:
         raise UsageError(
             f"{len(chains)} combinations of cache tiers are more than a plan tries",

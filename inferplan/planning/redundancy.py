@@ -38,7 +38,7 @@ class Survive:
 
     def __post_init__(self) -> None:
         if self.replicas is not None and self.replicas < 1:
-            raise UsageError("--survive is of 1 or more replicas, or of a node", hint="--survive 1, or --survive node")
+            raise UsageError("--survive takes 1 or more replicas, or node", hint="--survive 1, or --survive node")
         if not self.start.seconds >= 0 or (self.start.seconds == 0 and not isfinite(self.start.bandwidth)):
             raise UsageError("--restart must be more than 0")
         if self.mtbf is not None and not self.mtbf > 0:
@@ -55,7 +55,7 @@ class Survive:
         return replace(self.start, weights=weights_of(deployment)).seconds
 
     def _per_node(self, deployment: Deployment) -> int:
-        return on_a_node(deployment, "--survive K for so many replicas, or another --gpu")
+        return on_a_node(deployment, "--survive K for K replicas, or another --gpu")
 
     def units(self, deployment: Deployment, replicas: int) -> list[int]:
         """GPUs of each unit that fails as one: replicas, or nodes with those of their GPUs that are used."""

@@ -1,7 +1,7 @@
 """Several models on one stock of machines, alone or one after another: replicas of each, and what is bought.
 
 Replicas are sized by simulation (:mod:`inferplan.serving.tandem`), machines by an integer programme
-(:mod:`inferplan.planning.machines`); docs/several-models.md has both.
+(:mod:`inferplan.planning.domains`); docs/several-models.md has both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.design import mean_request
-from inferplan.planning.machines import Bought, Kind, Need, Size, Stock, machines, size_of
+from inferplan.planning.domains import Placed, Placing, Wanted
+from inferplan.planning.machines import Kind, Size, Stock, machines, size_of
 from inferplan.planning.sizing import NEARLY_ALONE, least, running_total, search_smallest
 from inferplan.serving.batch_means import fewest_values, half_width
 from inferplan.serving.class_results import at_percentile, percentile_with_lost
@@ -60,6 +61,7 @@ _MOST_FLEETS = 400
 class Member:
     """One model: what is asked of it, and one replica of it. prompt: of what comes to it, its own or that of the model
     before it. replicas: ``None`` where their number is to be found. swap: how those that share its GPUs take turns.
+    alternatives: the same on replicas of other kinds, of which one may be taken.
     """
 
     stage: ModelStage
@@ -68,6 +70,7 @@ class Member:
     deployment: Deployment
     replicas: int | None = None
     swap: SwapSpec | None = None
+    alternatives: tuple[Member, ...] = ()
 
     @property
     def gpu(self) -> str:
@@ -103,16 +106,16 @@ def members_of(entries: Sequence[ServiceEntry]) -> tuple[Member, ...]:
         if prompt is None:
             assert entry.stage.after is not None
             prompt = found[entry.stage.after].prompt
-        found.append(
-            Member(
-                stage=entry.stage,
-                prompt=prompt,
-                request=entry.request,
-                deployment=assemble(entry.request),
-                replicas=entry.replicas,
-                swap=entry.swap,
-            )
+        first = Member(
+            stage=entry.stage,
+            prompt=prompt,
+            request=entry.request,
+            deployment=assemble(entry.request),
+            replicas=entry.replicas,
+            swap=entry.swap,
         )
+        others = (replace(first, request=other, deployment=assemble(other)) for other in entry.alternatives)
+        found.append(replace(first, alternatives=tuple(others)))
     return tuple(found)
 
 
@@ -127,11 +130,25 @@ class SeveralAsked(Stock):
     utilisation: float = fields.ask(
         "--utilisation",
         fields.SHARE,
-        "Share of what it carries that a replica is given, where replicas are counted.",
+        "Load per replica where replicas are counted, as a share of its capacity.",
         0.8,
         shown=True,
     )
-    seed: int = fields.ask("--seed", fields.Whole(0, 2**31 - 1), "Of lengths, arrivals, and who is asked again. [0]", 0)
+    seed: int = fields.ask(
+        "--seed", fields.Whole(0, 2**31 - 1), "Seed of lengths, arrivals, and of answers passed on. [0]", 0
+    )
+    domains: int = fields.ask(
+        "--domains",
+        fields.Whole(1, 16),
+        "Racks or zones that machines are spread over: the limits hold while any one of them is lost. [1: none is]",
+        1,
+    )
+    surge: int = fields.ask(
+        "--surge",
+        fields.Whole(0, 64),
+        "Replicas of a new version that find room beside all others, one model after another. [0]",
+        0,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,16 +157,28 @@ class SeveralAsked(Stock):
             if len(together := self.together(place)) > 1:
                 resident = self.members[together[0]].swap is None
                 require_shareable([self.members[one].deployment for one in together], resident)
-        used = {member.gpu for member in self.members}
+        given = [member.stage.name for member in self.members if member.replicas is not None]
+        if self.domains > 1 and given:
+            raise UsageError(
+                f"--domains: nothing says how many replicas {given[0]} needs while a domain is lost",
+                because="the file states its replicas, which are not sized",
+                hint=f"limits of {given[0]} or of the whole answer instead of replicas",
+            )
+        used = {one.gpu for member in self.members for one in (member, *member.alternatives)}
         for kind in self.kinds:
             if kind.name not in used:
-                raise UsageError(
-                    f"{kind.option} {kind.name} is of a GPU that no model runs on", hint=", ".join(sorted(used))
-                )
+                raise UsageError(f"{kind.option} {kind.name}: no model runs on this GPU", hint=", ".join(sorted(used)))
 
     @property
     def stages(self) -> tuple[ModelStage, ...]:
         return tuple(member.stage for member in self.members)
+
+    def of(self, members: Sequence[Member]) -> SeveralAsked:
+        """The same of some models, and of the stocks of GPUs that they run on."""
+        used = {one.gpu for member in members for one in (member, *member.alternatives)}
+        kinds = tuple(kind for kind in self.kinds if kind.name in used)
+        own_price = self.own_price if any(kind.owned for kind in kinds) else 0.0
+        return replace(self, members=tuple(members), kinds=kinds, own_price=own_price)
 
     def together(self, place: int) -> list[int]:
         """The models on the GPUs of one, itself too; the first of them has their number of replicas."""
@@ -183,7 +212,7 @@ class SeveralAsked(Stock):
             given = self.members[host_of(self.stages, place)].replicas is not None
             if not given and not member.stage.limits.limits and not root.answer.limits:
                 raise UsageError(
-                    f"nothing says how many replicas {member.stage.name} needs",
+                    f"the number of replicas of {member.stage.name} cannot be found",
                     because="it has neither limits nor replicas, and its stream has no limits of the whole answer",
                     hint="ttft: 1 s and tpot: 50 ms of the model, answer: {e2e: 20 s} of the stream, or replicas: 2",
                 )
@@ -212,14 +241,34 @@ class Alone:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Tried:
+    """A kind of replica for one model. replicas: that it takes; 0 where none do, and why in ``missing``. lost: that it
+    takes while a domain is lost.
+    """
+
+    place: int
+    member: Member
+    replicas: int = 0
+    lost: int = 0
+    taken: bool = False
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SeveralPlan:
-    """The answer. replicas: of each model. bought: the machines. run: of the whole at the load."""
+    """The answer. asked: with the kind of replica that was taken of each model. replicas: of each model. fewest: those
+    that the load over the utilisation needs, and lost: those that the load itself needs, as while a domain is lost.
+    bought: the machines. run: of the whole at the load. tried: kinds of replica of models that have alternatives.
+    """
 
     asked: SeveralAsked
     replicas: tuple[int, ...]
-    bought: Bought
+    fewest: tuple[int, ...]
+    lost: tuple[int, ...]
+    bought: Placed
     run: TandemRun
     alone: tuple[Alone, ...]
+    tried: tuple[Tried, ...] = ()
 
     @property
     def cost(self) -> float:
@@ -382,14 +431,101 @@ def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = N
     """
     asked.require_sizable()
     told = running_total(progress)
-    counts = _sized(asked, told)
+    tried = [one for place in range(len(asked.members)) for one in _tried(asked, place, told)]
+    sized = _sized_without(asked, {one.place for one in tried}, told)
+    asked, tried = _taken(asked, tried, sized)
+    own = {one.place: one for one in tried if one.taken}
+    fewest = tuple(own[place].replicas if place in own else count for place, count in enumerate(sized[0]))
+    lost = tuple(own[place].lost if place in own else count for place, count in enumerate(sized[1]))
+    bought = _bought(asked, fewest, lost)
+    counts = asked.spread([bought.replicas(place) for place in range(len(fewest))])
+    alone = (_alone(asked, place, counts, told) for place in range(len(counts)))
     return SeveralPlan(
         asked=asked,
         replicas=counts,
-        bought=_bought(asked, counts),
+        fewest=fewest,
+        lost=lost,
+        bought=bought,
         run=_run(asked, counts, told),
-        alone=tuple(found for found in (_alone(asked, place, counts, told) for place in range(len(counts))) if found),
+        alone=tuple(found for found in alone if found),
+        tried=tuple(tried),
     )
+
+
+def _both(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Replicas of each model, and those that are needed while a domain is lost."""
+    fewest = _sized(asked, told)
+    return fewest, _sized(replace(asked, utilisation=1.0), told) if asked.domains > 1 else (0,) * len(fewest)
+
+
+def _tried(asked: SeveralAsked, place: int, told: Callable[[int], None]) -> list[Tried]:
+    """Every kind of replica of a model that has alternatives, sized: it is by itself. Raises ``InfeasibleError`` where
+    none of them keeps its limits.
+    """
+    member, found, first = asked.members[place], list[Tried](), None
+    for one in (member, *member.alternatives) if member.alternatives else ():
+        try:
+            (fewest,), (lost,) = _both(replace(asked.of((one,)), kinds=(), own_price=0.0), told)
+            found.append(Tried(place=place, member=one, replicas=fewest, lost=lost))
+        except InfeasibleError as error:
+            first = first or error
+            found.append(Tried(place=place, member=one, missing=error.because or error.what))
+    if first is not None and not any(one.replicas for one in found):
+        raise first
+    return found
+
+
+def _sized_without(
+    asked: SeveralAsked, own: set[int], told: Callable[[int], None]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same of all models but some that are by themselves, which have none."""
+    rest = [place for place in range(len(asked.members)) if place not in own]
+    if not rest:
+        return (0,) * len(asked.members), (0,) * len(asked.members)
+    at = {place: index for index, place in enumerate(rest)}
+    moved = [_moved(asked.members[place], at) for place in rest]
+    found = _both(asked.of(moved), told)
+    fewest, lost = (
+        tuple(counts[at[place]] if place in at else 0 for place in range(len(asked.members))) for counts in found
+    )
+    return fewest, lost
+
+
+def _moved(member: Member, at: Mapping[int, int]) -> Member:
+    """A model where others have moved to other places."""
+    stage = member.stage
+    after, shares = (None if one is None else at[one] for one in (stage.after, stage.shares))
+    return replace(member, stage=replace(stage, after=after, shares=shares))
+
+
+def _taken(
+    asked: SeveralAsked, tried: Sequence[Tried], sized: tuple[Sequence[int], Sequence[int]]
+) -> tuple[SeveralAsked, list[Tried]]:
+    """The question with the kind of replica of each model that makes the whole cheapest. Raises ``InfeasibleError``
+    where no choice has room in the stocks.
+    """
+    able = [one for one in tried if one.replicas]
+    if not able:
+        return asked, list(tried)
+    # all kinds as models of their own, of which one of each group is taken
+    members = (*asked.members, *(one.member for one in able))
+    places = {id(one): len(asked.members) + index for index, one in enumerate(able)}
+    counts = [*sized[0], *(one.replicas for one in able)], [*sized[1], *(one.lost for one in able)]
+    groups = [[places[id(one)] for one in able if one.place == place] for place in {one.place for one in able}]
+    found = replace(
+        _placing(asked, *counts, members=members), domains=asked.domains, surge=asked.surge, one_of=groups
+    ).cheapest()
+    if found is None:
+        raise InfeasibleError(
+            "the stock does not hold the replicas, of whichever kind",
+            because=f"needed: {_needed(asked, sized[0])}"
+            + "".join(f", {_in_words(one.member, one.replicas)}" for one in able),
+            hint="more of --own, or --rent GPU",
+        )
+    chosen = {one.place: one.member for one in able if found.replicas(places[id(one)])}
+    kept = tuple(replace(chosen.get(place, member), alternatives=()) for place, member in enumerate(asked.members))
+    taken = [replace(one, taken=chosen.get(one.place) is one.member) for one in tried]
+    return asked.of(kept), taken
 
 
 def _run(asked: SeveralAsked, counts: Sequence[int], told: Callable[[int], None]) -> TandemRun:
@@ -495,7 +631,7 @@ def _whole(
     floors = asked.spread(
         [_floor(runs, roots, place, (count, plenty)) if place in free else count for place, count in enumerate(fewest)]
     )
-    waiting, seen, held = [(0.0, 0, floors)], {floors}, _need(asked, floors).cheapest() is not None
+    waiting, seen, held = [(0.0, 0, floors)], {floors}, _placing(asked, floors).cheapest() is not None
     for _ in range(_MOST_FLEETS):
         if not waiting:
             break
@@ -508,7 +644,7 @@ def _whole(
             if more in seen or more[place] > plenty[place]:
                 continue
             seen.add(more)
-            bought = _need(asked, more).cheapest()
+            bought = _placing(asked, more).cheapest()
             held = held and bought is not None
             if bought is not None:
                 heapq.heappush(waiting, (bought.cost, devices_of(asked, more), more))
@@ -550,16 +686,22 @@ def _never_whole(runs: _Runs, root: int, plenty: Sequence[int]) -> InfeasibleErr
     )
 
 
-def _need(asked: SeveralAsked, counts: Sequence[int]) -> Need:
-    """Machines for so many replicas of each model; those of one size are alike."""
-    fewest, kinds = dict[Size, int](), [*asked.kinds]
-    for member, count in zip(asked.members, counts):
+def _placing(
+    asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int] = (), members: Sequence[Member] = ()
+) -> Placing:
+    """Machines for so many replicas of each model, by its place; lost: so many while a domain is lost. members: what is
+    placed, where that is not the models.
+    """
+    wanted, kinds = dict[int, Wanted](), [*asked.kinds]
+    for place, (member, count) in enumerate(zip(members or asked.members, counts)):
         if count and member.stage.shares is None:
-            fewest[member.size] = fewest.get(member.size, 0) + count
+            wanted[place] = Wanted(member.size, count, lost[place] if lost else 0)
             if all(kind.name != member.gpu for kind in kinds):
                 kinds.append(Kind(gpu=member.request.gpu, owned=False))
-    sizes = {kind.name: [size for size in fewest if size.gpu == kind.name] for kind in kinds}
-    return Need(
+    sizes = {
+        kind.name: list(dict.fromkeys(w.size for w in wanted.values() if w.size.gpu == kind.name)) for kind in kinds
+    }
+    return Placing(
         machines=[
             machine
             for place, kind in enumerate(kinds)
@@ -567,16 +709,19 @@ def _need(asked: SeveralAsked, counts: Sequence[int]) -> Need:
             for machine in machines(place, asked.offers(kind, asked.prices), sizes[kind.name])
         ],
         stocks=[kind.stock for kind in kinds],
-        devices={size: size.devices for size in fewest},
-        fewest={**fewest},
+        wanted=wanted,
     )
 
 
-def _bought(asked: SeveralAsked, counts: Sequence[int]) -> Bought:
-    """The cheapest machines. Raises ``InfeasibleError`` where a stock is too small."""
-    found = _need(asked, counts).cheapest()
+def _bought(asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int]) -> Placed:
+    """The cheapest machines, with what may be lost and room for a rollout. Raises ``InfeasibleError`` where a stock is
+    too small.
+    """
+    found = replace(_placing(asked, counts, lost), domains=asked.domains, surge=asked.surge).cheapest()
     if found is None:
         needed = f"needed: {_needed(asked, counts)}"
+        needed += f"; while any of {asked.domains} domains is lost: {_needed(asked, lost)}" if asked.domains > 1 else ""
+        needed += f"; room for {asked.surge} more of any model" if asked.surge else ""
         raise InfeasibleError(
             "the stock does not hold the replicas", because=needed, hint="more of --own, or --rent GPU"
         )
@@ -586,15 +731,19 @@ def _bought(asked: SeveralAsked, counts: Sequence[int]) -> Bought:
 def _needed(asked: SeveralAsked, counts: Sequence[int]) -> str:
     """Replicas of each model in words."""
     return ", ".join(
-        f"{count} x {member.stage.name} ({member.size.devices} x {member.gpu})"
+        _in_words(member, count)
         for member, count in zip(asked.members, counts)
-        if member.stage.shares is None
+        if count and member.stage.shares is None
     )
+
+
+def _in_words(member: Member, replicas: int) -> str:
+    return f"{replicas} x {member.stage.name} ({member.size.devices} x {member.gpu})"
 
 
 def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callable[[int], None]) -> Alone | None:
     """The comparison of a chain of models that ends here with its last one alone; ``None`` for what is no such chain,
-    and where replicas are given or stocks have limits, so that a bill of one of them says nothing.
+    and where replicas are given, stocks have limits or machines are spread, so that the bill of one says nothing.
     """
     stages, member = asked.stages, asked.members[place]
     chain = [place]
@@ -603,7 +752,8 @@ def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callabl
     own = [one for one in range(len(stages)) if root_of(stages, one) == chain[0]]
     given = any(asked.members[one].replicas is not None for one in chain)
     shared = any(len(asked.together(one)) > 1 for one in chain)
-    if len(chain) == 1 or own != chain or given or shared or asked.kinds:
+    spread = asked.domains > 1 or asked.surge
+    if len(chain) == 1 or own != chain or given or shared or asked.kinds or spread:
         return None
     first = stages[chain[0]]
     stage = replace(member.stage, after=None, share=1.0, rate=first.rate, prompt=member.prompt, answer=first.answer)
@@ -611,7 +761,7 @@ def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callabl
 
     def cost(places: Mapping[int, int]) -> float:
         part = [places.get(one, 0) for one in range(len(stages))]
-        return _bought(asked, part).cost
+        return _bought(asked, part, ()).cost
 
     before, cascade = cost({one: counts[one] for one in chain[:-1]}), cost({one: counts[one] for one in chain})
     try:

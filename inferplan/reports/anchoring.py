@@ -76,8 +76,8 @@ def _clipped(metric: Metric, anchor: Anchor) -> str:
     if not count:
         return ""
     return (
-        f"{_NAMES[metric]} of {count} runs is off by more than x {exp(clip):.2f} and counts as that: look for what the "
-        "results do not state, such as slots, the token budget, a prefix cache or another precision"
+        f"{_NAMES[metric]} of {count} runs is off by more than x {exp(clip):.2f} and counts as that: look for facts "
+        "that the results do not state, such as slots, the token budget, a prefix cache or another precision"
     )
 
 
@@ -128,18 +128,18 @@ def host_report(found: FoundHost, above: Sequence[str]) -> Report:
     seconds = {one.name: getattr(found.host, one.name) for one in fields(found.host)}
     table = Table(
         title=f"the host of {found.system}",
-        columns=["run", "first token", "predicted with this host", "without any"],
+        columns=["run", "first token", "predicted with this host", "without host times"],
         rows=[
             [run.where, *(format_time(value) for value in (run.measured, run.predicted, run.kernels))]
             for run in found.runs
         ],
-        right=frozenset({"first token", "predicted with this host", "without any"}),
+        right=frozenset({"first token", "predicted with this host", "without host times"}),
     )
     options = " ".join(f"--host-{name} {value * 1e6:.6g}us" for name, value in seconds.items())
     notes = [f"{found.times:.2f} times the host on file: {options}"]
     if found.share < _HOST_MAY_BE:
         notes.append(
-            f"the host is {found.share:.0%} of these first tokens, so that what kernels are off is in it too: measure "
+            f"the host takes {found.share:.0%} of these first tokens, so it includes errors of the kernels: measure "
             "shorter prompts"
         )
     notes += [*above]

@@ -10,7 +10,7 @@ from inferplan.serving.techniques.beams import BeamSearch
 from inferplan.table import Report
 from inferplan.units import format_bytes, format_time
 
-_WAYS = {"inside": "inside the engine", "outside": "from outside: a request for each beam and token"}
+_WAYS = {"inside": "inside the engine", "outside": "from outside: one request per beam and token"}
 
 
 def beams_figures(search: BeamSearch) -> list[Figure]:
@@ -31,19 +31,19 @@ def beams_figures(search: BeamSearch) -> list[Figure]:
         Figure(
             "round_s", float(np.mean(rounds[1:])) if many else None, "each further token, mean", format_time, seen=many
         ),
-        text("computed for it, a beam", f"{again or 0.0:.2f} tokens, mean", seen=again is not None),
+        text("computed for it, per beam", f"{again or 0.0:.2f} tokens, mean", seen=again is not None),
         Figure("e2el_s", search.seconds, "whole answer", format_time),
         Figure(
             "requests_per_s",
             float(load.batch) * search.deployment.parallel.replicas / search.seconds,
-            "requests a second",
+            "requests per second",
             ",.3f",
         ),
         Figure("recomputed_tokens_mean", again),
         Figure("inside_s", float(search.inside.e2el), "the same beams inside an engine", format_time, seen=outside),
-        Figure("cached_tokens_least", least, "cache of a request, at least", cache),
-        Figure("cached_tokens_most", most, "cache of a request, at most", cache),
-        Figure("cached_tokens_apart", apart, "cache of a request, nothing shared", cache),
+        Figure("cached_tokens_least", least, "cache per request, at least", cache),
+        Figure("cached_tokens_most", most, "cache per request, at most", cache),
+        Figure("cached_tokens_apart", apart, "cache per request, nothing shared", cache),
         Figure("kv_bytes_per_token", each),
     ]
 
@@ -60,8 +60,8 @@ def beams_report(search: BeamSearch) -> Report:
         "memory": memory_record(search.inside),
         "beams": record(figures),
     }
-    notes = ["memory is that of beams that share least; choosing among 2 W candidates a beam is not priced"]
+    notes = ["memory: beams that share the least; the choice among 2 W candidates per beam is not priced"]
     if search.way == "outside":
-        notes.append("a lower bound: what the front end adds to the round of every token is not known (docs/beams.md)")
+        notes.append("a lower bound: the time that the front end adds per token is not known (docs/beams.md)")
     tables = [lines(title, figures, "beam search"), inside.tables[1]]
     return Report(record=whole, tables=tables, notes=notes)

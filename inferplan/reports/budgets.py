@@ -28,11 +28,11 @@ def budgets_report(question: Question, plans: Sequence[BudgetedPlan]) -> Report:
     columns += [METRIC_NAMES[name] for name in names]
     asked = limits_in_words(question.slo, ())
     load = f"{question.space.base.model}: {question.demand.loaded()}"
-    title = f"{load}, answers of {plans[0].output.answer.average:,.0f} tokens behind a thought; {asked}"
+    title = f"{load}, answers of {plans[0].output.answer.average:,.0f} tokens after a thought; {asked}"
     notes = [f"{_named(one)}: {one.found.what}" for one in plans if isinstance(one.found, InfeasibleError)]
     notes += [
         f"latencies are the simulated {percentile_of(question.slo)} at this load; cut: thoughts longer than the budget",
-        "what a shorter thought does to the quality of answers is not known here: measure it (docs/reasoning.md)",
+        "the effect of shorter thoughts on the quality of answers is not modelled: measure it (docs/reasoning.md)",
     ]
     found = {_named(one): one.found for one in plans if not isinstance(one.found, InfeasibleError)}
     lines = {budget: basis_line(plan) for budget, plan in found.items()}

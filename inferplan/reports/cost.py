@@ -61,12 +61,12 @@ def _service(service: BatchCost) -> list[Figure]:
         Figure("batch_is_the_largest", service.largest),
         Figure("ttft_s", ttft),
         Figure("tpot_s", tpot),
-        Figure("requests_per_s", float(result.request_rate) * utilisation, "requests a second", ",.2f"),
-        text("output tokens a second", f"{rate or 0.0:,.0f}", seen=not encodes),
+        Figure("requests_per_s", float(result.request_rate) * utilisation, "requests per second", ",.2f"),
+        text("output tokens per second", f"{rate or 0.0:,.0f}", seen=not encodes),
         Figure("utilisation", utilisation, "busy", "{:.0%} of the time"),
         Figure("output_tokens_per_s", rate),
         text(f"{'latency' if encodes else 'TTFT'} of the batch alone", short_time(ttft)),
-        text("every further token (TPOT)", short_time(tpot or 0.0), seen=tpot is not None),
+        text("each further token (TPOT)", short_time(tpot or 0.0), seen=tpot is not None),
     ]
 
 
@@ -77,12 +77,12 @@ def _service_notes(service: BatchCost) -> list[str]:
     if service.largest:
         batch = service.result.load.batch
         lines.append(
-            f"batch {batch:,.0f} is all that memory and engine hold, about the least that a token costs here; limits "
-            "on latency make it dearer (--batch N, or inferplan plan)"
+            f"batch {batch:,.0f} is the most that memory and engine hold, about the lowest cost per token here; "
+            "limits on latency make it cost more (--batch N, or inferplan plan)"
         )
     held = service.held
     if held > service.result.deployment.parallel.replicas:
-        lines.append(f"what is paid for holds {held} replicas: --replicas {held} costs the same an hour")
+        lines.append(f"the instances you pay for hold {held} replicas: --replicas {held} costs the same per hour")
     return lines
 
 
@@ -120,20 +120,26 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
             for bill in bills
             if bill.idle
         ),
-        Figure("per_month", cost.per_month, f"a month of {HOURS_PER_MONTH:g} hours", lambda v: f"{v:,.0f} {unit}"),
+        Figure("per_month", cost.per_month, f"per month of {HOURS_PER_MONTH:g} hours", lambda v: f"{v:,.0f} {unit}"),
         Figure("per_request", cost.per_request),
         Figure("output_to_input_ratio", cost.ratio),
         Figure(
-            "per_million_input_tokens", cost.per_million_input, f"a million input tokens {split}", exact, seen=generates
+            "per_million_input_tokens",
+            cost.per_million_input,
+            f"per million input tokens {split}",
+            exact,
+            seen=generates,
         ),
         Figure(
             "per_million_output_tokens",
             cost.per_million_output if generates else None,
-            f"a million output tokens {split}",
+            f"per million output tokens {split}",
             exact,
             seen=generates,
         ),
-        Figure("per_million_tokens_whole_bill", cost.per_million_total, "a million tokens", exact, seen=not generates),
+        Figure(
+            "per_million_tokens_whole_bill", cost.per_million_total, "per million tokens", exact, seen=not generates
+        ),
         Figure(
             "per_million_output_tokens_whole_bill",
             cost.per_million_output_alone if generates else None,
@@ -143,10 +149,10 @@ def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> lis
         ),
         text("a request", f"{cost.per_request:,.6f} {unit}", seen=generates),
         # where nothing is generated a request is a fraction of what the smallest coin of it would show
-        text("a million requests", exact(1e6 * cost.per_request), seen=not generates),
+        text("per million requests", exact(1e6 * cost.per_request), seen=not generates),
     ]
     if requests_a_day is not None:
-        label = f"a user-month of {requests_a_day:g} requests a day"
+        label = f"per user per month, at {requests_a_day:g} requests per day"
         figures.append(Figure("per_user_month", cost.per_user_month(requests_a_day), label, exact))
     return figures if api is None else [*figures, *_break_even(cost, api)]
 
@@ -169,7 +175,7 @@ def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
             "break_even_requests_per_month",
             volume,
             f"break-even with an API at {api.input:g}/{api.output:g}",
-            lambda requests: f"{requests:,.0f} requests a month ({verdict})",
+            lambda requests: f"{requests:,.0f} requests per month ({verdict})",
         ),
         Figure("break_even_share_of_capacity", share),
     ]
@@ -235,10 +241,10 @@ def _energy(energy: Energy) -> list[Figure]:
     used, carbon = energy.per_token * 1e6 / 3.6e6, energy.carbon_per_million_output if generates else None
     figures = [
         Figure("power_w", energy.watts, "power", lambda watts: f"{watts / 1e3:,.2f} kW"),
-        Figure("per_token_j", energy.per_token, "a token, input or output", "{:,.3f} J", seen=generates),
-        text("a million tokens", f"{used:,.6f} kWh", seen=not generates),
+        Figure("per_token_j", energy.per_token, "per token, input or output", "{:,.3f} J", seen=generates),
+        text("per million tokens", f"{used:,.6f} kWh", seen=not generates),
         text(
-            "  in operation",
+            "  CO2 in operation",
             f"{used * (energy.grid or 0.0):,.3f} g CO2",
             seen=not generates and energy.grid is not None,
         ),
@@ -247,7 +253,9 @@ def _energy(energy: Energy) -> list[Figure]:
     kwh = energy.kwh_per_million_output if generates else None
     return [
         *figures,
-        Figure("per_output_token_j", each, "an output token, all energy on them", "{:,.3f} J", seen=generates),
-        Figure("per_million_output_tokens_kwh", kwh, "a million output tokens", "{:,.3f} kWh", seen=generates),
-        Figure("per_million_output_tokens_g_co2", carbon, "  in operation", "{:,.0f} g CO2", seen=carbon is not None),
+        Figure("per_output_token_j", each, "per output token, counting input as free", "{:,.3f} J", seen=generates),
+        Figure("per_million_output_tokens_kwh", kwh, "per million output tokens", "{:,.3f} kWh", seen=generates),
+        Figure(
+            "per_million_output_tokens_g_co2", carbon, "  CO2 in operation", "{:,.0f} g CO2", seen=carbon is not None
+        ),
     ]

@@ -74,7 +74,7 @@ def _title(day: Day) -> str:
     slo, classes = day.question.slo, day.question.demand.classes
     limits = ", ".join(f"{_NAMES[name]} {short_time(limit)}" for name, limit in slo.limits.items())
     asked = limits_in_words(slo, classes) if classes else f"{limits} at {percentile_of(slo)}"
-    return f"{day.work.design.deployment.describe()}: a day of {day.asked.profile.name}, {asked}"
+    return f"{day.work.design.deployment.describe()}: 24 h, profile {day.asked.profile.name}, {asked}"
 
 
 def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _row(day: Day, one: PolicyDay) -> list[Figure]:
         Figure("policy", one.policy, "policy", left=True),
         Figure("peak_replicas", one.peak, "peak replicas"),
         Figure("gpu_hours", one.replica_hours * ranks * day.days, "GPU-hours", ",.1f"),
-        Figure("cost_per_day", one.cost * day.days, f"{day.tariff.currency} a day", ",.2f"),
+        Figure("cost_per_day", one.cost * day.days, f"{day.tariff.currency} per day", ",.2f"),
         Figure("currency", day.tariff.currency),
         Figure("saving", saving, "saving", ".1%", text="" if one is first else None, absent=""),
         Figure("missed", one.missed, "miss", text=f"{one.missed:.2%}{'' if meets else ' !'}"),
@@ -180,9 +180,7 @@ def _by_hour(day: Day) -> Table:
         ]
         for index, hour in enumerate(policies[0])
     ]
-    return Table(
-        title="Replicas that are paid for, mean of the hour", columns=columns, rows=rows, right=frozenset(columns[1:])
-    )
+    return Table(title="Replicas paid for, mean of the hour", columns=columns, rows=rows, right=frozenset(columns[1:]))
 
 
 def _served(day: Day) -> Served:
@@ -193,15 +191,15 @@ def _served(day: Day) -> Served:
 def _notes(day: Day) -> list[str]:
     asked, replica, profile = day.asked, day.work.design, day.asked.profile
     sizing, percentile, classes = day.question.sizing, day.question.slo.percentile, day.question.demand.classes
-    of = " of the mix that takes most" if len(day.work.mixes) > 1 else ""
+    of = " of the most demanding mix" if len(day.work.mixes) > 1 else ""
     why = f" ({BOTTLENECKS[replica.broken]} breaks first)" if replica.broken in BOTTLENECKS else ""
     lines = [
-        f"a replica carries {replica.rate:.3g} requests/s{of} within the limits{why}, by simulation, and is given "
-        f"{sizing.utilisation:.0%} of it; it runs with --max-num-seqs {replica.flags.max_num_seqs} "
+        f"a replica carries {replica.rate:.3g} requests/s{of} within the limits{why}, by simulation, and is loaded "
+        f"to {sizing.utilisation:.0%} of that; it runs with --max-num-seqs {replica.flags.max_num_seqs} "
         f"--max-num-batched-tokens {replica.flags.max_num_batched_tokens}",
         f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
-        f"in and {np.mean(day.requests.output):,.0f} out on average, {day.question.demand.arrivals} arrivals, the same "
-        f"for every policy; {asked.routing} routing; used: requests over what the replicas that are paid for carry",
+        f"in and {np.mean(day.requests.output):,.0f} out on average, {day.question.demand.arrivals} arrivals, the "
+        f"same for every policy; {asked.routing} routing; used: requests, over the capacity of the replicas paid for",
         *(mix_notes(day) if classes else []),
     ]
     if profile.end < asked.span:
@@ -209,7 +207,7 @@ def _notes(day: Day) -> list[str]:
     if profile.source:
         lines.append(f"profile: {profile.source}")
     if profile.classes and not classes:
-        lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths that are given here")
+        lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths stated here")
     if asked.cold_start is not None:
         start = asked.cold_start
         read = f"{format_bytes(start.weights)} of weights at {format_bytes(start.bandwidth)}/s, and "
@@ -218,33 +216,35 @@ def _notes(day: Day) -> list[str]:
         lines.append(f"cold start: {format_time(start.seconds, 3)} = {read}{format_time(start.rest, 3)}{of}")
     rule = next((one.scaling for one in day.policies if isinstance(one.scaling, Reactive)), None)
     if rule is not None:
-        whose = "" if asked.autoscaler.target else ", those in a replica at its share of its capacity"
+        whose = "" if asked.autoscaler.target else ", as many as a replica has at its share of its capacity"
         lines.append(
-            f"reactive: {rule.target:.3g} requests in a replica{whose}; a look every {rule.interval:g} s, tolerance "
+            f"reactive: {rule.target:.3g} requests in a replica{whose}; checked every {rule.interval:g} s, tolerance "
             f"{rule.tolerance:g}, {rule.stabilisation:g} s before fewer, {rule.least} to {rule.most} replicas"
         )
     if asked.losses is not None:
         lines.append(
-            f"each replica is taken away {asked.losses.rate * HOUR:g} times an hour, {asked.losses.notice:g} s after "
-            "it is told; another is ordered then; anew: requests that it had at its end"
+            f"each replica is taken away {asked.losses.rate * HOUR:g} times per hour, {asked.losses.notice:g} s after "
+            "a notice; a replacement is ordered at the notice; restarted: requests it still had"
         )
     if asked.failures is not None:
-        how = "gone at once" if asked.failures.mode == "cut" else "drained, and gone then"
+        how = "gone at once" if asked.failures.mode == "cut" else "drained first"
         lines.append(
-            f"a replica that fails is {how}, and back after a cold start; the backlog is gone when no more requests "
-            "are in the fleet than for as long before the failure, on average"
+            f"a replica that fails is {how}, and back after a cold start; the backlog is gone when the fleet holds no "
+            "more requests than it did on average before the failure"
         )
     if asked.span < 24 * HOUR:
         lines.append(
             f"GPU-hours and cost are {24 * HOUR / asked.span:g} times those of the {asked.span / HOUR:.3g} h simulated"
         )
     if classes and any(of["meets"] is False for one in day.policies for of in class_records(one)):
-        lines.append("! more of a class miss a limit than its percentile allows; miss: of the requests of its class")
+        lines.append(
+            "! more requests of a class miss a limit than its percentile allows; miss: share of the class's requests"
+        )
     elif not classes and any(one.missed > 1 - percentile / 100 for one in day.policies):
         lines.append(f"! more than {100 - percentile:g} % of the requests miss a limit")
-    least = f", for {asked.minimum_bill:g} s at least" if asked.minimum_bill else ""
-    lines.append(f"a bill runs from the order of a replica until its last request is done, by the second{least}")
-    lines += error_notes(_served(day), "a day, of replicas that come and go")
+    least = f", at least {asked.minimum_bill:g} s" if asked.minimum_bill else ""
+    lines.append(f"a replica is billed from its order until its last request is done, by the second{least}")
+    lines += error_notes(_served(day), "a service whose replicas come and go")
     return [*lines, *day.tariff.bill(1).remarks, *day.question.prices.remarks([replica.deployment.hardware.name])]
 
 
@@ -329,15 +329,15 @@ def mix_notes(day: Day) -> list[str]:
     shares = ", ".join(f"{one.share:.3g} {one.name}" for one in kinds)
     order, engine = day.question.demand.queue, work.design.deployment.engine.name
     told = queue_note(order, engine)
-    lines = [f"classes: {shares} of the requests of the day; queue of a replica: {order}{'; ' if told else ''}{told}"]
+    lines = [f"classes: {shares} of the requests of the day; queue per replica: {order}{'; ' if told else ''}{told}"]
     found = "; ".join(
         f"{one.design.rate:.3g} of {' and '.join(f'{share:.3g}' for share in one.shares)}" for one in work.mixes
     )
-    apart = f"; the others are taken for the nearest, at most {work.apart:.1%} of the requests away"
+    apart = f"; other mixes use the nearest of these, at most {work.apart:.1%} of the requests away"
     lines.append(f"requests/s that a replica carries, by mix: {found}{apart if work.apart > 1e-9 else ''}")
     rare = [one.name for place, one in enumerate(kinds) if any(0 < mix.shares[place] < RARE for mix in work.mixes)]
     if rare:
-        lines.append(f"limits of {', '.join(rare)} are not looked at in mixes with less than {RARE:.0%} of it")
+        lines.append(f"limits of {', '.join(rare)} are not checked in mixes with less than {RARE:.0%} of it")
     return lines
 
 
@@ -352,7 +352,7 @@ def with_day_energy(report: Report, day: Day, asked: EnergyAsked) -> Report:
     deployment = day.work.design.deployment
     cap, shares = deployment.cap, power_shares(deployment.hardware)
     standing = (
-        f"a GPU without a step draws {shares.standing:.1%} of TDP, from the order of its replica on "
+        f"a GPU without work draws {shares.standing:.1%} of TDP, from the order of its replica on "
         f"({shares.standing_source})"
     )
     notes = [*report.notes, error_note(deployment), standing, *carbon_notes(asked)]
@@ -367,14 +367,14 @@ def _energy(day: Day, one: DayEnergy, first: DayEnergy) -> list[Figure]:
     carbon = one.asked.carbon is not None
     return [
         Figure("policy", one.policy.policy, "policy", left=True),
-        Figure("kwh_per_day", kwh * day.days, "kWh a day", ",.2f"),
+        Figure("kwh_per_day", kwh * day.days, "kWh per day", ",.2f"),
         text("saving", "" if one is first else f"{1.0 - kwh / sum(first.kwh):.1%}"),
         Figure("idle_share", one.idle_share, "for being on", ".0%"),
-        Figure("j_per_output_token", one.per_output_token, "an output token", joules),
+        Figure("j_per_output_token", one.per_output_token, "per output token", joules),
         Figure(
             "carbon_g_per_day",
             None if grams is None else grams * day.days,
-            "kg CO2 a day",
+            "kg CO2 per day",
             lambda g: f"{g / 1e3:,.3f}",
             seen=carbon,
         ),
@@ -382,7 +382,7 @@ def _energy(day: Day, one: DayEnergy, first: DayEnergy) -> list[Figure]:
         Figure(
             "request_g",
             None if grams is None else grams / len(day.requests),
-            "CO2 of a request",
+            "CO2 per request",
             lambda g: f"{g * 1e3:,.3g} mg",
             seen=carbon,
         ),

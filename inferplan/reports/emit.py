@@ -41,24 +41,24 @@ TARGETS = (*ENGINES, "k8s")
 class EmitAsked:
     """What is not of the deployment: as the options of ``inferplan emit``."""
 
-    context: int | None = ask("--context", Whole(), "Tokens of the longest request [the longest that fits].", None)
+    context: int | None = ask("--context", Whole(), "Tokens of the longest request [the most that fit].", None)
     checkpoint: str | None = ask(
         "--checkpoint", Text(), "Repository or path of the weights [MODEL, or the source of its file].", None
     )
     quantised: bool = ask(
-        "--quantised", Switch(), "The checkpoints named hold the formats modelled: nothing is made of them.", False
+        "--quantised", Switch(), "The named checkpoints hold the modelled formats: the engine converts nothing.", False
     )
     draft_checkpoint: str | None = ask(
-        "--draft-checkpoint", Text(), "The same of the model that drafts, in a plan with drafts.", None
+        "--draft-checkpoint", Text(), "The same for the draft model, in a plan with drafts.", None
     )
-    gpus_per_node: int | None = ask(
-        "--gpus-per-node", Whole(), "GPUs that one node holds [as on file, where it is].", None
+    gpus_per_node: int | None = ask("--gpus-per-node", Whole(), "GPUs per node [as on file].", None)
+    image: str | None = ask(
+        "--image", Text(), "k8s: the container image [the image of the engine version on file].", None
     )
-    image: str | None = ask("--image", Text(), "k8s: the container image [that of the engine version on file].", None)
     cache_claim: str | None = ask(
         "--cache-claim",
         Text(),
-        "k8s: a PersistentVolumeClaim for checkpoints [a copy a pod].",
+        "k8s: a PersistentVolumeClaim for checkpoints [one copy per pod].",
         None,
         metavar="NAME",
     )
@@ -116,7 +116,7 @@ def launch_text(target: str, source: Planned | Request, asked: EmitAsked, chosen
         if trtllm_config(started):
             save(started.extra, json.dumps(trtllm_config(started)) + "\n")
         else:
-            said.append(f"{started.extra} is not written: everything has a flag here")
+            said.append(f"{started.extra} is not written: every setting has a flag here")
     text = script(started, pools) if pools else node_script(started)
     return Emitted(target=target, text=text, notes=tuple(said), described=described)
 
@@ -129,10 +129,10 @@ def _require_used(target: str, asked: EmitAsked) -> None:
     for name, what in _OF_KUBERNETES.items():
         if target != "k8s" and getattr(asked, name) is not None:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} applies to emit k8s only", because=f"it names {what}", hint="leave it out")
+            raise UsageError(f"{option} applies only to emit k8s", because=f"it names {what}", hint="leave it out")
     if target != "trtllm" and asked.extra is not None:
-        because = "Kubernetes has a ConfigMap for it" if target == "k8s" else "everything has a flag there"
-        raise UsageError("--extra applies to emit trtllm only", because=because, hint="leave it out")
+        because = "Kubernetes has a ConfigMap for it" if target == "k8s" else "every setting has a flag there"
+        raise UsageError("--extra applies only to emit trtllm", because=because, hint="leave it out")
 
 
 def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Launch:
@@ -140,7 +140,7 @@ def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Lau
     drafts = planned.drafts(request) if planned else Drafts()
     if asked.draft_checkpoint and not drafts.speculation.length:
         raise UsageError(
-            "--draft-checkpoint names what drafts, and nothing does",
+            "--draft-checkpoint names a draft model, and there are no drafts",
             because=f"{request.model} is started without drafts",
             hint="leave it out, or emit the file of a plan with drafts: inferplan plan ... --draft MODEL -o plan.json",
         )
@@ -152,11 +152,11 @@ def _started(request: Request, planned: Planned | None, asked: EmitAsked) -> Lau
     )
     if asked.gpus_per_node is not None and planned is None and started.deployment.parallel.ranks == 1:
         raise UsageError(
-            "--gpus-per-node says over how many nodes a replica lies, and here a replica is one GPU",
+            "--gpus-per-node divides a replica among nodes, and here a replica is one GPU",
             hint="leave it out",
         )
     if asked.quantised and not (asked.checkpoint or asked.draft_checkpoint):
-        raise UsageError("--quantised says what a checkpoint holds, and none is named", hint="--checkpoint ORG/NAME")
+        raise UsageError("--quantised describes a checkpoint, and no checkpoint is named", hint="--checkpoint ORG/NAME")
     queue: QueueOrder = planned.queue if planned else "fcfs"
     chat = planned is not None and planned.chat
     return replace(started, extra=asked.extra, holds=asked.quantised, node=asked.gpus_per_node, queue=queue, chat=chat)
@@ -214,8 +214,8 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
         lines.append(said)
     elif source:
         lines.append(
-            f"{source} is the checkpoint that the file of {started.deployment.model.name} was read from; another "
-            "of its shape: --checkpoint ORG/NAME"
+            f"{source} is the checkpoint behind the file of {started.deployment.model.name}; another of its shape: "
+            "--checkpoint ORG/NAME"
         )
     if replicas > 1 and not pools:
         lines.append(f"one of {replicas} replicas")
@@ -223,7 +223,7 @@ def _notes(started: Launch, pools: Pools | None) -> list[str]:
         lines.append(f"{started.named} must hold {needs}")
     drafted = started.drafts.speculation.draft
     if started.holds and not (online(started) or (drafted is not None and online(started, drafted))):
-        lines.append("--quantised changes nothing: nothing is made of the checkpoint without it, either")
+        lines.append("--quantised changes nothing: the checkpoint is not converted without it, either")
     launches = [started] if pools is None or pools.prompts is None else [pools.prompts, started]
     lines += filter(None, [queue_note(started.queue, started.deployment.engine.name), cap_note(started.deployment)])
     return [*lines, *filter(None, dict.fromkeys(node_note(one) for one in launches))]

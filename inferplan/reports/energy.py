@@ -57,24 +57,24 @@ def _static(energy: StaticEnergy) -> list[Figure]:
     emitted = "" if carbon is None or kwh is None else f"{kwh * carbon.grams:,.1f} g"
     return [
         _phase("prefill", energy, energy.prefill, "prompts of the batch"),
-        text("watts of a GPU meanwhile", f"{energy.prefill.watts:,.0f} W"),
+        text("  watts per GPU", f"{energy.prefill.watts:,.0f} W"),
         Figure("decode_step", None) if decode is None else _phase("decode_step", energy, decode),
-        Figure("decode_j_per_output_token", energy.per_token, "an output token, decoding", joules, seen=steps),
-        text("watts of a GPU meanwhile", f"{decode.watts:,.0f} W" if decode is not None else "", seen=steps),
+        Figure("decode_j_per_output_token", energy.per_token, "per output token, decode only", joules, seen=steps),
+        text("  watts per GPU", f"{decode.watts:,.0f} W" if decode is not None else "", seen=steps),
         Figure("request_j", energy.per_request, "a request", joules),
-        Figure("j_per_output_token", each, "an output token, all of it on them", joules, seen=each is not None),
-        Figure("", kwh, "a million output tokens", "{:,.3f} kWh", seen=kwh is not None),
+        Figure("j_per_output_token", each, "per output token, counting input as free", joules, seen=each is not None),
+        Figure("", kwh, "per million output tokens", "{:,.3f} kWh", seen=kwh is not None),
         Figure("idle_share", energy.idle_share),
         Figure("request_g", grams),
         Figure(
             "g_per_million_output_tokens",
             each and energy.grams(each * 1e6),
-            "their CO2",
+            "  CO2",
             text=emitted,
             seen=bool(emitted),
         ),
-        text("CO2 of a request", f"{(grams or 0.0) * 1e3:,.3g} mg", seen=grams is not None),
-        text("share of the GPUs' that they take for being on", f"{energy.idle_share:.0%}"),
+        text("CO2 per request", f"{(grams or 0.0) * 1e3:,.3g} mg", seen=grams is not None),
+        text("share of the GPUs' energy for being on", f"{energy.idle_share:.0%}"),
     ]
 
 
@@ -112,7 +112,7 @@ def with_run_energy(
         raise UsageError("a run without steps takes no energy", hint="a load that the deployment can serve")
     figures, whole = _run(found, asked, result), _all_of(found)
     parts = {"prompts": found.prompts, "decoding": found.decodes, "no step: idle": found.idle, whole: found.joules}
-    parts["of it for being on"] = found.on
+    parts["of which for being on"] = found.on
     shares = {label: f"{part / found.joules:.0%}" for label, part in parts.items()}
     rows = [[label, said, shares.get(label, "")] for label, said in labelled_texts(figures)]
     table = Table(title="Energy", columns=["", "value", "share"], rows=rows, right=frozenset({"value", "share"}))
@@ -139,18 +139,18 @@ def _run(found: RunEnergy, asked: EnergyAsked, result: SimulationResult) -> list
         Figure("decode_joules", found.decodes, "decoding", joules),
         Figure("idle_joules", found.idle, "no step: idle", joules),
         text(_all_of(found), joules(found.joules)),
-        Figure("idle_share", found.on / found.joules, "of it for being on", text=joules(found.on)),
-        Figure("gpu_w_mean", found.watts, "a GPU, mean", "{:,.0f} W"),
-        Figure("gpu_w_highest_step", found.highest, "a GPU in the step that draws most", "{:,.0f} W"),
+        Figure("idle_share", found.on / found.joules, "of which for being on", text=joules(found.on)),
+        Figure("gpu_w_mean", found.watts, "per GPU, mean", "{:,.0f} W"),
+        Figure("gpu_w_highest_step", found.highest, "per GPU, in the step that draws most", "{:,.0f} W"),
         Figure("w_mean", whole / seconds),
         Figure("gpus", found.devices),
-        Figure("j_per_output_token", each, f"an output token, {asked.scope}", joules, seen=each is not None),
-        Figure("request_j", request, f"a request, {asked.scope}", joules, seen=each is not None),
+        Figure("j_per_output_token", each, f"per output token, {asked.scope}", joules, seen=each is not None),
+        Figure("request_j", request, f"per request, {asked.scope}", joules, seen=each is not None),
         Figure("request_g", None if grams is None or not requests else grams / requests),
         Figure(
             "g_per_million_output_tokens",
             million,
-            "CO2 of a million output tokens",
+            "CO2 per million output tokens",
             "{:,.1f} g",
             seen=million is not None,
         ),
@@ -161,7 +161,7 @@ def carbon_notes(asked: EnergyAsked) -> list[str]:
     """Who says what a kWh emits."""
     if asked.carbon is None:
         return []
-    return [f"CO2: {asked.carbon.grams:g} g/kWh, {asked.carbon.source}; operation alone, nothing of the making"]
+    return [f"CO2: {asked.carbon.grams:g} g/kWh, {asked.carbon.source}; operation only, manufacture not counted"]
 
 
 def joules(value: float) -> str:

@@ -241,11 +241,13 @@ def band_note(estimate: Estimate) -> str:
         if band is not None:
             parts.append(f"{name} {format_time(value * band[0])} to {format_time(value * band[1])}")
     if parts and estimate.deployment.calibration.anchor is not None:
-        return f"error: 80 % of unseen runs of a system so measured lie within {', '.join(parts)} (docs/anchors.md)"
+        return (
+            f"error: 80 % of unseen runs of a system measured like this lie within {', '.join(parts)} (docs/anchors.md)"
+        )
     if parts:
         return f"error: 80 % of held-out measurements lie within {', '.join(parts)} (docs/accuracy.md)"
     if estimate.basis == "roofline":
-        return "error: unknown; no measurement stands behind these times"
+        return "error: unknown; no measurement supports these times"
     if missing := lacking(estimate.deployment, estimate.forms):
         return f"error: unknown; {too_few(missing)} (docs/accuracy.md)"
     phases = [("prefill", estimate.prefill), *([("decode", estimate.decode)] if len(metrics) > 1 else [])]
@@ -256,11 +258,11 @@ def _why_unknown(name: str, phase: Phase) -> str:
     """Which kernels of a phase nobody has held out; or their band, where it is what a step adds that has no error."""
     if phase.band is not None:
         low, high = phase.band
-        return f"kernels of {name} x {low:.2f} to x {high:.2f}, but no error is known of what a step adds to them"
+        return f"kernels of {name} x {low:.2f} to x {high:.2f}, but the error of the rest of a step is not known"
     without = [cost for cost in phase.costs if cost.band is None]
     spent, whole = (sum(float(np.sum(cost.total)) for cost in costs) for costs in (without, phase.costs))
     kernels = ", ".join(sorted({cost.op.kernel for cost in without}))
-    return f"no error is known of {kernels}, {spent / whole:.0%} of {name}"
+    return f"the error of {kernels}, {spent / whole:.0%} of {name}, is not known"
 
 
 def estimate_report(estimate: Estimate) -> Report:
@@ -302,7 +304,7 @@ def _latency_figures(estimate: Estimate) -> list[Figure]:
         *_band(estimate, "ttft"),
         *(Figure(key, value) for key, value in server_record(estimate).items()),
         text(f"{word} at the server, {idle}", "" if first is None else _time(first.at_server), seen=first is not None),
-        text("requests a second", f"{float(estimate.request_rate):,.1f}", seen=encodes),
+        text("requests per second", f"{float(estimate.request_rate):,.1f}", seen=encodes),
         Figure("tpot_s", tpot, "time per output token (TPOT), mean", _time, seen=decoding and not encodes),
         *_band(estimate, "tpot" if decoding else None),
         Figure("tpot_start_s", estimate.tpot_start if decoding else None),
@@ -310,35 +312,41 @@ def _latency_figures(estimate: Estimate) -> list[Figure]:
         text("  first step, last step", steps, seen=decoding and not encodes),
         *(starmap(text, labelled_texts(_blocks(estimate))) if isinstance(estimate, DiffusionEstimate) else []),
         text(
-            f"TTFT of the answer alone, behind {load.before:,.0f} tokens",
+            f"TTFT of the answer alone, after {load.before:,.0f} tokens",
             "" if answer is None else _time(answer),
             seen=answer is not None and not encodes,
         ),
-        Figure("e2el_s", estimate.e2el, "total latency alone, TTFT + (output - 1) TPOT", _time, seen=not encodes),
+        Figure(
+            "e2el_s",
+            estimate.e2el,
+            "total latency, TTFT + (output - 1) TPOT",
+            _time,
+            seen=not encodes,
+        ),
         *_band(estimate, "e2el"),
         Figure("answer_ttft_s", answer),
         Figure(
             "output_tokens_per_s",
             None if encodes else estimate.output_rate,
-            f"output tokens a second{', all samples' if several else ''}",
+            f"output tokens per second{', all samples' if several else ''}",
             lambda rate: f"{float(rate):,.1f}",
             seen=not encodes,
         ),
         Figure(
             "total_tokens_per_s",
             estimate.total_rate,
-            "tokens read a second" if encodes else "input and output tokens a second",
+            "tokens read per second" if encodes else "input and output tokens per second",
             lambda rate: f"{float(rate):,.1f}",
         ),
         Figure(
             "requests_per_s",
             estimate.request_rate,
-            "requests a second",
+            "requests per second",
             lambda rate: f"{float(rate):,.2f}",
             seen=several and not encodes,
         ),
         text(
-            f"output tokens a second and {'sample' if several else 'user'}",
+            f"output tokens per second per {'sample' if several else 'user'}",
             "-" if tpot is None else f"{1 / float(tpot):,.1f}",
             seen=not encodes,
         ),
@@ -447,8 +455,8 @@ def pruning_table(pruned: Estimate, whole: Estimate) -> Table:
     encodes = whole.deployment.model.encodes
     lines: list[tuple[str, Callable[[Estimate], float], Callable[[float], str]]] = [
         ("parameters", lambda e: e.deployment.model.parameters["total"], lambda v: f"{v:,.0f}"),
-        ("weights on one device", lambda e: e.footprint.weights, format_bytes),
-        *([] if encodes else [("KV cache of one token", lambda e: e.footprint.kv_per_token, format_bytes)]),
+        ("weights per device", lambda e: e.footprint.weights, format_bytes),
+        *([] if encodes else [("KV cache per token", lambda e: e.footprint.kv_per_token, format_bytes)]),
         ("prefill FLOP", lambda e: float(e.prefill.flop), lambda v: format_quantity(v, "FLOP")),
         (f"{_first_word(whole)} of the batch alone", lambda e: float(e.ttft), format_time),
         *([] if encodes else [("decode step", lambda e: float(e.decode.time), format_time)]),
@@ -499,7 +507,8 @@ def server_note(estimate: Estimate) -> str:
         return ""
     if first is None:
         return (
-            f"at the server: unknown; no constants of a front end and scheduler are on file for --engine {engine.name}"
+            "at the server: unknown; no constants of the front end and scheduler are on file for --engine "
+            f"{engine.name}"
         )
     if not np.any(first.server):
         why = "its front end was not measured" if engine.defaults.serving else "ideal"
@@ -514,7 +523,7 @@ def server_note(estimate: Estimate) -> str:
     seen = {name: seconds for name, seconds in named.items() if np.any(np.asarray(seconds) > UNSEEN * first.at_server)}
     parts = " + ".join(f"{name} {_time(seconds)}" for name, seconds in seen.items())
     whose = "" if np.all(estimate.load.batch == 1) else " of one request"
-    return f"{_first_word(estimate)} at the server{whose} = {parts} (docs/nomenclature.md)"
+    return f"{_first_word(estimate)} at the server{whose} = {parts} (docs/glossary.md)"
 
 
 def idle_note(estimate: Estimate) -> str:
@@ -523,7 +532,7 @@ def idle_note(estimate: Estimate) -> str:
     if first is None or not np.any(first.server):
         return ""
     tokens = int(np.max(estimate.load.prompt))
-    return f"with nobody else there, {tokens:,} tokens in {_time(first.at_server)}: {server_note(estimate)}"
+    return f"on an idle server, {tokens:,} tokens in {_time(first.at_server)}: {server_note(estimate)}"
 
 
 def routing_note(estimate: Estimate) -> str:
@@ -541,7 +550,7 @@ def routing_note(estimate: Estimate) -> str:
     tokens = float(np.max(estimate.load.sequences))
     most = busiest(layer.experts, layer.top_k, parallel.ep, parallel.redundant, skew).rows(tokens)
     times = float(most) / (tokens * layer.top_k / parallel.ep)
-    return f"{text}; the busiest of {parallel.ep} expert groups has {times:.3g} times the mean rows of a decode step"
+    return f"{text}; the busiest of {parallel.ep} expert groups has {times:.3g} times the mean rows in a decode step"
 
 
 def media_note(deployment: Deployment) -> str:
@@ -554,7 +563,7 @@ def samples_note(load: StaticLoad) -> str:
     if load.samples == 1:
         return ""
     return (
-        f"samples: {load.samples:.0f} answers of each prompt, which is computed once and kept once; each of them reads "
+        f"samples: {load.samples:.0f} answers per prompt; the prompt is computed and kept once, and each answer reads "
         "it in every step (no cascade attention, docs/sampling.md)"
     )
 
@@ -591,11 +600,11 @@ def _notes(estimate: Estimate) -> list[str]:
 
 def _host_note(deployment: Deployment) -> str:
     """What the times of the host rest on; empty where it computes nothing."""
-    each = "; each replica has such a host of its own" if deployment.parallel.replicas > 1 else ""
+    each = "; each replica has its own host" if deployment.parallel.replicas > 1 else ""
     if deployment.streamed is not None:
         device = deployment.streamed.over(deployment.hardware, deployment.parallel.ranks)
         rate = format_quantity(device.to_host.bandwidth, "B/s")
-        return f"host: {deployment.streamed.host.name}, weights over {device.to_host.name} at {rate} a device{each}"
+        return f"host: {deployment.streamed.host.name}, weights over {device.to_host.name} at {rate} per device{each}"
     if deployment.offload is None:
         return ""
     host, link = deployment.offload.host, deployment.offload.link

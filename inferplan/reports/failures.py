@@ -50,7 +50,7 @@ def _stretch(seen: Outages, one: Stretch, name: str | None = None) -> list[Figur
     """A stretch of time, or a bin; null for what is not there, and for what never ends."""
     percentile, limited = seen.result.slo.percentile, list(seen.result.slo.limits) or ["ttft", "tpot"]
     return [
-        Figure("name", name or None, "requests that come", left=True, seen=name is not None),
+        Figure("name", name or None, "requests that arrive", left=True, seen=name is not None),
         Figure("start_s", finite(one.start)),
         Figure("stop_s", finite(one.stop)),
         Figure("replicas", one.replicas, "replicas", ".2f"),
@@ -97,7 +97,7 @@ def _episode(seen: Outages, episode: Episode, several: bool = False) -> list[Fig
     return [
         Figure("at_s", episode.at, "at", _seconds),
         Figure("replicas_lost", sum(len(outage.lost) for outage in episode.outages), "replicas lost", ","),
-        text("began anew", f"{anew:,}"),
+        text("restarted", f"{anew:,}"),
         Figure("back_s", episode.back, "back after", text=_seconds(episode.back - episode.at)),
         Figure("backlog_gone_s", finite(episode.over)),
         Figure("recovered_after_s", finite(after), "backlog gone after", _seconds, absent="not in this run"),
@@ -126,15 +126,15 @@ def _notes(seen: Outages) -> list[str]:
     asked = given["failures"]
     again, late = anew_late(seen)
     how = {
-        "cut": "a replica that fails is gone at once: what it has begins anew elsewhere, its prefix cache is lost",
-        "drain": "a replica that fails takes no more requests, finishes those that it has, and restarts then",
+        "cut": "a replica that fails is gone at once: its requests start again elsewhere, its prefix cache is lost",
+        "drain": "a replica that fails takes no more requests, finishes the ones it has, and then restarts",
     }[asked["mode"]]
     lines = [
         f"{how}; it takes requests again {format_time(asked['restart_s'], 4)} later; {given['routing']} routing",
-        "a latency counts from when the request was sent first; requests belong to the time in which they were sent",
-        f"recovered: all replicas are back, and no more than {seen.level:,.1f} requests are in the fleet, the mean of "
-        f"the time before the first failure without its first quarter",
+        "a latency counts from the first sending of the request; requests belong to the time in which they were sent",
+        f"recovered: all replicas are back, and no more than {seen.level:,.1f} requests are in the fleet, the mean "
+        "before the first failure (without its first quarter)",
     ]
     if again and seen.limited:
-        lines.append(f"{again:,} requests began anew; {late:,} of them miss a limit")
+        lines.append(f"{again:,} requests restarted; {late:,} of them miss a limit")
     return [*lines, f"basis: {seen.result.basis}, constants {given['calibration']}"]

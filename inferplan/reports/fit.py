@@ -20,11 +20,11 @@ from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_tokens
 
 _WITHIN = (
-    "--memory without --gpu: the labels of all GPUs of a replica added up; a chip that is sold in sizes counts with "
-    "its largest (yours: --gpu NAME --memory SIZE)"
+    "--memory without --gpu limits the total memory of a replica's GPUs; a chip sold in several sizes counts as its "
+    "largest (for yours: --gpu NAME --memory SIZE)"
 )
 _SPARE = ("KV pool", "weights", "longest context", "bought")
-_RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "an hour"})
+_RIGHT = frozenset({"GPUs", "KV pool", "requests", "longest context", "bytes", "share", "value", "per hour"})
 
 
 def options_report(found: Fits) -> Report:
@@ -58,7 +58,7 @@ def options_report(found: Fits) -> Report:
             spec.made_from.line,
             *(f"note: {text}" for text in uncounted_notes(spec)),
             *engine_notes(fitting),
-            f"{refused} combinations do not fit or are refused; --format json says why",
+            f"{refused} combinations do not fit or cannot run; --format json says why",
             *([_WITHIN] if within else []),
             *_prices_notes(fitting, found.term, len({option.quant for option in fitting})),
         ],
@@ -144,7 +144,7 @@ def _rest(fitting: Sequence[FitOption], title: str) -> list[Table]:
     return [
         Table(
             title=said,
-            columns=["GPU", *_formats(group), *(["an hour", "bought"] if group[0].bill else [])],
+            columns=["GPU", *_formats(group), *(["per hour", "bought"] if group[0].bill else [])],
             rows=_by_gpu(group, _formats(group)),
             right=_RIGHT,
             spare=_SPARE,
@@ -179,15 +179,15 @@ def _prices_notes(fitting: Sequence[FitOption], term: str, quants: int) -> list[
     bills = [option.bill for option in fitting if option.bill is not None]
     lines = [
         *(
-            ["a cell: GPUs of one replica, and requests that it holds at once; an hour is of the cheapest cell"]
+            ["each cell: GPUs per replica, and requests it holds at once; the price is that of the cheapest cell"]
             * (quants > 1)
         ),
-        "for the money: requests of all replicas that the GPUs of the bought instance hold, over its price",
-        f"an hour: the cheapest {term} bill of every list that is asked (docs/cost.md); instances are paid for whole",
+        "most requests for the money: requests of all replicas on the instance you rent, divided by its price",
+        f"per hour: the cheapest {term} bill over all price lists (docs/cost.md); whole instances are paid for",
     ]
     if any(bill.across for bill in bills):
         lines.append(
-            "across instances: none that is sold there holds the GPUs of one tensor-parallel group; ask what links them"
+            "across instances: no instance sold there holds the GPUs of one tensor-parallel group; ask what links them"
         )
     return lines
 
@@ -225,7 +225,7 @@ def _fitting(quant: str, found: Fitting, bill: Bill | None) -> list[Figure]:
             "longest context",
             lambda tokens: format_tokens(tokens).removesuffix(" tokens"),
         ),
-        Figure("cost", cost, "an hour", text=hourly),
+        Figure("cost", cost, "per hour", text=hourly),
         text("bought", bought, left=True),
     ]
 
@@ -264,15 +264,15 @@ def memory_report(fitting: Fitting) -> Report:
     memory += [] if there is None else [_memory(there, f"memory of the host, {there.deployment.hardware.name}", keeps)]
     most = None if there is None else most_layers(replace(footprint, batch=float(fitting.users)))
     kept = [
-        ["KV cache of one token, on one device", format_bytes(footprint.kv_per_token)],
-        ["state of one sequence, on one device", format_bytes(footprint.state_per_sequence)],
+        ["KV cache per token, on one device", format_bytes(footprint.kv_per_token)],
+        ["state per sequence, on one device", format_bytes(footprint.state_per_sequence)],
     ]
     facts = [
         *(kept if keeps else []),
         [f"requests of {fitting.context:,} tokens", f"{fitting.requests:,}"],
         ["longest context of one request", format_tokens(fitting.longest)],
-        *([["weights in host memory, of all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
-        *([] if most is None else [["most layers on the GPU that fit (--gpu-layers)", f"{most}"]]),
+        *([["weights in host memory, all GPUs", format_bytes(footprint.streamed)]] if footprint.streamed else []),
+        *([] if most is None else [["most layers that fit on the GPU (--gpu-layers)", f"{most}"]]),
     ]
     whole = {
         **record(_fitting(deployment.formats, fitting, bill)),
@@ -297,7 +297,7 @@ def memory_report(fitting: Fitting) -> Report:
     notes = [*deployment.model_lines, *(f"note: {text}" for text in _sizes(deployment.hardware))]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
-        notes += [f"an hour costs {bill.per_hour:,.2f} {bill.offer.currency}: {bill.line}", *bill.remarks]
+        notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]
     notes += [] if prices is None else prices.remarks([deployment.hardware.name])
     if bill is None and prices is not None and prices.named:
         notes.append(f"no price: {deployment.hardware.name} is in none of the lists that --prices names")

@@ -25,13 +25,13 @@ def models_report(found: ModelsThatFit) -> Report:
     context = f"{found.asked.context or 8192:,}"
     title = f"{len(fitting)} of {len(found.models)} models on file fit {found.have}, the largest first"
     notes = [
-        f"requests: of {context} tokens each, or as long as the model allows; as many at once",
-        "format: the widest with room for them; whether answers in a narrower format are good enough is yours to judge",
+        f"requests: how many fit at once, each of {context} tokens or the model's limit",
+        "format: the widest that fits; judge for yourself whether answers in a narrower format are good enough",
         f"a model in all its formats: inferplan fit {shown[0].model.name} --have {_typed(found)}",
     ]
     if several:
         kinds = ", ".join(one.gpu for one in found.meant)
-        notes.insert(0, f"each model is shown on the GPU that suits it best, of those sold with that memory: {kinds}")
+        notes.insert(0, f"each model is shown on the GPU that suits it best among those sold with that memory: {kinds}")
     if len(fitting) > len(shown):
         notes.insert(0, f"{len(fitting) - len(shown)} smaller models fit too: --format csv lists all")
     return Report(

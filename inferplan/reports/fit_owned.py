@@ -18,8 +18,8 @@ def owned_report(found: OwnedFits) -> Report:
     spec, asked = found.model, found.asked
     fitting = sorted(found.fitting, key=lambda one: -(one.fitting.requests if one.fitting else 0))
     records = [_record(option) for option in found.options]
-    hidden = {"GPUs"} if any(option.bill for option in fitting) else {"GPUs", "an hour", "bought"}
-    title = f"{spec.name} on {found.have}: what all of them hold, for {asked.held} x {found.context:,} tokens"
+    hidden = {"GPUs"} if any(option.bill for option in fitting) else {"GPUs", "per hour", "bought"}
+    title = f"{spec.name} on {found.have}: what they hold together, for {asked.held} x {found.context:,} tokens"
     report = Report(
         record={
             "model": spec.name,
@@ -38,8 +38,8 @@ def owned_report(found: OwnedFits) -> Report:
         notes=[
             *engine_notes(fitting),
             *dict.fromkeys(_refused(option) for option in found.options if option.fitting is None),
-            "requests: so many at once, each of the tokens above; whether answers in a narrower format are good "
-            "enough is yours to judge",
+            "requests: how many fit at once, each with the tokens above; judge for yourself whether answers in a "
+            "narrower format are good enough",
             spec.made_from.line,
             *(f"note: {line}" for line in uncounted_notes(spec)),
             *found.remarks,

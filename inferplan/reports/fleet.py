@@ -74,8 +74,8 @@ def _title(plan: FleetPlan) -> str:
     asked = ", ".join(f"{METRIC_NAMES[name]} {percentile} < {short_time(limit)}" for name, limit in limits)
     month = plan.cost * HOURS_PER_MONTH
     return (
-        f"{plan.question.space.base.model}: {plan.question.demand.describe()}; {asked}: "
-        f"{plan.cost:,.2f} {unit}/h, {month:,.0f} {unit} a month"
+        f"{plan.question.space.base.model}: {plan.question.demand.describe()}; {asked}: {plan.cost:,.2f} {unit}/h, "
+        f"{month:,.0f} {unit} per month"
     )
 
 
@@ -167,7 +167,7 @@ def _design(design: Design) -> list[Figure]:
         Figure("replica", _replica(design), "replica", text=_shape(design), left=True),
         Figure("devices", design.size.devices, "GPUs"),
         Figure("requests_per_s", design.rate, "requests/s", ".3f"),
-        Figure("requests_per_s_and_device", each, "a GPU", ".3f"),
+        Figure("requests_per_s_and_device", each, "per GPU", ".3f"),
         Figure("breaks_first", broken, "breaks first", text=BOTTLENECKS.get(broken, "-"), left=True),
     ]
 
@@ -195,28 +195,28 @@ def _notes(plan: FleetPlan) -> list[str]:
     question, asked = plan.question, plan.asked
     unit, used = question.prices.currency, question.sizing.utilisation
     lines = [
-        f"a replica is given {used:.0%} of what it carries: the mix may be sent {plan.given:,.2f} requests/s",
-        "one router sends each replica its turns of the requests, in proportion to what it carries; the percentiles "
-        f"are of {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
+        f"each replica is loaded to {used:.0%} of its capacity: the mix takes {plan.given:,.2f} requests/s",
+        "one router spreads the requests over the replicas, in proportion to their capacity; the percentiles are "
+        f"over {plan.run.counts['arrived']:,} requests to the whole mix, in simulation",
     ]
     if plan.run.converged is False:
-        lines.append("so many requests do not settle the percentiles: they are less sure than 3 %")
+        lines.append("this number of requests does not settle the percentiles: they are less sure than 3 %")
     if plan.bought.gap > 0:
         lines.append(f"! the solver was stopped: a mix that costs up to {plan.bought.gap:.1%} less may exist")
     if not all(plan.keeps(run) for run in (plan.run, *(part.run for part in plan.parts))):
         lines.append("! a limit is missed in this run: a lower --utilisation leaves more room")
     if any(kind.owned for kind in asked.kinds):
         price = price_text(asked.own_price) if asked.own_price else ""
-        said = f"{price} {unit}/h while it works" if price else "nothing more than they do anyway (--own-price)"
+        said = f"{price} {unit}/h while it works" if price else "nothing extra (--own-price)"
         lines.append(f"an owned GPU costs {said}" if price else f"owned GPUs cost {said}")
     formats = {quants(part.way.design.option): part.way.kind.name for part in plan.parts}
     if len(formats) > 1:
         listed = ", ".join(f"{name} on {gpu}" for name, gpu in formats.items())
-        lines.append(f"replicas differ in format ({listed}), and so may their answers: --quant native")
+        lines.append(f"replicas differ in format ({listed}), so their answers may differ: --quant native avoids it")
     lines += [f"{gpu} is not used: {why}" for gpu, why in plan.unusable.items()]
     for design in {part.way.design.gpu: part.way.design for part in plan.parts}.values():
         if carried_over(design.option):
-            lines.append(f"{design.gpu}: nobody has measured it, nor one of its maker; it may carry less")
+            lines.append(f"{design.gpu}: not measured, nor is any device of its maker; it may carry less")
     lines += error_notes(_served(plan), "unlike replicas behind one router" if len(_served(plan)) > 1 else "")
     bought = [part.bill for part in plan.parts if not part.way.kind.owned]
     lines += [bill.line for bill in bought]

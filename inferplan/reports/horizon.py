@@ -163,9 +163,9 @@ def _reason(answer: Answer, path: Path, one: Reason) -> list[Figure]:
     elif one.machines > 1e-6:
         why = "taken"
     elif one.worth > 1 - 1e-6:
-        why = "as good as what is taken"
+        why = "as good as the chosen ones"
     else:
-        why = f"too dear: taken at {one.worth:.0%} of its price" if one.worth > 0 else "no use"
+        why = f"too expensive: chosen at {one.worth:.0%} of its price" if one.worth > 0 else "no use"
     return [
         text("said in", at_line(path, "offers", offer.row).rpartition("/")[2], left=True),
         Figure("row", offer.row),
@@ -173,7 +173,7 @@ def _reason(answer: Answer, path: Path, one: Reason) -> list[Figure]:
         Figure("region", pool.region, "region", left=True),
         Figure("term", offer.term, "term", left=True),
         Figure("months", offer.months, "months"),
-        Figure("cost_per_month", offer.cost * offer.ratio, f"{answer.asked.currency} a month", ",.0f"),
+        Figure("cost_per_month", offer.cost * offer.ratio, f"{answer.asked.currency} per month", ",.0f"),
         Figure("machines", one.machines, "machines", text=taken),
         Figure("worth", one.worth, "why", text=why, left=True),
     ]
@@ -212,7 +212,9 @@ def _checks(checked: Checked) -> list[list[Figure]]:
 def _notes(answer: Answer) -> list[str]:
     asked, lines = answer.asked, list[str]()
     if not asked.paid:
-        lines.append("beyond: prorated: a term counts with its months up to the last one, as if the load goes on then")
+        lines.append(
+            "beyond: prorated: a term counts with its months up to the last one, as if the load went on after it"
+        )
     elif answer.beyond:
         lines.append(f"{answer.beyond:,.0f} {asked.currency} of it are paid after the last month (beyond: paid)")
     if answer.stochastic_value is not None:
@@ -223,16 +225,18 @@ def _notes(answer: Answer) -> list[str]:
         lines.append(f"expected value of perfect information: {answer.information_value:,.0f} {asked.currency}")
     if not answer.whole:
         lines.append(
-            "too many numbers for whole ones: held machines are whole, replicas and hired machines may be parts"
+            "too large a problem for whole numbers everywhere: held machines are whole, replicas and hired machines "
+            "may be fractions"
         )
         if answer.rounded_up is not None and answer.cost:
             more = answer.rounded_up / answer.cost
-            lines.append(f"each of these rounded up at every moment costs {more:.2%} more at most, if stocks have them")
+            lines.append(f"rounding each of these up at all times costs {more:.2%} more at most, if stocks have them")
     if answer.gap > 1e-6:
         lines.append(f"a cheaper answer saves {answer.gap:.2%} at most")
     if any(offer.term == "spot" for offer in asked.offers):
         lines.append(
-            "spot machines are paid for while they start again, too: exp(interruptions x restart) of them a machine"
+            "spot machines are also paid for while they restart: exp(interruptions x restart) machines per machine "
+            "needed"
         )
     return lines
 

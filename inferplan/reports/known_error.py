@@ -33,17 +33,17 @@ def error_notes(served: Served, unmeasured: str = "") -> list[str]:
     if len(whose) > 1:
         lines = [f"basis of {', '.join(names)}: {basis}" for basis, names in whose.items()]
     if unmeasured:
-        lines.append(f"no measurement of {unmeasured} is on file: what that adds to the error is not known")
+        lines.append(f"no measurement of {unmeasured} is on file: its share of the error is not known")
     return lines
 
 
 def _basis(deployment: Deployment, prompt: float) -> str:
     calibration = deployment.calibration
     if calibration.basis == "roofline":
-        return "roofline of an ideal device: no measurement stands behind these times, and real ones are longer"
+        return "roofline of an ideal device: no measurement supports these times, and real ones are longer"
     bands = serving_bands(deployment, prompt)
     if not bands:
-        why = too_few(missing) if (missing := lacking(deployment)) else "none is known of replicas like these"
+        why = too_few(missing) if (missing := lacking(deployment)) else "none is known for replicas like these"
         return f"{constants_of(calibration)}; no error band: {why}"
     within = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in bands.items())
     known = f"80 % of held-out means of steady loads lie within {within} of the predicted means"

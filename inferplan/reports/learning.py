@@ -22,7 +22,7 @@ def learned_report(found: Learned, records: Sequence[Recorded], path: str | None
     passed = [(one.kind, why, count) for one in records for why, count in one.passed_over.items()]
     notes = [f"read: {one.kind}, {len(one.observed):,} measurements of steps" for one in records]
     notes += [f"passed over: {count:,} {why} ({kind})" for kind, why, count in passed]
-    notes += [f"{name}: as on file, for no step holds {FACTORS[name].what}" for name in found.absent]
+    notes += [f"{name}: as on file, because no step holds {FACTORS[name].what}" for name in found.absent]
     notes.append(
         f"use it with --calibration {path}" if path else "not written: --out own.yaml writes it, for --calibration"
     )

@@ -86,7 +86,7 @@ def _title(session: Session) -> str:
 def _predicted(one: Scored) -> list[Figure]:
     """A load beside its prediction from constants alone."""
     run, found = one.row.run, one.prediction
-    fast = [f"{name} faster than light" for name in one.impossible]
+    fast = [f"{name} faster than an ideal device" for name in one.impossible]
     fast += [f"{name} above uncertain peaks" for name in one.above_uncertain]
     return [
         Figure("", run and run.concurrency, "users"),
@@ -131,14 +131,16 @@ def _verdict(judged: Judged) -> list[str]:
         return [f"nothing held out: {judged.why}"] if judged.why else []
     held = judged.held
     fitted = len(held.fitted.anchor.rows)
-    notes = [f"anchored: corrected by the other {fitted} loads, none of which is the one that is held out"]
+    notes = [f"anchored: corrected by the other {fitted} loads, without the one held out"]
     for metric, (before, after) in held.mean_error.items():
-        notes.append(f"{NAMES[metric]} of those: mean error {before:.1%} as predicted, {after:.1%} each by the others")
+        notes.append(
+            f"{NAMES[metric]} of those: mean error {before:.1%} as predicted, {after:.1%} if corrected by the others"
+        )
     for one in held.figures:
         if count := count_clipped(held, one.metric):
             notes.append(
-                f"{NAMES[one.metric]} of {count} loads is off by more than an anchor takes in: look for what the facts "
-                "do not state (formats, slots, another device)"
+                f"{NAMES[one.metric]} of {count} loads is off by more than an anchor corrects: look for facts that "
+                "are not stated (formats, slots, another device)"
             )
     return [*notes, *(f"left out of the anchor: {where}: {why}" for where, why in held.fitted.left_out)]
 
@@ -150,21 +152,22 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     notes = [
         f"means over requests; sent: {session.budget.requests} requests, of them {session.warmed} to warm up and to "
         f"learn sizes, left out; at most {session.budget.tokens:,} tokens",
-        "network: " + ("no handshake could be timed" if trip is None else f"a round trip takes {format_time(trip)}, "
-                       "which is in every latency"),
+        "network: " + ("no handshake could be timed" if trip is None else "a network round trip takes "
+                                                                          f"{format_time(trip)}, included in every "
+                                                                          "latency"),
     ]  # fmt: skip
     if session.dialect is not None and session.dialect.left_out:
-        notes.append(f"the server does not take {', '.join(session.dialect.left_out)}")
+        notes.append(f"the server does not accept {', '.join(session.dialect.left_out)}")
     if session.before.running is None:
         notes.append("whether the server had other work is not known: it has no metrics of a known engine")
     if session.settings.key and not session.settings.address.encrypted and not session.settings.address.loopback:
         notes.append("the key travelled unencrypted: the address is http, not https")
     notes += [f"left out: {load.describe()}: {why}" for load, why in session.left_out]
     if any(one.varied for one in known):
-        notes.append("outputs are of several lengths: the server ends them itself; rows hold their mean")
+        notes.append("outputs differ in length: the server ends them itself; rows hold their mean")
     if any(one.pieces > 1.02 for one in known):
         most = max(one.pieces for one in known)
-        notes.append(f"up to {most:.2f} tokens come at once: gaps between pieces are no gaps between tokens")
+        notes.append(f"up to {most:.2f} tokens come at once: gaps between pieces are not gaps between tokens")
     late = [one for one in known if one.late > _LATE * min(one.latencies["ttft"]["mean"], _decoding(one))]
     if late:
         notes.append(
@@ -172,7 +175,7 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
         )
     if refused := sum(one.refused for one in known):
         notes.append(
-            f"{refused} requests were turned away at first and sent again; their times are of the last sending"
+            f"{refused} requests were turned away at first and sent again; their times count from the last sending"
         )
     errors = dict.fromkeys(reply.error for one in session.loads for reply in one.failed)
     notes += [f"failed: {error}" for error in list(errors)[:5]]

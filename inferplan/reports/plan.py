@@ -54,7 +54,7 @@ BOTTLENECKS = {
     "memory": "the memory left for the cache",
     "slots": "the engine's limit on sequences",
     "adapters": "the slots of LoRA adapters",
-    "prefill": "the token budget of a step",
+    "prefill": "the token budget per step",
     "nothing": "none found: it carries many times the load",
 }
 
@@ -97,9 +97,9 @@ def summary_table(plan: Plan) -> Table:
         ["replicas", shape(option) + (f" + {option.spare} spare" if option.spare else "")],
         [
             "engine",
-            f"{option.deployment.engine.describe()}, {_budgets(option)} tokens a step, {plan.best.slots} sequences",
+            f"{option.deployment.engine.describe()}, {_budgets(option)} tokens per step, {plan.best.slots} sequences",
         ],
-        *([["cache tiers of a device", chain_text(option.tiers)]] if option.tiers else []),
+        *([["cache tiers per device", chain_text(option.tiers)]] if option.tiers else []),
         ["cost", dated_money(option)],
     ]
     if option.hours is not None:
@@ -135,7 +135,7 @@ def _adapters(plan: Plan) -> list[list[str]]:
         return []
     found = None if result is None else adapters_found(result)
     if found is None or found["hit_rate"] is None:
-        return [["LoRA adapters", f"rank {lora.rank} in {lora.slots} slots a replica"]]
+        return [["LoRA adapters", f"rank {lora.rank} in {lora.slots} slots per replica"]]
     return [["LoRA adapters", f"rank {lora.rank}; {in_slots(found, lora.slots)}"]]
 
 
@@ -148,7 +148,7 @@ def _masks(plan: Plan) -> list[list[str]]:
     with_and_without = (point(option.deployment, one, *at).tpot for one in (demand, replace(demand, structured=None)))
     masked, plain = (float(tpot[0, 0]) for tpot in with_and_without)
     filling = mask_filling(option.deployment.engine)
-    each = f"{format_time(asked.each(filling))} a mask, {asked.cores} cores"
+    each = f"{format_time(asked.each(filling))} per mask, {asked.cores} cores"
     added = f"{format_time(masked - plain)} on {format_time(plain)} a step of {option.batch} sequences, closed form"
     return [["structured decoding", f"{asked.share:.0%} of the requests, {each}; adds {added}"]]
 
@@ -172,7 +172,7 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
     demand = plan.question.demand
     unit = answers if demand.users is None else "people" if demand.people else "users" if demand.think else "in flight"
     whole = demand.users is not None
-    each = "" if option.pools else f", {least}{carried / option.replicas:,.{0 if whole else 2}f} a replica"
+    each = "" if option.pools else f", {least}{carried / option.replicas:,.{0 if whole else 2}f} per replica"
     return [
         [
             f"capacity under the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)",
@@ -206,7 +206,7 @@ def confidence_table(plan: Plan) -> Table:
             text("cost", _cost_of_step(step)),
             text("", bar(step.cost / most, 12) if step.option is not None and most else "", left=True),
             text("step times", _slowness(step), left=True),
-            text("GPUs", "nothing keeps the limits" if step.option is None else devices(step.option), left=True),
+            text("GPUs", "no option meets the limits" if step.option is None else devices(step.option), left=True),
             text("replicas", "" if step.option is None else shape(step.option), left=True),
             text("format", "" if step.option is None else quants(step.option), left=True),
         ]
@@ -265,5 +265,5 @@ def rejections_table(plan: Plan) -> Table:
     """How many candidates each reason ruled out."""
     searched = plan.searched
     rows = [[REASONS[reason], f"{count:,}"] for reason, count in searched.rejections.counts.most_common()]
-    title = f"{searched.evaluated:,} candidates in {searched.structures} structures; ruled out, under the first reason"
+    title = f"{searched.evaluated:,} candidates in {searched.structures} structures; ruled out, by first reason"
     return Table(title=title, columns=["reason", "candidates"], rows=rows, right=_RIGHT)

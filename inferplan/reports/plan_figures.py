@@ -209,7 +209,7 @@ def _on_terms(term: str, bills: list[Bill]) -> list[Figure]:
     return [
         Figure("term", term, "terms", left=True),
         Figure("per_hour", hourly, f"{unit}/h", ",.2f"),
-        Figure("per_month", hourly * HOURS_PER_MONTH, f"{unit} a month", ",.0f"),
+        Figure("per_month", hourly * HOURS_PER_MONTH, f"{unit} per month", ",.0f"),
         text("bought", " + ".join(f"{bill.units:,} x {bill.offer.what}" for bill in bills), left=True),
         Figure("list", [bill.offer.source for bill in bills], text=""),
         text("list", " + ".join(dict.fromkeys(bill.offer.seller for bill in bills)), left=True),
@@ -273,7 +273,7 @@ def shape(option: PlanOption) -> str:
 
 def replicas_given(plan: Plan) -> str:
     """What is said of the replicas that other loads take: by their capacity, which knows of no failure."""
-    return "replicas each load would be given" + (", were none lost" if plan.question.sizing.survive else "")
+    return "replicas for each load" + (", if none were lost" if plan.question.sizing.survive else "")
 
 
 def candidate(plan: Plan, found: Verified) -> list[Figure]:
@@ -351,7 +351,9 @@ def power(plan: Plan) -> list[Figure] | None:
     each = mean / served if mean is not None and served else None
     within = "" if budget is None else f", budget {budget.describe()}"
     drawn = (
-        None if mean is None else f"{mean / 1e3:,.3g} kW, {format_quantity(each, 'J') if each else '-'} an output token"
+        None
+        if mean is None
+        else f"{mean / 1e3:,.3g} kW, {format_quantity(each, 'J') if each else '-'} per output token"
     )
     return [
         Figure("nameplate_w", by_name, "power by nameplate", text=f"{by_name / 1e3:,.3g} kW{within}"),

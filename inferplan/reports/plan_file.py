@@ -143,7 +143,7 @@ def planned_of(data: dict[str, Any], path: str) -> Planned:
     deployment = checked_part(path, _Deployment, plan["deployment"], "plan.deployment")
     if deployment.cache_tiers:
         raise UsageError(
-            f"{path} is a plan with cache tiers, whose options are not known here for any engine",
+            f"{path} is a plan with cache tiers, and their options are not known for any engine",
             because="without them the plan would not keep its limits",
             hint="a plan without --cache-tier, or the command in this plan's report with your engine's own options",
         )

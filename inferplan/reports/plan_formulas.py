@@ -36,13 +36,13 @@ def plan_formulas(deployment: Deployment | None = None) -> list[PlanFormula]:
     """
     made: list[tuple[str, str, Any]] = [
         ("Time of an operator", "t", _operator_time()),
-        ("Prompts that come with every round", "x", _coming()),
+        ("Prompts per round", "x", _coming()),
         ("Share of rounds with a prompt", "p", _share(deployment)),
         ("Time per output token", "TPOT", _tpot(deployment)),
         ("Rate of a replica", "X", _rate()),
         ("Requests in the system", "C", _in_system()),
-        ("Replicas, without the spare ones", "n", _replicas()),
-        ("Cost of a million output tokens", "c", _token_cost()),
+        ("Replicas, without spares", "n", _replicas()),
+        ("Cost per million output tokens", "c", _token_cost()),
     ]
     kept = _OF_A_PASS if deployment is not None and deployment.model.encodes else {symbol for _, symbol, _ in made}
     return [PlanFormula(title, f"{symbol} = {term.formula}") for title, symbol, term in made if symbol in kept]
@@ -98,7 +98,7 @@ def _replicas() -> Any:
 
 
 def _token_cost() -> Any:
-    bill, prompt, output = _symbols("bill of an hour", "input tokens/s", "output tokens/s")
+    bill, prompt, output = _symbols("bill per hour", "input tokens/s", "output tokens/s")
     rates: Any = SimpleNamespace(input=prompt, generated=output)
     paid: Any = SimpleNamespace(per_hour=bill)
     return Cost(bill=paid, rates=rates, ratio=OUTPUT_TO_INPUT).per_million_output

@@ -58,7 +58,7 @@ class _Load(Spec):
         """The load as a plan is asked for it. Raises ``UsageError`` for one that is not sent."""
         if self.not_sent or self.prompt is None or self.output is None:
             raise UsageError(
-                "the load of this plan is not one that measure sends",
+                "measure cannot send the load of this plan",
                 because=f"it has {', '.join(self.not_sent) or 'lengths of no known kind'}",
                 hint="plain requests: --rate or --in-flight, --prompt and --output or a --workload",
             )
@@ -123,12 +123,12 @@ def planned_load(demand: Demand, shares: int, answer: float, asked: tuple[float,
     percentile, stated = asked
     users = None if demand.users is None else round(demand.users / shares)
     if users == 0:
-        raise UsageError("a share of the users is none", hint="--replicas: more of them behind the address")
+        raise UsageError("a share of the users is less than one", hint="--replicas: more of them behind the address")
     least = max(2 * (users or 0), 2)
     if stated is not None and stated < least:
         raise UsageError(
             f"{stated} requests are too few",
-            because=f"each of {users} users sends two at least" if users else "a rate is of two at least",
+            because=f"each of {users} users sends at least two" if users else "a rate needs at least two",
             hint=f"--requests {least}, or more",
         )
     count = max(stated or ceil(fewest_values(percentile) / (1 - FILL)), least)

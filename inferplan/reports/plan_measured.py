@@ -122,7 +122,7 @@ class PlanFile:
         self.limits, self.quoted = _by_latency(asked.slo), _by_latency(plan)
         self.bands = {name: (low or 0.0, high or inf) for name, (low, high) in _by_latency(bands).items()}
         if not self.limits:
-            raise UsageError(f"{path} has no limit that is measured", hint="a plan with --ttft, --tpot or --e2e")
+            raise UsageError(f"{path} has no limit that can be measured", hint="a plan with --ttft, --tpot or --e2e")
         deployed = self.planned.request.parallel.replicas if self.planned.pools is None else self.replicas
         wrong = [f"plan.{name}_s is missing" for name in self.limits if name not in self.quoted]
         wrong += [f"band_s.{name}_s falls" for name, (low, high) in self.bands.items() if low > high]
@@ -130,7 +130,7 @@ class PlanFile:
             wrong.append(f"plan.replicas is {self.replicas}, that of plan.deployment {deployed}")
         for one in self.measurements:  # (read here, so that what is wrong with them is said before a load is sent)
             if one.percentile != self.percentile:
-                wrong.append(f"a measurement is of the percentile {one.percentile:g}, the plan of {self.percentile:g}")
+                wrong.append(f"a measurement has percentile {one.percentile:g}, the plan {self.percentile:g}")
         if wrong:
             raise SpecError(f"{path} contradicts itself", because="; ".join(wrong), hint="make the plan again")
 
@@ -166,7 +166,7 @@ class PlanFile:
         if replicas > self.replicas or self.replicas % replicas or (replicas < self.replicas and self.planned.pools):
             raise UsageError(
                 f"--replicas {replicas} of the {self.replicas} of {self.path}",
-                because="a load is divided among replicas that are fed in turn, and pools are measured whole",
+                because="a load is divided among replicas fed in turn, and pools are measured whole",
                 hint="a divisor, or leave it out: the address stands before all of them",
             )
         return planned_load(self.demand, self.replicas // replicas, self.answer, (self.percentile, requests))
@@ -204,9 +204,9 @@ class PlanFile:
                 other = catalogue_name("models" if name == "model" else "hardware", other)
             if other and other.lower() != own.lower():
                 raise InputFileError(
-                    f"{where} was measured of another deployment than {self.path} is for",
+                    f"{where} measures another deployment than that of {self.path}",
                     because=f"{name} {other}, and {own} was planned",
-                    hint="inferplan measure PLAN.json --url URL measures that of the plan",
+                    hint="inferplan measure PLAN.json --url URL measures the deployment of the plan",
                 )
 
     def unlike(self, server: Server | None) -> str:
@@ -234,9 +234,9 @@ class PlanFile:
         for what, (measured, planned, most) in pairs.items():
             if abs(measured / planned - 1.0) > most:
                 raise InputFileError(
-                    f"{one.url} was measured under another load than {self.path} is for",
+                    f"{one.url} was measured under another load than that of {self.path}",
                     because=f"{measured:,.4g} {what}, and {planned:,.4g} were planned",
-                    hint="inferplan measure PLAN.json --url URL sends the plan's own",
+                    hint="inferplan measure PLAN.json --url URL sends the plan's load",
                 )
 
 
@@ -279,7 +279,7 @@ def measurement(session: Session, plan: PlanFile, load: PlannedLoad, at: str, re
         means["requests/s"] = rate, load.requests / load.seconds
     for what, (got, drawn) in means.items():
         if abs(got / drawn - 1.0) > _UNLIKE:
-            doubts.append(f"{got:,.4g} {what} came to pass, and {drawn:,.4g} were to be sent")
+            doubts.append(f"{got:,.4g} {what} were measured, and {drawn:,.4g} were planned")
     if found.requests * (1 - plan.percentile / 100) < 1:
         doubts.append(f"{found.requests:,} requests hold no {plan.percentile:g}th percentile")
     return {
@@ -342,9 +342,9 @@ def measurements_of(files: Sequence[str]) -> tuple[PlanFile, list[_Measurement]]
         held.require_own(other.facts, path)
         if other.data["question"]["load"] != held.data["question"]["load"] or other.percentile != held.percentile:
             raise InputFileError(
-                f"{path} was measured under another load than {plan} is for",
+                f"{path} was measured under another load than that of {plan}",
                 because="its own plan is for another",
-                hint=f"inferplan measure {plan} --url URL sends that of the plan",
+                hint=f"inferplan measure {plan} --url URL sends the load of the plan",
             )
         found += other.measurements
     if not found:
@@ -368,7 +368,7 @@ def rows_as_measurements(path: str, plan: PlanFile) -> list[_Measurement]:
         if all(cells[name] is None for name in plan.limits):
             raise InputFileError(
                 f"{path}: line {number} has no {', '.join(f'{name}_{wanted}_ms' for name in plan.limits)}",
-                because=f"the plan is of the {plan.percentile:g}th percentile",
+                because=f"the plan limits the {plan.percentile:g}th percentile",
                 hint="inferplan measure PLAN.json --url URL --out FILE.csv",
             )
         rate = _number(line.get("rate_per_s")) or 0.0
@@ -479,7 +479,7 @@ def _row(one: AsPlanned, percentile: float) -> list[Figure]:
 def _notes(plan: PlanFile, one: _Measurement) -> list[str]:
     found = [f"suspect: {why}" for why in one.suspect]
     if one.failed:
-        found.append(f"{one.failed} of {one.requests + one.failed} requests failed, and are in no figure")
+        found.append(f"{one.failed} of {one.requests + one.failed} requests failed, and are left out of all figures")
     if any(value is None for value in one.half_width_s.values()):
         found.append(f"{one.requests:,} requests are too few for the error of a {plan.percentile:g}th percentile")
     return found

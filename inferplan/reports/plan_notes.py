@@ -90,7 +90,7 @@ def error_unknown(plan: Plan) -> str:
     if not plan.has_confidences:
         return ""
     unkept = plan.unkept is not None
-    nothing = f"nothing whose error is known keeps the limits at a confidence of {USUAL:g}"
+    nothing = f"no option with a known error keeps the limits at a confidence of {USUAL:g}"
     if plan.supported:
         return (
             f"{nothing}: this plan keeps them if the prediction is right, and is as likely to miss one"
@@ -99,10 +99,10 @@ def error_unknown(plan: Plan) -> str:
         )
     missing, calibration = plan.option.lacking, plan.option.deployment.calibration
     if calibration.basis == "roofline":
-        why = "no measurements behind it: times of an ideal device, and real ones are longer"
+        why = "no measurements support it: times of an ideal device, and real ones are longer"
     elif missing:
         known = "too few" if any(missing.values()) else "no"
-        why = f"{known} measurements behind {' and '.join(missing)} ({too_few(missing)})"
+        why = f"{known} measurements support {' and '.join(missing)} ({too_few(missing)})"
     else:
         why = "no held-out measurements of its kernels"
     other = f"; {nothing}" if unkept and plan.measured is not None else ""
@@ -145,7 +145,10 @@ def notes(plan: Plan) -> list[str]:
     ]
     unmeasured = plan.searched.rejections.examples.get("unmeasured")
     if unmeasured:
-        lines.append(f"not compared, because nothing was measured on it or its like: {unmeasured} (alone: --gpu NAME)")
+        lines.append(
+            f"not compared, because neither it nor a similar GPU was measured: {unmeasured} (to plan for it: --gpu "
+            "NAME)"
+        )
     unpriced = sorted(
         {e.grid.deployment.hardware.name for e in plan.searched.grids if e.tariff is None} - {option.request.gpu}
     )
@@ -165,7 +168,7 @@ def host_lines(plan: Plan) -> list[str]:
     found = []
     if plan.option.deployment.elsewhere:
         found.append(
-            "each replica has a host of its own; the bill is of GPUs, and a host that they do not bring is extra"
+            "each replica has its own host; the bill covers GPUs, and a host that does not come with them is extra"
         )
     refused = plan.searched.rejections.examples.get("host")
     if refused:
@@ -182,9 +185,9 @@ def session_line(plan: Plan) -> str:
     mean = found.percentiles("duration")["mean"]
     lasts = "" if mean is None else f", which take {format_time(mean * plan.option.slow.step, 3)} on average"
     return (
-        f"sessions: route all calls of one to the same replica; {found.cached_share:.1%} of prompt tokens are found in "
-        f"its prefix cache; {found.in_system * plan.option.replicas:,.0f} sessions under way at a time{lasts}"
-        f"{_how_sure(plan, found)}"
+        f"sessions: route all calls of a session to the same replica; {found.cached_share:.1%} of prompt tokens are "
+        f"found in its prefix cache; {found.in_system * plan.option.replicas:,.0f} sessions under way at a "
+        f"time{lasts}{_how_sure(plan, found)}"
     )
 
 
@@ -207,7 +210,7 @@ def start_line(plan: Plan) -> str:
     if line:
         return f"start each replica: {line}"
     if plan.option.deployment.model.encoder is not None:
-        return "flags of engines for an encoder-decoder are not known here (docs/encoder-decoders.md)"
+        return "engine flags for an encoder-decoder are not supported (docs/encoder-decoders.md)"
     lacking = checkpoint_needs(launch_of(plan))
     words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
     if lacking:
@@ -235,7 +238,7 @@ def speculation_line(plan: Plan) -> str:
     texts = [
         f"{money(found.option)} and TPOT {percentile} {format_time(found.achieved['tpot'], 3)} {side}"
         if found
-        else f"nothing meets the limits {side}"
+        else f"no option meets the limits {side}"
         for found, side in ((drafted, "with them"), (plain, "without"))
     ]
     where = " by the prediction itself (the error with drafts is not known)" if plan.confidence > MIDDLE else ""
@@ -245,7 +248,7 @@ def speculation_line(plan: Plan) -> str:
         return line
     option = drafted.option
     where = f"{option.deployment.hardware.name}, {option.deployment.parallel.describe()}"
-    return f"{line}; on {where} the drafts slow down a batch of {batch:,} or more (here {option.batch:,} a rank)"
+    return f"{line}; on {where} the drafts slow down batches of {batch:,} or more (here {option.batch:,} per rank)"
 
 
 def _tried(plan: Plan) -> str:
@@ -262,7 +265,7 @@ def cheaper_line(plan: Plan) -> str:
     checked = plan.cheaper_verified
     if checked is None:
         known = " with a known error" if plan.confidence > MIDDLE else ""
-        return f"this is the cheapest candidate{known}, with or without the limits"
+        return f"this is the cheapest candidate{known}, even without the limits"
     option, factors = checked.option, relaxation(plan, checked)
     drafts = f" with {option.speculation.length} drafts" if option.speculation.length else ""
     bare = " without cache tiers" if plan.option.tiers else ""
@@ -270,7 +273,7 @@ def cheaper_line(plan: Plan) -> str:
     if checked.result is not None and not checked.violations(plan.question.slo):
         return f"{what} costs less: {TOO_SHORT} whether it keeps the limits" if checked.verdict == TOO_SHORT else ""
     if not all(isfinite(factor) for factor in factors.values()):
-        return f"the cheaper candidate that comes closest, {what}, does not keep up with the load"
+        return f"the cheaper candidate that comes closest, {what}, cannot keep up with the load"
     classes, limits = plan.question.demand.classes, plan.question.slo.all_limits
     relaxed = " and ".join(
         f"{METRIC_NAMES[name]} were {factor:.2f} times as long"
@@ -293,10 +296,10 @@ def basis_line(plan: Plan) -> str:
     if missing := plan.option.lacking:
         return f"basis: {constants_of(calibration)}; no error band: {too_few(missing)}"
     if not plan.supported:
-        return f"basis: {constants_of(calibration)}; no error band: none is known of its kernels"
+        return f"basis: {constants_of(calibration)}; no error band is known for its kernels"
     if not plan.bands:
-        what = "how long a job takes" if plan.question.demand.offline else "what is limited"
-        return f"basis: {constants_of(calibration)}; no error band: none is known of {what}"
+        what = "the time of a job" if plan.question.demand.offline else "the limited latencies"
+        return f"basis: {constants_of(calibration)}; no error band is known for {what}"
     bands = ", ".join(f"{METRIC_NAMES[name]} x {low:.2f} to x {high:.2f}" for name, (low, high) in plan.bands.items())
     if calibration.anchor is not None:
         runs = len(calibration.anchor.rows)
@@ -311,7 +314,7 @@ def confidence_line(plan: Plan) -> str:
         return ""
     other, confidence = plan.other, plan.other_confidence
     if other is None:
-        return f"nothing whose error is known keeps the limits at a confidence of {confidence:g}"
+        return f"no option with a known error keeps the limits at a confidence of {confidence:g}"
     what = _beside(plan, other)
     if confidence == MIDDLE:
         same = other.option.cost == plan.option.cost and not other_format(other.option, plan.option)
@@ -332,7 +335,7 @@ def native_line(plan: Plan) -> str:
     if quants(plan.option) == "native" or plan.question.demand.offline or (tried is not None and None not in tried):
         return ""
     if plan.native is None:
-        return "in the checkpoint's own format nothing that was tried keeps the limits"
+        return "in the checkpoint's own format no tried option keeps the limits"
     cost, own = plan.option.cost, plan.native.option.cost
     factor = f", {own / cost:.2f} times the cost" if cost and own else ""
     what = f"{shape(plan.native.option)} on {devices(plan.native.option)} at {money(plan.native.option)}"
@@ -347,7 +350,7 @@ def unknown_line(plan: Plan) -> str:
     saved = (plan.option.cost or 0.0) - (found.option.cost or 0.0)
     unit = found.option.tariff.currency if found.option.tariff else ""
     why = f" ({too_few(found.option.lacking)})" if found.option.lacking else ""
-    return f"cheaper by {saved:,.2f} {unit}/h, with an error that is not known: {_beside(plan, found)}{why}"
+    return f"cheaper by {saved:,.2f} {unit}/h, with an unknown error: {_beside(plan, found)}{why}"
 
 
 def measured_line(plan: Plan) -> str:
@@ -359,8 +362,8 @@ def measured_line(plan: Plan) -> str:
     if plan.supported:
         return "" if found is None else f"measured alternative: {_beside(plan, found)}, on constants of its own device"
     if found is None:
-        return "nothing whose error is known keeps the limits: measure before buying"
-    return f"measured alternative: {_beside(plan, found)}, of a kind whose error is known, if the prediction is right"
+        return "no option with a known error keeps the limits: measure before buying"
+    return f"measured alternative: {_beside(plan, found)}, of a kind with a known error, if the prediction is right"
 
 
 def miss_line(plan: Plan) -> str:
@@ -386,7 +389,7 @@ def format_line(plan: Plan) -> str:
         return ""
     quality = quality_of(deployment.model, request.quant)
     if not checkpoint_needs(launch_of(plan)):
-        return f"quality in {request.quant}: {quality}; the engine makes it of the released checkpoint"
+        return f"quality in {request.quant}: {quality}; the engine converts the released checkpoint"
     known = quantised_checkpoint(deployment.model, request.quant)
     words = f"quality in {request.quant}: {quality}"
     return words if known is None else f"{words}; checkpoint: {known.checkpoint}"
@@ -408,8 +411,8 @@ def context_line(plan: Plan) -> str:
         return ""
     each = float(f"{1 / share:.1g}")
     return (
-        f"about 1 request in {each:,.0f} is longer than the context of {context:,} tokens and is refused; "
-        "the most tokens of a draw: lognormal:1500:1.2:16k"
+        f"about 1 request in {each:,.0f} is longer than the context of {context:,} tokens and is refused; to cap "
+        "lengths: lognormal:1500:1.2:16k"
     )
 
 
@@ -425,7 +428,7 @@ def mask_line(plan: Plan) -> str:
     if structured is None:
         return ""
     return (
-        "structured decoding: times with masks have not been measured, error bands are those of steps without; "
+        "structured decoding: times with masks have not been measured, and error bands are for steps without masks; "
         "the first request of each schema also waits for its grammar (docs/structured.md); "
         f"{structured.rests_on(mask_filling(plan.deployment.engine))}"
     )
@@ -472,15 +475,16 @@ def assumptions(plan: Plan) -> list[str]:
     lines = [
         f"lengths: prompt {demand.prompt.kind} {demand.prompt.average:,.0f}, output {demand.output.kind} "
         f"{demand.output.average:,.0f} tokens; {arrivals if not demand.trace else 'arrivals as in the trace'}",
-        f"a replica is given at most {question.sizing.utilisation:.0%} of its capacity; {question.sizing.spare} spare",
-        "a latency is conditional on the engine's flags and on the traffic above",
-        "prices are those of a moment; energy is that of the devices at full TDP, without the building",
+        f"each replica is loaded to at most {question.sizing.utilisation:.0%} of its capacity; "
+        f"{question.sizing.spare} spare",
+        "latencies hold for the engine's flags and the traffic above",
+        "prices change within weeks; energy counts the devices at full TDP, without the building",
     ]
     drafting = question.space.drafting_of(plan.option.speculation)
     if drafting is not None:
         lines.append(f"speculative decoding: {drafting.describe()}" + (f"; {drafting.basis}" if drafting.basis else ""))
     if plan.option.pools:
-        lines.append("prompts and decodes on pools of their own; the cache moves over the scale-out link")
+        lines.append("prompts and decodes on separate pools; the cache moves over the scale-out link")
     return lines
 
 
@@ -505,8 +509,8 @@ def monthly(option: PlanOption) -> str:
     if option.cost is None or option.tariff is None:
         return ""
     if option.hours is not None:
-        return f"{option.cost:,.0f} {option.tariff.currency} in all"
-    return f"{option.cost * HOURS_PER_MONTH:,.0f} {option.tariff.currency} a month"
+        return f"{option.cost:,.0f} {option.tariff.currency} in total"
+    return f"{option.cost * HOURS_PER_MONTH:,.0f} {option.tariff.currency} per month"
 
 
 def recommendation(plan: Plan) -> str:
@@ -524,7 +528,7 @@ def recommendation(plan: Plan) -> str:
 
 def _served(plan: Plan) -> str:
     slo, demand = plan.question.slo, plan.question.demand
-    load = f"{plan.rate:,.4g} requests a second"
+    load = f"{plan.rate:,.4g} requests per second"
     load = f"At {load}" if demand.users is None else f"With {users_in_words(demand)} ({load})"
     held = ", ".join(_HELD[name].format(format_time(plan.best.achieved[name], 3)) for name in slo.limits)
     return f"{load}, {slo.percentile:g} of 100 requests get {held}."
@@ -542,19 +546,22 @@ def risk(plan: Plan) -> str:
 def _risk_of_times(plan: Plan) -> str:
     if plan.option.deployment.calibration.basis == "roofline":
         return (
-            "Nothing was measured on this GPU or one like it. Real times are longer than these: measure before buying."
+            "No measurement exists for this GPU or a similar one. Real times are longer than these: measure before "
+            "buying."
         )
     if not plan.supported:
-        return "How far off these times are is not known: no measurements behind a service of this kind. Measure first."
+        return (
+            "The error of these times is not known: there are no measurements of a service of this kind. Measure first."
+        )
     bands = " and ".join(
         f"{_NAMES[name]} between {low:.2f} and {high:.2f} times the predicted mean"
         for name, (low, high) in plan.bands.items()
     )
-    what = "the time of a job" if plan.question.demand.offline else "what is limited here"
-    known = f"In 8 of 10 comparable measurements {bands}." if bands else f"No error band is known of {what}."
+    what = "the time of a job" if plan.question.demand.offline else "the limited latencies"
+    known = f"In 8 of 10 comparable measurements {bands}." if bands else f"No error band is known for {what}."
     text = f"These are predictions. {known}"
     if plan.confidence > MIDDLE and plan.has_confidences:
-        text += f" Each limit is kept with a chance of {plan.confidence:.0%}, as far as that is known."
+        text += f" Each limit is kept with a chance of {plan.confidence:.0%}, as far as the error is known."
     if plan.miss is not None:
         kept = "still kept" if plan.miss.held >= SAFE else "missed"
         text += f" On devices as slow as the slowest tenth, the limits are {kept} under this load."
@@ -575,7 +582,7 @@ def alternative(plan: Plan) -> str:
         return ""
     other, middle = plan.other, plan.confidence == MIDDLE
     if other is None:
-        why = f"nothing whose error is known keeps the limits at a confidence of {USUAL:g}"
+        why = f"no option with a known error keeps the limits at a confidence of {USUAL:g}"
         return f"A safer plan cannot be named: {why}." if middle else ""
     same = _bought(other.option) == _bought(plan.option)
     cost = monthly(other.option) or "no price"

@@ -34,9 +34,11 @@ from inferplan.table import Report, Table, markdown_text, render
 from inferplan.terms import Term
 from inferplan.units import format_time
 
-_SCREENING = "The closed form of one replica loaded to its limits, which screens; what simulation says is above."
-_SURVIVES = "the limits are kept, in simulation, while replicas are lost, and instances are paid for whole."
-_MORE = "instances are paid for whole and so filled, and the limits are kept in simulation."
+_SCREENING = (
+    "The closed form of one replica, loaded to its limits. It only screens candidates; the simulated figures are above."
+)
+_SURVIVES = "the limits are kept, in simulation, while replicas are lost, and whole instances are paid for."
+_MORE = "whole instances are paid for and filled, and the limits are kept in simulation."
 
 
 def html_document(plan: Plan, command: str) -> str:

@@ -27,7 +27,7 @@ _LOADS = np.linspace(0.5, 1.5, 201)
 
 
 _SAFETY = (
-    "The least bill of a month that keeps each limit with a chance of so much, of what has a known error; the dark bar "
+    "The least monthly bill that keeps each limit with this chance, among options with a known error. The dark bar "
     "is the plan. 0.5 is the prediction itself."
 )
 
@@ -59,7 +59,7 @@ def _figures(plan: Plan) -> Iterator[tuple[str, str, Figure]]:
     option = plan.option
     if (figure := _costs(plan)) is not None:
         bill = "month, as in the tables; every bar keeps the limits in simulation"
-        yield "Cost", f"The bill of a {bill if option.hours is None else 'whole job, by formulas'}.", figure
+        yield "Cost", f"The bill per {bill if option.hours is None else 'whole job, by formulas'}.", figure
     if (figure := _safety(plan)) is not None:
         yield "Cost of safety", _SAFETY, figure
     if not plan.question.demand.offline:
@@ -69,8 +69,8 @@ def _figures(plan: Plan) -> Iterator[tuple[str, str, Figure]]:
     if not option.deployment.model.encodes:
         yield (
             "Frontier",
-            "The most output tokens/s per GPU at each speed per user, by GPU in its best format, in closed "
-            "form; the ring is the plan, which buys no more than the load needs.",
+            "The most output tokens/s per GPU at each speed per user, by GPU in its best format, in closed form. "
+            "The ring is the plan, which buys no more than the load needs.",
             _frontier(plan),
         )
 
@@ -93,7 +93,7 @@ def _costs(plan: Plan) -> Figure | None:
     ]
     if len(bars) < 2 or plan.option.tariff is None:
         return None
-    unit = plan.option.tariff.currency + (" in all" if plan.option.hours is not None else " a month")
+    unit = plan.option.tariff.currency + (" in total" if plan.option.hours is not None else " per month")
     return plots.bars(bars, unit)
 
 
@@ -112,12 +112,12 @@ def _safety(plan: Plan) -> Figure | None:
         (f"{step.confidence:g}: {devices(step.option)}", step.cost * HOURS_PER_MONTH) for step in kept if step.option
     ]
     first = next((place for place, step in enumerate(kept) if step.confidence == plan.confidence), 0)
-    return plots.bars(bars, f"{plan.option.tariff.currency} a month, by confidence", first)
+    return plots.bars(bars, f"{plan.option.tariff.currency} per month, by confidence", first)
 
 
 def _under_load(plan: Plan) -> Iterator[tuple[str, str, Figure]]:
     """What other loads would need and how the latencies go with the load: the table's own figures, and between."""
-    unit = "users" if plan.question.demand.users is not None else "requests a second"
+    unit = "users" if plan.question.demand.users is not None else "requests per second"
     needed = [plan.replicas_for(float(factor)) for factor in _LOADS]
     if plan.capacity is not None and all(count is not None for count in needed):
         loads, counts = _LOADS * plan.load, [float(count or 0) for count in needed]
@@ -158,7 +158,7 @@ def _memory_words(plan: Plan, footprint: Footprint) -> str:
     return (
         f"One device of the plan at its capacity: {format_bytes(used)} of {format_bytes(footprint.usable)} are used. "
         + (
-            f"The other {format_bytes(free)} stay free: what stops it first is {why}."
+            f"The other {format_bytes(free)} stay free: the first limit reached is {why}."
             if free > 0.05 * footprint.usable
             else ""
         )

@@ -20,7 +20,7 @@ _DAY = 86400.0
 def survival_table(plan: Plan) -> Table:
     """The limits while replicas are missing, beside the plan that would do without failures."""
     rows = [*labelled_texts(_survived(plan)), *labelled_texts(_expected(plan))]
-    return Table(title="what is survived (simulated)", columns=["while replicas are lost", "value"], rows=rows)
+    return Table(title="survival of failures (simulated)", columns=["while replicas are lost", "value"], rows=rows)
 
 
 def survival_record(plan: Plan) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ def _survived(plan: Plan) -> list[Figure]:
             for one in found.kept
             for name, limit in one.slo.limits.items()
         ),
-        text("judged", f"{found.judged:,} requests that arrive meanwhile, of {found.failures} failures"),
+        text("judged", f"{found.judged:,} requests that arrive meanwhile, over {found.failures} failures"),
         Figure("began_anew_each", found.anew / found.failures, "in flight when they are lost", text=_anew(found)),
         Figure("began_anew_late", found.late / found.anew if found.anew else None),
         *_without_failures(plan),
@@ -73,7 +73,7 @@ def _lost(survive: Survive, found: Survival, option: PlanOption) -> str:
 def _anew(found: Survival) -> str:
     each = found.anew / found.failures
     late = f", {found.late / found.anew:.0%} of them over a limit" if found.anew else ""
-    return f"{each:,.1f} requests a failure begin anew{late}"
+    return f"{each:,.1f} requests per failure restart{late}"
 
 
 def _without_failures(plan: Plan) -> list[Figure]:
@@ -106,9 +106,11 @@ def _expected(plan: Plan) -> list[Figure]:
             "failures_per_year",
             expected.failures,
             f"expected, at {survive.mtbf / _DAY:,.4g} days between failures of a GPU",
-            text=f"{expected.failures:,.3g} {what} lost a year",
+            text=f"{expected.failures:,.3g} {what} lost per year",
         ),
-        Figure("degraded_share", share, "time with any missing, a year", text=f"{_a_year(share)} ({share:.2g} of it)"),
+        Figure(
+            "degraded_share", share, "time with any missing, per year", text=f"{_a_year(share)} ({share:.2g} of it)"
+        ),
         Figure(
             "beyond_share",
             expected.beyond,

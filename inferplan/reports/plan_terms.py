@@ -23,7 +23,7 @@ def plan_terms(plan: Plan) -> list[Term]:
     """One term for each formula at the chosen point: operator, round, capacity, requests, replicas, cost."""
     option, question = plan.option, plan.question
     if option.deployment.model.encodes:
-        rate = name_term(option.rate, "capacity of a replica, closed form", "requests/s")
+        rate = name_term(option.rate, "capacity per replica, closed form", "requests/s")
         return [_largest_operator(plan), _replicas(plan, rate), *_cost(plan)]
     demand, percentile = question.demand, question.slo.percentile
     grid = point(option.deployment, demand, percentile, option.batch, option.budget, option.speculation)
@@ -36,18 +36,18 @@ def _capacity(plan: Plan, grid: LoadGrid) -> Iterator[Term]:
     decodes = name_term(float(grid.step_decode[0]), "round of decodes", "s")
     mean: Any = decodes if apart else _mean_round(plan, grid, decodes)
     drafts = grid.speculation.length
-    tokens = name_term(grid.speculation.tokens, "tokens a round") if drafts else 1.0
+    tokens = name_term(grid.speculation.tokens, "tokens per round") if drafts else 1.0
     if not apart:
         yield mean
     if drafts:
         yield cast("Term", name_term(mean / tokens, "time per output token", "s"))
     batch, ranks = name_term(plan.option.batch, "batch"), name_term(plan.deployment.parallel.dp, "attention ranks")
     steps: Any = name_term(demand.output.average - 1.0, "decoded tokens") / tokens
-    rate = name_term(departures(batch, steps, mean) * ranks, "capacity of a replica, closed form", "requests/s")
+    rate = name_term(departures(batch, steps, mean) * ranks, "capacity per replica, closed form", "requests/s")
     yield rate
     if not apart:
         ttft = name_term(float(grid.ttft_mean[0, 0]), "mean TTFT", "s")
-        yield name_term(in_system(rate, ttft, steps, mean), "requests in a replica", "requests")
+        yield name_term(in_system(rate, ttft, steps, mean), "requests per replica", "requests")
     yield _replicas(plan, rate)
 
 
@@ -61,7 +61,7 @@ def _replicas(plan: Plan, screened: Any) -> Term:
     carried = screened
     if found is not None and not apart:
         each = plan.load * found.factor / plan.option.replicas
-        carried = name_term(each, "capacity of a replica, simulated", unit)
+        carried = name_term(each, "capacity per replica, simulated", unit)
     utilisation = name_term(plan.question.sizing.utilisation, "utilisation")
     name = "decode replicas, before simulation" if apart else "replicas"
     return cast("Term", name_term(Sizing(utilisation=utilisation).replicas(load, carried), name))
@@ -93,12 +93,12 @@ def _cost(plan: Plan) -> Iterator[Term]:
     cost = cost_of(plan)
     if cost is None:
         return
-    bill: Any = SimpleNamespace(per_hour=name_term(cost.per_hour, "bill of an hour", cost.bill.offer.currency))
+    bill: Any = SimpleNamespace(per_hour=name_term(cost.per_hour, "bill per hour", cost.bill.offer.currency))
     read, currency = name_term(cost.rates.input, "input tokens/s"), cost.bill.offer.currency
     if not cost.rates.output:
         rates: Any = SimpleNamespace(input=read, generated=0.0)
-        yield cast("Term", name_term(Cost(bill=bill, rates=rates).per_million_total, "a million tokens", currency))
+        yield cast("Term", name_term(Cost(bill=bill, rates=rates).per_million_total, "per million tokens", currency))
         return
     rates = SimpleNamespace(input=read, generated=name_term(cost.rates.generated, "output tokens/s"))
     price = Cost(bill=bill, rates=rates, ratio=cost.ratio).per_million_output
-    yield cast("Term", name_term(price, "a million output tokens", currency))
+    yield cast("Term", name_term(price, "per million output tokens", currency))

@@ -21,7 +21,7 @@ def tiers_record(plan: Plan) -> list[dict[str, Any]] | None:
 
 def tiers_table(plan: Plan) -> Table:
     """The plan without tiers and beside each chain: GPUs, hits, what both cost."""
-    title = "what cache tiers are worth: the cheapest plan without and with them"
+    title = "value of cache tiers: the cheapest plan without and with them"
     return side_by_side(title, [_side(side, plan) for side in plan.tiered])
 
 
@@ -36,7 +36,7 @@ def _side(side: Tiered, plan: Plan) -> list[Figure]:
         Figure(
             "tiers",
             [record(_tier(tier, side, without)) for tier in side.chain],
-            "tiers of a device",
+            "tiers per device",
             text=f"{chain_text(side.chain)}{' (the plan)' if chosen else ''}",
             left=True,
         ),
@@ -93,23 +93,24 @@ def tier_lines(plan: Plan) -> list[str]:
     lines = [_line(side, without, plan.question.prices.currency) for side in sides]
     if plan.option.tiers:
         lines.append("the command below starts no cache tiers: add the options of your engine for them")
-    return [*lines, "planned without separate pools for prompts, which cache tiers are not planned with"]
+    return [*lines, "planned without separate pools for prompts, which do not combine with cache tiers"]
 
 
 def _line(side: Tiered, without: Tiered, unit: str) -> str:
     """``"host 512.0 GB saves 2 GPUs, 13.76 USD/h; ..."``."""
     text, saved = chain_text(side.chain), side.saved(without)
     if side.best is None or without.best is None or saved is None:
-        return f"{text}: nothing keeps the limits {'with it' if side.best is None else 'without it'}"
+        return f"{text}: no plan keeps the limits {'with it' if side.best is None else 'without it'}"
     fewer = without.best.option.devices - side.best.option.devices
     count = f"{abs(fewer):,} GPU{'' if abs(fewer) == 1 else 's'}"
     text += f" saves {count}" if fewer > 0 else f" takes {count} more" if fewer < 0 else " saves no GPU"
     text += f" ({saved:+,.2f} {unit}/h of GPUs)"
-    paid = "what it costs is not known without a price"
+    paid = "its cost is not known without a price"
     if side.tier_cost is not None:
         rest = saved - side.tier_cost
         paid = (
-            f"it costs {side.tier_cost:,.2f} {unit}/h, so that all is {abs(rest):,.2f} {'less' if rest > 0 else 'more'}"
+            f"it costs {side.tier_cost:,.2f} {unit}/h, so the total is {abs(rest):,.2f} "
+            f"{'less' if rest > 0 else 'more'}"
         )
     even = [words for tier in side.chain if (words := _break_even(tier, side, without, unit))]
     return "; ".join([text, paid, *even])

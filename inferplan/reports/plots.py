@@ -303,7 +303,7 @@ def _share(operators: Mapping[str, Any], name: str) -> float:
 
 def kv_context(models: Sequence[ModelSpec], width: float = 2.0, longest: int | None = None) -> Figure:
     """Bytes that one sequence keeps, against its context, by architecture; the line ends at the model's limit."""
-    figure, axes = _axes(f"KV cache and state of one sequence ({width:g} B an element)")
+    figure, axes = _axes(f"KV cache and state of one sequence ({width:g} B per element)")
     for index, model in enumerate(models):
         end = min(longest or 2**31, model.max_context or longest or 131072)
         tokens = np.unique(np.round(np.geomspace(min(128, end), end, 160)))
@@ -317,7 +317,7 @@ def kv_context(models: Sequence[ModelSpec], width: float = 2.0, longest: int | N
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_yscale("log")
     _quantity(axes.yaxis, "B")
-    _name(axes, "context [tokens]", "bytes of one sequence")
+    _name(axes, "context [tokens]", "bytes per sequence")
     _legend(axes, loc="upper left")
     return figure
 
@@ -329,7 +329,7 @@ def tradeoff(curves: Sequence[Curve], title: str, slo: float | None = None) -> F
     if slo is not None:
         axes.axhline(slo * 1e3, color=COLOURS[3], linestyle="--", linewidth=1.2, label=f"SLO {format_time(slo)}")
     axes.set_ylim(bottom=0)
-    _name(axes, "output tokens a second and device", "time per output token [ms]")
+    _name(axes, "output tokens per second per device", "time per output token [ms]")
     _legend(axes, loc="upper left")
     return figure
 
@@ -342,7 +342,7 @@ def against_rate(curves: Sequence[Curve], title: str, slo: float | None = None) 
         axes.axhline(slo * 1e3, color=COLOURS[3], linestyle="--", linewidth=1.2, label=f"SLO {format_time(slo)}")
     axes.set_yscale("log")
     _plain_numbers(axes.yaxis)
-    _name(axes, "requests a second", "time to first token [ms]")
+    _name(axes, "requests per second", "time to first token [ms]")
     _legend(axes, loc="upper left")
     return figure
 
@@ -515,7 +515,7 @@ def steps_of_months(
     apart = -(-len(months) // 6)  # labels that do not touch
     lower.set_xticks(at[::apart], [*months[::apart]])
     lower.yaxis.set_major_formatter("{x:,.0f}")
-    for axes, name in ((upper, "machines"), (lower, f"bill of a month, {currency}")):
+    for axes, name in ((upper, "machines"), (lower, f"bill per month, {currency}")):
         axes.set_ylabel(name, color=INK)
         axes.set_ylim(bottom=0)
         axes.tick_params(colors=INK)

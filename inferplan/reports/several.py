@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from inferplan.catalog.bills import Bill, Tariff, price_text
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.machines import OWNED, Machine
-from inferplan.planning.several import Alone, Member, SeveralPlan, keeps_own
+from inferplan.planning.several import Alone, Member, SeveralPlan, Tried, keeps_own
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.serving.class_results import PERCENTILES, at_percentile
@@ -28,6 +28,8 @@ def several_report(plan: SeveralPlan) -> Report:
     models, machines = [_model(plan, place) for place in range(len(plan.replicas))], _machines(plan)
     whole = {
         "utilisation": plan.asked.utilisation,
+        "domains": plan.asked.domains,
+        "surge": plan.asked.surge,
         "currency": plan.asked.prices.currency,
         "cost_per_hour": plan.cost,
         "cost_per_month": plan.cost * HOURS_PER_MONTH,
@@ -39,13 +41,15 @@ def several_report(plan: SeveralPlan) -> Report:
         "known_error": error_record(_served(plan)),
         "answers": [_answers(plan, root, seen) for root, seen in plan.run.answers.items()],
         "machines": [record(machine) for machine in machines],
+        "kinds": [_kind(one) for one in plan.tried],
         "alone": [_alone(one) for one in plan.alone],
     }
     seen = [row for root, seen in plan.run.answers.items() for row in _seen(plan, root, seen)]
     tables = [
         side_by_side(_title(plan), models),
-        side_by_side("What users see of whole answers", seen),
+        side_by_side("Latency of whole answers, as users see it", seen),
         side_by_side("Machines", machines),
+        *([_kinds_table(plan)] if plan.tried else []),
         *([_alone_table(plan)] if plan.alone else []),
     ]
     rows = [record(figure for figure in model if figure.key != "replica") for model in models]
@@ -55,8 +59,8 @@ def several_report(plan: SeveralPlan) -> Report:
 def _title(plan: SeveralPlan) -> str:
     models, unit, month = len(plan.replicas), plan.asked.prices.currency, plan.cost * HOURS_PER_MONTH
     return (
-        f"{models} model{'s' if models > 1 else ''} on {plan.devices:,} of {plan.gpus:,} GPUs: "
-        f"{plan.cost:,.2f} {unit}/h, {month:,.0f} {unit} a month"
+        f"{models} model{'s' if models > 1 else ''} on {plan.devices:,} of {plan.gpus:,} GPUs: {plan.cost:,.2f} "
+        f"{unit}/h, {month:,.0f} {unit} per month"
     )
 
 
@@ -95,7 +99,17 @@ def _model(plan: SeveralPlan, place: int) -> list[Figure]:
         Figure("slo", {f"{name}_s": limit for name, limit in limits.items()}),
         Figure("goodput_requests_per_s", run and run.goodput),
         Figure("keeps_the_limits", keeps, "keeps", text=("yes" if limits else "-") if keeps else "no"),
+        *_while_lost(plan, place),
         Figure("replica", deployment_record(member.deployment)),
+    ]
+
+
+def _while_lost(plan: SeveralPlan, place: int) -> list[Figure]:
+    """Replicas of a model that are needed, and left at least, while a domain is lost."""
+    host, several = host_of(plan.run.stages, place), plan.asked.domains > 1
+    return [
+        Figure("replicas_needed_while_lost", plan.lost[host] if several else None),
+        Figure("replicas_left_while_lost", plan.bought.least_left(host) if several else None),
     ]
 
 
@@ -159,48 +173,59 @@ def _seen(plan: SeveralPlan, root: int, seen: Answers) -> Iterator[list[Figure]]
         ]
 
 
-def _contents(plan: SeveralPlan) -> list[tuple[str, Machine, int, dict[str, int]]]:
-    """Of each kind of machine: the GPU, the machine, how many, and how many replicas of each model all of them hold.
+class _Content(NamedTuple):
+    """Machines of one kind in one domain. number: how many. inside: replicas of each model that all of them hold."""
 
-    Replicas of one size are interchangeable: they are handed out in the order of the file.
+    domain: int
+    machine: Machine
+    number: int
+    inside: dict[str, int]
+
+
+def _contents(plan: SeveralPlan) -> list[_Content]:
+    """What stands on the machines. In a domain replicas of one size are interchangeable: they are handed out in the
+    order of the file.
     """
-    own = [(member, n) for member, n in zip(plan.asked.members, plan.replicas) if member.stage.shares is None]
-    left = {member.stage.name: count for member, count in own}
     found = []
-    for machine, count in plan.bought.used:
-        inside: dict[str, int] = {}
-        for size, room in machine.holds.items():
-            places = room * count
-            for name in [member.stage.name for member, _ in own if member.size == size]:
-                taken = min(places, left[name])
-                places, left[name] = places - taken, left[name] - taken
-                if taken:
-                    inside[name] = inside.get(name, 0) + taken
-        found.append((next(iter(machine.holds)).gpu, machine, count, inside))
+    for number, domain in enumerate(plan.bought.domains):
+        left = dict(domain.replicas)
+        for machine, count in domain.used:
+            inside: dict[str, int] = {}
+            for size, room in machine.holds.items():
+                places = room * count
+                for model in [model for model in left if plan.asked.members[model].size == size]:
+                    taken = min(places, left[model])
+                    places, left[model] = places - taken, left[model] - taken
+                    if taken:
+                        inside[plan.asked.stages[model].name] = taken
+            found.append(_Content(number + 1, machine, count, inside))
     return found
 
 
 def _machines(plan: SeveralPlan) -> list[list[Figure]]:
     """What is bought, and whose replicas stand on it."""
-    return [_machine(plan, *one) for one in _contents(plan)]
+    return [_machine(plan, one) for one in _contents(plan)]
 
 
-def _machine(plan: SeveralPlan, gpu: str, machine: Machine, count: int, inside: dict[str, int]) -> list[Figure]:
-    offer, gpus, owned = machine.offer, machine.gpus * count, machine.offer.source == OWNED
+def _machine(plan: SeveralPlan, content: _Content) -> list[Figure]:
+    machine, several = content.machine, plan.asked.domains > 1
+    gpu = next(iter(machine.holds)).gpu
+    offer, gpus, owned = machine.offer, machine.gpus * content.number, machine.offer.source == OWNED
     sizes = {member.stage.name: member.size.devices for member in plan.asked.members if member.gpu == gpu}
-    idle = gpus - sum(sizes[name] * number for name, number in inside.items())
-    held = ", ".join(f"{number} x {_with_sharers(plan, name)}" for name, number in inside.items())
+    idle = gpus - sum(sizes[name] * number for name, number in content.inside.items())
+    held = ", ".join(f"{number} x {_with_sharers(plan, name)}" for name, number in content.inside.items())
     return [
-        text("machines", f"{machine.units * count:,}"),
+        Figure("domain", content.domain if several else None, "domain" if several else None),
+        text("machines", f"{machine.units * content.number:,}"),
         Figure("gpu", gpu, "what", text=f"{gpu}, owned" if owned else offer.what, left=True),
-        text("replicas on them", held, left=True),
+        text("replicas there", held, left=True),
         Figure("source", "owned" if owned else "rented"),
         Figure("instance", offer.instance or None),
-        Figure("machines", machine.units * count),
+        Figure("machines", machine.units * content.number),
         Figure("gpus", gpus, "GPUs", ","),
         Figure("idle_gpus", idle, "idle", ","),
-        Figure("replicas", inside),
-        Figure("cost_per_hour", machine.price * count, f"{plan.asked.prices.currency}/h", ",.2f"),
+        Figure("replicas", content.inside),
+        Figure("cost_per_hour", machine.price * content.number, f"{plan.asked.prices.currency}/h", ",.2f"),
     ]
 
 
@@ -209,6 +234,36 @@ def _with_sharers(plan: SeveralPlan, name: str) -> str:
     stages = plan.run.stages
     place = next(index for index, stage in enumerate(stages) if stage.name == name)
     return " + ".join(stages[one].name for one in plan.asked.together(place))
+
+
+def _kind(one: Tried) -> dict[str, Any]:
+    """A kind of replica of a model that has several."""
+    member = one.member
+    return {
+        "model": member.stage.name,
+        "gpu": member.gpu,
+        "devices": member.size.devices,
+        "replicas": one.replicas or None,
+        "taken": one.taken,
+        "missing": one.missing or None,
+        "replica": deployment_record(member.deployment),
+    }
+
+
+def _kinds_table(plan: SeveralPlan) -> Table:
+    """Which kinds of replica would do for which model, and what was taken."""
+    columns = ["model", "replica", "replicas", "GPUs", ""]
+    rows = [
+        [
+            one.member.stage.name,
+            _replica(one.member),
+            f"{one.replicas:,}" if one.replicas else "none",
+            f"{one.replicas * one.member.size.devices:,}" if one.replicas else "",
+            "taken" if one.taken else one.missing,
+        ]
+        for one in plan.tried
+    ]
+    return Table(title="Kinds of replica", columns=columns, rows=rows, right=frozenset(columns[2:4]))
 
 
 def _alone(one: Alone) -> dict[str, Any]:
@@ -251,17 +306,18 @@ def _notes(plan: SeveralPlan) -> list[str]:
     lines = []
     if any(member.replicas is None and member.stage.shares is None for member in asked.members):
         lines.append(
-            f"replicas are sized for {1 / asked.utilisation:.3g} times the load (--utilisation {asked.utilisation:g}); "
-            "latencies are of the load itself, in simulation"
+            f"replicas are sized for {1 / asked.utilisation:.3g} times the load (--utilisation "
+            f"{asked.utilisation:g}); latencies are for the load itself, in simulation"
         )
+    lines += _spread(plan)
     if any(stage.after is not None for stage in asked.stages):
-        lines.append("a model whose answers may go on shows nothing before its answer is whole and judged")
+        lines.append("a model whose answers may be passed on shows nothing until its answer is complete and judged")
     if any(stage.shares is not None for stage in asked.stages):
         lines += _turns(plan)
     if any(stage.shares is not None and asked.swap(place) is None for place, stage in enumerate(asked.stages)):
         lines.append(
-            "models on the same GPUs take turns: each of those that have a step under way proceeds at its share of the "
-            "pace; a whole step needs the GPU, and a switch takes no time"
+            "models on the same GPUs take turns: each model with a step in progress runs at its share of the pace; a "
+            "switch takes no time"
         )
     if not plan.keeps:
         lines.append("! a limit is missed, or a queue grows: more replicas, or a lower --utilisation")
@@ -274,7 +330,7 @@ def _notes(plan: SeveralPlan) -> list[str]:
             lines.append(f"! {name} alone keeps the limits and is cheaper: the cascade costs {more}")
         if one.break_even == 0:
             lines.append(
-                f"no share pays: the models before {name} cost {one.before:,.2f} by themselves, {name} alone {alone}"
+                f"no share pays: the models before {name} cost {one.before:,.2f} without it, {name} alone {alone}"
             )
         elif one.break_even is not None:
             lines.append(
@@ -285,9 +341,27 @@ def _notes(plan: SeveralPlan) -> list[str]:
             lines.append(f"{name} alone keeps its limits with no number of replicas: {one.missing}")
     if plan.bought.gap > 0:
         lines.append("! the solver was stopped: cheaper machines may exist")
-    lines += error_notes(_served(plan), "models behind each other, or on the same GPUs" if _entangled(plan) else "")
+    lines += error_notes(_served(plan), "models in sequence, or on the same GPUs" if _entangled(plan) else "")
     lines += _offers(plan.bought.used, asked.prices)
     return [*dict.fromkeys(lines), *asked.prices.remarks(dict.fromkeys(member.gpu for member in asked.members))]
+
+
+def _spread(plan: SeveralPlan) -> list[str]:
+    """What is bought for a domain that is lost, and for rollouts."""
+    asked, lines = plan.asked, []
+    hosts = [place for place, stage in enumerate(asked.stages) if stage.shares is None and plan.replicas[place]]
+    if asked.domains > 1:
+        left = ", ".join(
+            f"{asked.stages[place].name} {plan.bought.least_left(place)} ({plan.lost[place]})" for place in hosts
+        )
+        lines.append(
+            f"while any one of {asked.domains} domains is lost, replicas left (needed by the load itself): {left}"
+        )
+    if asked.surge:
+        lines.append(
+            f"idle GPUs hold {asked.surge} more replica{'s' if asked.surge > 1 else ''} of any one model for a rollout"
+        )
+    return lines
 
 
 def _turns(plan: SeveralPlan) -> list[str]:
@@ -301,8 +375,8 @@ def _turns(plan: SeveralPlan) -> list[str]:
         pairs = [(gone, come) for gone in range(len(names)) for come in range(len(names)) if gone != come]
         said = ", ".join(f"{names[a]} to {names[b]} {format_time(swap.seconds(a, b), 3)}" for a, b in pairs)
         lines.append(
-            f"one of {', '.join(names)} at a time is awake, and stays {format_time(swap.keep_alive, 3)} after its last "
-            f"request; a switch: {said}"
+            f"one of {', '.join(names)} is awake at a time, and stays awake for {format_time(swap.keep_alive, 3)} "
+            f"after its last request; a switch: {said}"
         )
     return lines
 
@@ -316,7 +390,7 @@ def _offers(used: Sequence[tuple[Machine, int]], prices: PriceBook) -> list[str]
         elif machine.offer.per_hour:
             lines.append(f"an owned GPU costs {price_text(machine.offer.per_hour)} {prices.currency}/h while it works")
         else:
-            lines.append("owned GPUs cost nothing more than they do anyway (--own-price)")
+            lines.append("owned GPUs cost nothing extra (--own-price)")
     return lines
 
 

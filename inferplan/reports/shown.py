@@ -182,13 +182,13 @@ def _(found: ModelsThatFit) -> str:
 
 @line_of.register
 def _(found: Cost) -> str:
-    tokens = f", {found.per_million_output:,.4f} a million output tokens" if found.rates.output else ""
-    return f"{found.per_hour:,.2f} {found.bill.offer.currency} an hour{tokens}"
+    tokens = f", {found.per_million_output:,.4f} per million output tokens" if found.rates.output else ""
+    return f"{found.per_hour:,.2f} {found.bill.offer.currency} per hour{tokens}"
 
 
 @line_of.register
 def _(found: Energy) -> str:
-    return f"{found.watts / 1e3:,.2f} kW, {found.per_token:,.3f} J a token"
+    return f"{found.watts / 1e3:,.2f} kW, {found.per_token:,.3f} J per token"
 
 
 @line_of.register

@@ -27,17 +27,17 @@ _ONE_PASS = {"e2el_s": "latency at the server"}
 """Of a model that generates nothing."""
 _MEANING = {
     "stable": "the queue of requests does not grow",
-    "saturated": "the queue of requests does not grow, but most of the time until the first token is spent in it",
-    "overloaded": "the queue grows for as long as the traffic lasts, or more than 10% of the clients give up; "
-    "latencies have no percentiles",
-    "rejecting": "some requests can never run; latencies are those of the others",
-    "too short to tell": "the run ends before the system is as full as it gets; more --requests, or leave them out",
+    "saturated": "the queue of requests does not grow, but most of the time to first token is spent in it",
+    "overloaded": "the queue grows as long as the traffic lasts, or more than 10% of the clients give up; latencies "
+    "have no percentiles",
+    "rejecting": "some requests can never run; latencies cover the others",
+    "too short to tell": "the run ends before the system reaches its steady state; raise --requests, or leave it out",
 }
 _REASONS = {
-    "slots": "a slot of the batch",
+    "slots": "a slot in the batch",
     "adapters": "a slot for its adapter",
     "cache": "room in the cache",
-    "budget": "the token budget of a step",
+    "budget": "the token budget per step",
     "batch": "the batch in progress",
     "front end": "the front end",
     "link": "the link between the pools",
@@ -130,7 +130,7 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
 def _tiers(tiers: Sequence[Mapping[str, Any]]) -> Table:
     """What came from the device's cache and from each tier below it."""
     priced = any(tier.get("currency") for tier in tiers)
-    return side_by_side("Cache tiers (of a device)", [_tier(tier, priced) for tier in tiers])
+    return side_by_side("Cache tiers (per device)", [_tier(tier, priced) for tier in tiers])
 
 
 def _tier(tier: Mapping[str, Any], priced: bool) -> list[Figure]:
@@ -155,13 +155,13 @@ def _curve(sizes: Sequence[Mapping[str, Any]]) -> Table:
     """What one cache of all requests would find, by its size."""
     rows = [
         [
-            Figure("", size["capacity_bytes"], "bytes of a device", format_bytes),
+            Figure("", size["capacity_bytes"], "bytes per device", format_bytes),
             Figure("", size["capacity_tokens"], "tokens", ","),
             Figure("", size["hit_rate"], "hits", ".2%"),
         ]
         for size in sizes
     ]
-    return side_by_side("What one LRU cache finds that all replicas share, by its size", rows)
+    return side_by_side("Hits of one LRU cache shared by all replicas, by its size", rows)
 
 
 def _worth(capacity: Mapping[str, Any] | None) -> list[list[str]]:
@@ -169,7 +169,7 @@ def _worth(capacity: Mapping[str, Any] | None) -> list[list[str]]:
     bare = None if capacity is None else capacity["without_tiers_requests_per_s"]
     if capacity is None or not bare:
         return []
-    text = f"{capacity['requests_per_s']:.4g} requests/s can leave, {bare:.4g} without them"
+    text = f"{capacity['requests_per_s']:.4g} requests/s at most, {bare:.4g} without them"
     return [["cache tiers", f"{text}: as with {capacity['requests_per_s'] / bare:.2f} times the GPUs"]]
 
 
@@ -208,7 +208,7 @@ def _simulated(conditions: Mapping[str, Any]) -> list[list[str]]:
     deployment, moved, prompts = conditions["deployment"], conditions["cache_transfer"], conditions["prefill"]
     if moved is None:
         return [["simulated", str(deployment)]]
-    flags = "" if prompts is None else f", {prompts['max_num_batched_tokens'] or 'any number of'} tokens a step"
+    flags = "" if prompts is None else f", {prompts['max_num_batched_tokens'] or 'any number of'} tokens per step"
     way = f"{format_bytes(moved['sent_bytes_a_rank'])} from each rank over {moved['sent_over']}, "
     way += f"{format_bytes(moved['received_bytes_a_rank'])} to each over {moved['received_over']}"
     return [
@@ -223,7 +223,7 @@ def _in_time(result: SimulationResult) -> str:
     """How many requests came and finished while rates count, and how many did of all in the end."""
     arrived, finished = while_counting(result)
     ends = bytes(result.records.status).count(FINISHED)
-    return f"{arrived:,} arrived, {finished:,} finished; {ends:,} of all {len(result.records.status):,} in the end"
+    return f"{arrived:,} arrived, {finished:,} finished; {ends:,} of all {len(result.records.status):,} at the end"
 
 
 def _of_tokens(capacity: float) -> str:
@@ -249,7 +249,7 @@ def _load(conditions: Mapping[str, Any]) -> str:
         kind = f"{arrivals['kind']}, burstiness {arrivals['burstiness']:g}" if arrivals["kind"] == "gamma" else ""
         parts.append(f"{arrivals['rate']:.12g} requests/s ({kind or arrivals['kind']})")
     else:
-        start = "who all begin at once" if arrivals["burst"] else f"who begin over {_time(arrivals['ramp'])}"
+        start = "who all start at once" if arrivals["burst"] else f"who start over {_time(arrivals['ramp'])}"
         parts.append(f"{arrivals['concurrency']:,} users {start}" if arrivals["concurrency"] > 1 else "1 user")
     if "prompt" not in traffic:
         return ", ".join([f"the requests of a trace, sent by {parts[0]}", *given])
@@ -287,7 +287,7 @@ def _shared(traffic: Mapping[str, Any]) -> list[str]:
     if (adapters := traffic.get("adapters")) is not None:
         parts.append(f"{adapters['count']:,} adapters of popularity i^-{adapters['skew']:g}")
     if traffic["samples"] > 1:
-        parts.append(f"{traffic['samples']} samples of each prompt")
+        parts.append(f"{traffic['samples']} samples per prompt")
     return parts
 
 
@@ -367,7 +367,8 @@ def _anchored(result: SimulationResult) -> str:
         return ""
     ttft, tpot = result.anchor
     return (
-        f"; anchored to measured runs: at this load TTFT x {ttft:.3f}, TPOT x {tpot:.3f}; ITL and waits are without it"
+        f"; anchored to measured runs: at this load TTFT x {ttft:.3f}, TPOT x {tpot:.3f}; ITL and waits are not "
+        "anchored"
     )
 
 
@@ -386,11 +387,11 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         *_of_trace(result),
         *_warnings(result, record),
         *([f"media: a request carries {media['described']}"] if (media := given.get("media")) else []),
-        *([f"cap of {cap:g} W a GPU: {UNMEASURED}"] if (cap := given.get("power_cap_w")) else []),
+        *([f"cap of {cap:g} W per GPU: {UNMEASURED}"] if (cap := given.get("power_cap_w")) else []),
         *([said["line"]] if (said := given.get("model_counts")) else []),
         *(f"note: {text}" for text in given.get("model_notes", ())),
         *([asked["rests_on"]] if (asked := given.get("structured")) else []),
-        f"conditional on {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}; and on the load generator",
+        f"holds for {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}, and this load generator",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
         f"basis: {record['basis']}, constants {given['calibration']}{_anchored(result)}",
     ]
@@ -424,21 +425,21 @@ def _warnings(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         sent, precision = record["run"]["sent"], result.precision
         more = "" if precision is None or sent >= precision.most else f", and {WORTH * precision.most:,.0f} would not"
         notes.append(
-            f"not converged: {sent:,} requests do not settle the figures{more}, as happens near capacity; the "
-            "percentages beside them are half their 95 % confidence intervals"
+            f"not converged: {sent:,} requests do not settle the figures{more}, as happens near capacity; the ± "
+            "percentages are half of the 95 % confidence intervals"
         )
     traffic = result.conditions.get("traffic") or {}
     if result.prompt_pool[0] and traffic.get("prefix", {}).get("turns", 1) > 1:
         notes.append(
-            "answers are cached where they were decoded: the pool of prompts finds the prompts of earlier turns, and "
-            "computes their answers again"
+            "answers are cached where they were decoded: the pool for prompts finds earlier prompts in its cache, "
+            "but computes earlier answers again"
         )
     fixed = not traffic.get("classes") and all(
         traffic.get(name, {}).get("kind") == "fixed" for name in ("prompt", "output")
     )
     if fixed and traffic["arrivals"].get("burst") and traffic["arrivals"]["concurrency"] > 1:
         notes.append(
-            "all users begin at once with requests of one length and stay in step: TTFT is that of a crowd each time"
+            "all users start at once with requests of one length and stay in step: every TTFT is that of a crowd"
         )
     return notes
 

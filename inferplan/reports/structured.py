@@ -24,9 +24,7 @@ def structured_figures(estimate: StructuredEstimate, compiling: float | None) ->
     first = None if compiling is None or server is None else float(server) + compiling
     return [
         *(Figure(name, value) for name, value in masks_record(estimate.structured, engine).items()),
-        Figure(
-            "masks", masks, "masks of a step, about", lambda count: f"{count:,} of {format_bytes(steps.mask_bytes)}"
-        ),
+        Figure("masks", masks, "masks per step, about", lambda count: f"{count:,} of {format_bytes(steps.mask_bytes)}"),
         Figure("mask_bytes", steps.mask_bytes),
         Figure("forward_s", forward, "forward pass", format_time),
         Figure("fill_s", fill, "masks filled in", format_time),
@@ -48,7 +46,7 @@ def masked_report(estimate: StructuredEstimate, compiling: float | None) -> Repo
     """The report of the batch, and what its masks take."""
     report, figures = estimate_report(estimate), structured_figures(estimate, compiling)
     table = lines("structured decoding", figures, "mean decode step")
-    note = "TTFT at the server has no masks in it; error bands are those of plain steps"
+    note = "TTFT at the server excludes masks; error bands are for plain steps"
     return replace(
         report,
         record={**report.record, "structured": record(figures)},

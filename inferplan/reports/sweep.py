@@ -75,7 +75,7 @@ def sweep_report(result: Sweep) -> Report:
     table = Table(title=f"{len(cells)} points", columns=columns, rows=cells, right=right)
     notes = [f"{count} points cannot exist: {status}" for status, count in refused.items()]
     notes.append(
-        "simulated closed loops, --batch users each with one request at a time; means (p95 in JSON and CSV)"
+        "simulated closed loops of --batch users with one request each at a time; means (p95 in JSON and CSV)"
         if simulated
         else f"static batches: TTFT of the batch alone, no server, no queue; {counted} are "
         f"{'those' if encoders == names else 'output tokens'} of all replicas"

@@ -69,8 +69,8 @@ def _speculation(result: ServedEstimate) -> list[Figure]:
         Figure("length", speculation.length),
         Figure("branches", speculation.branches),
         Figure("acceptance", speculation.acceptance),
-        text("drafts: tokens a verification yields", f"{gain.tokens:.3f} ({speculation.accepted})"),
-        Figure("acceptance_basis", basis, "  their acceptance", seen=basis not in ("", "given")),
+        text("drafts: tokens per verification", f"{gain.tokens:.3f} ({speculation.accepted})"),
+        Figure("acceptance_basis", basis, "  acceptance of drafts", seen=basis not in ("", "given")),
         Figure("tokens_per_step", gain.tokens),
         Figure("tpot_s", float(np.max(result.tpot))),
         Figure("verification_s", verify),
@@ -106,7 +106,7 @@ def _chunks(result: ServedEstimate) -> list[Figure]:
         return []
     prompt, batch = int(np.max(result.load.prompt)), int(np.max(result.load.batch))
     cut = chunked_prefill(result.deployment, prompt, chunk, batch - 1, float(prompt))
-    beside = f" beside {batch - 1:,} decodes" if batch > 1 else ""
+    beside = f" next to {batch - 1:,} decodes" if batch > 1 else ""
     return [
         Figure("chunk_tokens", chunk),
         Figure("ttft_s", cut.total),
@@ -134,7 +134,7 @@ def _offload(result: ServedEstimate) -> list[Figure]:
         Figure(
             "gain",
             gain,
-            "cached part back from the host",
+            "cached part read from the host",
             text=f"{format_time(time)} (computing it takes {gain:.3g} times as long)",
         ),
     ]

@@ -176,8 +176,8 @@ def _notes(scored: Sequence[Scored]) -> list[str]:
     if fast:
         shown = ", ".join(one.row.where for one in fast[:SHOWN_LIMIT])
         notes.append(
-            f"physically impossible (faster than a perfect device, more than memory holds): {len(fast)} rows ({shown}"
-            f"{', ...' if len(fast) > SHOWN_LIMIT else ''}); they are in the score, and in no fit"
+            f"physically impossible (faster than a perfect device, more than memory holds): {len(fast)} rows "
+            f"({shown}{', ...' if len(fast) > SHOWN_LIMIT else ''}); they count in the score, but not in a fit"
         )
     notes += above_notes(scored)
     notes += prediction_notes(scored)

@@ -169,7 +169,7 @@ def _said(event: Event) -> str:
         case "replicas":
             return f"{value:.0f} of {held:.0f} servers answer{again}"
         case "restart":
-            return f"{value:.0f} server{'s' if value > 1 else ''} began anew"
+            return f"{value:.0f} server{'s' if value > 1 else ''} restarted"
         case name:
             word = "under its limit again" if event.back else "over its limit"
             return f"{NAMES[name]} is {format_time(value)}, {word} of {format_time(held)}"
@@ -225,7 +225,7 @@ def _state(last: Minute | None) -> list[Figure]:
         return []
     found = [
         text("step time over the model's", f"x {last.pace.step:.2f}"),
-        text("off at the end", ", ".join(last.now) or "nothing"),
+        text("still off at the end", ", ".join(last.now) or "nothing"),
     ]
     if last.room is not None:
         found.append(text("load left under the limits", _room(last.room)))

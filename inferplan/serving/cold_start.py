@@ -31,8 +31,8 @@ class ColdStart:
 def restart_missing(what: str) -> UsageError:
     """The error where ``what`` is lost and nothing says when it is back."""
     return UsageError(
-        f"what {what} is back after a time to restart, and none is given",
-        because="nobody knows it without your storage and your engine",
+        f"what {what} is back after a time to restart, and it is missing",
+        because="it depends on your storage and your engine",
         hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
     )
 
@@ -42,13 +42,23 @@ class StartAsked:
     """What a start is made of, where its time is not given whole. log: of the engine, which says how long it took."""
 
     bandwidth: float | None = ask(
-        "--storage-bandwidth", Quantity("bytes/s"), "What the weights of a replica are read at, such as 2GB/s.", None
+        "--storage-bandwidth",
+        Quantity("bytes/s"),
+        "Bandwidth at which a replica reads its weights, such as 2GB/s.",
+        None,
     )
     engine: float | None = ask(
-        "--engine-start", Quantity("seconds"), "Beside the weights: pod, engine, graphs, such as 45s.", None
+        "--engine-start",
+        Quantity("seconds"),
+        "Start-up time in addition to the weights: pod, engine, graphs, such as 45s.",
+        None,
     )
     log: str | None = ask(
-        "--startup-log", Text(), "A log of vLLM or SGLang that says how long the engine took.", None, metavar="FILE"
+        "--startup-log",
+        Text(),
+        "A log of vLLM or SGLang that states the start-up time of the engine.",
+        None,
+        metavar="FILE",
     )
 
 

@@ -53,7 +53,7 @@ def parse_failure(text: str) -> Failure:
     when, colon, count = rest.partition(":")
     if (colon and node) or (colon and not (count.isdecimal() and 1 <= int(count) <= 10_000)):
         raise UsageError(
-            f"--fail {text} is no failure",
+            f"--fail {text} is not a failure",
             because="it is a time, with a number of replicas behind it or node@ before it",
             hint="--fail 600s, --fail 600s:2, or --fail node@600s",
         )
@@ -70,7 +70,7 @@ class FailuresAsked:
         metadata=need(
             "--fail",
             Text(parse_failure),
-            "A loss of a replica at a time of the run: 600s, of two 600s:2, of a node node@600s. Repeat for more.",
+            "Loss of a replica at a time of the run: 600s; of two: 600s:2; of a node: node@600s. Repeat for more.",
             metavar="WHAT",
             several=True,
         )
@@ -78,18 +78,18 @@ class FailuresAsked:
     mode: FailureMode = ask(
         "--fail-mode",
         Words(get_args(FailureMode)),
-        "cut: what it has begins anew elsewhere; drain: it finishes what it has, then restarts. [cut]",
+        "cut: its requests start again elsewhere; drain: it finishes its requests, then restarts. [cut]",
         "cut",
     )
     per_node: int | None = ask(
-        "--replicas-per-node", Whole(), "Replicas that a node takes with it. [as many as its GPUs hold]", None
+        "--replicas-per-node", Whole(), "Replicas lost with a node. [as many as its GPUs hold]", None
     )
 
     def on(self, deployment: Deployment) -> Failures:
         """The failures of replicas of a deployment. Raises ``UsageError`` for a size of nodes where none fails."""
         node = any(failure.node for failure in self.at)
         if self.per_node is not None and not node:
-            raise UsageError("--replicas-per-node is of a node that fails, and none does", hint="--fail node@600s")
+            raise UsageError("--replicas-per-node needs a node that fails, and there is none", hint="--fail node@600s")
         per_node = (self.per_node or on_a_node(deployment, "--replicas-per-node 4")) if node else None
         return Failures(at=tuple(sorted(self.at, key=lambda one: one.at)), mode=self.mode, per_node=per_node)
 
@@ -112,8 +112,8 @@ def on_a_node(deployment: Deployment, hint: str) -> int:
     hardware = deployment.hardware
     if hardware.node is None:
         raise UsageError(
-            f"nobody says how many {hardware.name} stand in one node",
-            because="sites differ, and its hardware file has none",
+            f"the number of {hardware.name} per node is not known",
+            because="sites differ, and its hardware file does not state it",
             hint=hint,
         )
     return replicas_on_a_node(deployment.parallel.ranks, hardware.node)

@@ -1,6 +1,6 @@
 """The first token of one request on a server that does nothing else, by what takes its seconds.
 
-docs/nomenclature.md names them: *alone* is the prefill of a batch that an engine is handed directly (``estimate``), *at
+docs/glossary.md names them: *alone* is the prefill of a batch that an engine is handed directly (``estimate``), *at
 the server* is what a client next to it measures, which has the front end, launches and scheduling in it. The steady
 state of one user, and a simulated run in which nobody meets anybody, are the same numbers.
 """

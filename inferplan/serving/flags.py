@@ -40,31 +40,38 @@ class Flags:
     block_size: int | None = None
     gpu_memory_utilization: float | None = None
     client_timeout: float | None = ask(
-        "--client-timeout", Quantity("seconds", above=True), "When clients give up.", None
+        "--client-timeout", Quantity("seconds", above=True), "Time after which clients give up.", None
     )
     queue: QueueOrder = ask(
         "--queue",
         Words(get_args(QueueOrder)),
-        "Who is admitted next, of --classes: who came first, by priority, or fair by the tokens served.",
+        "Order of admission with --classes: first come first served, by priority, or fair by tokens served.",
         "fcfs",
         shown=True,
     )
-    max_model_len: int | None = ask("--max-model-len", Whole(), "Prompt and output of a request together.", None)
-    chunked_prefill: bool | None = ask("--chunked-prefill", Switch(both=True), "Cut prompts to fit a step.", None)
-    prefix_caching: bool | None = ask(
-        "--prefix-caching", Switch(both=True), "Keep prompts for those that share them.", None
+    max_model_len: int | None = ask(
+        "--max-model-len", Whole(), "Most tokens per request, prompt and output together.", None
     )
-    contiguous: bool = ask("--contiguous", Switch(), "No paging: every request takes room for --max-model-len.", False)
+    chunked_prefill: bool | None = ask("--chunked-prefill", Switch(both=True), "Cut prompts to fit into steps.", None)
+    prefix_caching: bool | None = ask(
+        "--prefix-caching", Switch(both=True), "Keep prompts in the cache for requests that share them.", None
+    )
+    contiguous: bool = ask(
+        "--contiguous", Switch(), "No paging: every request reserves memory for --max-model-len tokens.", False
+    )
     """Every request takes room for ``max_model_len`` tokens at once, as engines did before paging."""
-    poll_interval_steps: int = ask("--poll-interval-steps", Whole(), "Decode steps between looks at the queue. [1]", 1)
-    batch_wait_steps: int = ask("--batch-wait-steps", Whole(0), "Steps for which prompts are held back. [0]", 0)
+    poll_interval_steps: int = ask("--poll-interval-steps", Whole(), "Decode steps between checks of the queue. [1]", 1)
+    batch_wait_steps: int = ask("--batch-wait-steps", Whole(0), "Most steps for which prompts are held back. [0]", 0)
     balance_steps: int = ask(
         "--balance-steps",
         Whole(0),
-        "TensorRT-LLM with --dp: attention ranks hold prompts back up to so many steps until each has one. [0]",
+        "TensorRT-LLM with --dp: attention ranks hold prompts back until each has one, for at most this many steps. "
+        "[0]",
         0,
     )
-    batch_wait_fill: float = ask("--batch-wait-fill", Real(), "Share of a step that ends the waiting. [0]", 0.0)
+    batch_wait_fill: float = ask(
+        "--batch-wait-fill", Real(), "Prompts are no longer held back once they fill this share of a step. [0]", 0.0
+    )
 
     def __post_init__(self) -> None:
         require_limits(self)
@@ -127,7 +134,7 @@ def rules_of(
         pool, unit = pool - beside.weights, unit + _slope(beside, total)
         if pool <= 0:
             raise InfeasibleError(
-                f"{deployment.describe()} has no room for its draft model {draft.model.name}",
+                f"{deployment.describe()} has no memory left for its draft model {draft.model.name}",
                 because=f"its weights take {format_bytes(beside.weights)} of {format_bytes(pool + beside.weights)}",
                 hint="a smaller --draft-model, or more devices (--tp)",
             )
@@ -213,7 +220,7 @@ def _tightest_stage(deployment: Deployment, total: float) -> tuple[StageMemory, 
     if best[2] <= 0:
         where = "each device" if best[3] is footprint else best[3].deployment.hardware.name
         raise InfeasibleError(
-            f"{deployment.describe()} has no room for a cache",
+            f"{deployment.describe()} has no memory left for a cache",
             because=f"weights {format_bytes(best[1].weights)} and the engine's reserve leave {format_bytes(best[2])} "
             f"of {format_bytes(best[3].usable)} usable on {where}",
             hint="more devices (--tp), a narrower --weights, or a higher --gpu-memory-utilization",

@@ -36,22 +36,22 @@ class Fleet:
     """
 
     routing: Routing = ask(
-        "--routing", Words(get_args(Routing)), "Which replica gets a request.", "round-robin", shown=True
+        "--routing", Words(get_args(Routing)), "How requests are routed to replicas.", "round-robin", shown=True
     )
     prefill: int = ask(
         "--prefill-replicas",
         Whole(0),
-        "Disaggregated: replicas that compute prompts; the cache has one format in both pools (--kv).",
+        "Disaggregated: replicas that compute prompts; both pools share one cache format (--kv).",
         0,
     )
     decode: int = ask("--decode-replicas", Whole(0), "Disaggregated: replicas that decode.", 0)
     kv_link: str | None = ask(
-        "--kv-link", Text(), "Link that the cache moves over [the widest of the accelerator].", None, metavar="NAME"
+        "--kv-link", Text(), "Link over which the cache moves [the accelerator's fastest].", None, metavar="NAME"
     )
     kv_sending: CacheSending | None = ask(
         "--kv-sending",
         Words(get_args(CacheSending)),
-        "When it leaves: after the prompt, piece by piece, or layer by layer [as the engine does it].",
+        "When the cache is sent: after the prompt, piece by piece, or layer by layer [as the engine does it].",
         None,
     )
     prefill_deployment: Deployment | None = None
@@ -69,7 +69,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         if self.failures is not None and self.scaling is None:
-            raise UsageError("what fails is back after a time to restart, and none is given", hint="--restart 3min")
+            raise UsageError("failed replicas need a time to restart, and it is missing", hint="--restart 3min")
         if not all(weight > 0 for weight in (self.weight, *(beside.weight for beside in self.others))):
             raise UsageError("the weight of a replica must be more than 0")
         if (self.prefill > 0) != (self.decode > 0) or self.prefill < 0:
@@ -77,7 +77,7 @@ class Fleet:
         described = (self.prefill_deployment, self.prefill_flags, self.kv_link, self.kv_sending)
         if not self.prefill and any(given is not None for given in described):
             raise UsageError(
-                "replicas that compute prompts apart, or the way from them, are described, and there are none",
+                "a separate pool for prompts, or its link, is described, and there is none",
                 hint="--prefill-replicas 1 --decode-replicas 1",
             )
 

@@ -35,9 +35,9 @@ class Options:
     tiers: tuple[CacheTier, ...] = ask(
         "--cache-tier",
         Text(parse_tier),
-        "A tier for what the device's cache drops, repeated from the nearest down: host:200GB:50GB/s, "
-        "ssd:2TB:6GB/s:100us:0.1USD/GB-month, store:20TB:10GB/s:1ms:shared. Of each device; a shared one is one for "
-        "all replicas.",
+        "A tier for entries that the device's cache drops; repeat for more, the nearest first: host:200GB:50GB/s, "
+        "ssd:2TB:6GB/s:100us:0.1USD/GB-month, store:20TB:10GB/s:1ms:shared. Sizes are per device; all replicas "
+        "share a shared tier.",
         (),
         metavar=FORM,
         several=True,
@@ -50,15 +50,15 @@ class Options:
     warmup: int = ask(
         "--warmup",
         Whole(0),
-        "Requests sent ahead, not counted [those that fill the system; none of a trace or a burst].",
+        "Requests at the start that are not counted [those that fill the system; none for a trace or a burst].",
         0,
     )
     trim: bool = False
     jobs: int = ask(
         "--jobs",
         Whole(most=MOST_PROCESSES),
-        "Processes that simulate replicas side by side, one for each at most: with --rate or --trace, round robin or "
-        "sticky, and no --turns. [1]",
+        "Processes that simulate replicas in parallel, at most one per replica: with --rate or --trace, round robin "
+        "or sticky, and no --turns. [1]",
         1,
     )
     """Processes among which replicas are divided that nothing connects: arrivals known ahead, sent round robin."""

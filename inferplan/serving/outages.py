@@ -301,8 +301,8 @@ def simulate_failures(
     arrivals = traffic.arrivals
     if isinstance(arrivals, OpenLoop) and arrivals.rate * last > MOST_REQUESTS:
         raise UsageError(
-            f"about {arrivals.rate * last:,.0f} requests come before the last failure",
-            because=f"{MOST_REQUESTS:,} are the most of a run that goes on until the backlog is gone",
+            f"about {arrivals.rate * last:,.0f} requests arrive before the last failure",
+            because=f"{MOST_REQUESTS:,} are the most in a run that continues until the backlog is gone",
             hint="an earlier --fail, or a number of --requests",
         )
     count = ceil(arrivals.rate * whole) + 1 if isinstance(arrivals, OpenLoop) else 10 * arrivals.concurrency
@@ -342,12 +342,12 @@ def recovery_error(result: SimulationResult) -> InfeasibleError | None:
     if not seen.filled:
         return InfeasibleError(
             f"not recovered: no request was done before the failure at {result.outages[0].at:,.4g} s",
-            because="what the fleet had by then is less than what it has at this load, so no backlog falls to it",
+            because="the fleet then held fewer requests than usual at this load, so no backlog can fall to that level",
             hint=f"a later --fail: a request takes {seen.typical:,.3g} s",
         )
     waiting = seen.in_fleet(seen.end, seen.end)[1]
     return InfeasibleError(
-        "not recovered: the backlog of a failure is not gone when the last request comes",
+        "not recovered: the backlog of a failure is not gone when the last request arrives",
         because=f"{waiting:,} requests are in the fleet then, {seen.level:,.1f} on average before the failure",
         hint="more --requests where it falls, more --replicas or a lower --rate where it does not",
     )

@@ -238,7 +238,7 @@ def _require_engines(deployment: Deployment, options: Options) -> None:
     """Raise ``UsageError`` for more of them than are simulated."""
     if (engines := options.fleet.engines(deployment)) > MOST_ENGINES:
         raise UsageError(
-            f"{engines:,} engines are more than a run holds",
+            f"{engines:,} engines are more than a run can hold",
             because=f"each replica and attention rank is simulated; {MOST_ENGINES:,} are the most",
             hint="fewer replicas, and as much less load",
         )

@@ -22,5 +22,5 @@ def require_whole(classes: Sequence[TrafficClass]) -> None:
         raise UsageError(
             f"the shares of the classes add up to {total:.6g}, not to 1",
             because=" + ".join(f"{one.share:g}" for one in classes),
-            hint="share: of all requests; or rate: requests a second, for every class",
+            hint="share: of all requests; or rate: requests per second, for every class",
         )

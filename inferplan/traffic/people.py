@@ -25,8 +25,8 @@ _LEAST, _MOST = 1e-5, 1e6
 IN_FLIGHT = ("--in-flight", "--users", "--concurrency")
 """The names of the option that asks for so many requests at every moment, the first of which help shows first."""
 IN_FLIGHT_HELP = (
-    "Requests in flight at every moment: each answer is followed at once by the next request, or after --think-time. "
-    "--users and --concurrency are other names of it."
+    "Requests in flight at all times: each answer is followed by the next request at once, or after --think-time. "
+    "Also --users or --concurrency."
 )
 
 
@@ -69,7 +69,7 @@ class People:
         if self.sessions_a_day is None and (self.think is None or not self.think.mean):
             raise UsageError(
                 "people read and type between answers, and a think time of 0 s leaves no time for it",
-                hint=f"--in-flight {self.count} for so many requests at every moment, or --think-time 60s",
+                hint=f"--in-flight {self.count} for that many requests at all times, or --think-time 60s",
             )
         self.require_one_each()
         if self.think is None and self.session_rate is None:
@@ -78,7 +78,7 @@ class People:
             few = rate < _LEAST
             daily = "" if self.sessions_a_day is None else f", or {'more' if few else 'fewer'} --sessions-a-day"
             raise UsageError(
-                f"{self._who} make {rate:.3g} requests/s, which is no load for a clock of seconds",
+                f"{self._who} make {rate:.3g} requests/s, which is out of range",
                 because=f"{_LEAST:g} to {_MOST:g} requests/s are",
                 hint=f"{'more' if few else 'fewer'} --people{daily}",
             )
@@ -92,10 +92,11 @@ class People:
         most = HOUR / self.busy_hour / takes if takes else inf
         if self.sessions_a_day > most:
             raise UsageError(
-                f"nobody has {self.sessions_a_day:g} conversations a day one after another",
-                because=f"{self.sessions_a_day * self.busy_hour:.3g} of them begin in the busy hour, and one takes "
+                f"one person cannot have {self.sessions_a_day:g} conversations per day, one after another",
+                because=f"{self.sessions_a_day * self.busy_hour:.3g} of them begin in the busy hour, and each takes "
                 f"{format_time(takes, 3)}" + ("" if response else " without its answers"),
-                hint=f"--sessions-a-day {_rounded_down(most)}, or without it all in one all through the hour",
+                hint=f"--sessions-a-day {_rounded_down(most)}, or leave it out: all are in a conversation for the "
+                "whole hour",
             )
 
     def _conversation(self, response: float) -> float:
@@ -130,15 +131,15 @@ class People:
         ]
         if begin is None:
             usual = "" if self.usual is None else f"; for a head count: --sessions-a-day {self.usual:g}"
-            return [*lines, f"all of them are in a conversation all through the hour{usual}"]
-        share = f"{self.sessions_a_day:g} sessions a day x {self.busy_hour:g} of them in the busy hour"
+            return [*lines, f"all of them are in a conversation for the whole hour{usual}"]
+        share = f"{self.sessions_a_day:g} sessions per day x {self.busy_hour:g} of them in the busy hour"
         text = f"{begin:.3g} sessions begin per second = {self._who} x {share} / 3600 s"
         if session is None and self.think is not None and rate > 0:
             session = self._conversation(in_flight / rate)
         if session is not None:
             at_once = begin * session
             between = "" if self.pause is None else f" with {self.pause.said()}"
-            text += f"; one takes {format_time(session, 3)}{between}, so {_short(at_once)} are under way at a time"
+            text += f"; each takes {format_time(session, 3)}{between}, so {_short(at_once)} are in progress at a time"
             text += f" ({at_once / self.count:.2g} per person)"
         return [*lines, text]
 
@@ -172,7 +173,7 @@ class People:
 
 def in_flight_line(count: int, chat: bool) -> str:
     """What so many requests in flight are. chat: they are messages, which people may have been meant to write."""
-    line = f"{count:,} {'request' if count == 1 else 'requests'} in flight at every moment"
+    line = f"{count:,} {'request' if count == 1 else 'requests'} in flight at all times"
     return line + (f"; for {count:,} people who read and type: --people {count}" if chat else "")
 
 

@@ -119,20 +119,22 @@ class AdaptersNamed:
         "adapters",
         "requests name none",
         "--loras 100 --lora-skew 1, or --lora-skew 0 for all alike",
-        "how popular they are says how often one has to be loaded",
+        "their popularity sets how often one must be loaded",
     )
     count: int = field(
-        metadata=need("--loras", Whole(), "LoRA adapters that requests name, with --lora-rank or --lora-folder.")
+        metadata=need(
+            "--loras", Whole(), "Number of LoRA adapters that requests name, with --lora-rank or --lora-folder."
+        )
     )
     skew: float = field(
         metadata=need(
-            "--lora-skew", Real(), "The i-th most popular of them has a share of i^-SKEW (Zipf); 0: all alike."
+            "--lora-skew", Real(), "The i-th most popular adapter has a share of i^-SKEW (Zipf); 0: all equal."
         )
     )
     bandwidth: float | None = ask(
         "--lora-bandwidth",
         Quantity("bytes/s", above=True),
-        "From the host to one device, for an adapter that is loaded [on file].",
+        "Bandwidth from the host to one device, to load adapters [on file].",
         None,
     )
 

@@ -181,10 +181,8 @@ def read_profile(path: Path) -> Profile:
     columns = [cell.strip().lower() for cell in rows[0][1]]
     if sorted(columns) not in (["rate", "time"], ["class", "rate", "time"]):
         other = [column for column in columns if column not in ("time", "rate", "class")]
-        because = (
-            f"nothing is known of {', '.join(other)}" if other else f"its first line is {','.join(columns)[:80]!r}"
-        )
-        raise InputFileError(f"{path} is no load profile", because=because, hint=_COLUMNS)
+        because = f"unknown columns: {', '.join(other)}" if other else f"its first line is {','.join(columns)[:80]!r}"
+        raise InputFileError(f"{path} is not a load profile", because=because, hint=_COLUMNS)
     classes: dict[str, list[tuple[float, float]]] = {}
     for line, row in rows[1:]:
         if len(row) != len(columns):
@@ -213,7 +211,7 @@ def read_profile(path: Path) -> Profile:
             source=str(path),
         )
     except UsageError as error:
-        raise InputFileError(f"{path} is no load profile", because=error.what) from None
+        raise InputFileError(f"{path} is not a load profile", because=error.what) from None
 
 
 def read_steps(path: Path, column: str, unit: str) -> tuple[tuple[float, float], ...]:
@@ -292,7 +290,7 @@ def _rate(path: Path, line: int, text: str) -> float:
     try:
         rate = parse_number(text)
     except ValueError:
-        raise _bad(path, line, f"rate is {text!r:.40}, not a number of requests a second") from None
+        raise _bad(path, line, f"rate is {text!r:.40}, not a number of requests per second") from None
     if not isfinite(rate) or not 0 <= rate <= _MOST_RATE:
         raise _bad(path, line, f"rate is {text}, not 0 to {_MOST_RATE:,.0f} requests/s")
     return rate

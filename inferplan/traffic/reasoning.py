@@ -49,7 +49,7 @@ class ReasoningLengths(Lengths):
             raise UsageError(f"--thinking-end must be {MARKER} or more, not {self.end}")
         if self.budget is None and self.end != MARKER:
             raise UsageError(
-                "--thinking-end is what an engine writes where it cuts a thought, and nothing is cut",
+                "--thinking-end needs a --thinking-budget, which is missing",
                 hint="--thinking-budget 4k as well, or leave it out",
             )
 

@@ -182,7 +182,7 @@ def arrivals_of(kind: ArrivalKind | None, burstiness: float | None, usual: float
         shape = usual if burstiness is None else burstiness
         return ("poisson" if shape == 1.0 else "gamma"), shape
     if burstiness is not None and kind != "gamma":
-        raise UsageError(f"--burstiness says nothing of {kind} arrivals", hint="--arrivals gamma, or leave one out")
+        raise UsageError(f"--burstiness does not apply to {kind} arrivals", hint="--arrivals gamma, or leave one out")
     return kind, usual if burstiness is None else burstiness
 
 
@@ -234,13 +234,13 @@ class OpenLoop:
     kind: ArrivalKind = ask(
         "--arrivals",
         Words(get_args(ArrivalKind)),
-        "Gaps between requests [poisson; gamma with a burstiness, given or of the workload].",
+        "Gaps between requests [poisson; gamma if a burstiness is given or in the workload].",
         "poisson",
     )
     burstiness: float = ask(
         "--burstiness",
         Real(),
-        "Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or that of the workload]",
+        "Shape of gamma arrivals: 1 is Poisson, less is burstier. [1, or as the workload]",
         1.0,
     )
     exact: bool = False
@@ -251,7 +251,7 @@ class OpenLoop:
                 raise UsageError(f"--{name} must be more than 0, not {getattr(self, name):g}")
         if not LEAST_RATE <= self.rate <= 1 / LEAST_RATE:
             raise UsageError(
-                f"--rate {self.rate:g} is no load for a clock of seconds",
+                f"--rate {self.rate:g} is out of range",
                 hint=f"{LEAST_RATE:g} to {1 / LEAST_RATE:g} requests/s",
             )
 
@@ -277,11 +277,11 @@ class SharedPrefix:
     tokens: int = ask(
         "--shared-prefix",
         Whole(0),
-        "Tokens at the head of every prompt that are the same, beside those of --prompt.",
+        "Tokens shared at the start of every prompt, in addition to --prompt.",
         0,
     )
-    distinct: int = ask("--distinct-prefixes", Whole(), "How many such texts there are. [1]", 1)
-    turns: int = ask("--turns", Whole(), "Turns of a conversation, each with all before it as its prompt. [1]", 1)
+    distinct: int = ask("--distinct-prefixes", Whole(), "Number of such shared texts. [1]", 1)
+    turns: int = ask("--turns", Whole(), "Turns per conversation; each prompt contains all turns before it. [1]", 1)
     think: ThinkTime = ask(
         "--think-time",
         Text(parse_think_time),
@@ -312,12 +312,12 @@ class Slo:
     session: float | None = ask(
         "--session-time",
         Quantity("seconds"),
-        "Limit on the time of a session, from its first call to its last answer.",
+        "Limit on the duration of a session, from its first call to its last answer.",
         None,
     )
     """On the time of a whole session; ``limits`` are those of requests."""
     percentile: float = ask(
-        "--percentile", Real(), "Percent of the requests that must meet the limits [95, or that of --slo].", 90.0
+        "--percentile", Real(), "Percent of requests that must meet the limits [95, or as --slo].", 90.0
     )
 
     def __post_init__(self) -> None:
@@ -527,8 +527,8 @@ class Traffic:
         count = self.requests_count or 10 * rounds
         if count * self.samples > MOST_REQUESTS:
             raise UsageError(
-                f"{count * self.samples:,} requests are more than a run holds",
-                because=f"each is kept in memory; {MOST_REQUESTS:,} are the most",
+                f"{count * self.samples:,} requests are more than a run can hold",
+                because=f"each request is kept in memory; at most {MOST_REQUESTS:,} are the most",
                 hint="fewer --requests, --people or --in-flight",
             )
         return count
@@ -580,7 +580,7 @@ class Traffic:
             return None
         if isinstance(self.arrivals, OpenLoop) and self.prefix.turns == 1:
             raise UsageError(
-                "a think time needs answers that users wait for", hint="--turns 4, or --people instead of --rate"
+                "a think time needs users who wait for answers", hint="--turns 4, or --people instead of --rate"
             )
         return think.sample(rng, count)
 

@@ -142,8 +142,8 @@ def _calls(agent: Agent, rng: np.random.Generator, streams: int) -> _Calls:
 def _require_room(requests: int) -> None:
     if requests > MOST_REQUESTS:
         raise UsageError(
-            f"{requests:,} requests are more than a run holds",
-            because=f"each is kept in memory; {MOST_REQUESTS:,} are the most",
+            f"{requests:,} requests are more than a run can hold",
+            because=f"each request is kept in memory; at most {MOST_REQUESTS:,} are the most",
             hint="fewer sessions",
         )
 

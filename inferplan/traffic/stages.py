@@ -50,7 +50,7 @@ def require_tree(stages: Sequence[ModelStage]) -> None:
                 f"{stage.name} needs either a rate or a model that it is asked after", hint="rate: 20, or after: NAME"
             )
         if stage.after is not None and not 0 <= stage.after < place:
-            raise UsageError(f"{stage.name} is asked after a model that comes behind it", hint="in the order of asking")
+            raise UsageError(f"{stage.name} follows a model that comes later", hint="in the order of the requests")
         if stage.rate is not None and stage.prompt is None:
             raise UsageError(f"the prompts of {stage.name} have no length", hint="prompt: 1024")
         if not 0 <= stage.share <= 1:
@@ -82,7 +82,7 @@ def _require_sharing(stages: Sequence[ModelStage], place: int) -> None:
     if late is not None:
         raise UsageError(
             f"{late.name} is asked after another model and shares GPUs",
-            because="models that share GPUs are simulated together, and their requests have to be known ahead",
+            because="models that share GPUs are simulated together, and their requests must be known in advance",
             hint="models with a rate of their own, or GPUs of its own",
         )
 

@@ -19,20 +19,20 @@ class ThoughtsAsked:
     """Thoughts as they are asked for. tokens: a distribution of lengths as text. budget, end: of
     :class:`inferplan.traffic.reasoning.ReasoningLengths`."""
 
-    topic: ClassVar = Topic("thoughts", "nobody thinks", "--thinking-tokens lognormal:4k:0.8")
+    topic: ClassVar = Topic("thoughts", "there are no thoughts", "--thinking-tokens lognormal:4k:0.8")
     tokens: str = field(
         metadata=need(
             "--thinking-tokens",
             Text(),
-            "Tokens of thought before the answer, which --output is then: 4k, lognormal:4k:0.8, ...",
+            "Tokens of thought before the answer; --output then counts only the answer: 4k, lognormal:4k:0.8, ...",
             metavar="LENGTHS",
         )
     )
-    budget: int | None = ask("--thinking-budget", Whole(), "Most tokens of a thought, which is cut there.", None)
+    budget: int | None = ask("--thinking-budget", Whole(), "Most tokens per thought, which is cut there.", None)
     end: int = ask(
         "--thinking-end",
         Whole(),
-        "Tokens that the engine writes where it cuts a thought, the marker of its end among them. [1]",
+        "Tokens that the engine writes when it cuts a thought, end marker included. [1]",
         MARKER,
     )
 
@@ -40,7 +40,7 @@ class ThoughtsAsked:
 def refuse_thoughts_of_trace(values: Mapping[str, Any]) -> None:
     """Raise ``UsageError`` for options of thoughts beside a trace."""
     if option := first_given(values, declared_keys(ThoughtsAsked)):
-        why = "a trace does not say which tokens of an output are thoughts"
+        why = "a trace does not state which output tokens are thoughts"
         raise UsageError(f"{option} and --trace exclude each other", because=why, hint="leave one of them out")
 
 

@@ -81,7 +81,7 @@ def anchor_of(scored: Sequence[Scored], pricing: Pricing, source: str) -> Fitted
             for system, digest, static in rows
         ]
         raise UsageError(
-            f"an anchor is of one system, not of {len(rows)}",
+            f"an anchor describes one system, not {len(rows)}",
             because="; ".join(named[:4]),
             hint="only the results of one of them",
         )
@@ -104,7 +104,7 @@ def require_unopposed(rows: Sequence[Row]) -> None:
         if row.opposed:
             raise UsageError(
                 f"{row.where} says {row.opposed[0]}",
-                because="options fill what a file does not record, and an anchor is of what ran",
+                because="options fill in facts that a file lacks; this file states them",
                 hint="leave the option out, or mend the file",
             )
 
@@ -119,7 +119,7 @@ def refusal(one: Scored) -> str:
     if one.impossible:
         return f"impossible: {', '.join(one.impossible)}"
     if run.prefill is not None or run.draft is not None:
-        return "pools apart, or drafts: another system"
+        return "separate pools, or drafts: another system"
     return "" if any(one.error(metric) is not None for metric in METRICS) else "neither TTFT nor TPOT"
 
 

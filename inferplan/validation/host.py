@@ -73,7 +73,7 @@ def host_of(scored: Sequence[Scored]) -> FoundHost:
             kept.append((one, run, measured))
     if not kept:
         raise UsageError(
-            "no run says what the host takes",
+            "no run shows the times of the host",
             because="; ".join(dict.fromkeys(reason for _, reason in left_out)) or "the files hold no rows",
             hint="a run of one user: inferplan measure, or the engine's benchmark with a concurrency of 1",
         )
@@ -81,7 +81,7 @@ def host_of(scored: Sequence[Scored]) -> FoundHost:
     systems = {f"{one.describe()} under {one.engine.describe()}" for one in deployments}
     if len(systems) > 1:
         raise UsageError(
-            f"a host is told by one deployment, not by {len(systems)}",
+            f"host times need one deployment, not {len(systems)}",
             because="; ".join(sorted(systems)[:4]),
             hint="only the results of one of them",
         )

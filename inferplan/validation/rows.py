@@ -389,7 +389,7 @@ def _drafts(facts: Mapping[str, str]) -> tuple[str | None, int | None]:
         return None, None
     count = whole_number(facts, "draft_tokens", 1)
     if count is None:
-        raise Unusable(f"draft_tokens is empty: {draft} drafts so many a step")
+        raise Unusable(f"draft_tokens is empty: the number of drafts per step of {draft}")
     return draft.lower(), count
 
 
@@ -479,7 +479,7 @@ def _backends(facts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     pairs = [part.strip().partition("=") for part in (text_of(facts, "backends") or "").split(",") if part.strip()]
     wrong = ["".join(pair) for pair in pairs if not all(pair)]
     if wrong:
-        raise Unusable(f"backends {wrong[0]!r} is no ROLE=NAME")
+        raise Unusable(f"backends {wrong[0]!r} is not ROLE=NAME")
     return tuple((role, name) for role, _, name in pairs)
 
 
@@ -560,7 +560,7 @@ def row_of(where: str, facts: Facts, supplied: Mapping[str, str], cells: dict[st
     filled, opposed = dict(facts), []
     for name, value in supplied.items():
         if name not in INPUTS:
-            raise UsageError(f"{name} is no input of a measured row", hint=f"known: {', '.join(INPUTS)}")
+            raise UsageError(f"{name} is not an input of a measured row", hint=f"known: {', '.join(INPUTS)}")
         own = text_of(filled, name)
         if own is None:
             filled[name] = value

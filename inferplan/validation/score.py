@@ -21,10 +21,10 @@ NAMES = {
     "itl": "gap between tokens",
     "e2el": "end-to-end",
     "rate": "output rate",
-    "throughput": "tokens/s a GPU",
-    "output": "output tokens/s a GPU that decodes",
-    "power": "watts a GPU",
-    "energy": "J an output token",
+    "throughput": "tokens/s per GPU",
+    "output": "output tokens/s per GPU that decodes",
+    "power": "watts per GPU",
+    "energy": "J per output token",
 }
 
 

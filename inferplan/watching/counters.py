@@ -178,7 +178,7 @@ def read_counters(text: str, where: str) -> Counters:
         other = next((said for prefix, said in _OTHERS.items() if any(name.startswith(prefix) for name in values)), "")
         raise InputFileError(
             f"{where} has no metrics that can be watched",
-            because=f"{other} counts no tokens of requests beside the times of first tokens"
+            because=f"{other} counts no tokens of requests with the times of first tokens"
             if other
             else "no metric of vLLM or SGLang is there",
             hint="the address of a vLLM or SGLang server; SGLang takes --enable-metrics",

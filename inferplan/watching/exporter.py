@@ -13,7 +13,7 @@ from inferplan.watching.minutes import Minute
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS = {
-    "inferplan_requests_per_second": "Requests a second.",
+    "inferplan_requests_per_second": "Requests per second.",
     "inferplan_prompt_tokens": "Mean tokens of a prompt.",
     "inferplan_output_tokens": "Mean tokens of an answer.",
     "inferplan_prefix_hit_ratio": "Share of prompt tokens found in the prefix cache.",

@@ -70,10 +70,10 @@ def _require_one(found: dict[str, Counters | None], clients: Sequence[Client]) -
         raise NetworkError(
             f"no metrics at {clients[0].address.root}/metrics",
             because="no server answered the first scrape",
-            hint="the addresses of the servers themselves, not of what stands before them",
+            hint="the addresses of the servers themselves, not of a router",
         )
     engines = {one.engine for one in there.values()}
     if len(engines) > 1:
         raise InputFileError(
-            "servers of different engines are no one service", because=", ".join(sorted(engines)), hint="watch each"
+            "servers with different engines are not one service", because=", ".join(sorted(engines)), hint="watch each"
         )

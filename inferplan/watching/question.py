@@ -31,14 +31,16 @@ class WatchAsked:
     """
 
     every: float = ask("--every", Quantity("seconds", above=True), "Time between two scrapes.", 10.0, metavar="TIME")
-    window: float = ask("--window", Quantity("seconds", above=True), "Time that a line is of.", MINUTE, metavar="TIME")
+    window: float = ask(
+        "--window", Quantity("seconds", above=True), "Time covered by each line.", MINUTE, metavar="TIME"
+    )
     lasting: float = ask(
         "--for", Quantity("seconds", above=True), "How long to watch [until Ctrl-C].", inf, metavar="TIME"
     )
     what_ifs: tuple[WhatIf, ...] = ask(
         "--what-if",
         Text(WhatIf.parse),
-        "A change of the load to predict in each line: replicas=-1, rate=x1.5, prompt=x2, output=x0.5, hits=0.",
+        "Also predict each line for a changed load: replicas=-1, rate=x1.5, prompt=x2, output=x0.5, hits=0.",
         (),
         metavar="CHANGE",
         several=True,
@@ -46,7 +48,7 @@ class WatchAsked:
     fail_on: tuple[Ending, ...] = ask(
         "--fail-on",
         Text(_endings),
-        "What ends watching: limit (a latency is over its limit, exit 3), drift (something changed, exit 6).",
+        "Stop watching on: limit (a latency is over its limit, exit 3), drift (something changed, exit 6).",
         (),
         metavar="LIST",
     )
@@ -55,10 +57,8 @@ class WatchAsked:
         if self.every > self.window:
             raise UsageError(
                 f"--every {self.every:g}s is longer than --window {self.window:g}s",
-                because="a line is of two scrapes at the least",
+                because="a line needs at least two scrapes",
                 hint="--every 10s --window 1min",
             )
         if len(self.what_ifs) > MOST:
-            raise UsageError(
-                f"{len(self.what_ifs)} changes are more than are predicted at once", hint=f"{MOST} at most"
-            )
+            raise UsageError(f"{len(self.what_ifs)} changes are too many at once", hint=f"{MOST} at most")

@@ -72,7 +72,7 @@ def _span(line: str, where: str) -> tuple[Span, float, int]:
         return span, _amount(said["at"]), int(_amount(said["anew"]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise InputFileError(f"{where} is no minute of a service", because=what[:200], hint=_HINT) from None
+        raise InputFileError(f"{where} is not a minute of a service", because=what[:200], hint=_HINT) from None
 
 
 def _read(said: Mapping[str, Any]) -> Histogram:
@@ -82,7 +82,7 @@ def _read(said: Mapping[str, Any]) -> Histogram:
 
 def _amount(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18:
-        raise ValueError(f"{str(value)[:40]!r} is no number of zero or more")
+        raise ValueError(f"{str(value)[:40]!r} is not a number of zero or more")
     return float(value)
 
 

@@ -30,7 +30,7 @@ class WhatIf:
         """``replicas=-1``, ``prompt=x2``. Raises ``UsageError``."""
         match = _FORM.fullmatch(text.strip())
         if match is None or match[1] not in _FIELDS:
-            raise UsageError(f"--what-if {text} is no change of a load", hint=_HINT)
+            raise UsageError(f"--what-if {text} is not a change of the load", hint=_HINT)
         name, how = match[1], match[2]
         try:
             value = parse_number(match[3])

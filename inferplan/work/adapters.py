@@ -47,14 +47,14 @@ class LoraAsked:
     modules: tuple[str, ...] = ask(
         "--lora-modules",
         Text(parse_modules),
-        f"Matrices that they change, of {','.join(MODULES)}. [every linear layer]",
+        f"Matrices that the adapters change, of {','.join(MODULES)}. [every linear layer]",
         (),
         metavar="LIST",
     )
     slots: int | None = ask("--max-loras", Whole(), "Adapters in device memory at once. [1, as vLLM]", None)
     active: int | None = ask("--active-loras", Whole(0), "Different adapters in a batch, at most. [--max-loras]", None)
     folder: str | None = ask(
-        "--lora-folder", Text(), "An adapter as PEFT saves it, which says rank and matrices.", None, metavar="DIR"
+        "--lora-folder", Text(), "An adapter as saved by PEFT, which states rank and matrices.", None, metavar="DIR"
     )
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class LoraAsked:
         unknown = [name for name in self.modules if name not in MODULES]
         if unknown:
             raise UsageError(
-                f"--lora-modules: {unknown[0]!r} is no matrix that adapters are known for",
+                f"--lora-modules: {unknown[0]!r} is not a matrix that adapters support",
                 because="embeddings, the head, routed experts and recurrent layers are not priced with adapters",
                 hint=f"of {','.join(MODULES)}",
             )

@@ -33,19 +33,19 @@ class Parallelism:
 
     tp: int = ask("--tp", Whole(), "Tensor parallelism.", 1, shown=True)
     pp: int = ask("--pp", Whole(), "Pipeline stages.", 1, shown=True)
-    ep: int = ask("--ep", Whole(), "Expert groups (each expert sliced over tp*dp/ep ranks).", 1, shown=True)
+    ep: int = ask("--ep", Whole(), "Expert groups (each expert is sliced over tp*dp/ep ranks).", 1, shown=True)
     dp: int = ask("--dp", Whole(), "Attention data parallelism.", 1, shown=True)
     cp: int = ask("--cp", Whole(), "Context parallelism.", 1, shown=True)
-    replicas: int = ask("--replicas", Whole(), "Independent copies behind a balancer.", 1, shown=True)
+    replicas: int = ask("--replicas", Whole(), "Independent copies behind a load balancer.", 1, shown=True)
     redundant: int = ask(
         "--redundant-experts",
         Whole(0),
-        "Slots for copies of popular experts (EPLB), beyond one for each.",
+        "Slots for copies of popular experts (EPLB), beyond one per expert.",
         0,
         shown=True,
     )
     spread_dense: bool = ask(
-        "--spread-dense", Switch(), "With --dp: dense layers over all ranks, which gather their tokens.", False
+        "--spread-dense", Switch(), "With --dp: divide dense layers over all ranks, which gather their tokens.", False
     )
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Parallelism:
         if (self.tp * self.dp) % self.ep:
             raise IndivisibleError(
                 f"--ep {self.ep} does not divide the {self.tp * self.dp} ranks that hold experts (tp x dp)",
-                hint=f"--ep one of {', '.join(map(str, divisors(self.tp * self.dp)))}, or --tp {self.ep} beside it",
+                hint=f"--ep one of {', '.join(map(str, divisors(self.tp * self.dp)))}, or also --tp {self.ep}",
             )
         if self.redundant < 0:
             raise UsageError(f"--redundant-experts must be 0 or more, not {self.redundant}")

@@ -47,7 +47,7 @@ from inferplan.work.step import WIDE
 FALL, LEAP = 0.001, 0.05
 NAMED = "named"
 """How causes of leaps begin that ``explain`` names: a switch of kernels, a step or a tile more, work that grew."""
-FALLS = ("begins anew", "mla.", "dispatch.", "combine.")
+FALLS = ("starts again", "mla.", "dispatch.", "combine.")
 """Of named causes those that may make a time fall: fewer positions to look at, another form of latent attention,
 another way to the experts."""
 CALIBRATED = ("h100-sxm", "h200-sxm", "b200-hgx", "a100-80gb-sxm", "l40s", "mi300x", "mi355x")
@@ -173,7 +173,7 @@ def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | N
             phase=lambda at: decode_cycle(deployment, batch, at),
         ),
         Walk(
-            name="tokens a sequence",
+            name="tokens per sequence",
             points=units(64),
             phase=lambda at: decode_cycle(deployment, batch, past, at),
             narrow=True,
@@ -196,7 +196,7 @@ def walks(deployment: Deployment, tokens: int = 16384, chosen: random.Random | N
             if f"more than {at} tokens" in says:
                 return f"{NAMED}: kernels launched one by one"
             anew = [size for size in (1024, 2048, 4096, 8192) if f"every {size} positions" in says]
-            return f"{NAMED}: a chunk begins anew" if any((at + 1) % size == 0 for size in anew) else ""
+            return f"{NAMED}: a chunk starts again" if any((at + 1) % size == 0 for size in anew) else ""
 
         found.append(
             Walk(name="prompt tokens at the server", points=some, seconds=server, phase=tail, narrow=True, edges=edges)
@@ -320,8 +320,8 @@ def _moved(one: OpCost, other: OpCost, deployment: Deployment) -> str:
     if grown > 1.0 and max(works, default=1.0) >= grown - 1e-9:
         return f"{NAMED}: work of {kernel}"
     says = " ".join(of_operator(one.op, one.fit, deployment))
-    if grown < 1.0 and min(works, default=1.0) < 1.0 and "begins anew" in says:
-        return f"{NAMED}: less work of {kernel}, where a chunk or block of its mask begins anew"
+    if grown < 1.0 and min(works, default=1.0) < 1.0 and "starts again" in says:
+        return f"{NAMED}: less work of {kernel}, where a chunk or block of its mask starts again"
     for term in ("padding", "depth", "blocks", "windowed", "fallback"):
         if grown > 1.0 and f"({term})" in says:
             return f"{NAMED}: {term} of {kernel}"

@@ -36,7 +36,7 @@ TTFT_LIMITS = (0.3, 0.5, 1.0, 2.0, 5.0)
 
 
 def rate(users: float, output: float, ttft: float, tpot: float) -> float:
-    """Output tokens a second of a closed loop, by Little's law."""
+    """Output tokens per second of a closed loop, by Little's law."""
     return users * output / (ttft + (output - 1) * tpot)
 
 

@@ -1,7 +1,7 @@
 """What the simulator costs: python -m tests.benchmarks.bench_simulate [TRACE]. Each case runs in a process of its own.
 
 CPU seconds are those of the whole process, start-up and imports included, from compiled files as an installed package
-has them (the first reading compiles them); requests a second are those of the simulation alone, once its tables are
+has them (the first reading compiles them); requests per second are those of the simulation alone, once its tables are
 warm; memory is the largest resident set. The best of ``_READINGS`` readings, on one core.
 """
 
@@ -108,7 +108,7 @@ def peak_megabytes() -> float:
 
 
 def measure(name: str, trace: Path) -> dict[str, float]:
-    """CPU seconds, megabytes, requests and requests a second of a case, in a fresh process."""
+    """CPU seconds, megabytes, requests and requests per second of a case, in a fresh process."""
     command = [sys.executable, "-m", "tests.benchmarks.bench_simulate", "--case", name, str(trace)]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600, env=environment)

@@ -2,7 +2,7 @@
 
 ``python -m tests.benchmarks.compare_pipeline [pipeline.csv]``
 
-The published runs send all requests at once and count output tokens a second of all devices; so does the simulation,
+The published runs send all requests at once and count output tokens per second of all devices; so does the simulation,
 with three times the requests that fit at once. The KV cache is fp8, as in the checkpoint that was served (NVIDIA's
 Llama-3.3-70B-Instruct-FP4, ``kv_cache_quant_algo: FP8``); the page does not print it. Column ``scaling`` is the
 speed-up over one stage, in which the error of the kernels cancels: it is what the pipeline itself is off by.
@@ -27,7 +27,7 @@ WAVES = 3
 
 
 def predicted(row: dict[str, str]) -> float:
-    """Output tokens a second of all devices when all requests are sent at once."""
+    """Output tokens per second of all devices when all requests are sent at once."""
     parallel = Parallelism(tp=int(row["tp"]), pp=int(row["pp"]))
     wanted = {"model": row["model"].lower(), "gpu": row["gpu"], "quant": row["weights"], "engine": row["engine"]}
     deployment = assemble(Request(**wanted, roles=(("kv", "fp8"),), parallel=parallel))

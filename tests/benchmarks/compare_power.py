@@ -49,7 +49,7 @@ MATMULS = np.array([0.377, 0.831, 0.273])
 
 
 def rate(deployment: Deployment, users: float, watts: float, voltage: float) -> float:
-    """Output tokens a second of a batch of ``users`` under a cap, by a law of voltage."""
+    """Output tokens per second of a batch of ``users`` under a cap, by a law of voltage."""
     cap = power_cap(deployment.hardware, watts)
     cap = replace(cap, shares=cap.shares.model_copy(update={"voltage": voltage}))
     load = StaticLoad(batch=users, prompt=300.0, output=200.0)

@@ -99,7 +99,7 @@ RUNS = (
     ),
     PublicRun(
         name="Kimi K2, prefill, 32 H200",
-        source=K2 + " (experts balanced without copies, here with one a rank)",
+        source=K2 + " (experts balanced without copies, here with one per rank)",
         model="kimi-k2",
         gpu="h200-sxm",
         ranks=32,

@@ -1,6 +1,6 @@
 """What a choice among measured configurations is worth that looks at predictions alone.
 
-Under each pair of limits the configuration is chosen that is predicted to make most output tokens/s a GPU (or an AWS
+Under each pair of limits the configuration is chosen that is predicted to make most output tokens/s per GPU (or an AWS
 dollar) among those predicted to keep the limits, at a confidence: what is chosen may break a limit when measured, or
 make less than the best measured one. Bands have the configuration's system left out; without a band nothing is chosen
 at a confidence above 0.5. Of equal engine, GPU and formats the simpler form wins as in a plan. Then the form that is
@@ -33,7 +33,7 @@ from tools.fitting.priced import priced_rows
 TPOT_LIMITS = (0.010, 0.015, 0.020, 0.030, 0.040, 0.060, 0.100)
 TTFT_LIMITS = (0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 SPEEDS = (10, 20, 30, 40, 50, 75, 100, 150, 200)
-"""Output tokens a second for each user at which forms are compared."""
+"""Output tokens per second for each user at which forms are compared."""
 
 
 class Choice(NamedTuple):

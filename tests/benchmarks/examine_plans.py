@@ -171,7 +171,7 @@ def examine(_: str, words: list[str], answer: dict[str, Any]) -> Iterator[str]:
     """What is said of a plan, as it is found."""
     plan, percentile = answer["plan"], f"{answer['question']['percentile']:g}"
     deployment = plan["deployment"]
-    shape = f"tp{plan['tp']} {plan['gpu']} {plan['precision']}, {plan['token_budget']} tokens a step"
+    shape = f"tp{plan['tp']} {plan['gpu']} {plan['precision']}, {plan['token_budget']} tokens per step"
     yield f"{plan['cost']} {plan['replicas']} x {shape}"
     quoted = figures_of(words, plan["simulation"], percentile)
     for factor in (1, 1 / UTILISATION):

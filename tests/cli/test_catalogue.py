@@ -192,7 +192,7 @@ def test_show_says_how_many_devices_a_node_holds(run: Run) -> None:
     """HGX boards hold 8; of cards in PCIe slots the site decides."""
     for name, devices, said in (("h100-sxm", 8, "8"), ("l40s", None, "not on file")):
         assert run("show", name, "--format", "json").json["devices_per_node"] == devices
-        (line,) = (line for line in run("show", name).out.splitlines() if "devices of a node" in line)
+        (line,) = (line for line in run("show", name).out.splitlines() if "devices per node" in line)
         assert said in line
 
 

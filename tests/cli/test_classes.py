@@ -86,7 +86,7 @@ def test_rates_are_shares_of_their_sum(run: Run, tmp_path: Path, monkeypatch: py
     ]
     assert sum(one["requests"]["arrived"] for one in record["classes"]) == record["requests"]["arrived"]
     beside = run(*f"{SIMULATE} --rate 4".split())
-    assert beside.code == 2 and "they make 12 requests a second" in beside.err
+    assert beside.code == 2 and "they make 12 requests per second" in beside.err
     users = run(*f"{SIMULATE} --concurrency 4".split())
     assert users.code == 2 and "--concurrency 4 beside classes" in users.err
 

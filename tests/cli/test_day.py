@@ -123,7 +123,7 @@ def test_a_cold_start_of_nobody_is_refused(run: Run, profile: str) -> None:
     """Static replicas are there from the beginning; only one that replaces what is taken away starts."""
     static = (*ASKED, *PRICE, "--profile", profile, "--duration", "10min", "--policy", "static")
     refused = run(*static, "--cold-start", "20s")
-    assert (refused.code, "--cold-start changes nothing of the policy static" in refused.err) == (2, True)
+    assert (refused.code, "--cold-start changes nothing under the policy static" in refused.err) == (2, True)
     refused = run(*static, "--minimum-bill", "60s")
     assert (refused.code, "--minimum-bill changes nothing" in refused.err) == (2, True)
     refused = run(*static, "--storage-bandwidth", "2GB/s", "--engine-start", "45s")
@@ -170,7 +170,7 @@ def test_shares_divide_a_profile_without_classes(run: Run, kinds: str, tmp_path:
     asked = (*OF_CLASSES, "--profile", str(tmp_path / "flat.csv"), "--duration", "10min", "--policy", "static")
     record = run(*asked, "--classes", str(path), "--format", "json").json
     assert [one["share"] for one in record["classes"]] == [0.75, 0.25]
-    refused = run(*asked, "--classes", kinds)  # nobody says how many there are of each
+    refused = run(*asked, "--classes", kinds)  # the number of people is missing of each
     assert (refused.code, ":2: a class has a share of the requests or a rate" in refused.err) == (2, True)
 
 
@@ -214,17 +214,17 @@ def test_rates_are_said_once(run: Run, tmp_path: Path) -> None:
     profile.write_text("time,class,rate\n0,chat,1\n0,batch,1\n", encoding="utf-8")
     asked = (*OF_CLASSES, "--classes", str(path), "--policy", "static")
     refused = run(*asked, "--profile", str(profile))
-    assert ":2: a class has a rate, and so it has elsewhere" in refused.err
+    assert ":2: the rate of a class is stated twice" in refused.err
     profile.write_text("time,rate\n0,1\n", encoding="utf-8")
     refused = run(*asked, "--profile", str(profile))
-    assert "the classes have rates of their own beside those of the profile" in refused.err
+    assert "the classes and the profile both state rates" in refused.err
     refused = run(*OF_CLASSES, "--profile", str(profile), "--prompt", "8", "--output", "8", "--queue", "fair")
     assert (refused.code, "--queue fair needs several classes" in refused.err) == (2, True)
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt,output\n" + "".join(f"{n},64,8\n" for n in range(60)), encoding="utf-8")
     path.write_text(KINDS.replace("name: chat", "name: chat, share: 0.5").replace("name: b", "share: 0.5, name: b"))
     refused = run(*asked, "--profile-from", str(trace))
-    assert "--profile-from takes lengths of a trace" in refused.err
+    assert "--profile-from takes lengths from a trace" in refused.err
 
 
 def test_a_log_of_several_days_is_one_day(run: Run, tmp_path: Path) -> None:
@@ -246,4 +246,4 @@ def test_a_log_of_several_days_is_one_day(run: Run, tmp_path: Path) -> None:
     found = run(*asked, "--profile-from", str(trace), "--fold", "p100", "--format", "json").json["profile"]
     assert found["peak_requests_per_s"] == pytest.approx(3 / 300)
     refused = run(*asked, "--profile", "azure-2023-conv", "--workload", "chat", "--fold", "mean")
-    assert (refused.code, "--fold is of the days of a file" in refused.err) == (2, True)
+    assert (refused.code, "--fold needs a file" in refused.err) == (2, True)

@@ -76,7 +76,7 @@ def test_plans_and_sweeps_take_the_usual_engine_too(run: Run) -> None:
     sweep = run("sweep", *EIGHT, "--gpu", "m4-max,m3-max", "--executor", "serial", "--format", "json").json
     assert {point["engine"] for point in sweep["points"]} == {"llama.cpp"}
     mixed = run("sweep", *EIGHT, "--gpu", "m4-max,h100-sxm", "--executor", "serial")
-    assert mixed.code == 2 and "no engine is usual for all of them" in mixed.err
+    assert mixed.code == 2 and "no engine is the usual one for all of them" in mixed.err
 
 
 def test_comparisons_and_pictures_of_lists_do_too(run: Run, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_comparisons_and_pictures_of_lists_do_too(run: Run, tmp_path: Path) -> N
         (*others, "gpu=m4-max"),
     ):
         mixed = run(*words)
-        assert mixed.code == 2 and "no engine is usual for all of them" in mixed.err
+        assert mixed.code == 2 and "no engine is the usual one for all of them" in mixed.err
     assert run(*others, "gpu=m4-max,engine=llama.cpp").code == 0
     assert run(*others, "gpu=m4-max,engine=vllm").code == 0
 

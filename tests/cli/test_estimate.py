@@ -303,7 +303,7 @@ def test_half_a_draft_is_refused(run: Run) -> None:
     for options, words in (
         (["--draft-tokens", "4", "--acceptance", "0.7"], "--draft free"),
         ([*DRAFT], "--acceptance-length"),
-        ([*DRAFT, "--acceptance", "0.7", "--acceptance-length", "2"], "one of them only"),
+        ([*DRAFT, "--acceptance", "0.7", "--acceptance-length", "2"], "leave one out"),
         ([*DRAFT, "--acceptance-length", "6"], "1 to 5 tokens"),
         (["--draft-model", "qwen3-0.6b", *DRAFT[2:], "--acceptance", "0.7"], "vocabularies differ"),
         (["--draft-model", "mtp", *DRAFT[2:], "--acceptance", "0.7"], "no prediction module"),

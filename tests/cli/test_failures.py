@@ -77,16 +77,16 @@ def test_an_overload_does_not_recover(run: Run) -> None:
     ("arguments", "said"),
     [
         (("--fail", "20s"), "--restart 3min"),
-        (("--restart", "20s"), "time to restart is of replicas that fail"),
-        (("--fail-mode", "drain"), "--fail-mode is of replicas that fail"),
+        (("--restart", "20s"), "time to restart needs replicas that fail"),
+        (("--fail-mode", "drain"), "--fail-mode belongs to replicas that fail"),
         (("--fail", "9s", "--restart", "1s", "--replicas-per-node", "2"), "is of a node that fails"),
         (("--fail", "soon", "--restart", "1s"), "--fail"),
-        (("--fail", "9s:0", "--restart", "1s"), "is no failure"),
-        (("--fail", "node@9s:2", "--restart", "1s"), "is no failure"),
+        (("--fail", "9s:0", "--restart", "1s"), "is not a failure"),
+        (("--fail", "node@9s:2", "--restart", "1s"), "is not a failure"),
         (("--fail", "9s", "--restart", "1s", "--warmup", "3"), "requests sent ahead (--warmup)"),
         (("--fail", "9s", "--restart", "1s", "--hit-curve"), "(--hit-curve) and replicas that fail"),
         (("--fail", "9s", "--restart", "1s", "--jobs", "2"), "what a replica loses goes to another"),
-        (("--fail", "9s", "--restart", "1s", "--engine-start", "3s"), "--restart is all of it"),
+        (("--fail", "9s", "--restart", "1s", "--engine-start", "3s"), "--restart is the whole time"),
         (("--fail", "9s", "--engine-start", "3s"), "a restart is the weights and the engine"),
         (("--fail", "900s", "--restart", "1s", "--requests", "40"), "before the failure"),
     ],
@@ -130,7 +130,7 @@ def test_a_day_with_a_failure(run: Run, tmp_path: Path) -> None:
     late = run(*asked, "--policy", "static", "--cold-start", "60s", "--fail", "30min")
     assert late.code == 2 and "not in the time that is simulated" in late.err
     unknown = run(*asked, "--policy", "static", "--fail", "10min")
-    assert unknown.code == 2 and "time that one takes to start" in unknown.err
+    assert unknown.code == 2 and "start-up time" in unknown.err
 
 
 PLAN = ("plan", "llama-3.1-8b", "--gpu", "h100-sxm", "--ideal", "--prompt", "2048", "--output", "32", "--most", "1")
@@ -148,7 +148,7 @@ def test_a_plan_that_survives_says_what_that_costs(run: Run) -> None:
     table = run(*asked, "--mtbf", "2111d").out
     assert "1 of 3 replicas (1 GPU), back after 12.03 s" in table
     assert "surviving costs more" in table and "2.00 USD/h (50.0%)" in table
-    assert "0.519 replicas lost a year" in table  # 3 x 365.25/2111
+    assert "0.519 replicas lost per year" in table  # 3 x 365.25/2111
 
 
 @for_each(
@@ -157,8 +157,8 @@ def test_a_plan_that_survives_says_what_that_costs(run: Run) -> None:
         (("--survive", "1"), "--restart 3min"),
         (("--survive", "0", "--restart", "1min"), "neither a number of replicas nor a node"),
         (("--survive", "rack", "--restart", "1min"), "neither a number of replicas nor a node"),
-        (("--restart", "1min"), "is of what is survived"),
-        (("--mtbf", "2000d"), "is of what is survived"),
+        (("--restart", "1min"), "needs --survive"),
+        (("--mtbf", "2000d"), "needs --survive"),
         (("--survive", "1", "--restart", "0s"), "--restart must be more than 0"),
         (("--survive", "1", "--restart", "1min", "--spare", "1"), "spare replicas (--spare)"),
     ],

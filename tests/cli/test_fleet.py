@@ -71,7 +71,7 @@ def test_an_owned_gpu_costs_what_is_said(run: Run) -> None:
     ran = run(*ASKED, "--own-price", "2")
     assert ran.code == 0, ran.err
     assert "an owned GPU costs 2.00 USD/h while it works" in ran.out
-    assert "2.00 USD/h, 1,460 USD a month" in ran.out.splitlines()[0]
+    assert "2.00 USD/h, 1,460 USD per month" in ran.out.splitlines()[0]
 
 
 def test_without_the_solver(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

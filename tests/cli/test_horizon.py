@@ -119,7 +119,7 @@ REFUSED = [
     ("rate: 10", "rate: -1", "demand.0.rate"),
     ("rate: 10", "rate: .nan", "demand.0.rate"),
     ("rate: 10", "rate: .inf", "demand.0.rate"),
-    ("rate: 10", "rate: true", "true is no number"),
+    ("rate: 10", "rate: true", "true is not a number"),
     ("rate: 10, ", "", "not at all"),
     ("rate: 10", "rate: 10, people: 5", "twice"),
     ("rate: 10", "people: 5", "requests_an_hour"),
@@ -144,7 +144,7 @@ REFUSED = [
     ("rate: 5}}", "rate: 5}, h200: {rate: 2}}", "'h200' is no kind"),
     (", rate: 5", "", "model of chat"),
     ("model: chat,", "model: talk,", "'talk' is no model"),
-    ("region: eu, rate", "region: us, rate", "us: nothing is sold"),
+    ("region: eu, rate", "region: us, rate", "us: there are no machines"),
     ("region: eu, rate", "region: eu, served_in: [us], rate", "'us' is no region"),
     ("kind: h100, region: eu, term: on-demand", "kind: l4, region: eu, term: on-demand", "'l4' is no kind"),
     ("per_hour: 50", "per_hour: 50, months: 3", "months says nothing"),
@@ -161,8 +161,8 @@ REFUSED = [
     ("months: 3, per_hour", "months: 0, per_hour", "months"),
     ("term: reserved, months: 3, per_hour: 20", "term: owned, months: 3, price: 9", "needs power"),
     ("term: reserved, months: 3, per_hour: 20", "term: on-demand, per_hour: 50", "the same offer is given twice"),
-    ("offers:", "quotas: [{kind: l4, region: eu, machines: 1}]\noffers:", "nobody sells"),
-    ("offers:", "power: {eu: 10 kW}\noffers:", "no machine in eu says its power"),
+    ("offers:", "quotas: [{kind: l4, region: eu, machines: 1}]\noffers:", "no offer sells"),
+    ("offers:", "power: {eu: 10 kW}\noffers:", "no machine in eu states its power"),
     ("offers:", "power: {us: 10 kW}\noffers:", "'us' is no region"),
     ("offers:", "power: {eu: 10}\noffers:", "has no unit"),
     ("offers:", "have: [{kind: h100, region: eu, machines: 1, until: 2027-01}]\noffers:", "they are gone by"),
@@ -171,9 +171,9 @@ REFUSED = [
     ("  h100: {gpus: 8, gpu: h100-sxm}", "  h100: {gpus: 8}\n  h100: {gpus: 4}", "given twice"),
     ("offers:", "demands: []\noffers:", "did you mean demand"),
     ("  low: {chance: 0.5}", "  low: {chance: 0.5, spot: 2}", "spot"),
-    ("  low: {chance: 0.5}", "  low: {chance: 0.5, spot: 0.5}", "nobody sells any"),
+    ("  low: {chance: 0.5}", "  low: {chance: 0.5, spot: 0.5}", "no offer has any"),
     ("  low: {chance: 0.5}", "  low: {chance: 0.5, quantile: 0.5}", "there is none"),
-    ("  h100: {gpus: 8, gpu: h100-sxm}", "  h100: {gpus: 8}\n  l4: {gpus: 1}", "nobody sells l4"),
+    ("  h100: {gpus: 8, gpu: h100-sxm}", "  h100: {gpus: 8}\n  l4: {gpus: 1}", "no offer sells l4"),
     ("penalty: 1", "penalty: 1\n    ttft: 1 s", "all of chat have a rate"),
     ("rate: 5}}", "rate: 5, quant: fp8}}", "this one has a rate"),
     ("night: 0.5}}", "night: 0.5}, steps: [{month: 2027-04, factor: 2}]}", "a step in 2027-04"),
@@ -229,7 +229,7 @@ def test_no_demand_needs_nothing(run: Run, write) -> None:
 
 
 def test_extreme_loads(run: Run, write) -> None:
-    """A million requests a second are 100,000 machines; a request in a thousand years is one."""
+    """A million requests per second are 100,000 machines; a request in a thousand years is one."""
     record = run("horizon", write(("rate: 10", "rate: 1000000")), "--format", "json").json
     assert record["months"][0]["machines_held"] + record["months"][0]["machines_hired_most"] == pytest.approx(100_000)
     record = run(

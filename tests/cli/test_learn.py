@@ -56,7 +56,7 @@ def test_factors_by_name_and_deployments_that_are_not_learned(run: Run, steps: N
     assert staged.code == 2
     kept = run(*LINE.split(), "--prefill-schedule-interval", "64")
     assert kept.code == 2
-    assert "--prefill-schedule-interval changes nothing that is learned" in kept.err
+    assert "--prefill-schedule-interval does not change the learned constants" in kept.err
     for context in ("nan", "inf", "1e300", "0", "12.5"):
         wrong = run(*LINE.split(), "--context", context)
         assert wrong.code == 2

@@ -50,8 +50,8 @@ def test_a_plan_is_asked_for_a_closed_loop_a_rate_or_sessions(run: Run, question
     [
         ("plan llama-3.1-8b --people 9 --prompt 64 --output 4 --ttft 1s", "no --workload says it"),
         ("plan llama-3.1-8b --people 9 --workload evaluation --ttft 1s", "workload evaluation does not say it"),
-        ("plan llama-3.1-8b --people 9 --rate 1 --workload chat", "--people and --rate each say"),
-        ("plan llama-3.1-8b --people 9 --rate 1 --prompt 64 --output 4 --ttft 1s", "--people and --rate each say"),
+        ("plan llama-3.1-8b --people 9 --rate 1 --workload chat", "--people and --rate both state"),
+        ("plan llama-3.1-8b --people 9 --rate 1 --prompt 64 --output 4 --ttft 1s", "--people and --rate both state"),
         ("plan llama-3.1-8b --people 9 --workload chat --arrivals gamma", "--arrivals and --people exclude"),
         ("plan llama-3.1-8b --people 1 --workload chat --sessions-a-day 0.01", "hint: more --people"),
         (f"{PLAN} --people 1000000000 --workload chat", "hint: fewer --people"),
@@ -59,14 +59,17 @@ def test_a_plan_is_asked_for_a_closed_loop_a_rate_or_sessions(run: Run, question
             "day llama-3.1-8b --gpu l4 --profile nope --workload chat --people 9 --peak 2",
             "--people and --peak",
         ),
-        ("plan llama-3.1-8b --people 9 --in-flight 1 --workload chat", "--people and --in-flight each say"),
-        ("plan llama-3.1-8b --sessions-a-day 3 --rate 1 --workload chat", "nobody says how many there are"),
+        ("plan llama-3.1-8b --people 9 --in-flight 1 --workload chat", "--people and --in-flight both state"),
+        ("plan llama-3.1-8b --sessions-a-day 3 --rate 1 --workload chat", "the number of people is missing"),
         ("plan llama-3.1-8b --people 9 --workload chat --think-time 0s", "leaves no time for it"),
-        ("simulate llama-3.1-8b --gpu l40s --people 9 --trace x.csv --workload chat", "--people and --trace each say"),
+        (
+            "simulate llama-3.1-8b --gpu l40s --people 9 --trace x.csv --workload chat",
+            "--people and --trace both state",
+        ),
         ("fit llama-3.1-8b --gpu l40s --people 9 --think-time 60s", "--answer-time 5s"),
-        ("fit llama-3.1-8b --gpu l40s --people 9 --in-flight 3 --workload chat", "--people and --in-flight each say"),
+        ("fit llama-3.1-8b --gpu l40s --people 9 --in-flight 3 --workload chat", "--people and --in-flight both state"),
         ("fit llama-3.1-8b --gpu l40s --sessions coding-agent", "--people 200"),
-        ("fleet llama-3.1-8b --own l40s=2 --people 9 --rate 3 --workload chat", "--people and --rate each say"),
+        ("fleet llama-3.1-8b --own l40s=2 --people 9 --rate 3 --workload chat", "--people and --rate both state"),
         (f"{PLAN} --workload chat --people 9 --sessions-a-day 3 --think-time 9s", "--turns 3 as well"),
         (f"{PLAN} --sessions coding-agent --people 9 --think-time 9s", "--think-time changes nothing"),
         ("fit llama-3.1-8b --people 9 --sessions coding-agent --think-time 9s --answer-time 1s", "changes nothing"),
@@ -99,7 +102,7 @@ def test_the_load_is_said_first_and_in_json(run: Run) -> None:
     ]
     benchmark = "simulate llama-3.1-8b --gpu l40s --workload chat --users 2 --requests 8"
     flight = run(*benchmark.split()).out
-    first = "2 requests in flight at every moment; for 2 people who read and type: --people 2"
+    first = "2 requests in flight at all times; for 2 people who read and type: --people 2"
     assert flight.splitlines()[0] == first
 
 

@@ -17,7 +17,7 @@ SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
 @for_each(
     ("line", "said"),
     [
-        (f"{PLAN} --provision mean", "--provision is of a power budget, and none is given"),
+        (f"{PLAN} --provision mean", "--provision is of a power budget, and it is missing"),
         (f"{PLAN} --pue 1.2", "--pue is of a power budget"),
         (f"{PLAN} --power-budget 8", "has no unit"),
         (f"{PLAN} --power-cap ,", "names no watts"),
@@ -79,7 +79,7 @@ def test_a_day_emits_by_the_hour(run: Run, tmp_path: Path, monkeypatch: pytest.M
     assert policy["kwh_per_day"] == pytest.approx(72 * sum(hour["kwh"] for hour in policy["hours"]))
     assert policy["carbon_g_per_day"] == pytest.approx(300 * policy["kwh_per_day"])
     twice = run(*line.split(), "--carbon", "100")
-    assert twice.code == 2 and "--grid and --carbon say what a kWh emits both" in twice.err
+    assert twice.code == 2 and "--grid and --carbon both state the CO2 per kWh" in twice.err
 
 
 def test_json_of_a_run_adds_up(run: Run) -> None:
@@ -97,5 +97,5 @@ def test_json_of_a_run_adds_up(run: Run) -> None:
 def test_a_run_under_a_cap_says_that_nothing_was_measured(run: Run) -> None:
     words = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--rate", "2", "--requests", "20")
     said = "no measurement of this device under a cap is on file"
-    assert f"cap of 500 W a GPU: {said}" in run(*words, "--power-cap", "500W").out
+    assert f"cap of 500 W per GPU: {said}" in run(*words, "--power-cap", "500W").out
     assert said not in run(*words).out

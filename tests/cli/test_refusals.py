@@ -55,7 +55,7 @@ def run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch:
         ((*LLAMA, "--tp", "2", "--redundant-experts", "8"), 2, "no routed experts for --redundant-experts"),
         ((*LLAMA, "--two-batch-overlap"), 2, "no routed experts for --two-batch-overlap"),
         ((*LLAMA, "--draft", "mtp"), 2, "has no prediction module"),
-        (("emit", "vllm", *LLAMA[1:], "--draft-checkpoint", "a/b"), 2, "names what drafts, and nothing does"),
+        (("emit", "vllm", *LLAMA[1:], "--draft-checkpoint", "a/b"), 2, "names a draft model, and there are no drafts"),
         (("simulate", *LLAMA[1:], "--rate", "1", "--balance-steps", "2"), 2, "attention_dp_config of TensorRT-LLM"),
         ((*PLAN, "--most", "1", "--tp", "4"), 2, "--tp 4 needs more devices than --most 1"),
         ((*PLAN, "--most", "4", "--tp", "4", "--pp", "2"), 2, "--tp 4 --pp 2 needs more devices than --most 4"),
@@ -131,14 +131,14 @@ def test_a_rate_of_zero_is_refused(
     path = tmp_path / "gpu.yaml"
     path.write_text(text.replace(rate, f"{name} 0 {unit}"))
     code, message = run(("estimate", "llama-3.1-8b", "--gpu", str(path)), capsys, monkeypatch)
-    assert (code, f"'0 {unit}' is no rate" in message) == (2, True), message
+    assert (code, f"'0 {unit}' is not a positive rate" in message) == (2, True), message
 
 
 @for_each(
     ("was", "becomes", "said"),
     [
-        ("relative: b200-hgx", "relative: b200", "relative 'b200', which is no device on file"),
-        ("relative: b200-hgx", "relative: nothing", "relative 'nothing', which is no device on file"),
+        ("relative: b200-hgx", "relative: b200", "relative 'b200', which is not a device on file"),
+        ("relative: b200-hgx", "relative: nothing", "relative 'nothing', which is not a device on file"),
         ("relative: b200-hgx", "", "relative is missing"),
         ("same_chip: true", "same_chip: maybe", "same_chip: Input should be a valid boolean"),
     ],

@@ -90,7 +90,7 @@ def test_what_does_not_go_together_is_refused(
 def test_options_of_sessions_need_sessions(option: str, run: Run) -> None:
     answer = run(*f"simulate llama-3.1-8b --gpu h100-sxm --rate 1 {option}".split())
     assert answer.code == 2
-    assert f"{option.split(maxsplit=1)[0]} is of sessions of agents, and there are none" in answer.err
+    assert f"{option.split(maxsplit=1)[0]} needs sessions of agents, and there are none" in answer.err
 
 
 @for_each("load", ["--session-rate 30/min", "--concurrency 5 --burst"])
@@ -140,7 +140,7 @@ def test_a_trace_of_agents_is_replayed(run: Run, tmp_path: Path, monkeypatch: py
         ("", "the sessions of this trace have no times at which they begin"),
         ("--session-rate 1/s --concurrency 2", "sessions need one kind of load"),
         ("--session-rate 1/s --requests 4", "--requests and a trace of agents exclude each other"),
-        ("--concurrency 2 --burstiness 2", "--burstiness is of an open loop"),
+        ("--concurrency 2 --burstiness 2", "--burstiness needs an open loop"),
     ):
         refused = run(*f"{TRACE} {options}".split())
         assert refused.code == 2 and said in refused.err
@@ -150,7 +150,7 @@ def test_a_rate_of_sessions_is_not_of_other_traces(run: Run, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     Path("agents.json").write_text("arrival_s,prompt,output\n0,10,10\n1,10,10\n", encoding="utf-8")
     answer = run(*f"{TRACE} --session-rate 1/s".split())
-    assert answer.code == 2 and "--session-rate is of sessions of agents, and there are none" in answer.err
+    assert answer.code == 2 and "--session-rate needs sessions of agents, and there are none" in answer.err
 
 
 @for_each("name", names("sessions"))

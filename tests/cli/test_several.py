@@ -64,30 +64,35 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
 @for_each(
     ("models", "says"),
     [
-        ((FIRST, SECOND.replace("small", "smal")), "is asked after 'smal', which is no model before it in the file"),
+        ((FIRST, SECOND.replace("small", "smal")), "is asked after 'smal', which is not a model before it in the file"),
         (
             (FIRST, SECOND.replace("share: 0.5, ", "")),
-            "large: share is of the answers of the model that it is asked after",
+            "large: share needs after: it is a share of that model's answers",
         ),
-        ((FIRST.replace("rate", "share: 0.2, rate"),), "small: share is of the answers"),
-        ((FIRST, SECOND.replace("share", "answer: {e2e: 1 s}, share")), "stand at the model that is asked first"),
+        ((FIRST.replace("rate", "share: 0.2, rate"),), "small: share needs after"),
+        ((FIRST, SECOND.replace("share", "answer: {e2e: 1 s}, share")), "belong to the first model"),
         ((FIRST.replace("prompt: '256', ", ""),), "the prompts of small have no length"),
         ((FIRST.replace("output: '32'", "output: few"),), "'few' is not a length"),
         ((FIRST, SECOND.replace("gpu", "gpus")), "unknown field; did you mean gpu?"),
         (
             (FIRST, SECOND.replace("share", "shares: smal, share")),
-            "shares the GPUs of 'smal', which is no model before it",
+            "shares the GPUs of 'smal', which is not a model before it",
         ),
-        ((FIRST, BESIDE.replace("rate", "replicas: 2, rate")), "beside has as many replicas as small"),
+        ((FIRST, BESIDE.replace("rate", "replicas: 2, rate")), "beside has the same number of replicas as small"),
         (
             (
                 FIRST.replace("rate", "swap: {level: 1, bandwidth: 1 GB/s, keep_alive: 0 s, overhead: 0 s}, rate"),
                 SECOND,
             ),
-            "swap is of models that share GPUs, and none shares those of small",
+            "swap needs models that share GPUs, and no model shares the GPUs of small",
         ),
+        (
+            (FIRST.replace("rate", "alternatives: [{gpu: l40s}], rate"), SECOND),
+            "alternatives are for a model that stands alone",
+        ),
+        ((FIRST.replace("rate", "alternatives: [{gpu: l40}], rate"),), "no GPU named 'l40'"),
         ((FIRST, BESIDE), "models that share GPUs take 0.92 + 0.5 of their memory"),
-        ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), "nothing says how many replicas small needs"),
+        ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), " replicas of small cannot be found"),
     ],
 )
 def test_files_that_say_nothing_clear_are_refused(run: Run, tmp_path: Path, models: tuple[str, ...], says: str) -> None:

@@ -88,7 +88,7 @@ def test_replicas_for_prompts_of_their_own(run: Run) -> None:
     assert record["conditions"]["prefill"] == known["conditions"]["prefill"]
     assert not known["conditions"]["prefill"]["chunked_prefill"] and known["conditions"]["chunked_prefill"]
     table = run(*BASE, *load, *apart, *flags).out
-    assert "2 x llama-3.1-8b in bf16 on 2 x h200-sxm (tp 2), 1024 tokens a step" in table
+    assert "2 x llama-3.1-8b in bf16 on 2 x h200-sxm (tp 2), 1024 tokens per step" in table
 
 
 def test_a_broken_trace_exits_4(run: Run, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_cache_tiers_are_those_of_the_option(run: Run) -> None:
 
 @pytest.mark.slow
 def test_a_price_of_a_tier_is_paid_by_every_device_and_of_a_shared_one_once(run: Run) -> None:
-    """Two replicas of two devices: 4 x 2 GB at 3 USD a month of 730 hours, 1,000 GB once at 0.002 USD an hour."""
+    """Two replicas of two devices: 4 x 2 GB at 3 USD per month of 730 hours, 1,000 GB once at 0.002 USD an hour."""
     load = ("--rate", "1", "--requests", "40", "--prompt", "512", "--output", "16", "--turns", "4", "--tp", "2")
     tiers = (
         *("--cache-tier", "host:2GB:25GB/s:3USD/GB-month", "--cache-tier", "ssd:9GB:6GB/s:1ms"),
@@ -182,7 +182,7 @@ def test_the_curve_of_hit_rates_is_shown_where_prompts_share_text(run: Run) -> N
     record = run(*BASE, *load, "--format", "json").json
     assert record["hit_curve"][-1]["hit_rate"] == pytest.approx(record["prefix_cache_hit_rate"])
     assert record["hit_curve"][0]["capacity_bytes"] == 131072 * record["hit_curve"][0]["capacity_tokens"]
-    assert "What one LRU cache finds that all replicas share, by its size" in run(*BASE, *load).out
+    assert "Hits of one LRU cache shared by all replicas, by its size" in run(*BASE, *load).out
     assert "hit_curve" not in run(*BASE, *load[:-1], "--format", "json").json
     assert "share no text" in run(*BASE, "--rate", "1", "--requests", "40", "--hit-curve").err
 
@@ -196,7 +196,7 @@ def test_the_report_says_what_was_sent(run: Run) -> None:
     printed = run(*BASE, *load, "--ramp", "1s", "--prefix-hit-rate", "0.25", "--client-timeout", "9s").out
     for part in (
         *("prompt lognormal:300:0.5:1000,", "output 16,", "shared prefix 64, one of 3 texts,", "2 turns,"),
-        *("think time lognormal:1s:0.5,", "2 samples of each prompt,", "0.25 of each prompt taken as cached,"),
+        *("think time lognormal:1s:0.5,", "2 samples per prompt,", "0.25 of each prompt taken as cached,"),
         *("clients give up after 9.000 s,", "seed 0"),
     ):
         assert part in printed
@@ -210,16 +210,16 @@ def test_an_overload_is_counted_in_one_span(run: Run) -> None:
     assert record["run"]["arrived_while_counting"] == 2250 and 0 < finished < 1500
     assert finished / record["duration_s"] == pytest.approx(record["throughput"]["requests_per_s"])
     printed = run(*BASE, *load).out
-    assert f"2,250 arrived, {finished:,} finished; 3,000 of all 3,000 in the end" in printed
+    assert f"2,250 arrived, {finished:,} finished; 3,000 of all 3,000 at the end" in printed
     assert "s, while requests came" in printed and "requests counted" not in printed
 
 
 def test_most_of_a_wait_is_named() -> None:
     queue = {"wait_mean_s": 1.0, "wait_max_s": 2.0, "waited_for_s": {"budget": 0.32, "cache": 0.05}}
     assert _waits(queue).endswith(
-        "of it 63% for the step in progress and the server's latency, 32% for the token budget of a step"
+        "of it 63% for the step in progress and the server's latency, 32% for the token budget per step"
     )
     assert _waits({**queue, "waited_for_s": {"slots": 0.5, "cache": 0.6}}).endswith(
-        "of it 55% for room in the cache, 45% for a slot of the batch"
+        "of it 55% for room in the cache, 45% for a slot in the batch"
     )
     assert "of it" not in _waits({**queue, "waited_for_s": {"budget": 0.1}})

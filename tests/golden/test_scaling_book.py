@@ -129,7 +129,7 @@ for _start, _k, _table in ((7, 40, _MHA), (19, 8, _GQA)):
         )
         SB.row(
             f"{_start + 2 * _index + 1:03}",
-            f"13B, K {_k}, B {_batch}: tokens a second",
+            f"13B, K {_k}, B {_batch}: tokens per second",
             lambda k=_k, b=_batch: 1e3 * b / table_ms(k, b),
             printed=_rate,
             rel=2e-5,
@@ -253,7 +253,7 @@ def int8_70b() -> Deployment:
 
 
 SB.row("042", "70B: step on 8 chips", lambda: streaming(int8_70b(), 32, 8192) * 1e3, printed=17, value=17.43, rel=1e-3)
-SB.row("043", "70B: tokens a second", lambda: 32 / streaming(int8_70b(), 32, 8192), printed=1882, rel=0.03)
+SB.row("043", "70B: tokens per second", lambda: 32 / streaming(int8_70b(), 32, 8192), printed=1882, rel=0.03)
 SB.row(
     "044",
     "70B: ways to shard F over two axes of links, compute/link = 2550",
@@ -271,7 +271,7 @@ def caches(name: str, chips: int) -> float:
 
 
 def queries_per_chip(name: str, chips: int) -> float:
-    """Requests of 512 tokens a second and chip, at the largest batch."""
+    """Requests of 512 tokens per second and chip, at the largest batch."""
     batch = caches(name, chips)
     deployment = deploy(book_70b(), v5e(chips), _FORMATS[name])
     return batch / (streaming(deployment, batch, 8192) * 512 * chips)
@@ -323,7 +323,7 @@ def prefill_70b() -> float:
 
 
 def evicted_tokens() -> float:
-    """KV tokens that leave a steady batch of 32 in each step: (input + output tokens a second) x seconds a step.
+    """KV tokens that leave a steady batch of 32 in each step: (input + output tokens per second) x seconds a step.
 
     Our rate also waits for the prefill (here limited by memory alone), 0.6 % of the time.
     """

@@ -135,13 +135,13 @@ def scrape(steps: int, changes: dict[str, str] | None = None) -> str:
 
 
 WRONG = {
-    "a gauge that is NaN": ({"kv_cache_usage_perc": "NaN"}, "kv_cache_usage_perc is no number"),
-    "a gauge without end": ({"kv_cache_usage_perc": "+Inf"}, "kv_cache_usage_perc is no number"),
-    "a gauge below zero": ({"kv_cache_usage_perc": "-0.5"}, "kv_cache_usage_perc is no number"),
-    "requests that are NaN": ({"num_requests_running": "NaN"}, "num_requests_running is no number"),
-    "a counter that is NaN": ({"iteration_tokens_total_count": "NaN"}, "iteration_tokens_total_count is no number"),
-    "a counter that is huge": ({"prompt_tokens_total": "1e300"}, "prompt_tokens_total is no number"),
-    "a counter of no digits": ({"inter_token_latency_seconds_sum": "1.2.3"}, "latency_seconds_sum is no number"),
+    "a gauge that is NaN": ({"kv_cache_usage_perc": "NaN"}, "kv_cache_usage_perc is not a number"),
+    "a gauge without end": ({"kv_cache_usage_perc": "+Inf"}, "kv_cache_usage_perc is not a number"),
+    "a gauge below zero": ({"kv_cache_usage_perc": "-0.5"}, "kv_cache_usage_perc is not a number"),
+    "requests that are NaN": ({"num_requests_running": "NaN"}, "num_requests_running is not a number"),
+    "a counter that is NaN": ({"iteration_tokens_total_count": "NaN"}, "iteration_tokens_total_count is not a number"),
+    "a counter that is huge": ({"prompt_tokens_total": "1e300"}, "prompt_tokens_total is not a number"),
+    "a counter of no digits": ({"inter_token_latency_seconds_sum": "1.2.3"}, "latency_seconds_sum is not a number"),
 }
 
 

@@ -217,7 +217,7 @@ def test_records_that_are_broken_and_records_without_work(tmp_path: Path) -> Non
     assert (len(found.observed), found.passed_over) == (1, {"records that end before their end": 1})
     with pytest.raises(InputFileError, match=r"own\.jsonl:1: not JSON"):
         read(tmp_path / "own.jsonl", f"{half}\n{json.dumps(busy)}\n")
-    with pytest.raises(InputFileError, match="no object"):
+    with pytest.raises(InputFileError, match="not an object"):
         read(tmp_path / "own.jsonl", f"{json.dumps(busy)} 7")
 
 

@@ -122,7 +122,7 @@ def test_a_record_of_another_deployment_is_refused(tmp_path: Path) -> None:
     """Four ranks do their part of a step in a quarter of the time: faster than the one that is stated can be."""
     four = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", quant="bf16", parallel=Parallelism(tp=4)))
     text = forward_pass_metrics(recorded(four, {}, 600))
-    with pytest.raises(InfeasibleError, match="not of this deployment: prompt"):
+    with pytest.raises(InfeasibleError, match="does not fit this deployment: prompt"):
         learned(tmp_path / "own.txt", text, deployed())
 
 

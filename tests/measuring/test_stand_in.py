@@ -265,7 +265,7 @@ def test_constants_that_cannot_be_read_are_said_before_anything_is_sent(call: Ca
 
 NO_SERVER = {
     "refused": ("http://127.0.0.1:9", "no answer from http://127.0.0.1:9", 5),
-    "address": ("127.0.0.1:9", "is no address of a server", 2),
+    "address": ("127.0.0.1:9", "is not the address of a server", 2),
     "password": (f"http://me:{KEY.replace('/', '')}@127.0.0.1:9", "the URL holds more than an address", 2),
     "query": ("http://127.0.0.1:9/v1?api_key=sk-1", "the URL holds more than an address", 2),
 }
@@ -424,7 +424,7 @@ def test_without_facts_it_measures_and_says_what_is_missing(call: Callable[..., 
         code, out, _ = call(server.url, *SMALL, "--out", "own.csv")
     assert code == 0
     assert "nothing held out: model, gpu, engine, weights (or precision), tp are empty; the server does not say" in out
-    assert "4 rows written to own.csv" in out and "what is empty in them is stated there by the same options" in out
+    assert "4 rows written to own.csv" in out and "state the empty cells there with the same options" in out
     assert len(rows_of(Path("own.csv"))) == 4
 
 

@@ -89,7 +89,7 @@ def test_a_type_that_is_described_says_so() -> None:
     """Qwen3 is read from its config; one with a field that nobody knows is known by its trace alone."""
     small = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 200}
     assert "without --trace its config is read" in traced(config_of("qwen3", small)).made_from.traced
-    assert "nobody has described" in traced(config_of("qwen3", small | {"brand_new": 7})).made_from.traced
+    assert "this model is not described" in traced(config_of("qwen3", small | {"brand_new": 7})).made_from.traced
 
 
 def test_latents_that_are_expanded_at_every_step_are_said() -> None:

@@ -204,7 +204,7 @@ def test_the_plan_is_the_smallest_fleet_that_keeps_the_limit_on_sessions() -> No
     assert worst(runs[0], slo) < 1.05
     assert worst(runs[1], slo) > 0.93
     shown = plan_report(found)
-    assert "route all calls of one to the same replica" in "".join(shown.notes)
+    assert "route all calls of a session to the same replica" in "".join(shown.notes)
     assert shown.record["question"]["slo"]["session_s"] == 20.0
 
 
@@ -260,7 +260,7 @@ def test_a_longer_run_is_one_and_the_last(monkeypatch: pytest.MonkeyPatch) -> No
         ),
         ("--sessions coding-agent --session-rate 1/s --ttft 1s --turns 3", "--turns and --sessions exclude"),
         ("--classes chat-and-batch --rate 5 --session-rate 1/s", "--session-rate and --classes exclude"),
-        ("--rate 5 --prompt 100 --output 10 --ttft 1s --session-time 1min", "--session-time is of sessions"),
+        ("--rate 5 --prompt 100 --output 10 --ttft 1s --session-time 1min", "--session-time belongs to sessions"),
         (
             "--sessions coding-agent --session-rate 1/s --ttft 1s --report plan.md",
             "such a page is not drawn yet",

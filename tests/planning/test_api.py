@@ -155,7 +155,7 @@ def test_the_usual_engine_is_that_of_the_command_line() -> None:
     assert inferplan.deploy("llama-3.1-8b", "m3-max", quant="q4_k_m", engine="none").engine.name == "none"
     (point,) = inferplan.run_sweep("llama-3.1-8b", "m3-max", quant=["q4_k_m"], batch=[1]).to_dict()["points"]
     assert point["engine"] == "llama.cpp"
-    with pytest.raises(UsageError, match="no engine is usual for all"):
+    with pytest.raises(UsageError, match="no engine is the usual one for all"):
         inferplan.run_sweep("llama-3.1-8b", ["m3-max", "h100-sxm"], batch=[1])
 
 

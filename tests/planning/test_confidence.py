@@ -135,7 +135,7 @@ def test_both_plans_are_shown_and_the_safe_one_is_sized_for_slower_devices() -> 
 
 
 def test_what_a_service_is_held_to_are_runs_at_both_ends_of_the_band() -> None:
-    """Devices whose steps take f times as long under so many requests a second are predicted ones under f times as
+    """Devices whose steps take f times as long under so many requests per second are predicted ones under f times as
     many, each of whose seconds lasts f: simulated here by themselves, another seed, 12,000 requests."""
     safe = plan(asked(sizing=Sizing(confidence=0.8)))
     (low, high), option = safe.measured_between["tpot"], safe.option
@@ -186,7 +186,7 @@ def test_without_a_known_error_the_plan_is_for_the_prediction_and_says_so_first(
     assert found.confidence == 0.5 and found.unkept is not None and found.other is None and not found.curve
     assert found.option.cost == middle.option.cost
     report = plan_report(found)
-    assert report.headline.startswith("The error of this plan is not known: no measurements behind vllm on l40s")
+    assert report.headline.startswith("The error of this plan is not known: no measurements support vllm on l40s")
     assert report.tables[0].rows[0][1] == error_unknown(found)
     assert not miss_line(found)
     stated = replace(found, question=replace(found.question, sizing=replace(found.question.sizing, miss_cost=50.0)))
@@ -204,7 +204,7 @@ def test_what_is_known_to_hold_comes_before_what_is_cheaper_and_unknown() -> Non
     assert found.option.deployment.hardware.name == "h100-sxm" and found.confidence == 0.8
     assert found.unknown is not None and found.unknown.option.deployment.hardware.name == "l40s"
     saved = (found.option.cost or 0.0) - (found.unknown.option.cost or 0.0)
-    assert saved > 0 and f"cheaper by {saved:,.2f} USD/h, with an error that is not known" in unknown_line(found)
+    assert saved > 0 and f"cheaper by {saved:,.2f} USD/h, with an unknown error" in unknown_line(found)
     assert unknown_line(found) in render(plan_report(found), "table")
 
 

@@ -51,7 +51,7 @@ def question(price: str = "h100-sxm=2.00", **slo: float) -> Question:
 
 
 def busy(profile: Profile, rate: float) -> Profile:
-    """The replicas that a profile would keep busy, each of so many requests a second."""
+    """The replicas that a profile would keep busy, each of so many requests per second."""
     return profile.weighted([1 / rate] * len(profile.rates))
 
 
@@ -217,12 +217,12 @@ def test_requests_are_those_of_the_profile() -> None:
     assert requests.arrival is not None
     counts = np.histogram(requests.arrival, [0, 600, 1200, 1800])[0]
     assert counts == pytest.approx([2400, 12_000, 4800], rel=0.1)
-    with pytest.raises(UsageError, match="no request comes"):
+    with pytest.raises(UsageError, match="no request arrives"):
         day_requests(question(), replace(asked, profile=FLAT.scaled(1e-5), span=10.0))
 
 
 def test_what_a_day_needs() -> None:
-    with pytest.raises(UsageError, match="time that one takes to start"):
+    with pytest.raises(UsageError, match="start-up time"):
         DayAsked(profile=FLAT)
     assert DayAsked(profile=FLAT, policies=("static",)).cold_start is None
     with pytest.raises(UsageError, match="at most 24h"):

@@ -217,7 +217,7 @@ def test_what_is_said_of_classes(day: Day) -> None:
     assert ["p90 < 500 ms" in row[4] for row in classes.rows] == [True, False, True, False]
     assert hours.columns == ["hour", "requests/s", "chat", "batch", "static", "scheduled"]
     assert any(
-        "queue of a replica: priority; vLLM is started with --scheduling-policy priority" in n for n in report.notes
+        "queue per replica: priority; vLLM is started with --scheduling-policy priority" in n for n in report.notes
     )
     assert any("limits of batch" in note for note in report.notes)
     flat = report.flat_rows()[0]

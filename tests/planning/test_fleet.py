@@ -81,7 +81,7 @@ def test_a_mix_that_misses_in_every_run_is_not_sold(monkeypatch: pytest.MonkeyPa
     with pytest.raises(InfeasibleError, match="no mix was found whose replicas on l40s keep") as told:
         fleet(L40S, rate=20.0)
     assert len(runs) == 9
-    assert "9 were run, in the last each replica is given 22% less" in str(told.value.because)
+    assert "9 were run; in the last each replica was loaded to 22% less" in str(told.value.because)
 
 
 def test_the_mix_keeps_the_limits_behind_one_router(mixed: FleetPlan) -> None:

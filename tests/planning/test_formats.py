@@ -73,7 +73,7 @@ def test_four_bits_halve_the_plan_and_the_native_one_stands_beside_it(planned: P
     eight = plan(asked(quants=("fp8",)))
     assert planned.option.cost < 0.6 * (eight.option.cost or 0.0)
     assert planned.native is None  # 8 GB of weights in 300 GB/s: 27 ms per token and more on one L4
-    assert "in the checkpoint's own format nothing that was tried keeps the limits" in notes(planned)
+    assert "in the checkpoint's own format no tried option keeps the limits" in notes(planned)
     assert plan(asked(quants=(None, "fp8", "int8", "w4a16"))).option.cost == planned.option.cost
 
 
@@ -81,7 +81,7 @@ def test_a_plan_that_rests_on_no_measurements_says_so_first(planned: Plan) -> No
     assert planned.unkept is not None and planned.confidence == 0.5
     first = answer(planned).partition(". ")[0]
     assert first == error_unknown(planned)[0].upper() + error_unknown(planned)[1:]
-    assert "no measurements behind vllm on l4" in first
+    assert "no measurements support vllm on l4" in first
     said = plan_record(planned)["plan"]
     assert said["confidence"] is None and said["miss"] is None and "l4" in said["error_unknown"]
 

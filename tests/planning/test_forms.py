@@ -38,7 +38,7 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> None:
 def option(
     rate: float, cost: float = 10.0, quant: str | None = None, engine: str = "vllm", **fields: Any
 ) -> PlanOption:
-    """Qwen3-30B-A3B on two H100 that carry so many requests a second."""
+    """Qwen3-30B-A3B on two H100 that carry so many requests per second."""
     degrees = {name: fields.pop(name) for name in ("tp", "dp", "ep", "pp") if name in fields}
     parallel = Parallelism(**degrees)
     request = Request(model="qwen3-30b-a3b", gpu="h100-sxm", quant=quant, engine=engine, parallel=parallel)

@@ -29,7 +29,7 @@ def test_the_report_prints_what_the_documentation_says() -> None:
         "X": "B / ((O - 1) * TPOT)",
         "C": "X * (TTFT + (O - 1) * TPOT)",
         "n": "max(ceil(rate / (X * utilisation)), 1)",
-        "c": "bill of an hour / 3600 / (input tokens/s / 4 + output tokens/s) * 1000000",
+        "c": "bill per hour / 3600 / (input tokens/s / 4 + output tokens/s) * 1000000",
     }
 
 

@@ -286,7 +286,7 @@ def test_a_load_holds_up_every_stage() -> None:
     ("lora", "asked", "said"),
     [
         (LoraAsked(), demand(THREE), "the deployments have none"),
-        (LoraAsked(rank=16), demand(None, lora_bandwidth=None), "which adapter a request names"),
+        (LoraAsked(rank=16), demand(None, lora_bandwidth=None), "the popularity of adapters"),
         (LoraAsked(), demand(None), "requests name none"),
         (LoraAsked(rank=16, slots=4, active=2), demand(THREE), "counts the adapters of a batch itself"),
         (LoraAsked(rank=16), demand(THREE, queue="priority"), "an order of the queue"),
@@ -305,20 +305,20 @@ def test_what_is_not_simulated_is_refused_or_ruled_out_with_the_reason() -> None
     with pytest.raises(UsageError, match="no adapters were asked for"):
         Space(base=Request(model="llama-3.1-8b", gpu=""), gpus=("l40s",), slots=(8,))
     nowhere = question((4,), demand(THREE, lora_bandwidth=None), gpus=("h100-sxm",))
-    with pytest.raises(InfeasibleError, match="how fast adapters come to h100-sxm from its host is not on file"):
+    with pytest.raises(InfeasibleError, match="the bandwidth from the host to h100-sxm is not on file"):
         plan(nowhere)
 
 
 @for_each(
     ("words", "said"),
     [
-        ("--lora-rank 16", "which adapter a request names"),
+        ("--lora-rank 16", "the popularity of adapters"),
         ("--loras 10 --lora-skew 1", "--lora-rank 16"),
         ("--lora-rank 16 --loras 10", "--lora-skew"),
         ("--lora-bandwidth 25GB/s", "requests name none"),
         ("--max-loras 8", "no adapters were asked for"),
         ("--lora-rank 16 --loras 10 --lora-skew 1 --max-loras 8,none", "none"),
-        ("--lora-rank 16 --loras 10 --lora-skew 1 --lora-bandwidth 0GB/s", "no rate to divide by"),
+        ("--lora-rank 16 --loras 10 --lora-skew 1 --lora-bandwidth 0GB/s", "not a positive rate"),
     ],
 )
 def test_options_without_their_other_half(words: str, said: str) -> None:

@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inferplan.catalog.bills import Offer
+from inferplan.planning.domains import Placed, Placing, Wanted
 from inferplan.planning.machines import Bought, Machine, Need, Size, machines
 
 TRIALS = settings(max_examples=60, deadline=None)
@@ -235,15 +236,14 @@ def size(devices: int, together: int) -> Size:
 
 def pack(
     needed: Mapping[Size, int], sold: Sequence[Offer], stock: float = inf, owned: tuple[int, float] = (0, 0.0)
-) -> Bought | None:
+) -> Placed | None:
     """The machines for so many replicas of each size. owned: GPUs that are there, and what an hour of one costs."""
     sizes = [one for one, count in needed.items() if count]
     mine = [offer(None, owned[1])] if owned[0] else []
-    return Need(
+    return Placing(
         machines=[one for kind, of in enumerate((sold, mine)) if of and sizes for one in machines(kind, of, sizes)],
         stocks=(stock, owned[0]),
-        devices={one: one.devices for one in sizes},
-        fewest={one: count for one, count in needed.items() if count},
+        wanted={one: Wanted(one, count) for one, count in needed.items()},
     ).cheapest()
 
 
@@ -361,3 +361,131 @@ def test_many_replicas_are_solved_to_the_bound() -> None:
     found = pack({size(1, 1): 700, size(2, 2): 300, size(4, 4): 150}, [offer(8, 55.04)])
     assert found is not None
     assert found.cost == pytest.approx(ceil(1900 / 8) * 55.04)
+
+
+def spread_by_hand(wanted: Sequence[Wanted], sold: tuple[tuple[int, float], ...], domains: int, surge: int) -> float:
+    """The least cost over all numbers of replicas, and of places left free, of each model in each domain."""
+    sizes = tuple(dict.fromkeys(one.size.devices for one in wanted))
+    most = max(max(one.needed, one.left) for one in wanted)
+    best = inf
+    for free in product(range(surge + 1), repeat=len(sizes) * domains):
+        places = [free[at * domains : (at + 1) * domains] for at in range(len(sizes))]
+        if any(
+            sum(large // small * sum(places[at]) for at, large in enumerate(sizes) if large >= small) < surge
+            for small in sizes
+        ):
+            continue
+        for flat in product(range(most + 1), repeat=len(wanted) * domains):
+            held = [flat[at * domains : (at + 1) * domains] for at in range(len(wanted))]
+            if any(
+                sum(counts) < one.needed or (domains > 1 and sum(counts) - max(counts) < one.left)
+                for one, counts in zip(wanted, held)
+            ):
+                continue
+            cost = 0.0
+            for domain in range(domains):
+                standing = [
+                    sum(counts[domain] for one, counts in zip(wanted, held) if one.size.devices == devices)
+                    + places[at][domain]
+                    for at, devices in enumerate(sizes)
+                ]
+                cost += packed_by_hand(sizes, tuple(standing), sold)[0]
+            best = min(best, cost)
+    return best
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 2), st.integers(0, 2)), min_size=1, max_size=2),
+    st.sampled_from([((4, 32),), ((4, 30), (8, 48)), ((5, 40), (4, 36))]),
+    st.sampled_from([(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (3, 0)]),
+)
+@example(models=[(2, 2, 1), (1, 1, 1)], sold=((4, 32),), spread=(2, 1))
+def test_what_may_be_lost_costs_what_brute_force_finds(
+    models: list[tuple[int, int, int]], sold: tuple[tuple[int, int], ...], spread: tuple[int, int]
+) -> None:
+    """Machines of at least four GPUs, so that each holds a replica of any size. Prices are multiples of 1/8."""
+    domains, surge = spread
+    wanted = [Wanted(size(devices, 1), needed, min(left, needed)) for devices, needed, left in models]
+    offers = tuple((gpus, price / 8) for gpus, price in sold)
+    sizes = list(dict.fromkeys(one.size for one in wanted))
+    found = Placing(
+        machines=machines(0, [offer(*one) for one in offers], sizes),
+        stocks=(inf,),
+        wanted=dict(enumerate(wanted)),
+        domains=domains,
+        surge=surge,
+    ).cheapest()
+    assert found is not None
+    assert found.gap == 0.0
+    assert found.cost == pytest.approx(spread_by_hand(wanted, offers, domains, surge), abs=1e-9)
+    for model, one in enumerate(wanted):
+        assert found.replicas(model) >= one.needed
+        assert domains == 1 or found.least_left(model) >= one.left
+    for domain in found.domains:
+        for of in sizes:
+            room = sum(machine.holds.get(of, 0) * count for machine, count in domain.used)
+            assert sum(domain.replicas[model] for model, one in enumerate(wanted) if one.size == of) <= room
+
+
+def test_a_zone_of_three_is_lost() -> None:
+    """Four replicas of which three have to be left: 2 + 1 + 1 leaves two, so that a fifth is bought: 2 + 2 + 1. In two
+    zones it takes six, in four zones the four that are needed anyway."""
+    for domains, replicas in ((1, 4), (2, 6), (3, 5), (4, 4)):
+        found = Placing(
+            machines=machines(0, [offer(1, 1.0)], [size(1, 1)]),
+            stocks=(inf,),
+            wanted={"model": Wanted(size(1, 1), 4, 3)},
+            domains=domains,
+        ).cheapest()
+        assert found is not None
+        assert (found.replicas("model"), found.cost) == (replicas, float(replicas))
+
+
+def test_a_rollout_needs_room_for_the_largest_model_alone() -> None:
+    """A replica of four GPUs and four of one fill an instance of eight. One more of either is a second instance; the
+    place of four holds four of one, so that four more of the small model need no third."""
+    for surge, gpus in ((0, 8), (1, 16), (2, 16), (3, 24)):
+        found = Placing(
+            machines=machines(0, [offer(8, 8.0)], [size(4, 4), size(1, 1)]),
+            stocks=(inf,),
+            wanted={"large": Wanted(size(4, 4), 1), "small": Wanted(size(1, 1), 4)},
+            surge=surge,
+        ).cheapest()
+        assert found is not None
+        assert found.gpus == gpus
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 2)), min_size=1, max_size=2, unique=True),
+        min_size=1,
+        max_size=2,
+    ),
+    st.sampled_from([((4, 32),), ((4, 30), (8, 48)), ((5, 40), (4, 36))]),
+    st.sampled_from([(1, 0), (1, 1), (2, 0), (2, 1)]),
+)
+@example(models=[[(2, 1), (1, 1)], [(4, 1), (2, 2)]], sold=((4, 32),), spread=(2, 1))
+def test_the_kinds_that_are_taken_are_those_of_brute_force(
+    models: list[list[tuple[int, int]]], sold: tuple[tuple[int, int], ...], spread: tuple[int, int]
+) -> None:
+    """One kind of each model: the least cost over all choices."""
+    domains, surge = spread
+    kinds = [[Wanted(size(devices, 1), needed, needed) for devices, needed in kinds] for kinds in models]
+    offers = tuple((gpus, price / 8) for gpus, price in sold)
+    wanted = {(model, kind): one for model, of in enumerate(kinds) for kind, one in enumerate(of)}
+    found = Placing(
+        machines=machines(0, [offer(*one) for one in offers], list(dict.fromkeys(one.size for one in wanted.values()))),
+        stocks=(inf,),
+        wanted=wanted,
+        domains=domains,
+        surge=surge,
+        one_of=[[(model, kind) for kind in range(len(of))] for model, of in enumerate(kinds)],
+    ).cheapest()
+    assert found is not None
+    least = min(spread_by_hand(choice, offers, domains, surge) for choice in product(*kinds))
+    assert found.cost == pytest.approx(least, abs=1e-9)
+    for model, of in enumerate(kinds):
+        taken = [kind for kind in range(len(of)) if found.replicas((model, kind)) >= of[kind].needed]
+        assert taken

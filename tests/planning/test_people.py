@@ -113,7 +113,7 @@ def test_what_a_user_is_stands_in_the_first_lines(people: Plan) -> None:
     assert 0.0 < (alone.waiting or 0.0) < 0.1
     assert "fewer than 1 user waiting for an answer at a time" in load_of_users(alone)
     demand = Demand(users=400, **LENGTHS)
-    assert demand.loaded() == "400 requests in flight at every moment"
+    assert demand.loaded() == "400 requests in flight at all times"
     assert demand.waiting_share(5.0) == 1.0
     spread = replace(demand, prefix=SharedPrefix(think=ThinkTime(kind="exponential", mean=30.0)))
     assert spread.loaded() == "400 users who think 30 s on average between an answer and the next request"
@@ -166,7 +166,7 @@ def test_an_answer_takes_time() -> None:
 def test_python_takes_think_times() -> None:
     found = fit("llama-3.1-8b", "h100-sxm", users=2000, think_time="1min", answer_time="4s")
     assert found.users == 125
-    with pytest.raises(UsageError, match="depends on how long an answer takes"):
+    with pytest.raises(UsageError, match="depends on the time per answer"):
         fit("llama-3.1-8b", "h100-sxm", users=2000, think_time=60)
     with pytest.raises(UsageError, match="at most 30 days"):
         fit("llama-3.1-8b", "h100-sxm", users=2000, think_time=1e300, answer_time="4s")
@@ -186,7 +186,7 @@ def test_people_are_a_closed_loop_or_begin_sessions() -> None:
     assert agents.session_rate == pytest.approx(0.1)
     assert agents.rate(4.0) == pytest.approx(1.0)
     said = agents.lines(1.0, 4.0, session=90.0)[-1]
-    assert "0.1 sessions begin per second" in said and "so 9 are under way at a time (0.045 per person)" in said
+    assert "0.1 sessions begin per second" in said and "so 9 are in progress at a time (0.045 per person)" in said
     with pytest.raises(UsageError, match="a think time of 0 s leaves no time"):
         People(count=3, think=ThinkTime())
 
@@ -207,7 +207,7 @@ def test_a_plan_in_python_is_refused_to_people_in_several_conversations_at_a_tim
     """2.54 requests of chat with 60 s between: 0.15 of 259 a day leave 3600/38.85 = 92.66 s for each, of which 92.4 are
     thought: its answers take longer."""
     chat: dict[str, Any] = {"people": 2, "sessions_a_day": 259.0, "workload": "chat", "ttft": 1}
-    with pytest.raises(UsageError, match="nobody has 259 conversations a day one after another") as told:
+    with pytest.raises(UsageError, match="nobody has 259 conversations per day, one after another") as told:
         make_plan("llama-3.1-8b", 1024, 64, gpus="l40s", quants=["fp8"], progress=False, **chat)
     assert "without its answers" not in str(told.value)
 
@@ -273,7 +273,7 @@ def test_the_pace_of_long_chat_is_that_of_its_trace() -> None:
 def test_who_meant_people_is_told_so_first(people: Plan) -> None:
     flight = Demand(users=400, chat=True, **LENGTHS)
     meant = replace(people, question=replace(people.question, demand=flight))
-    said = "400 requests in flight at every moment; for 400 people who read and type: --people 400"
+    said = "400 requests in flight at all times; for 400 people who read and type: --people 400"
     assert opening(meant) == [said]
     assert opening(people) == []  # a think time was given
 
@@ -301,10 +301,10 @@ def test_python_plans_and_fits_for_people() -> None:
     assert agents.asked.people.session_rate == pytest.approx(0.1)
     options: dict[str, Any] = {"gpus": "l40s", "ttft": 1, "progress": False}
     for more, match in (
-        ({"people": 3}, "how long people think"),
-        ({"people": 3, "rate": 1.0, "think_time": "3s"}, "each say how much load"),
+        ({"people": 3}, "the think time between"),
+        ({"people": 3, "rate": 1.0, "think_time": "3s"}, "both state the load"),
         ({"workload": "chat", "rate": 1.0}, "workload says what people do"),
-        ({"sessions_a_day": 3.0, "rate": 1.0}, "--sessions-a-day is of people"),
+        ({"sessions_a_day": 3.0, "rate": 1.0}, "--sessions-a-day belongs to people"),
     ):
         with pytest.raises(UsageError, match=match):
             make_plan("llama-3.1-8b", 64, 4, **options, **more)

@@ -30,7 +30,7 @@ from inferplan.serving.flags import Flags
 from inferplan.serving.simulator import simulate
 from inferplan.serving.steady import UserLoad, steady_state
 from inferplan.table import render
-from inferplan.traffic.requests import Lengths, Requests, SharedPrefix, Slo
+from inferplan.traffic.requests import Lengths, Requests, SharedPrefix, Slo, parse_lengths
 from inferplan.work.parallel import Parallelism
 from tests.cases import for_each
 from tests.json_page import listed
@@ -245,6 +245,28 @@ def test_a_device_without_a_price_is_on_the_frontier_only(space: Space) -> None:
     assert {v.option.deployment.hardware.name for v in [found.best, *found.alternatives]} == {"l40s"}
     assert {option.deployment.hardware.name for option in found.searched.frontier} - {"l40s"}
     assert any("without a price" in note for note in plan_report(found).notes)
+
+
+def test_another_gpu_stands_beside_the_plan_for_what_it_costs_alone() -> None:
+    """H200 were shown in the checkpoint's own format at 253 USD/h, where half as many do it in fp8 (docs/cases.md)."""
+    space = Space(
+        base=Request(model="llama-3.1-70b", gpu=""),
+        gpus=("h100-sxm", "h200-sxm"),
+        quants=(None, "fp8", "int8", "w4a16"),
+        most=8,
+        disaggregate=False,
+    )
+    lengths = {"prompt": parse_lengths("lognormal:1155:0.96"), "output": parse_lengths("lognormal:211:0.77")}
+    asked = Question(
+        space=space,
+        demand=Demand(rate=20.0, **lengths),
+        slo=Slo(ttft=0.5, tpot=0.04, percentile=95.0),
+        sizing=Sizing(confidence=0.9),
+        prices=price_book(stated=["h100-sxm=55.04/8", "h200-sxm=63.296/8"]),
+    )
+    beside = [verified.option for verified in plan(asked).alternatives]
+    alone = plan(replace(asked, space=replace(space, gpus=("h200-sxm",)))).option
+    assert [option.cost for option in beside if option.deployment.hardware.name == "h200-sxm"] == [alone.cost]
 
 
 def test_no_plan_is_infeasible_with_the_nearest_miss(space: Space, prices: PriceBook) -> None:

@@ -44,11 +44,11 @@ def test_evaluated_again_they_are_the_plans_numbers(demand: str, changes: dict[s
     terms = {term.name: float(term.evaluate()) for term in plan_terms(found)}
     option = found.option
     assert terms["time per output token"] == pytest.approx(option.tpot, rel=1e-12)
-    assert terms["capacity of a replica, closed form"] == pytest.approx(option.rate, rel=1e-12)
-    assert terms["requests in a replica"] == pytest.approx(option.concurrency, rel=1e-12)
+    assert terms["capacity per replica, closed form"] == pytest.approx(option.rate, rel=1e-12)
+    assert terms["requests per replica"] == pytest.approx(option.concurrency, rel=1e-12)
     assert terms["replicas"] <= option.replicas  # whole instances hold more
     tokens = found.rate * (700 / OUTPUT_TO_INPUT + 200)  # a second, in output tokens
-    assert terms["a million output tokens"] == pytest.approx(option.devices * 2.5 / 3600 / tokens * 1e6, rel=1e-9)
+    assert terms["per million output tokens"] == pytest.approx(option.devices * 2.5 / 3600 / tokens * 1e6, rel=1e-9)
 
 
 def test_with_drafts_a_round_yields_several_tokens() -> None:
@@ -67,7 +67,7 @@ def test_pools_apart_show_the_decode_pool() -> None:
     found = planned(demand, Slo(ttft=0.5, tpot=0.008, percentile=95.0), disaggregate=True)
     assert found.option.pools is not None
     terms = {term.name: float(term.evaluate()) for term in plan_terms(found)}
-    assert terms["capacity of a replica, closed form"] == pytest.approx(
+    assert terms["capacity per replica, closed form"] == pytest.approx(
         found.option.batch / (199 * found.option.tpot), rel=1e-9
     )
     assert terms["decode replicas, before simulation"] <= found.option.pools[1]

@@ -48,8 +48,8 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
     html, record = planned(tmp_path, "llama-3.1-8b", *LOAD, *MEASURED)
     month = record["cost"]["per_hour"] * 730
     answer = part(html, "answer")
-    assert f"{month:,.0f} USD a month" in answer
-    assert "At 8 requests a second, 95 of 100 requests" in answer
+    assert f"{month:,.0f} USD per month" in answer
+    assert "At 8 requests per second, 95 of 100 requests" in answer
     low, high = re.findall(r"between ([\d.]+) and ([\d.]+) times", part(html, "risk"))[0]
     assert float(low) < 1 < float(high)
     assert "If the prediction is right, this would do" in part(html, "alternative")
@@ -62,11 +62,11 @@ def test_the_first_sentence_is_the_plan_and_its_month(tmp_path: Path) -> None:
 @for_each(
     ("words", "said"),
     [
-        (["--users", "40", "--workload", "chat", *SMALL], "With 40 requests in flight at every moment"),
+        (["--users", "40", "--workload", "chat", *SMALL], "With 40 requests in flight at all times"),
         (["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *SMALL], "The job is done in"),
         ([*LOAD, *SMALL, "--confidence", "0.9"], "If the prediction is right, this would do"),
         ([*LOAD, *MEASURED, "--confidence", "0.5"], "To keep each limit with a chance of 80%"),
-        ([*LOAD, "--gpu", "h100-sxm", "--most", "1", "--ideal", "--price", "h100-sxm=2"], "Nothing was measured"),
+        ([*LOAD, "--gpu", "h100-sxm", "--most", "1", "--ideal", "--price", "h100-sxm=2"], "No measurement exists"),
     ],
 )
 def test_other_questions_have_their_own_words(tmp_path: Path, words: list[str], said: str) -> None:
@@ -123,10 +123,10 @@ def test_only_words_of_the_page_are_explained() -> None:
 def test_a_job_has_its_own_captions_and_no_band_of_latencies(tmp_path: Path) -> None:
     job = ["--requests", "2000", "--deadline", "8h", "--prompt", "512", "--output", "64", *MEASURED]
     html, _ = planned(tmp_path, "llama-3.1-8b", *job)
-    assert "The bill of a month" not in html
+    assert "The bill per month" not in html
     assert "within  of" not in html, "no band is not an empty one"
-    assert "no error band: none is known of how long a job takes" in html
-    assert "These are predictions. No error band is known of the time of a job." in part(html, "risk")
+    assert "no error band is known for the time of a job" in html
+    assert "These are predictions. No error band is known for the time of a job." in part(html, "risk")
     assert "<dt>time of the job</dt>" in html and "<small>limit 8 h</small>" in html
 
 

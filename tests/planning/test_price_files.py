@@ -62,7 +62,7 @@ def test_what_prices_writes_is_read_back(folder: Path, run: Run) -> None:  # noq
     ("text", "said"),
     [
         (MINE.replace("per_hour: 14.20", "per_hour: -1"), "per_hour"),
-        (MINE.replace("name: mine", "name: ../../mine"), "no name of a list"),
+        (MINE.replace("name: mine", "name: ../../mine"), "not a name for a list"),
         (MINE.replace("currency: USD", "currency: dollars"), "currency"),
         (MINE.replace("instances:", "prices:"), "instances"),
         ("a: [", "not YAML"),

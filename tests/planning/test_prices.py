@@ -263,7 +263,7 @@ def test_a_price_that_no_device_has_is_refused_with_what_was_meant() -> None:
     price_book(stated=["my-chip=2"]).check(["my-chip"])  # a YAML of one's own that is looked at
     other = price_book(stated=["h100=2", "l40s=1"])  # one's own prices of all that one has, in inferplan.yaml
     other.check(["h100-sxm"])
-    assert other.remarks(["h100-sxm"]) == ["--price l40s is not used: it is of no GPU that is looked at"]
+    assert other.remarks(["h100-sxm"]) == ["--price l40s is not used: no candidate has that GPU"]
     assert other.remarks(["h100-sxm", "l40s"]) == []
 
 

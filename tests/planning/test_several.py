@@ -182,12 +182,72 @@ def test_a_stock_holds_what_it_holds() -> None:
     assert plan_several(owned).cost == pytest.approx(2 * 0.25 + 1.00)
     with pytest.raises(InfeasibleError, match="the stock does not hold the replicas"):
         plan_several(replace(asked, kinds=(Kind(gpu="l4", owned=True, most=2),)))
-    with pytest.raises(UsageError, match="--own h100-sxm is of a GPU that no model runs on"):
+    with pytest.raises(UsageError, match="--own h100-sxm : no model runs on this GPU"):
         replace(asked, kinds=(Kind(gpu="h100-sxm", owned=True, most=2),))
     with pytest.raises(UsageError, match="--rent l4 is given twice"):
         replace(asked, kinds=(Kind(gpu="l4", owned=False, most=1), Kind(gpu="l4", owned=False, most=2)))
-    with pytest.raises(UsageError, match="--own-price is of no GPU"):
+    with pytest.raises(UsageError, match="--own-price needs owned GPUs"):
         replace(asked, own_price=0.25)
+
+
+def test_without_a_domain_the_limits_hold_at_the_load() -> None:
+    """The replicas left keep everything in a simulation of the load; one fewer of some model does not."""
+    asked = SeveralAsked(
+        members=(member(SMALL), member(LARGE, model="llama-3.1-8b")), prices=PRICES, domains=2, surge=1
+    )
+    plan = plan_several(asked)
+    left = tuple(plan.bought.least_left(place) for place in range(2))
+    bare = replace(asked, utilisation=1.0, domains=1, surge=0)
+    assert keeps(bare, left)
+    assert left == plan.lost
+    for place in range(2):
+        fewer = tuple(count - (one == place) for one, count in enumerate(left))
+        assert min(fewer) < 1 or not keeps(bare, fewer)
+    assert plan.replicas == tuple(max(2 * lost, fewest) for lost, fewest in zip(plan.lost, plan.fewest))
+    assert plan.gpus == sum(plan.replicas) + 1  # GPUs are sold one by one, and one is free for a rollout
+    assert plan.cost == pytest.approx(plan.gpus * 1.00)
+    record = several_report(plan).record
+    for one, few in zip(record["models"], left):
+        assert (one["replicas_needed_while_lost"], one["replicas_left_while_lost"]) == (few, few)
+    assert sum(one["idle_gpus"] for one in record["machines"]) == 1
+    for place, model in enumerate(("small", "large")):
+        standing = [one["replicas"].get(model, 0) for one in record["machines"]]
+        assert sum(standing) == plan.replicas[place]
+
+
+def test_the_kind_of_replica_is_taken_that_makes_the_whole_cheapest() -> None:
+    """By itself the small model is cheapest on L4. Beside the large one a rented instance of eight H100 has seven idle:
+    there it costs nothing more."""
+    on_l4, on_h100 = member(SMALL), member(SMALL, gpu="h100-sxm")
+    large = member(replace(LARGE, rate=1.0), gpu="h100-sxm", model="llama-3.1-8b")
+    either = replace(on_l4, alternatives=(on_h100,))
+    alone = plan_several(SeveralAsked(members=(either,), prices=PRICES))
+    counts = [plan_several(SeveralAsked(members=(one,), prices=PRICES)).replicas[0] for one in (on_l4, on_h100)]
+    assert [one.replicas for one in alone.tried] == counts
+    assert [one.taken for one in alone.tried] == [True, False]
+    assert alone.cost == pytest.approx(counts[0] * 1.00)
+    both = plan_several(SeveralAsked(members=(either, large), prices=PRICES))
+    assert [one.taken for one in both.tried] == [False, True]
+    assert both.cost == pytest.approx(16.00)
+    assert both.replicas[0] == counts[1]
+    assert both.keeps
+    kinds = several_report(both).record["kinds"]
+    assert [(one["gpu"], one["replicas"], one["taken"]) for one in kinds] == [
+        ("l4", counts[0], False),
+        ("h100-sxm", counts[1], True),
+    ]
+    never = replace(on_l4, stage=replace(SMALL, limits=Slo(ttft=0.001)))
+    with pytest.raises(InfeasibleError, match="no number of replicas of"):
+        plan_several(SeveralAsked(members=(replace(never, alternatives=(never,)), large), prices=PRICES))
+
+
+def test_replicas_that_are_given_are_refused_with_domains() -> None:
+    with pytest.raises(UsageError, match="nothing says how many replicas small needs while a domain is lost"):
+        SeveralAsked(members=(member(SMALL, replicas=2),), prices=PRICES, domains=2)
+    owned = (Kind(gpu="l4", owned=True, most=1),)
+    with pytest.raises(InfeasibleError, match="the stock does not hold the replicas") as refused:
+        plan_several(SeveralAsked(members=(member(SMALL),), prices=PRICES, domains=2, kinds=owned))
+    assert "while any of 2 domains is lost" in refused.value.because
 
 
 def test_limits_that_no_fleet_keeps_are_refused() -> None:
@@ -195,7 +255,7 @@ def test_limits_that_no_fleet_keeps_are_refused() -> None:
         plan_several(SeveralAsked(members=(member(replace(SMALL, limits=Slo(ttft=0.001))),), prices=PRICES))
     with pytest.raises(InfeasibleError, match="keeps the limits of its whole answers"):
         plan_several(cascade(0.5, Slo(e2el=0.2, percentile=90)))
-    with pytest.raises(UsageError, match="nothing says how many replicas small needs"):
+    with pytest.raises(UsageError, match=" many replicas small needs"):
         plan_several(SeveralAsked(members=(member(replace(SMALL, limits=Slo())),), prices=PRICES))
 
 

@@ -122,7 +122,7 @@ def test_a_next_size_is_as_much_larger_as_capacities_are_known() -> None:
 
 @for_each(("utilisation", "replicas"), [(1.0, 4), (0.5, 7), (0.3, 11)])
 def test_decode_replicas_are_given_their_share_of_capacity(utilisation: float, replicas: int) -> None:
-    """100 steps of 20 ms at a batch of 20 finish 20/(100*0.02) = 10 requests a second; 33 are asked for."""
+    """100 steps of 20 ms at a batch of 20 finish 20/(100*0.02) = 10 requests per second; 33 are asked for."""
     pool = decode_pool(grid(), Stream(DEMAND, P95, Sizing(utilisation=utilisation)))
     assert pool is not None
     assert (pool.batch, pool.tpot, pool.concurrency) == (20, 0.02, 20.0)
@@ -195,7 +195,7 @@ def _half(tp: int, price: float, step: float, prompt: float, gpu: str = "h100-sx
 
 
 def test_two_structures_are_paired_where_each_is_better_at_one() -> None:
-    """33 requests a second. Decodes: 10 a second each (a batch of 20 in 20 ms) of 1 GPU, 20 (40 in 20 ms) of 2 dearer
+    """33 requests per second. Decodes: 10 a second each (a batch of 20 in 20 ms) of 1 GPU, 20 (40 in 20 ms) of 2 dearer
     ones. Prompts: 0.1 s each on 1 GPU, 0.2 s on the others.
 
     Prompts on the first: a load of 3.3 takes 5 replicas at 80 %, 10 an hour. Decodes on the second: 33/(20*0.8) = 2.06,
@@ -240,7 +240,7 @@ def test_a_pool_for_prompts_holds_one() -> None:
 
 
 def test_the_bill_of_a_grid() -> None:
-    """33 requests a second on replicas of 10 at 80 %: 5 and one spare, at 2 an hour each."""
+    """33 requests per second on replicas of 10 at 80 %: 5 and one spare, at 2 an hour each."""
     billed = bill(DEMAND, Sizing(utilisation=0.8, spare=1), PRICED)
     assert np.all(billed.replicas == 5)
     assert np.all(billed.cost == 12.0)
@@ -327,7 +327,7 @@ def test_prefix_hits_of_the_warm_up_are_not_counted() -> None:
 def test_the_label_of_the_month_is_what_was_multiplied() -> None:
     cost = Cost(bill=Bill(offer=OFFER, units=4, devices=4), rates=Rates(requests=2.0, prompt=1000.0, output=500.0))
     label, value = next(row for row in cost_table(cost).rows if "month" in row[0])
-    hours = float(label.removeprefix("a month of ").removesuffix(" hours"))
+    hours = float(label.removeprefix("per month of ").removesuffix(" hours"))
     assert float(value.removesuffix(" USD").replace(",", "")) == pytest.approx(8.0 * hours)
 
 

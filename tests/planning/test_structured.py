@@ -150,14 +150,14 @@ def test_beside_what_it_is_not_planned() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             question(of, **space)
-    with pytest.raises(InfeasibleError, match="how fast masks come to h100-sxm"):
+    with pytest.raises(InfeasibleError, match="the bandwidth from the host to h100-sxm"):
         plan(question(demand(Structured(share=1.0, mask_time=1e-6, cores=1))))
 
 
 @for_each(
     ("words", "said"),
     [
-        ("plan --ttft 1s --mask-time 40us", "--mask-time is of structured decoding"),
+        ("plan --ttft 1s --mask-time 40us", "--mask-time belongs to structured decoding"),
         ("plan --ttft 1s --structured-share 1", "needs --host-cores"),
         ("plan --ttft 1s --structured-share 1 --mask-time 40us --host-cores 8 --engine trtllm", "under trtllm"),
     ],

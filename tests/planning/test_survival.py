@@ -160,7 +160,7 @@ def test_a_plan_that_survives_and_what_it_costs_more() -> None:
     assert plan_record(lucky)["plan"]["survival"] is None
     assert "needs 2 replicas; the plan runs 3: the limits are kept" in screening(safe)
     needed = {row["load"]: row["replicas_needed"] for row in safe.sensitivity}
-    assert needed[1.1] < 3 and "none lost" in sensitivity_table(safe).title  # the plan of the load itself is of 3
+    assert needed[1.1] < 3 and "none were lost" in sensitivity_table(safe).title  # the plan of the load itself is of 3
     assert "lost" not in sensitivity_table(lucky).title
     assert survival(safe.option.sized(safe.option.replicas - 1), safe.question).worst > 1.0
 

@@ -265,7 +265,7 @@ def test_users_of_a_whole_fleet_are_counted_once(options: list[PlanOption]) -> N
     ("given", "said"),
     [
         ({"demand": Demand(prompt=OWN, output=ANSWER, rate=1.0)}, "these share none"),
-        ({"demand": Demand(prompt=OWN, output=ANSWER, rate=1.0, cached=8)}, "beside a given hit rate"),
+        ({"demand": Demand(prompt=OWN, output=ANSWER, rate=1.0, cached=8)}, "with a given hit rate"),
         ({"demand": Demand(prompt=OWN, output=ANSWER, requests=10, deadline=9.0)}, "an offline job"),
         ({"prices": price_book(stated=["l4=2"], currency="EUR")}, "is in USD and those of GPUs are in EUR"),
         ({"chains": ((HOST, HOST),)}, "a name of its own"),

@@ -127,7 +127,7 @@ CASES = [
         traffic=_load(8.0, "256", "128", tokens=2048, distinct=40),
         memory=0.33,
     ),
-    Case(name="5 samples of each prompt", shows="hits", traffic=_load(3.0, *_SPREAD, samples=5)),
+    Case(name="5 samples per prompt", shows="hits", traffic=_load(3.0, *_SPREAD, samples=5)),
     Case(
         name="conversations of 4 turns",
         shows="hits",

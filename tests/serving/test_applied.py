@@ -82,7 +82,7 @@ def test_the_cached_part_comes_back_from_the_host() -> None:
     assert float(served(100, 2, hit_rate=0.5, host=host).ttft) == pytest.approx(2 * 2.0 + seconds(100), rel=CLOSE)
     with pytest.raises(InfeasibleError, match="host does not hold"):
         served(102, hit_rate=0.5, host=host)
-    with pytest.raises(UsageError, match="finds nothing"):
+    with pytest.raises(UsageError, match="without cache hits"):
         Techniques(host=host)
 
 

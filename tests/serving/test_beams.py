@@ -121,12 +121,12 @@ def test_beams_inside_are_samples_of_a_prompt() -> None:
     ("words", "said"),
     [
         (("--beams", "1"), "1 must be 2 or more"),
-        (("--beams", "4", "--engine", "sglang"), "how sglang searches with beams is not known"),
+        (("--beams", "4", "--engine", "sglang"), "beam search in sglang is not modelled"),
         (("--beams", "4", "--samples", "2"), "beam search (--beams) and several answers"),
         (("--beams", "4", "--thinking-tokens", "20"), "beam search (--beams) and thoughts"),
         (("--beams", "4", "--energy"), "beam search (--beams) and energy"),
         (("--beams", "4", "--no-kv-cache"), "beam search (--beams) and steps without a KV cache"),
-        (("--beams", "4", "--grammar-compile", "2ms"), "--grammar-compile is of structured decoding"),
+        (("--beams", "4", "--grammar-compile", "2ms"), "--grammar-compile needs structured decoding"),
     ],
 )
 def test_what_is_refused(

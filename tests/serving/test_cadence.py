@@ -54,7 +54,7 @@ def test_three_steps_of_four_only_decode() -> None:
 
 
 def test_a_piece_of_a_prompt_waits_as_a_prompt_does() -> None:
-    """Six tokens a step: at 13 A's and five of B's, to 19; three steps of A, to 22; the other five, to 28."""
+    """Six tokens per step: at 13 A's and five of B's, to 19; three steps of A, to 22; the other five, to 28."""
     assert firsts([A, (11.5, 10, 2)], VLLM, budget=6) == [10.0, 28.0]
 
 
@@ -72,7 +72,7 @@ def test_where_nobody_decodes_nobody_waits() -> None:
 
 def test_ranks_that_step_together_count_together() -> None:
     """Steps 1 to 3 from 10 to 13 only decode; C enters step 4 on the second rank, beside B: 11 s. Then it decodes two:
-    steps 5 to 7 from 24 to 30; D enters step 8 on the first. After a pause the count begins anew."""
+    steps 5 to 7 from 24 to 30; D enters step 8 on the first. After a pause the count starts again."""
     sent = [A, A, (10.5, 10, 30), (24.5, 10, 20), (1000.0, 10, 1)]
     assert firsts(sent, RANKS, [0, 1, 1, 0, 0]) == [10.0, 10.0, 24.0, 41.0, 1010.0]
 
@@ -430,7 +430,7 @@ def test_each_engine_has_its_own_flag() -> None:
     ("engine", "words"),
     [
         ("vllm@0.20", "vllm 0.20 has no --prefill-schedule-interval"),
-        ("vllm@0.24", "does not heed --prefill-schedule-interval here"),
+        ("vllm@0.24", "does not obey --prefill-schedule-interval here"),
         ("vllm@0", "has no --prefill-schedule-interval"),
         ("sglang@0.5.18", "has no --prefill-decode-interval"),
         ("trtllm", "trtllm has no --prefill-decode-interval"),

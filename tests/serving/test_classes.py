@@ -94,7 +94,7 @@ def test_two_priorities_wait_as_cobham_says(
 
 
 def test_the_number_on_the_page() -> None:
-    """docs/classes.md: 10.7 s of service, 0.0654 requests a second, 3 of 10 first."""
+    """docs/classes.md: 10.7 s of service, 0.0654 requests per second, 3 of 10 first."""
     rate = 0.7 / service(20, 8)
     residual = rate * service(20, 8) ** 2 / 2
     assert service(20, 8) == pytest.approx(10.7)

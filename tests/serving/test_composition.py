@@ -155,7 +155,7 @@ def test_masks_of_each_rank_are_its_own() -> None:
 
 
 def test_a_sequence_with_drafts_has_a_mask_for_each_token() -> None:
-    """Three drafts that are all accepted: four tokens a step, of which each has a mask: 12 s beside a pass of 0.4 s,
+    """Three drafts that are all accepted: four tokens per step, of which each has a mask: 12 s beside a pass of 0.4 s,
     and a second of the host: 13 s for four tokens."""
     drafts = Speculation(length=3, acceptance=1.0)
     found = simulate(of_vllm(plain()), requests((0.0, 4, 41)), None, Options(structured=masks(), speculation=drafts))
@@ -371,7 +371,7 @@ CALLS = [(10, 3, -1, 0.0), (20, 2, 0, 5.0)]
 @pytest.mark.parametrize(
     ("at", "replicas", "mode", "lasted"),
     [
-        (2.5, 2, "cut", 13.3 + 2.5),  # the first call begins anew on the other replica
+        (2.5, 2, "cut", 13.3 + 2.5),  # the first call starts again on the other replica
         (4.1, 2, "cut", 13.3 + 4.1),  # in the step that makes its last token, which is made nowhere
         (4.3, 2, "cut", 13.3),  # nothing runs
         (9.7, 2, "cut", 13.3 + 0.5),  # the second call

@@ -277,8 +277,8 @@ def test_a_failed_replica_is_replaced_beside_an_autoscaler() -> None:
 
 
 def looked_at() -> Outages:
-    """Ten requests a second apart from 0 on; a failure at 4 s, back at 6 s; those of 4 to 6 s take 3 s, others 0.5 s;
-    that of 3.9 s begins anew."""
+    """Ten requests per second apart from 0 on; a failure at 4 s, back at 6 s; those of 4 to 6 s take 3 s, others 0.5 s;
+    that of 3.9 s starts again."""
     arrival = np.array([0.0, 1, 2, 3, 3.9, 5, 6, 7, 8, 9])
     long = np.array([0.5, 0.5, 0.5, 0.5, 3.1, 3, 3, 0.5, 0.5, 0.5])
     records = Records(arrival=arrival, prompt=[8] * 10, output=[11] * 10)

@@ -231,7 +231,7 @@ def test_what_is_not_simulated_is_refused(changes: dict[str, Any], options: dict
 
 
 def test_both_halves_are_needed_and_the_link() -> None:
-    with pytest.raises(UsageError, match="which adapter a request names"):
+    with pytest.raises(UsageError, match="the popularity of adapters"):
         run(served(), traffic(None))
     asked = traffic(Popularity(count=4, skew=1.0))
     with pytest.raises(MissingFactError, match="h100-sxm from its host"):
@@ -274,7 +274,7 @@ def test_more_tenants_are_never_faster_and_the_report_says_what_the_times_rest_o
         found = run(served(slots=16), load)
         rates.append(found.request_rate)
     assert rates == sorted(rates, reverse=True)
-    assert any("no kernel of adapters was measured" in note for note in found.conditions["model_notes"])
+    assert any("no adapter kernel was measured" in note for note in found.conditions["model_notes"])
 
 
 def test_the_first_engine_of_vllm_launches_the_kernels_of_adapters_from_python_in_every_prompt() -> None:

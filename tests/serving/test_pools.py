@@ -337,7 +337,7 @@ def test_a_faster_pool_for_prompts_is_faster() -> None:
         simulate(on(), load(5.0), options=Options(fleet=Fleet(prefill=1, decode=2, prefill_deployment=on(tp=tp))))
         for tp in (1, 4)
     )
-    step = float(np.max(slow.tpot))  # a cache may come when a step of others has just begun
+    step = float(np.max(slow.tpot))  # a cache may come when per step of others has just begun
     assert np.all(fast.ttft < slow.ttft + step)
     assert float(np.mean(fast.ttft)) < float(np.mean(slow.ttft)) - step
 
@@ -362,8 +362,8 @@ def test_the_pool_of_prompts_does_not_find_what_was_decoded() -> None:
     assert list(together.records.prompt) == list(apart.records.prompt) == [512, 1536]
     assert together.records.cached[1] == pytest.approx(1024, abs=16)
     assert apart.records.cached[1] == 512
-    assert any("computes their answers again" in note for note in simulation_report(apart).notes)
-    assert not any("computes their answers again" in note for note in simulation_report(together).notes)
+    assert any("computes earlier answers again" in note for note in simulation_report(apart).notes)
+    assert not any("computes earlier answers again" in note for note in simulation_report(together).notes)
 
 
 def test_the_cache_of_each_pool_is_counted_apart() -> None:

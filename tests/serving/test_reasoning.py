@@ -363,10 +363,13 @@ SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
 @for_each(
     ("words", "said"),
     [
-        ((*SIMULATE, "--thinking-budget", "4k"), "--thinking-budget is of thoughts, and nobody thinks"),
-        ((*SIMULATE, "--thinking-end", "4"), "--thinking-end is of thoughts, and nobody thinks"),
-        ((*SIMULATE, "--answer-ttft", "4s"), "nobody thinks"),
-        (("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-budget", "4k"), "is of thoughts, and nobody thinks"),
+        ((*SIMULATE, "--thinking-budget", "4k"), "--thinking-budget is of thoughts, and there are no thoughts"),
+        ((*SIMULATE, "--thinking-end", "4"), "--thinking-end is of thoughts, and there are no thoughts"),
+        ((*SIMULATE, "--answer-ttft", "4s"), "there are no thoughts"),
+        (
+            ("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-budget", "4k"),
+            "is of thoughts, and there are no thoughts",
+        ),
         (
             ("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-tokens", "4k", "--concurrency", "8"),
             "thoughts before answers (--thinking-tokens) and",
@@ -377,11 +380,11 @@ SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
         ),
         (("estimate", "bge-m3", "--gpu", "h100-sxm", "--thinking-tokens", "4k"), "a model with an encoder"),
         ((*SIMULATE[:1], "bge-m3", *SIMULATE[2:], "--thinking-tokens", "4k"), "a model with an encoder"),
-        ((*PLAN, "--prompt", "512", "--output", "100", "--answer-ttft", "1s"), "nobody thinks"),
+        ((*PLAN, "--prompt", "512", "--output", "100", "--answer-ttft", "1s"), "there are no thoughts"),
         ((*PLAN, *THOUGHTS, "--ttft", "1s", "--thinking-budget", "1k,soon"), "--thinking-budget: 'soon'"),
         (
             ("report", *PLAN[1:], *THOUGHTS, "--ttft", "1s", "--thinking-budget", "1k,2k", "-o", "x.md"),
-            "a page is of one budget",
+            "a page takes one budget",
         ),
     ],
 )

@@ -191,7 +191,7 @@ def test_what_is_counted_without_fill_and_drain() -> None:
 
 
 def test_conversations_are_counted_while_as_many_begin_as_end() -> None:
-    """Four turns with half a minute between: four requests a second come, all turns alike, and four leave."""
+    """Four turns with half a minute between: four requests per second come, all turns alike, and four leave."""
     traffic = Traffic(
         arrivals=OpenLoop(rate=4.0),
         prompt=Lengths(mean=200),

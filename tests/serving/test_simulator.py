@@ -85,7 +85,7 @@ def test_nothing_is_lost_and_work_is_conserved(
         assert meter.prompt_tokens > prompts.sum()
     assert sum(run.records.gap_weights) == pytest.approx((outputs - 1).sum())
     gaps = float(np.dot(run.records.gaps, run.records.gap_weights))
-    if not run.conditions["seen_late"]:  # else the first and the last token are each seen a step of its own late
+    if not run.conditions["seen_late"]:  # else the first and the last token are each seen per step of its own late
         assert gaps == pytest.approx(float((run.e2el - run.ttft).sum()), rel=0.02, abs=1e-9)
     assert np.all(run.ttft > 0)
     assert run.kv_use["peak"] <= 1.0 + 1e-9

@@ -156,7 +156,7 @@ def test_what_is_not_known_is_refused() -> None:
     for both in ({}, {"mask_time": 1e-6, "library": "xgrammar"}):
         with pytest.raises(UsageError, match="--mask-library"):
             Structured(share=1.0, cores=1, **both)
-    with pytest.raises(MissingFactError, match="how fast masks come"):
+    with pytest.raises(MissingFactError, match="the bandwidth from the host"):
         MaskedSteps(deployment=deployment(), structured=Structured(share=1, mask_time=1e-6, cores=1)).copied(1.0)
     for share, mask_time in ((0.0, 1e-6), (1.1, 1e-6), (0.5, 0.0)):
         with pytest.raises(UsageError):
@@ -205,8 +205,8 @@ MASKS = ("--structured-share", "0.5", "--mask-time", "50us", "--host-cores", "8"
 @for_each(
     ("words", "said"),
     [
-        (("estimate", *HERE, "--mask-time", "40us"), "--mask-time is of structured decoding"),
-        (("estimate", *HERE, "--grammar-compile", "4ms"), "--grammar-compile is of structured decoding"),
+        (("estimate", *HERE, "--mask-time", "40us"), "--mask-time belongs to structured decoding"),
+        (("estimate", *HERE, "--grammar-compile", "4ms"), "--grammar-compile needs structured decoding"),
         (("estimate", *HERE, "--structured-share", "1"), "needs --host-cores"),
         (("estimate", *HERE, "--structured-share", "1", "--host-cores", "8"), "needs --mask-time or --mask-library"),
         (("estimate", *HERE, *MASKS, "--samples", "2"), "several answers of a prompt"),

@@ -188,7 +188,7 @@ def test_what_is_refused_is_lost_further_on() -> None:
     ("change", "says"),
     [
         ({"rate": 3.0}, "either a rate or a model"),
-        ({"after": 1}, "comes behind it"),
+        ({"after": 1}, "comes later"),
         ({"share": -0.1}, r"a share is in \[0, 1\]"),
         ({"name": "small"}, "two models are named"),
         ({"answer": Slo(tpot=1.0)}, "no time per output token"),

@@ -12,7 +12,7 @@ from tools.accuracy.frontier import pick, share_of_best
 
 
 def form(name: str, measured: tuple[float, float], predicted: tuple[float, float]) -> Scored:
-    """A form with its milliseconds a token and its tokens a second and GPU, measured and predicted."""
+    """A form with its milliseconds a token and its tokens per second and GPU, measured and predicted."""
 
     def figures(values: tuple[float, float]) -> dict[tuple[str, str], float]:
         return {("tpot", "mean"): values[0] * 1e-3, ("throughput", "mean"): values[1]}

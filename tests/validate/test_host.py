@@ -120,8 +120,8 @@ def test_two_runs_that_disagree_are_met_in_the_middle(tmp_path: Path) -> None:
 @for_each(
     ("lines", "said"),
     [
-        ([line(256, 30e-3, users=4)], "no run says what the host takes"),
-        ([line(256, 30e-3), line(256, 30e-3, model="qwen3-8b")], "one deployment, not by 2"),
+        ([line(256, 30e-3, users=4)], "no run shows the times of the host"),
+        ([line(256, 30e-3), line(256, 30e-3, model="qwen3-8b")], "one deployment, not 2"),
         ([line(256, 12.0)], "no host explains"),
         ([line(8192, 0.2)], "no host explains"),
     ],

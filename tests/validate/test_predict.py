@@ -285,7 +285,7 @@ def test_constants_of_another_device_change_nothing() -> None:
             for asked in (file, None)
         )
         assert (other.ttft, other.tpot, other.band("tpot")) == (plain.ttft, plain.tpot, plain.band("tpot"))
-        assert "prices nothing here" in other.deployment.calibration.note
+        assert "is not used here" in other.deployment.calibration.note
 
 
 def test_a_step_keeps_its_own_constants() -> None:

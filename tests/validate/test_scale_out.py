@@ -490,7 +490,7 @@ def _late(balance: int, both: bool) -> float:
 
 
 def test_attention_ranks_wait_for_a_prompt_each() -> None:
-    step = 0.02  # a step of two sequences takes less
+    step = 0.02  # per step of two sequences takes less
     alone, held = _late(0, False), _late(50, False)
     assert alone < held < alone + 50 * step
     assert _late(50, True) == pytest.approx(_late(0, True), rel=1e-6)  # both ranks have one: nothing to wait for

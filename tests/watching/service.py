@@ -129,7 +129,7 @@ class Service:
             gone = self.lost[0] <= before / 60 < self.lost[1]
             there = fleet[: self.servers - gone]
             if before / 60 == self.lost[1]:
-                fleet[-1] = Server()  # it began anew
+                fleet[-1] = Server()  # it restarted
             for one in there:
                 one.work(replace(load, rate=load.rate / len(there)), now - before, draw)
             yield now, [one.metrics() if one in there else None for one in fleet]

@@ -138,8 +138,8 @@ def test_what_if(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("replicas", "no change of a load"),
-        ("colour=x2", "no change of a load"),
+        ("replicas", "not a change of the load"),
+        ("colour=x2", "not a change of the load"),
         ("prompt=+100", "only replicas"),
         ("prompt=0", "more than 0"),
         ("hits=1", "is a share"),

@@ -128,7 +128,7 @@ def test_how_fast_is_it_at_batch_32(opened: Opener) -> None:
     expect(figure(page, "Time per output token (TPOT)").locator(big)).to_have_text(
         row(said, "time per output token (TPOT), mean")[1]
     )
-    expect(figure(page, "Output tokens a second").locator(big)).to_have_text(row(said, "output tokens a second")[1])
+    expect(figure(page, "Output tokens per second").locator(big)).to_have_text(row(said, "output tokens per second")[1])
     memory = figure(page, "Memory")
     expect(memory.locator(big)).to_have_text("Fits")
     expect(memory).to_contain_text(f"{row(said, 'total')[1]} of {row(said, 'usable')[1]}")
@@ -160,7 +160,7 @@ def test_every_number_opens_its_explanation(opened: Opener) -> None:
     expect(dialog.get_by_role("heading")).to_have_text("total", timeout=PATIENCE)
     dialog.get_by_role("button", name="Close").click()
     page.wait_for_timeout(300)  # the answer to "Back" may come now: it opens nothing
-    figure(page, "Cost of an hour").locator(".big button").click()
+    figure(page, "Cost per hour").locator(".big button").click()
     expect(dialog).to_contain_text("4 × one accelerator")
 
 
@@ -210,7 +210,7 @@ def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
     one = printed("fit", "llama-3.1-70b", "--gpu", "h100-sxm")
     pool, longest = row(one, "left for KV cache and state"), row(one, "longest context of one request")
     assert [shown[2], shown[3], shown[5]] == [row(one, "weights")[1], pool[1], longest[1]]
-    assert f"an hour costs {shown[6]}:" in one
+    assert f"price: {shown[6]}:" in one
     native = shown[0]
     page.locator("#fits .tall").get_by_role("button", name=f"Estimate {native} h100-sxm in native").click()
     expect(page.locator("#answer h2")).to_have_text(f"llama-3.1-70b on {native} × h100-sxm", timeout=PATIENCE)
@@ -227,9 +227,9 @@ def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
     assert legend.evaluate(before) == 4
     expect(page.locator("#fits .tall")).to_have_attribute("aria-describedby", "fit-legend")
     expect(legend).not_to_contain_text("grey")
-    page.get_by_label("also what does not fit").check()
+    page.get_by_label("also show what does not fit").check()
     expect(legend).to_contain_text("A row in grey does not fit, and says why.")
-    page.get_by_label("also what does not fit").uncheck()
+    page.get_by_label("also show what does not fit").uncheck()
     buttons = native.locator("td .number")
     for index, term in enumerate(terms):
         said = printed("explain", term, *asked)
@@ -244,7 +244,7 @@ def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
     bill = printed("fit", "llama-3.1-70b", "--gpu", "h100-sxm", "--users", "2", "--context", "4096")
     price = buttons.nth(4)
     price.press("Enter")
-    found = re.search(r"an hour costs ([\d.]+) USD: .* at .*\((\S+), (\S+), (\d+-\d+-\d+).*list: ([\d.]+) USD", bill)
+    found = re.search(r"price: ([\d.]+) USD: .* at .*\((\S+), (\S+), (\d+-\d+-\d+).*list: ([\d.]+) USD", bill)
     assert found is not None
     hour, term, source, date, listed = found.groups()
     for text in (f"{hour} USD", term, f"{source}, {date}", f"{listed} USD"):
@@ -264,16 +264,16 @@ def test_which_of_two_accelerators_is_cheaper(opened: Opener) -> None:
     for index, gpu in enumerate(("h100-sxm", "l40s")):
         said = json.loads(printed("cost", *words_of({**SMALL, "gpu": gpu}), "--format", "json"))
         dollars[gpu] = said["cost"]["per_million_tokens_whole_bill"]
-        hour = page.locator("tr", has_text="Cost of an hour").locator("td").nth(index)
+        hour = page.locator("tr", has_text="Cost per hour").locator("td").nth(index)
         text = printed("cost", *words_of({**SMALL, "gpu": gpu}))
         assert re.search(rf"{re.escape(hour.inner_text().split(' USD')[0])}\d* USD/h", text), text
         estimate = printed("estimate", *words_of({**SMALL, "gpu": gpu}))
         tpot = page.locator("tr", has_text=re.compile("^Time per output token")).locator("td").nth(index)
         assert tpot.locator(".number").inner_text() == row(estimate, "time per output token (TPOT), mean")[1]
-    cheaper = page.locator("tr", has_text="Cost of a million tokens").locator("td .best")
+    cheaper = page.locator("tr", has_text="Cost of per million tokens").locator("td .best")
     expect(cheaper).to_have_count(1)
     index = (
-        page.locator("tr", has_text="Cost of a million tokens")
+        page.locator("tr", has_text="Cost of per million tokens")
         .locator("td")
         .evaluate_all("cells => cells.findIndex((cell) => cell.querySelector('.best'))")
     )
@@ -307,7 +307,7 @@ def test_a_simulation(opened: Opener) -> None:
     for ours, theirs in {**names, "end to end": "End to end"}.items():
         shown = page.locator("#simulate-result tr", has=page.get_by_role("rowheader", name=theirs, exact=True))
         assert shown.locator("td").all_inner_texts() == row(said, ours)[1:]
-    expect(figure(page, "Requests a second").locator(".big")).to_have_text(row(said, "requests/s")[1])
+    expect(figure(page, "Requests per second").locator(".big")).to_have_text(row(said, "requests/s")[1])
     means = re.compile(r"mean [\d.]+ ms; 80 % of measured means: [\d.]+ ms to [\d.]+ ms")
     expect(figure(page, "Time to first token, 95th percentile")).to_contain_text(means)
     command = page.locator("#simulate-result pre").inner_text().split()
@@ -375,7 +375,7 @@ def test_a_plan(opened: Opener, tmp_path: Path) -> None:
     opens_what_stands_behind_the_plan(page, said)
     expect(page.locator("#plan-result pre").last).to_have_text(f"inferplan plan {SMALL['model']} {' '.join(asked)}")
     with page.context.expect_page() as report:
-        page.get_by_role("link", name="Open the report to send on").click()
+        page.get_by_role("link", name="Open the report to share").click()
     expect(report.value.locator("#answer")).to_contain_text("l40s")
 
 

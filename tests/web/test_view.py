@@ -36,7 +36,7 @@ def test_batches_are_whole_numbers_that_grow_to_the_largest(largest: int, points
 
 def test_the_page_names_the_confidence_that_a_plan_has_unasked() -> None:
     words = (ROOT / "inferplan" / "web" / "static" / "plan.js").read_text(encoding="utf-8")
-    assert f'["", "a chance of {USUAL * 100:.0f} % that each limit is kept"]' in words
+    assert f'["", "an {USUAL * 100:.0f} % chance of keeping each limit"]' in words
 
 
 def test_an_operator_that_runs_often_counts_as_often() -> None:

@@ -38,7 +38,7 @@ def command(launch: Launch) -> list[str]:
         raise UsageError(
             f"one replica has {ranks} devices, more than the {launch.devices_of_a_node} of one node",
             because="one command, and one pod, starts on one node",
-            hint="fewer devices a replica; inferplan emit vllm, sglang or trtllm prints the commands of all nodes",
+            hint="fewer devices per replica; inferplan emit vllm, sglang or trtllm prints the commands of all nodes",
         )
     return _words(launch)
 
@@ -47,19 +47,19 @@ def _words(launch: Launch) -> list[str]:
     name, model = launch.deployment.engine.name, launch.deployment.model
     if model.encodes and launch.deployment.engine.name != "vllm":
         raise UsageError(
-            f"flags for a model that generates nothing, such as {model.name}, are known of vLLM alone", hint="emit vllm"
+            f"flags for a model that generates nothing, such as {model.name}, are known only for vLLM", hint="emit vllm"
         )
     if model.encoder is not None:
         raise UsageError(
-            f"flags for an encoder-decoder such as {model.name} are not known here",
-            because="engines count its context and its batch by the decoder alone, and differ in what they serve of it",
-            hint="inferplan estimate, simulate and plan answer without starting it",
+            f"flags for an encoder-decoder such as {model.name} are not supported",
+            because="engines count its context and batch by the decoder only, and support it differently",
+            hint="use inferplan estimate, simulate or plan instead",
         )
     if name not in ENGINES:
-        raise UsageError(f"{name!r} is no engine that can be started", hint=f"--engine {', '.join(ENGINES)}")
+        raise UsageError(f"{name!r} is not an engine that emit can start", hint=f"--engine {', '.join(ENGINES)}")
     if not launch.deployment.engine.defaults.commands:
         raise UsageError(
-            f"{launch.deployment.engine.describe()} is priced, its command line is not known here",
+            f"{launch.deployment.engine.describe()} is priced, but its command line is not supported",
             hint=f"--engine {name} for a version that is",
         )
     refuse_untaken(launch, ENGINES[name].takes)
@@ -82,7 +82,7 @@ def over_nodes(launch: Launch) -> list[list[str]]:
         raise UsageError(
             f"{engine.describe()} over {nodes} nodes ({parallel.describe()}) is not started by flags alone",
             because=f"a node has {each} devices; vLLM, SGLang and TensorRT-LLM fill whole nodes, vLLM without --dp",
-            hint="fewer devices a replica, or another division",
+            hint="fewer devices per replica, or another division",
         )
     words = _words(launch)
     if engine.name == "trtllm":

@@ -85,7 +85,7 @@ def queue_note(order: QueueOrder, engine: str) -> str:
     if order == "priority" and engine == "vllm":
         return "vLLM is started with --scheduling-policy priority; send each request with the priority of its class"
     if order != "fcfs":
-        return f"--queue {order} is no option of {engine} that is known here; what sends requests has to do it"
+        return f"--queue {order} is not an option of {engine} here; the client must order its requests"
     return ""
 
 
@@ -120,7 +120,7 @@ def launch(
         pool = _smallest(deployment).kv_pool
         raise InfeasibleError(
             f"{deployment.describe()} does not hold one request of {context or 1:,} tokens",
-            because=f"the cache pool is {format_bytes(pool)}, room for {longest:,} tokens",
+            because=f"the cache pool is {format_bytes(pool)}, which holds {longest:,} tokens",
             hint="a shorter --context, a larger --tp or a narrower --quant",
         )
     known = int(longest) if limit else None
@@ -189,7 +189,8 @@ def dtype(launch: Launch) -> str | None:
     if base == "fp32" and precision.weights.name != "fp32":
         raise UsageError(
             f"{engine.describe()} runs weights in {precision.weights.name} beside fp16 or bf16, not fp32",
-            because=f"the released checkpoint of {launch.deployment.model.name} is in fp32, and so is the rest of it",
+            because=f"the released checkpoint of {launch.deployment.model.name} is in fp32, and so are its other "
+            "tensors",
             hint="--quant fp16, or --quant fp16 --weights fp8 --activations fp8 with a --checkpoint that holds it",
         )
     return None if base == launch.deployment.model.native.base != "fp32" else DTYPES.get(base, base)

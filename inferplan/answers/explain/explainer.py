@@ -188,12 +188,12 @@ class Explainer:
         """The first token of one request on an idle server, part by part. Raises ``UsageError`` where it is unknown."""
         if self._first is None:
             raise UsageError(
-                f"nothing is known of the TTFT at the server under {self.estimate.deployment.engine.describe()}",
-                hint="ttft is that of the batch alone; --engine vllm, sglang or trtllm have constants on file",
+                f"no constants are known for the TTFT at the server under {self.estimate.deployment.engine.describe()}",
+                hint="ttft is the TTFT of the batch alone; --engine vllm, sglang or trtllm have constants on file",
             )
         alone: Field = ("number", "ttft") if np.all(np.asarray(self.load.batch) == 1) else ()
         term = self._first.terms(self.estimate.deployment, self.estimate.load.prompt, alone)
-        found = self._explanation("ttft_at_server", term, "docs/nomenclature.md", self._given())
+        found = self._explanation("ttft_at_server", term, "docs/glossary.md", self._given())
         return _with_parts(found, _switches(of_first_token(self.estimate.deployment, self._budget)))
 
     @property

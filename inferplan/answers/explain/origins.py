@@ -31,7 +31,7 @@ _FLAGS = {
 _OPTIONS: dict[Field, str] = {
     ("load", "context"): "--prompt + --output",
     ("load", "steps"): "--output - 1",
-    ("load", "samples beside"): "--samples - 1",
+    ("load", "further samples"): "--samples - 1",
     ("parallel", "ranks"): "--tp * --pp * --dp * --cp",
     ("hardware", "memory", "usable"): "--memory",
     ("lora", "slots"): "--max-loras",

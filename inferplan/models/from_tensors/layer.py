@@ -51,7 +51,7 @@ class Told:
         untimed = why or self.said.untimed or ("" if operators else self._unknown_heads())
         matmuls = self._matmuls()
         if not untimed and any(one.active is None for one in tensors):
-            untimed = "how many of its experts a token reads is not known: no config says it"
+            untimed = "the number of experts per token is not known: no config states it"
         live = max([operators_width(matmuls), *(self._rows(module) + self.said.width for module in self._multiplied())])
         return TracedLayer(
             tensors=tensors,

@@ -44,7 +44,7 @@ class Metadata:
                 f"{self.name}: the file has no {self.architecture}.{key}", because="the counts depend on it"
             )
         if not isinstance(value, (int, float)) or not isfinite(value) or value % 1:
-            raise SpecError(f"{self.name}: {self.architecture}.{key} = {value!r} is no number of anything")
+            raise SpecError(f"{self.name}: {self.architecture}.{key} = {value!r} is not a number")
         return int(value)
 
     def optional(self, key: str, layer: int = 0) -> int | None:

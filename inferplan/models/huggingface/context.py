@@ -25,10 +25,10 @@ def context(r: Reader, positions: int | None, family: str) -> tuple[int | None, 
         if kind in _ALREADY_SCALED or factor is None:
             continue
         if not isinstance(kind, str | None):
-            raise scaling.refuse(f"rope_type = {kind!r}", "it is no kind of scaling")
+            raise scaling.refuse(f"rope_type = {kind!r}", "it is not a kind of scaling")
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= LARGEST:
             said = repr(factor)[:20]
-            raise scaling.refuse(f"factor = {said}", f"it is no number above 0 up to {LARGEST:,}")
+            raise scaling.refuse(f"factor = {said}", f"it is not a number above 0 up to {LARGEST:,}")
         start = (scaling.optional("original_max_position_embeddings") if kind == "yarn" else None) or positions
         if start is not None and int(start * factor) != positions:
             return int(start * factor), [f"context: {start:,} positions x {factor:g} ({kind} scaling of the config)"]

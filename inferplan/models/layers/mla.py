@@ -200,7 +200,7 @@ class MlaLayer(Mixer):
     def _consistent(self) -> MlaLayer:
         index = self.indexer
         if index is not None and not index.shared and (self.q_lora is None) != index.reads_input:
-            raise ValueError("an indexer reads the query latent: q_lora is missing, or reads_input is set beside it")
+            raise ValueError("an indexer reads the query latent: q_lora is missing, or reads_input is also set")
         if self.gate == "query" and self.q_lora is None:
             raise ValueError("a gate that comes with the queries reads the query latent: q_lora is missing")
         if self.indexer is not None and self.window is not None:

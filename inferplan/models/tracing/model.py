@@ -26,11 +26,11 @@ from inferplan.models.tracing.passes import Subject, TracedPass, TracedPoint, ca
 from inferplan.models.tracing.record import Place, Recorder
 
 EXPANDS = (
-    "traced: matmuls run over what is cached at every step (latent attention as transformers runs it, and none that "
+    "traced: matmuls run over all cached tokens at every step (latent attention as transformers runs it, and none that "
     "is described); engines absorb them, so the time of a decode step is far above theirs"
 )
 
-UNKNOWN = "traced: how many of its experts a token reads is not known, so neither is how many parameters"
+UNKNOWN = "traced: the number of experts per token is not known, nor the number of active parameters"
 BEHIND = (
     "traced: the encoder is counted as a tower; each of its positions keeps as much as a token that the decoder writes"
 )
@@ -90,7 +90,9 @@ def assemble(model: Any, config: Any, asked: Asked) -> tuple[ModelSpec, Traced]:
             }
         )
     except ValueError as error:
-        raise SpecError(f"{source}: what ran is no model that can be described", first_line(error)) from None
+        raise SpecError(
+            f"{source}: the code that ran is not a model that can be described", first_line(error)
+        ) from None
     counted, held = found.parameters["total"] + found.tower_parameters, sum(map(prod, subject.parameters.values()))
     if counted != held:  # layers that run more than once, say
         raise SpecError(f"{source}: a trace counts {counted:,} parameters of {held:,}")
@@ -110,7 +112,7 @@ def _beside(config: Any) -> str:
     try:
         model_from_config(json.loads(json.dumps(config.to_dict(), default=str)), "", "")
     except SpecError:
-        return "nobody has described this model"
+        return "this model is not described"
     return "it is described too: without --trace its config is read"
 
 

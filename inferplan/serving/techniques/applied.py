@@ -48,7 +48,7 @@ class Techniques:
     """
 
     speculation: Speculation = PLAIN
-    hit_rate: float = ask("--prefix-hit-rate", Real(), "Share of every prompt found in the cache. [0]", 0.0)
+    hit_rate: float = ask("--prefix-hit-rate", Real(), "Share of each prompt found in the cache. [0]", 0.0)
     chunk: int | None = ask("--chunk", Whole(), "Compute the prompt in chunks of this many tokens.", None)
     host: HostTier | None = part(HostTier, None)
 
@@ -57,7 +57,7 @@ class Techniques:
             raise UsageError(f"--prefix-hit-rate is in [0, 1), not {self.hit_rate:g}")
         if self.host is not None and not self.hit_rate:
             raise UsageError(
-                "--kv-offload does nothing to a batch that finds nothing in the cache",
+                "--kv-offload has no effect on a batch without cache hits",
                 hint="--prefix-hit-rate 0.9: the share of each prompt that comes back from the host",
             )
 
@@ -167,7 +167,7 @@ class ServedEstimate(Estimate):
         by = ", by the draft too" if self.techniques.speculation.passes else ""
         seconds = name(self.computed, f"prompts computed{by}", "s")
         if self.techniques.host is not None:
-            seconds = name(self.host_loads, "cached part brought back", "s") + seconds
+            seconds = name(self.host_loads, "cached part read back", "s") + seconds
         return seconds * self._anchor("ttft", name)
 
     @property

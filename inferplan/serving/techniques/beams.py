@@ -48,8 +48,8 @@ class BeamSearch:
             raise UsageError(f"--beams must be 2 or more, not {self.width}", hint=hint)
         if engine.beams is None:
             raise UsageError(
-                f"how {engine.name} searches with beams is not known here",
-                because="it was read of trtllm and vllm alone",
+                f"beam search in {engine.name} is not modelled",
+                because="it is modelled only for trtllm and vllm",
                 hint=f"--engine trtllm or --engine vllm, or {hint}",
             )
         step = self.load.decode_step(self.load.prompt)

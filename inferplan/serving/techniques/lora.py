@@ -28,7 +28,7 @@ def require_adapters(deployment: Deployment, requests: Requests) -> None:
     if lora is None:
         return
     if not named:
-        raise UsageError("which adapter a request names is not said", hint="--loras 100 --lora-skew 1")
+        raise UsageError("the popularity of adapters is missing", hint="--loras 100 --lora-skew 1")
     if lora.active != lora.slots:
         raise UsageError("--active-loras is counted in a simulation", hint="leave it out: --max-loras is the most")
 
@@ -56,7 +56,7 @@ def host_bandwidth(hardware: HardwareSpec, given: float | None) -> float:
         return given
     if hardware.host_link is None:
         raise MissingFactError(
-            f"how fast adapters come to {hardware.name} from its host is not on file",
+            f"the bandwidth from the host to {hardware.name} is not on file",
             because="host_link of its hardware YAML is absent",
             hint="--lora-bandwidth 63GB/s (PCIe 5.0 x16, one direction)",
         )

@@ -38,11 +38,13 @@ class HostTier:
         metadata=need(
             "--kv-offload",
             Quantity("bytes", above=True),
-            "Host memory for each device, for cache that is evicted from the device.",
+            "Host memory per device, for cache entries evicted from the device.",
         )
     )
     bandwidth: float = field(
-        metadata=need("--offload-bandwidth", Quantity("bytes/s", above=True), "Of the link to it, such as 64GB/s.")
+        metadata=need(
+            "--offload-bandwidth", Quantity("bytes/s", above=True), "Bandwidth of the link to the host, such as 64GB/s."
+        )
     )
 
     def __post_init__(self) -> None:

@@ -140,7 +140,7 @@ def _price(name: str, text: str) -> TierPrice:
     match = _PRICE.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"--cache-tier {name}: {text!r} is no price of what is kept",
+            f"--cache-tier {name}: {text!r} is not a price of storage",
             hint="3USD/GB-month, 0.004USD/GB-hour, 80EUR/TB-month",
         )
     number, currency, size, time = match.groups()

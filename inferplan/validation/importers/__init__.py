@@ -67,7 +67,7 @@ def _read_json(path: Path, text: str, supplied: Mapping[str, str]) -> tuple[str,
         if importer is None:
             keys = ", ".join(list(record)[:8])
             raise InputFileError(
-                f"{path}: record {index + 1} is of no tool that validate knows",
+                f"{path}: record {index + 1} is from no tool that validate knows",
                 because=f"its keys are {keys}{', ...' if len(record) > 8 else ''}",
                 hint=f"known: {', '.join(TOOLS)}",
             )

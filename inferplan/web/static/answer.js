@@ -40,7 +40,7 @@ export class EstimateTab {
     this.roofline = new Plotted("roofline", "Roofline of one accelerator");
     this.curves = new Curves("curve", (batch) => change("batch", batch));
     this.operators = h("section", { class: "card", id: "operators", "aria-label": "Time by operator" });
-    this.same = h("section", { class: "card", "aria-label": "The same elsewhere" });
+    this.same = h("section", { class: "card", "aria-label": "Use it elsewhere" });
     const pair = h(
       "div",
       { class: "pair" },

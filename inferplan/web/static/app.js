@@ -218,7 +218,7 @@ class App {
       retry();
     };
     this.retry = setTimeout(now, wait * 1000);
-    const words = `What is shown was answered before. Your choices are kept, here and in the address. It is tried again in ${wait} s.`;
+    const words = `The page shows the last answer. Your choices are kept, here and in the address. Next try in ${wait} s.`;
     this.#notice(
       "The server does not answer",
       words,
@@ -236,7 +236,7 @@ class App {
   #leftOut() {
     const shut = h("button", { type: "button", onclick: () => ($("#notice").hidden = true) }, "Close");
     this.#notice(
-      "A part of this link cannot be read",
+      "Part of this link cannot be read",
       `Left out: ${this.wrong.slice(0, 8).join(", ").slice(0, 400)}`,
       shut,
     );

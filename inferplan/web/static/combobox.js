@@ -49,7 +49,7 @@ function open(box, query) {
   box.list.replaceChildren(
     ...(box.found.length
       ? box.found.map((entry, index) => option(box, entry, index))
-      : [h("li", { class: "none" }, "Nothing on file by that name; Enter asks the server for it")]),
+      : [h("li", { class: "none" }, "No such name on file; Enter asks the server")]),
   );
   const edge = box.input.getBoundingClientRect();
   Object.assign(box.list.style, { left: `${edge.left}px`, top: `${edge.bottom + 3}px`, width: `${edge.width}px` });

@@ -128,7 +128,7 @@ export class CompareTab {
         ),
       ),
       table(
-        "The best of a row has a star. Small print: 80 % interval.",
+        "A star marks the best of each row. Small print: 80 % interval.",
         ["figure", ...heads],
         [["Batch, tokens in, tokens out", ...views.map(load)], ...rows],
       ),

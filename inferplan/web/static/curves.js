@@ -11,7 +11,7 @@ const KINDS = {
   tpot: { key: "tpot_s", name: "Time per output token", format: shortTime, exact: time, unit: "tpot_s" },
   throughput: {
     key: "throughput_tokens_per_s",
-    name: "Output tokens a second",
+    name: "Output tokens per second",
     format: (value) => shortQuantity(value, ""),
     exact: (value) => `${decimal(value, 1)} tokens/s`,
     unit: "output_tokens_per_s",

@@ -23,7 +23,7 @@ export function elsewhereNodes(reply, view) {
     );
   const stem = `${view.model}-${view.gpu}`;
   return [
-    h("h2", {}, "The same elsewhere"),
+    h("h2", {}, "Use it elsewhere"),
     block("Command line", reply.command, "command line"),
     block("Python", reply.python, "Python"),
     h(

@@ -103,7 +103,7 @@ function explanation(found, open) {
       input.value,
       h("span", {}, whence(input.origin), input.source ? h("span", { class: "soft" }, ` – ${input.source}`) : ""),
     ]);
-    parts.push(table("Inputs", ["Input", { text: "Value", right: true }, "Where it is from"], rows));
+    parts.push(table("Inputs", ["Input", { text: "Value", right: true }, "Where it comes from"], rows));
   }
   return parts;
 }

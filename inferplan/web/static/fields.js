@@ -22,7 +22,7 @@ export function fields(specs, { prefix, read, change }) {
   };
 }
 
-/** How much comes: people, requests a second, or so many in flight, whose number the key `flight` holds. */
+/** How much comes: people, requests per second, or so many in flight, whose number the key `flight` holds. */
 export function load(label, flight) {
   const paced = (values) => values.load === "people" || values.load === flight;
   return [
@@ -31,27 +31,27 @@ export function load(label, flight) {
       label,
       kind: "choice",
       options: [
-        ["rate", "requests a second"],
+        ["rate", "requests per second"],
         ["people", "people"],
         [flight, "requests in flight"],
       ],
     },
     {
       key: "rate",
-      label: "Requests a second",
+      label: "Requests per second",
       kind: "number",
       whole: false,
       when: (values) => values.load === "rate",
     },
     {
       key: "people",
-      label: "People at work in the busy hour, who read and type between answers",
+      label: "People at work in the busy hour (they read and type between answers)",
       kind: "number",
       when: (values) => values.load === "people",
     },
     {
       key: flight,
-      label: "Requests in flight at every moment",
+      label: "Requests in flight at all times",
       kind: "number",
       when: (values) => values.load === flight,
     },
@@ -65,10 +65,10 @@ export function load(label, flight) {
     },
     {
       key: "daily",
-      label: "Conversations that each person begins in a day",
+      label: "Conversations per person per day",
       kind: "number",
       whole: false,
-      placeholder: "in one all through the hour",
+      placeholder: "all in one conversation for the whole hour",
       when: (values) => values.load === "people",
     },
   ];
@@ -78,7 +78,7 @@ export function load(label, flight) {
 export function loadOptions(asked) {
   const key = asked.load ?? "rate";
   if (!asked[key])
-    return { rate: "How many requests a second?", people: "How many people?" }[key] ?? "How many requests in flight?";
+    return { rate: "How many requests per second?", people: "How many people?" }[key] ?? "How many requests in flight?";
   const name = key === "rate" || key === "people" ? key : "in-flight";
   return {
     [name]: asked[key],

@@ -85,7 +85,7 @@ function rates(found) {
   const decodes = found.tpot_s !== null;
   return {
     rate: found.output_tokens_per_s !== null && {
-      name: "Output tokens a second",
+      name: "Output tokens per second",
       text: decimal(found.output_tokens_per_s, 1),
       term: "output_tokens_per_s",
       value: found.output_tokens_per_s,
@@ -94,7 +94,7 @@ function rates(found) {
       name: "Output tokens/s per user",
       text: decimal(1 / found.tpot_s, 1),
       term: "tpot",
-      title: "Time per output token, whose inverse this is",
+      title: "The inverse of this: time per output token",
       value: 1 / found.tpot_s,
     },
   };
@@ -102,9 +102,9 @@ function rates(found) {
 
 function costs(cost) {
   return {
-    hour: cost && { name: "Cost of an hour", text: money(cost.per_hour, cost.currency, 2), cost, value: cost.per_hour },
+    hour: cost && { name: "Cost per hour", text: money(cost.per_hour, cost.currency, 2), cost, value: cost.per_hour },
     million: cost && {
-      name: "Cost of a million tokens, in and out",
+      name: "Cost per million tokens, in and out",
       text: money(cost.per_million_tokens_whole_bill, cost.currency),
       cost,
       value: cost.per_million_tokens_whole_bill,
@@ -114,26 +114,26 @@ function costs(cost) {
 
 /** The button of a figure: its explanation, or for money the bill. */
 export function figureButton(one, view) {
-  if (one.cost) return stated(one.text, one.name, () => bill(one.cost, "when the batch runs all of the time"));
+  if (one.cost) return stated(one.text, one.name, () => bill(one.cost, "when the batch runs all the time"));
   return number(one.text, { term: one.term, view, name: one.name, title: one.title });
 }
 
-/** What is bought, in words. */
+/** What you buy, in words. */
 export const sold = (cost) =>
   cost.instance ? `${count(cost.instances)} × ${cost.instance}` : `${count(cost.devices_bought)} × one accelerator`;
 
 /** A price to the cent, or to the tenth of a cent where it has one. */
 const priceOf = (value) => decimal(value, 3).replace(/0$/, "");
 
-/** What is bought and at which price, as facts. */
+/** What you buy and at which price, as facts. */
 export const purchase = (cost) => [
   [
-    "What is bought",
+    "What you buy",
     `${sold(cost)}${cost.instance ? `: ${count(cost.devices_bought)} accelerators` : ""}, ${cost.devices_idle ? count(cost.devices_idle) : "none"} of them idle`,
   ],
   [
     "Price",
-    `${priceOf(cost.price_per_instance_hour)} ${cost.currency} an hour each, ${cost.price_term}${cost.price_length ? ` ${cost.price_length}` : ""}`,
+    `${priceOf(cost.price_per_instance_hour)} ${cost.currency} per hour each, ${cost.price_term}${cost.price_length ? ` ${cost.price_length}` : ""}`,
   ],
   [
     "Price list",
@@ -142,7 +142,7 @@ export const purchase = (cost) => [
       (cost.price_is_old ? " (old: prices move within weeks)" : ""),
   ],
   ...(cost.list_price_source
-    ? [["At the list price", `${money(cost.list_price_per_hour, cost.currency)} an hour, ${cost.list_price_source}`]]
+    ? [["At the list price", `${money(cost.list_price_per_hour, cost.currency)} per hour, ${cost.list_price_source}`]]
     : []),
 ];
 export const COST_PAGE = ["Page", h("code", {}, "docs/cost.md")];
@@ -154,21 +154,21 @@ export function bill(cost, when) {
   return [
     ...(cost.beside ? purchase(cost.beside).map(([name, text]) => [`${name}, prompts`, text]) : []),
     ...purchase(cost),
-    ["An hour", each(cost.per_hour)],
-    ["A month of 730 hours", each(cost.per_month)],
-    ["A request", `${decimal(cost.per_request, 6)} ${cost.currency}`],
+    ["Per hour", each(cost.per_hour)],
+    ["Per month of 730 hours", each(cost.per_month)],
+    ["Per request", `${decimal(cost.per_request, 6)} ${cost.currency}`],
     [
-      "A million input tokens",
+      "Per million input tokens",
       `${tokens(cost.per_million_input_tokens)}, where an output token costs ${cost.output_to_input_ratio} times an input token`,
     ],
-    ["A million output tokens", cost.per_million_output_tokens && tokens(cost.per_million_output_tokens)],
+    ["Per million output tokens", cost.per_million_output_tokens && tokens(cost.per_million_output_tokens)],
     [
       "Per million output tokens, counting input as free",
       cost.per_million_output_tokens_whole_bill && tokens(cost.per_million_output_tokens_whole_bill),
     ],
     [
-      "A million tokens, in and out",
-      `${tokens(cost.per_million_tokens_whole_bill)} = an hour's bill over the tokens of an hour, ${when}`,
+      "Per million tokens, in and out",
+      `${tokens(cost.per_million_tokens_whole_bill)} = the bill per hour over the tokens per hour, ${when}`,
     ],
     COST_PAGE,
   ];

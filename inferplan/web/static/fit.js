@@ -18,7 +18,7 @@ const COLUMNS = [
   ["kv_pool_bytes", "KV cache on each", (row) => row.kv_pool_bytes],
   ["max_requests", "Requests at once", (row) => row.max_requests],
   ["max_context_tokens", "Longest context", (row) => row.max_context_tokens ?? Infinity],
-  ["price", "An hour", (row) => row.cost?.per_hour ?? Infinity],
+  ["price", "Per hour", (row) => row.cost?.per_hour ?? Infinity],
 ];
 export class FitTab {
   constructor({ change, use, again, catalog }) {
@@ -27,17 +27,17 @@ export class FitTab {
     this.all = false;
     this.form = fields(
       [
-        { key: "context", label: "Tokens of a request, prompt and output", kind: "number", placeholder: "8,192" },
+        { key: "context", label: "Tokens per request, prompt and output", kind: "number", placeholder: "8,192" },
         { key: "users", label: "Requests in flight", kind: "number", placeholder: "1", when: (values) => !values.people },
         { key: "people", label: "Or people at work, with a workload", kind: "number", placeholder: "none" },
         {
           key: "workload",
-          label: "Workload: lengths, and what people do",
+          label: "Workload: lengths and pauses",
           kind: "select",
           options: [["", "none"], ...catalog.workloads.map((name) => [name, name])],
         },
         { key: "most", label: "Largest number of accelerators", kind: "number", placeholder: "8" },
-        { key: "gpu", label: "Accelerator holds the word", kind: "text", placeholder: "such as h100" },
+        { key: "gpu", label: "Filter accelerators", kind: "text", placeholder: "such as h100" },
         {
           key: "format",
           label: "Format",
@@ -65,7 +65,7 @@ export class FitTab {
           "div",
           { class: "form" },
           this.form.nodes,
-          h("div", { class: "choice" }, h("label", {}, all, "also what does not fit")),
+          h("div", { class: "choice" }, h("label", {}, all, "also show what does not fit")),
         ),
       ),
       (this.found = h("section", { class: "card", id: "fits", "aria-label": "Answer" })),
@@ -75,7 +75,7 @@ export class FitTab {
   wait(late) {
     this.found.classList.toggle("stale", late);
     if (late && !this.reply)
-      fill(this.found, h("p", { class: "soft" }, "Every accelerator on file is tried in every format: a few seconds."));
+      fill(this.found, h("p", { class: "soft" }, "Every accelerator on file is tried in every format. This takes a few seconds."));
   }
 
   fail(error) {
@@ -140,7 +140,7 @@ export class FitTab {
       rows.length > 0 && this.#legend(),
       table(
         `The fewest accelerators of each kind that hold ${count(held)} ${held === 1 ? "request" : "requests"} of ${count(this.reply.context_tokens)} tokens: ${rows.length} rows`,
-        [...heads, "Take it"],
+        [...heads, "Use it"],
         body,
         { class: "scroll tall", "aria-describedby": "fit-legend" },
       ),
@@ -148,7 +148,7 @@ export class FitTab {
         h(
           "p",
           {},
-          "Nothing on file fits under these limits. Try more accelerators, fewer requests, or another format.",
+          "No accelerator on file fits under these limits. Try more accelerators, fewer requests, or another format.",
         ),
     );
     say(`${this.#answer()} ${rows.length} rows.`);
@@ -159,10 +159,10 @@ export class FitTab {
     return h(
       "p",
       { class: "caption", id: "fit-legend" },
-      "Of each row: weights and KV cache of one accelerator, requests and context of all that the row counts, and the price of an hour of what is ",
-      "bought to have them, instances whole. Format: that of the weights; native is the checkpoint's own. ",
+      "Each row: weights and KV cache per accelerator, requests and context of all its accelerators together, and the price per hour of what you  ",
+      "rent for it, in whole instances. Format: that of the weights; native is the checkpoint's own. ",
       this.all && h("span", { class: "off" }, "A row in grey does not fit, and says why. "),
-      "A number that is underlined opens where it comes from.",
+      "An underlined number opens its source.",
     );
   }
 
@@ -185,7 +185,7 @@ export class FitTab {
       rows.length > 0 &&
       table(
         "What to look at first",
-        ["", "Accelerators", { text: "Requests at once", right: true }, { text: "An hour", right: true }, "Take it"],
+        ["", "Accelerators", { text: "Requests at once", right: true }, { text: "Per hour", right: true }, "Use it"],
         rows,
       )
     );
@@ -246,8 +246,8 @@ export class FitTab {
   #price({ gpu, quant, cost }) {
     if (!cost) return "no price";
     const text = money(cost.per_hour, cost.currency, 2);
-    const rows = [...purchase(cost), ["An hour", money(cost.per_hour, cost.currency)], COST_PAGE];
-    return stated(text, `An hour, ${gpu} in ${quant}`, () => rows);
+    const rows = [...purchase(cost), ["Per hour", money(cost.per_hour, cost.currency)], COST_PAGE];
+    return stated(text, `Per hour, ${gpu} in ${quant}`, () => rows);
   }
 
   /** The accelerator in hand first: how many of it, in which format. */

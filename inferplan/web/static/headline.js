@@ -7,7 +7,7 @@ import { bytes, count, percent, time } from "./units.js";
 
 const within = (record, key) =>
   record[`${key}_low_s`] == null
-    ? "no error band: nothing measured is like it"
+    ? "no error band: no similar system was measured"
     : `80 % of measurements: ${time(record[`${key}_low_s`])} to ${time(record[`${key}_high_s`])}`;
 
 /** A load in words, of which `output` may be unknown. */
@@ -84,7 +84,7 @@ function speeds(found, all, value) {
       figure(
         `${found.generates ? "Time to first token (TTFT)" : "Latency"} at the server`,
         value(all.server),
-        "one request, nobody else there",
+        "one request, idle server",
         within(found, "ttft_at_server"),
       ),
     figure(
@@ -101,7 +101,7 @@ function speeds(found, all, value) {
         within(found, "tpot"),
       ),
     all.rate &&
-      figure("Output tokens a second", value(all.rate), all.total && h("span", {}, "total latency ", value(all.total))),
+      figure("Output tokens per second", value(all.rate), all.total && h("span", {}, "total latency ", value(all.total))),
   ];
 }
 
@@ -109,12 +109,12 @@ function price(reply, all, value) {
   const { cost } = reply;
   return cost
     ? figure(
-        "Cost of an hour",
+        "Cost per hour",
         value(all.hour),
-        h("span", {}, value(all.million), " a million tokens, in and out"),
+        h("span", {}, value(all.million), " per million tokens, in and out"),
         `${sold(cost)}, ${[cost.price_source, cost.price_date].filter(Boolean).join(", ")}`,
       )
-    : figure("Cost of an hour", "no price", reply.cost_why);
+    : figure("Cost per hour", "no price", reply.cost_why);
 }
 
 function basis(found) {

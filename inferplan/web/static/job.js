@@ -118,7 +118,7 @@ export class Job {
       sessionStorage.removeItem(this.memory);
       fill(
         this.found,
-        h("p", { class: "card", id: `${this.kind}-cancelled` }, "Cancelled. Nothing of it runs any more."),
+        h("p", { class: "card", id: `${this.kind}-cancelled` }, "Cancelled. No part of it runs any more."),
       );
       say("Cancelled");
       this.start.focus();

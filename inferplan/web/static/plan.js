@@ -33,13 +33,13 @@ function questions(names) {
       label: "Size it for",
       kind: "select",
       options: [
-        ["", "a chance of 80 % that each limit is kept"],
+        ["", "an 80 % chance of keeping each limit"],
         ["0.5", "the prediction itself"],
         ["0.9", "the slow end of its error (9 in 10)"],
       ],
     },
     { key: "quant", label: "Number formats to try", kind: "text", placeholder: "native, fp8, w4a16" },
-    { key: "most", label: "Most accelerators in a replica", kind: "number", placeholder: "8" },
+    { key: "most", label: "Most accelerators per replica", kind: "number", placeholder: "8" },
   ];
 }
 
@@ -66,7 +66,7 @@ export class PlanTab {
     const accelerators = h(
       "div",
       { class: "field wide" },
-      h("label", { for: "plan-gpu" }, "Accelerators to consider; without any, the data-centre ones that have a price"),
+      h("label", { for: "plan-gpu" }, "Accelerators to consider; left empty, all data-centre ones with a price"),
       host,
       this.chips,
     );
@@ -125,7 +125,7 @@ export class PlanTab {
     if (!asked.workload && !(asked.prompt && (asked.output || this.silent.has(views[active].model))))
       return "Choose a workload, or give the tokens of prompt and output.";
     if (!asked.workload && !asked.ttft && !asked.tpot && !asked.e2e)
-      return "A plan needs a limit: on the time to first token, per output token, or on the whole answer.";
+      return "A plan needs a limit: on the time to first token, the time per output token, or the whole answer.";
     const lengths = asked.workload ? { workload: asked.workload } : { prompt: asked.prompt, output: asked.output };
     return given({
       model: views[active].model,
@@ -209,18 +209,18 @@ function latencies({ result: { plan, question } }) {
 /** What a row costs: its bill. `name` says of which row. */
 function priced(about, row, name, bills) {
   const rows = () => [
-    ...bills.flatMap((one) => [...purchase(one), ["An hour", money(one.per_hour, one.currency)]]),
+    ...bills.flatMap((one) => [...purchase(one), ["Per hour", money(one.per_hour, one.currency)]]),
     row.hours !== null && ["The whole job", `${decimal(row.hours, 2)} hours: ${price(row)}`],
     COST_PAGE,
   ];
   return row.cost === null ? "no price" : stated(price(row), name, () => rows().filter(Boolean));
 }
 
-/** What users make of a load: requests a second, and how many wait; empty for another load. */
+/** What users make of a load: requests per second, and how many wait; empty for another load. */
 const asPeople = (plan) =>
   plan.users_waiting == null || plan.people
     ? ""
-    : `: ${Number(plan.requests_per_s.toPrecision(4))} requests a second, ${count(Math.round(plan.users_waiting))} users waiting at a time`;
+    : `: ${Number(plan.requests_per_s.toPrecision(4))} requests per second, ${count(Math.round(plan.users_waiting))} users waiting at a time`;
 
 function headline(about) {
   const { result, job, behind } = about;
@@ -249,7 +249,7 @@ function headline(about) {
           ]),
         ),
         divided(plan) || "one accelerator each",
-        `${plan.engine}, ${count(plan.token_budget)} tokens a step, ${count(plan.max_num_seqs)} sequences`,
+        `${plan.engine}, ${count(plan.token_budget)} tokens per step, ${count(plan.max_num_seqs)} sequences`,
       ),
       behind.memory && memory(behind.memory),
       breaks(plan, behind),
@@ -287,7 +287,7 @@ function breaks(plan, behind) {
   const { capacity } = plan;
   const carries =
     capacity &&
-    `carries ${capacity.requests_per_s == null ? `${count(capacity.users)} users` : `${Number(capacity.requests_per_s.toPrecision(3))} requests a second`}${capacity.sessions_per_s == null ? "" : ` (${Number(capacity.sessions_per_s.toPrecision(3))} sessions)`}${capacity.at_least ? " at least" : ""}`;
+    `carries ${capacity.requests_per_s == null ? `${count(capacity.users)} users` : `${Number(capacity.requests_per_s.toPrecision(3))} requests per second`}${capacity.sessions_per_s == null ? "" : ` (${Number(capacity.sessions_per_s.toPrecision(3))} sessions)`}${capacity.at_least ? " at least" : ""}`;
   const slow = {
     true: "keeps the limits at the slow end of the error too",
     false: "misses a limit at the slow end of the error",
@@ -306,7 +306,7 @@ function cost(about) {
       ...(plan.hours === null ? [] : [["The whole job", `${decimal(plan.hours, 2)} hours: ${price(plan)}`]]),
       ...termRows(about, "cost"),
     ]),
-    paid.per_month != null && `${decimal(paid.per_month, 0)} ${paid.currency} a month of 730 hours`,
+    paid.per_month != null && `${decimal(paid.per_month, 0)} ${paid.currency} per month of 730 hours`,
     paid.per_million_output_tokens_whole_bill != null &&
       `${money(paid.per_million_output_tokens_whole_bill, paid.currency)} per million output tokens, counting input as free`,
   );
@@ -315,8 +315,8 @@ function cost(about) {
 function bought({ result: { cost: paid }, behind }) {
   if (!paid) return false;
   return figure(
-    "What is bought",
-    stated(sold(paid), "What is bought", () => behind.bills.plan.flatMap(purchase).concat([COST_PAGE])),
+    "What you buy",
+    stated(sold(paid), "What you buy", () => behind.bills.plan.flatMap(purchase).concat([COST_PAGE])),
     `${paid.price_term}, ${[paid.price_source, paid.price_date].filter(Boolean).join(", ")}`,
     paid.devices_idle ? `${count(paid.devices_idle)} accelerators idle` : "",
   );
@@ -328,7 +328,7 @@ function power(about) {
   const rows = [
     ["Value", text],
     ["Of", energy.scope],
-    ["A token, in or out", quantity(energy.per_token_j, "J")],
+    ["Per token, in or out", quantity(energy.per_token_j, "J")],
   ];
   return figure("Power", stated(text, "Power", () => told(about, ["TDP"], rows)), energy.scope);
 }
@@ -357,7 +357,7 @@ function toTake(plan, job) {
       "div",
       { class: "row" },
       job.report &&
-        h("a", { href: `/api/report/${job.id}`, target: "_blank", rel: "noopener" }, "Open the report to send on"),
+        h("a", { href: `/api/report/${job.id}`, target: "_blank", rel: "noopener" }, "Open the report to share"),
       h(
         "button",
         {
@@ -382,7 +382,7 @@ function beside(result, bills) {
     ...(other ? [[`for a confidence of ${other.confidence}`, other, bills.at_the_other_confidence]] : []),
     ...(measured ? [["the cheapest of a measured kind", measured, bills.measured_alternative]] : []),
     ...(native ? [["in the checkpoint's own format", native, bills.native_alternative]] : []),
-    ...(unknown ? [["cheaper, its error is not known", unknown, bills.unknown_alternative]] : []),
+    ...(unknown ? [["cheaper, with an unknown error", unknown, bills.unknown_alternative]] : []),
     ...alternatives.map((row, index) => [`alternative ${index + 1}`, row, bills.alternatives[index]]),
   ];
 }
@@ -419,7 +419,7 @@ function options(about) {
     { class: "card" },
     h("h2", {}, "Alternatives"),
     table(
-      "Each of them meets the limits, by simulation",
+      "Each meets the limits, by simulation",
       [
         "",
         "Accelerators",
@@ -439,7 +439,7 @@ function safety(about) {
   const most = Math.max(...curve.map((step) => step.cost ?? 0));
   if (!most) return null;
   const rows = curve.map((step) => {
-    if (step.cost === null) return [String(step.confidence), "", "–", "nothing keeps the limits", ""];
+    if (step.cost === null) return [String(step.confidence), "", "–", "no option meets the limits", ""];
     const name = `Cost at a confidence of ${step.confidence}`;
     const shown = `${step.exact ? "" : "at most "}${money(step.cost, step.currency, 2)} / hour`;
     const facts = () => [
@@ -461,7 +461,7 @@ function safety(about) {
     { class: "card", id: "plan-safety" },
     h("h2", {}, "Cost of safety"),
     table(
-      "The least cost that keeps each limit with this confidence, of what has a known error",
+      "The least cost that keeps each limit with this confidence, among options with a known error",
       ["Confidence", "", right("Cost"), "Accelerators", "Format"],
       rows,
     ),
@@ -494,7 +494,7 @@ function loads(about) {
           "Load",
           ...latencies(about).map(([, what]) => right(what)),
           "Meets the limits",
-          right("Replicas it would take"),
+          right("Replicas needed"),
         ],
         rows,
       ),
@@ -503,7 +503,7 @@ function loads(about) {
       "section",
       { class: "card" },
       h("h2", {}, `${count(result.candidates.evaluated)} candidates`),
-      table("Ruled out, under the first reason", ["Reason", right("Candidates")], out),
+      table("Ruled out, by first reason", ["Reason", right("Candidates")], out),
     ),
   );
 }

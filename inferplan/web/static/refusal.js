@@ -25,7 +25,7 @@ export function refusalCard(error, { apply, again } = {}) {
     error.because && h("p", {}, "Because ", error.because),
     error.picture && h("pre", {}, error.picture),
     malformed
-      ? h("p", {}, "Page and server may be of different versions: reload the page.")
+      ? h("p", {}, "Page and server may have different versions: reload the page.")
       : error.hint && h("p", {}, "Hint: ", h("code", {}, error.hint)),
     (offered.length > 0 || again) &&
       h(

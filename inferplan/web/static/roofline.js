@@ -24,7 +24,7 @@ export function showRoofline(picture, roofline, about) {
   picture.show(
     {
       x: {
-        label: "FLOP for each byte moved",
+        label: "FLOP per byte moved",
         format: (value) => grouped(String(Number(value.toPrecision(3)))),
         log: true,
         range: () => [left, right],

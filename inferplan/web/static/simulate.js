@@ -29,7 +29,7 @@ function questions(names) {
   return [
     ...load("Traffic", "concurrency"),
     { key: "workload", label: "Named workload", kind: "select", options: workloads },
-    { key: "requests", label: "Requests to simulate", kind: "number", placeholder: "as many as it takes" },
+    { key: "requests", label: "Requests to simulate", kind: "number", placeholder: "as many as needed" },
     { key: "seed", label: "Seed of lengths and arrivals", kind: "number", placeholder: "0" },
     ...limits("none"),
   ];
@@ -120,13 +120,13 @@ function slowest(result, run) {
 function rates({ capacity, conditions, goodput_requests_per_s: goodput, slo, slo_attained: kept, throughput }, run) {
   const rate = (value) => `${Number(value.toPrecision(4))}`;
   return [
-    opened(run, "Requests a second", rate(throughput.requests_per_s), ["throughput"], [
+    opened(run, "Requests per second", rate(throughput.requests_per_s), ["throughput"], [
       capacity && `${percent(capacity.load, 0)} of the maximum, ${rate(capacity.requests_per_s)}`,
     ]),
     conditions.generates !== false &&
       opened(
         run,
-        "Output tokens a second",
+        "Output tokens per second",
         decimal(throughput.output_tokens_per_s, 1),
         ["token", "throughput"],
         [`${decimal(throughput.total_tokens_per_s, 1)} in and out`],
@@ -137,7 +137,7 @@ function rates({ capacity, conditions, goodput_requests_per_s: goodput, slo, slo
         "Within the limits",
         percent(kept),
         ["goodput", "SLO"],
-        [goodput !== null && `${rate(goodput)} requests a second`],
+        [goodput !== null && `${rate(goodput)} requests per second`],
         Object.entries(slo).map(([key, limit]) => [`Limit on ${key.replace("_s", "").toUpperCase()}`, time(limit)]),
       ),
   ];
@@ -194,7 +194,7 @@ function latencyTable(result, run) {
       saving("CSV", "Latency", () => save("simulation.csv", csv([["latency", ...columns], ...raw]), "text/csv")),
       saving("JSON", "Simulation", () => save("simulation.json", JSON.stringify(result, null, 2), "application/json")),
     ),
-    table("With ± the 95 % confidence interval over seeds, where there is one", ["", ...columns.map(right)], rows),
+    table("± is the 95 % confidence interval over seeds, where there is one", ["", ...columns.map(right)], rows),
   );
 }
 

@@ -20,7 +20,7 @@ from inferplan.models.huggingface.reader import FFN, HEAD_DIM, HEADS, LAYERS, WI
 
 Build = Callable[[Reader, Dialect], dict[str, Any]]
 
-_CANVAS = "it denoises a canvas that attends to a cache beside it, in as many steps as its logits take"
+_CANVAS = "it denoises a canvas that attends to a separate cache, in a number of steps that depends on its logits"
 _PLAIN = Dialect(build=decoder.decoder)
 _BIAS: Flag = ("attention_bias", False)
 
@@ -97,7 +97,7 @@ def _equal_heads(r: Reader, d: Dialect) -> dict[str, Any]:
     return decoder.decoder(r, d)
 
 
-_REFERS = "each token sees all of the prompt and a window of what is written: no mask here is both"
+_REFERS = "each token sees the whole prompt and a window of the written tokens: no mask here is both"
 
 
 def _referring(r: Reader, d: Dialect) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _referring(r: Reader, d: Dialect) -> dict[str, Any]:
     fields = _equal_heads(r, d)
     for layer in gates_and_norms.walk(fields["layers"]):
         layer["extras"] = [untimed(_REFERS)]
-    note = f"of written tokens the last {window} are kept, and the cache here is that of all of them"
+    note = f"of written tokens the last {window} are kept, and the cache here counts all of them"
     return fields | {"notes": [f"{note}: too much for longer answers"]}
 
 
