@@ -15,6 +15,8 @@ from inferplan.work.ops import Mask, Op
 
 QUIET = 0.05
 """Share of a sample's time spent waiting for a core above which another program disturbed it."""
+WARM = "its operands were in a cache: there was no time to make enough of them"
+"""What disturbed a visit that took less time than it should have; all other disturbances lengthen."""
 
 
 def encode(op: Op) -> dict[str, Any]:

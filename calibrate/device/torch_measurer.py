@@ -28,14 +28,13 @@ from calibrate.kernels.kernel import check
 from calibrate.kernels.linear import recipe
 from calibrate.kernels.operands import NoKernelError, OperandPool, Operands
 from calibrate.kernels.target import target_of
-from calibrate.samples import Sample, StepSample
+from calibrate.samples import WARM, Sample, StepSample
 from calibrate.shapes import small
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Op
 
 MAX_SETS = 256
 """Sets of operands at most: smaller ones than a 256th of three caches stay in them in part, as they do in serving."""
-WARM = "its operands were in a cache: there was no time to make enough of them"
 STEADY = 0.02
 """A clock that moved by less between three readings holds still."""
 WARM_UP = (4096, 64)

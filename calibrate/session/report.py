@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.session.figures import kernel_figures, svg, whole_figure
-from calibrate.session.fitting import Outcome, pooled_errors
+from calibrate.session.fitting import Outcome, pooled_errors, unwritten_of
 from calibrate.session.steps import StepErrors, StepRow, errors_of, step_rows, unpriced
 from inferplan.devices.constants import StepConstants
 from inferplan.devices.hardware import HardwareSpec
@@ -108,10 +108,13 @@ def shortfalls(facts: dict[str, Any]) -> list[str]:
     said += facts.get("hardware", {}).get("notes", [])
     strange = facts.get("held_out_model")
     if strange and strange["shapes"]:
+        rest = unwritten_of(strange["unwritten"], strange["unfitted"])
         said.append(
             f"Shapes of {strange['model']}, of which none was fitted: median {percent(strange['median'])}, "
-            f"MAPE {percent(strange['mape'])} over {strange['shapes']}."
+            f"MAPE {percent(strange['mape'])} over {strange['shapes']}{rest}."
         )
+    elif strange and strange["unfitted"]:
+        said.append(f"All {strange['unfitted']} shapes of {strange['model']}, held out whole, have no constants.")
     elif strange:
         said.append(f"No shape of {strange['model']}, which is held out whole, was measured in time.")
     return said
@@ -168,10 +171,12 @@ def held_out_table(outcome: Outcome) -> Table:
     for kernel, formats in outcome.calibration.held_out.items():
         for label, figures in formats.items():
             fitted = outcome.calibration.constants[kernel][label].n
-            errors = [percent(figures[name]) for name in ("median", "mape", "p90", "worst", "bias")]
-            counts = [str(fitted), str(figures["n"]), f"{figures['mean_factor']:.3g}"]
-            rows.append([kernel, label, *counts, *errors, figures["worst_shape"]])
-    figures = ["mean factor", "median", "MAPE", "p90", "worst", "bias"]
+            counts = [str(fitted), str(figures["n"])]
+            apart = [f"{figures[name]:.3g}" for name in ("mean_factor", "p90_factor")]
+            errors = [percent(figures[name]) for name in ("median", "worst", "bias")]
+            band = f"{figures['low']:.3g} to {figures['high']:.3g}"
+            rows.append([kernel, label, *counts, *apart, *errors, band, figures["worst_shape"]])
+    figures = ["mean factor", "p90 factor", "median", "worst", "bias", "80 % band"]
     columns = ["kernel", "format", "fitted", "held out", *figures, "worst shape"]
     return Table(title="Held-out error", columns=columns, rows=rows, right=frozenset(columns[2:10]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import log
 
 from calibrate.designs import CPU, GPU, Design
 from calibrate.device.measurer import Measurer
@@ -17,8 +18,11 @@ WRITTEN = 0.5
 """How far off a kernel and format may be on held-out shapes for its constants to be written: measured and predicted are
 a factor of 1.5 apart on average (:func:`calibrate.fit.mean_factor`). What stands in for them is on file, carried at the
 worst from another library's kernel or another device, and 5 to 50 % off (medians of ``configs/libraries.yaml`` and, but
-for sparse attention, ``relatives.yaml``): one that is further off takes away more than it adds. The mean of logarithms,
-for a median of a few shapes says nothing of the others, and a relative error nothing of those predicted too short."""
+for sparse attention, ``relatives.yaml``): one that is further off takes away more than it adds. The mean, for a median
+of a few shapes says nothing of the others, and of factors, for logarithms make 250 times one of 5.5."""
+TAIL = log(10.0)
+"""The 90th percentile of an exponential distribution over its mean: how much farther off, in logarithms, the tenth
+that is worst may be than shapes are on average."""
 FEWEST = 6
 """Shapes of a kernel and format from which it is fitted: five for the constants when each in turn is held out."""
 DISTURBED = 0.5
@@ -36,8 +40,8 @@ class Settings:
 
     budget: wall seconds of the whole run. spent: seconds gone before it began (imports). gpu: the catalogue entry that
     the device is, whatever it calls itself. tolerance: largest median error of a kernel that ``check`` accepts.
-    written: largest mean factor, less 1, of one whose constants are written. keep_disturbed: fit a run of which most
-    was disturbed, too.
+    written: largest mean factor, less 1, of one whose constants are written (:attr:`largest`). keep_disturbed: fit a
+    run of which most was disturbed, too.
     """
 
     budget: float
@@ -55,6 +59,12 @@ class Settings:
         """The graphs that shapes come from on a kind of device: ``design`` if there is one; with the user's models."""
         design = self.design or (GPU if kind == "cuda" else CPU)
         return replace(design, own=self.models) if self.models else design
+
+    @property
+    def largest(self) -> tuple[float, float]:
+        """The largest factors between measured and predicted of constants that are written: their mean, and their 90th
+        percentile."""
+        return 1.0 + self.written, (1.0 + self.written) ** TAIL
 
     @property
     def quick(self) -> bool:

@@ -211,6 +211,12 @@ class HardwareSpec(Spec):
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
 
     @property
+    def uncertain(self) -> bool:
+        """Whether a run that is faster than the peaks shows that these are too low: measured ones say what the device
+        can do at the least, and those of low confidence may be another device's or an estimate."""
+        return self.measured or self.confidence == "low"
+
+    @property
     def multiprocessors(self) -> int | None:
         """The units that take thread blocks; ``None`` where their number is not on file or there are no blocks."""
         return self.units if self.thread_blocks else None

@@ -104,7 +104,7 @@ def _predicted(one: Scored) -> list[Figure]:
     """A load beside its prediction from constants alone."""
     run, found = one.row.run, one.prediction
     fast = [f"{name} faster than an ideal device" for name in one.impossible]
-    fast += [f"{name} above the measured peaks" for name in one.above_measured]
+    fast += [f"{name} above uncertain peaks" for name in one.above_uncertain]
     return [
         Figure("", run and run.concurrency, "users"),
         Figure("", run and run.prompt, "prompt", ".0f"),

@@ -49,8 +49,8 @@ def validation_report(scored: Sequence[Scored], title: str, per_row: bool = Fals
         "faster_than_light": [
             {"row": one.row.where, "metrics": list(one.impossible)} for one in scored if one.impossible
         ],
-        "above_measured_peaks": [
-            {"row": one.row.where, "metrics": list(one.above_measured)} for one in scored if one.above_measured
+        "above_uncertain_peaks": [
+            {"row": one.row.where, "metrics": list(one.above_uncertain)} for one in scored if one.above_uncertain
         ],
         "scores": {
             name: {metric: found.record() for metric in METRICS if (found := score(rows, metric))}
@@ -145,14 +145,14 @@ def row_record(one: Scored) -> dict[str, Any]:
             }
     record["statistic"] = measured.statistic
     record |= {"refused": one.refused or None, "faster_than_light": list(one.impossible)}
-    record["above_measured_peaks"] = list(one.above_measured)
+    record["above_uncertain_peaks"] = list(one.above_uncertain)
     return record | {"basis": found.basis if found else None, "notes": list(found.notes) if found else []}
 
 
 def _row(one: Scored) -> list[Figure]:
     """A row for people: measured and predicted latencies, or why there is no prediction."""
     cells, measured = prediction_cells(one), one.row.measured
-    said = one.refused or ("impossible" if one.impossible else "above peaks" if one.above_measured else "")
+    said = one.refused or ("impossible" if one.impossible else "above peaks" if one.above_uncertain else "")
     return [
         text("row", one.row.where, left=True),
         Figure("", measured.ttft, "TTFT ms", lambda seconds: f"{seconds * 1e3:,.1f}", absent=""),
@@ -193,14 +193,14 @@ def prediction_notes(scored: Sequence[Scored]) -> list[str]:
 
 
 def above_notes(scored: Sequence[Scored]) -> list[str]:
-    """One line where rows are faster than the measured peaks of their hardware file; empty elsewhere."""
-    above = [one for one in scored if one.above_measured]
+    """One line where rows are faster than peaks that were measured or that little is known of; empty elsewhere."""
+    above = [one for one in scored if one.above_uncertain]
     if not above:
         return []
     shown = ", ".join(one.row.where for one in above[:SHOWN_LIMIT])
     devices = ", ".join(sorted({one.row.run.gpu for one in above if one.row.run}))
     return [
-        f"peaks of {devices} are measured lower bounds: {len(above)} rows ({shown}"
+        f"peaks of {devices} are measured lower bounds, or of low confidence: {len(above)} rows ({shown}"
         f"{', ...' if len(above) > SHOWN_LIMIT else ''}) are faster than a device of these peaks; the rows count"
     ]
 

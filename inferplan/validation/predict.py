@@ -37,8 +37,8 @@ class Prediction(StatisticValues):
 
     bands: Mapping[str, Band] = field(default_factory=dict)
     impossible: tuple[str, ...] = ()
-    above_measured: tuple[str, ...] = ()
-    """Metrics faster than peaks that were measured themselves: those are too low, and the row says nothing wrong."""
+    above_uncertain: tuple[str, ...] = ()
+    """Metrics faster than peaks that may be too low themselves, so that nothing is wrong with the row."""
     basis: str = ""
     verdict: str = ""
     notes: tuple[str, ...] = ()
@@ -68,9 +68,9 @@ def for_row(
 ) -> Prediction:
     """A run's prediction as that of a row: its statistic stands for a latency, and what of it cannot be is marked."""
     fast = impossible(deployment, run, measured)
-    above = tuple(name for name in fast if name != "memory") if deployment.hardware.measured else ()
+    above = tuple(name for name in fast if name != "memory") if deployment.hardware.uncertain else ()
     fast = tuple(name for name in fast if name not in above)
-    return replace(found, statistic=measured.statistic, impossible=fast, above_measured=above, notes=notes)
+    return replace(found, statistic=measured.statistic, impossible=fast, above_uncertain=above, notes=notes)
 
 
 def _static(deployment: Deployment, run: Run) -> Prediction:

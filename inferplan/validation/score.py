@@ -50,9 +50,9 @@ class Scored:
         return self.prediction.impossible if self.prediction else ()
 
     @property
-    def above_measured(self) -> tuple[str, ...]:
-        """The metrics that are faster than the peaks that were measured of the device: those are lower bounds."""
-        return self.prediction.above_measured if self.prediction else ()
+    def above_uncertain(self) -> tuple[str, ...]:
+        """The metrics that are faster than peaks that may be too low: measured, or of low confidence."""
+        return self.prediction.above_uncertain if self.prediction else ()
 
     @property
     def suspect(self) -> bool:

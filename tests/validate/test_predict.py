@@ -144,26 +144,33 @@ def test_faster_than_light_is_seen_and_still_scored() -> None:
     assert found.n == 1
 
 
-def test_measured_peaks_are_lower_bounds_and_make_no_row_impossible(tmp_path: Path) -> None:
-    """A quarter of an H100's figures, written as a measurement of what it reached: a row is faster than they allow. The
-    same figures as a data sheet's make it impossible.
+def test_uncertain_peaks_make_no_row_impossible(tmp_path: Path) -> None:
+    """A quarter of an H100's figures, written as a measurement of what it reached, or with low confidence: a row is
+    faster than they allow. The same figures as a data sheet's, known well, make it impossible.
     """
     data = read_yaml(config_root() / "hardware" / "h100-sxm.yaml")
-    data |= {"confidence": "low", "peak": {"bf16": "1 TFLOP/s"}, "derivation": {}}
+    data |= {"peak": {"bf16": "1 TFLOP/s"}, "derivation": {}}
     data["memory"] |= {"bandwidth": "800 GB/s"}
     found = {}
-    for measured in (False, True):
-        file = tmp_path / f"measured-{measured}.yaml".lower()
-        file.write_text(yaml.safe_dump(data | {"name": file.stem, "aliases": [], "measured": measured}))
+    for confidence, measured in (("high", False), ("medium", False), ("low", False), ("high", True)):
+        file = tmp_path / f"{confidence}-{measured}.yaml".lower()
+        stated = {"name": file.stem, "aliases": [], "measured": measured, "confidence": confidence}
+        file.write_text(yaml.safe_dump(data | stated))
         (one,) = price_rows([row(gpu=str(file))])
-        found[measured] = (one.impossible, one.above_measured)
-        if measured:
-            assert "measured lower bounds: 1 rows" in " ".join(validation_report([one], "").notes)
+        found[confidence, measured] = (one.impossible, one.above_uncertain)
+        if measured or confidence == "low":
+            assert "measured lower bounds, or of low confidence: 1 rows" in " ".join(validation_report([one], "").notes)
             assert len(anchor_of([one], Pricing(processes=1), "here").anchor.rows) == 1
         else:
             with pytest.raises(UsageError, match="impossible: tpot, ttft"):
                 anchor_of([one], Pricing(processes=1), "here")
-    assert found == {False: (("tpot", "ttft"), ()), True: ((), ("tpot", "ttft"))}
+    judged, not_judged = (("tpot", "ttft"), ()), ((), ("tpot", "ttft"))
+    assert found == {
+        ("high", False): judged,
+        ("medium", False): judged,
+        ("low", False): not_judged,
+        ("high", True): not_judged,
+    }
 
 
 def test_more_than_memory_holds_is_seen() -> None:
