@@ -99,7 +99,7 @@ def anchored(question: Question, asked: FromAsked | None, api_key_env: str, anch
     """The question with the anchor of the server's own times; as it is where none is named."""
     if asked is None:
         if given := typed(["api_key_env", "anchor_out"]):
-            raise UsageError(f"{', '.join(given)} is of a running server, and none is named", hint=FromAsked.topic.hint)
+            raise UsageError(f"{', '.join(given)} needs --from URL, a running server", hint=FromAsked.topic.hint)
         return question
     require("measure", "plan --from")
     from inferplan.measuring.address import address_of
@@ -399,7 +399,7 @@ def _require_worth(held: HeldOut) -> None:
             f"the server's times make {NAMES[one.metric]} worse: its error was {one.error_before:+.1%}, and is "
             f"{one.error:+.1%} by the other loads",
             because=said,
-            hint="its loads differ by more than their size: other work beside them, or a longer --from-seconds",
+            hint="its loads differ by more than their size: no other requests meanwhile, or a longer --from-seconds",
         )
     if (one := beyond(held)) is not None:
         most = exp(held.fitted.anchor.process.clip)

@@ -53,7 +53,7 @@ def _factors(ctx: click.Context, _: click.Parameter, given: str | None) -> tuple
 )  # fmt: skip
 @with_options(options_of(ScrapesAsked))
 @click.option(
-    "--record", metavar="FILE", callback=writable, help="Of a URL: write what was read there, for learn FILE."
+    "--record", metavar="FILE", callback=writable, help="With a URL: file for what was read, to give to learn again."
 )
 @with_options([API_KEY])
 @report_options
@@ -102,7 +102,7 @@ def _scraped(urls: Sequence[str], values: Mapping[str, Any]) -> list[tuple[str, 
 
     asked = question_of(ScrapesAsked, values)
     if len(urls) > 1 and values["record"] is not None:
-        raise UsageError("--record is of one server", because=", ".join(urls), hint="one address for each file")
+        raise UsageError("--record takes one server", because=", ".join(urls), hint="one address for each file")
     found = [Scraped(address=address_of(url)) for url in urls]
     key = key_asked(values["api_key_env"])
     with watching() as watch:

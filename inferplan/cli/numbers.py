@@ -89,7 +89,7 @@ def share(option: str, text: str | None) -> float | None:
     try:
         value = parse_number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
-        raise UsageError(f"{option} {text} is no share", hint="15% or 0.15") from None
+        raise UsageError(f"{option} {text} is not a share", hint="15% or 0.15") from None
     if not 0 <= value < inf:
         raise UsageError(f"{option} {text} must be 0 or more")
     return value

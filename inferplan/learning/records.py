@@ -40,7 +40,7 @@ def read_records(
         elif (path, text) in scraped:
             raise InputFileError(
                 f"{path} says nothing of a server's steps",
-                because="its metrics are of no engine that is read: vLLM, SGLang, TensorRT-LLM, llama.cpp, TGI",
+                because="its metrics belong to no engine that can be read: vLLM, SGLang, TensorRT-LLM, llama.cpp, TGI",
                 hint="the address of the server itself, and not of what stands before it",
             )
         else:

@@ -29,9 +29,9 @@ Watch = Callable[[str, int, int], None]
 class ScrapesAsked:
     """How long servers are read. every: seconds between scrapes. lasting: seconds in all."""
 
-    every: float = ask("--every", Quantity("seconds", above=True), "Of a URL: time between two scrapes [10s].", 10.0,
+    every: float = ask("--every", Quantity("seconds", above=True), "With a URL: time between two scrapes [10s].", 10.0,
                        metavar="TIME")  # fmt: skip
-    lasting: float = ask("--for", Quantity("seconds", above=True), "Of a URL: how long to read it [10min].", 600.0,
+    lasting: float = ask("--for", Quantity("seconds", above=True), "With a URL: how long to read it [10min].", 600.0,
                          metavar="TIME")  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -48,7 +48,7 @@ def readings(scraped: Scraped, lasting: float, facts: Mapping[str, str]) -> Read
     for stretch in _stretches(scraped, lasting / STRETCHES):
         ends = _counted([text for _, text in stretch], where)
         if ends is None:
-            found.skip("stretches in which a counter fell or the metrics were cut: the server began anew")
+            found.skip("stretches in which a counter fell or the metrics were cut: the server restarted")
             continue
         found.engine = ends[1].engine
         span = Span.between(stretch[-1][0] - stretch[0][0], [ends])
