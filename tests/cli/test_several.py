@@ -87,7 +87,7 @@ def test_rows_are_the_models_and_seeds_differ(run: Run, tmp_path: Path) -> None:
             "swap needs models that share GPUs, and no model shares the GPUs of small",
         ),
         ((FIRST, BESIDE), "models that share GPUs take 0.92 + 0.5 of their memory"),
-        ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), " many replicas small needs"),
+        ((FIRST.replace(", answer: {e2e: 6 s, percentile: 90}", ""),), "the number of replicas of small"),
     ],
 )
 def test_files_that_say_nothing_clear_are_refused(run: Run, tmp_path: Path, models: tuple[str, ...], says: str) -> None:
