@@ -152,7 +152,7 @@ _ONE_REPLICA = "all calls of a session go to one replica, which keeps what it fi
 _TEXT_ALONE = "text that prompts share next to media is not planned"
 _MID_STEP = "a place of such a batch stays taken until all of it is done"
 _MIG = "instances have no NVLink between them, and other links between instances are not published"
-_MASKED_RANKS = "masks of one batch are filled beside another, which a run shows and a static batch does not"
+_MASKED_RANKS = "masks of one batch are filled while another runs, which only a simulation shows"
 _MEAN_POWER = "the power of devices comes from the simulation, and a job is not simulated"
 _PASSED_OVER = "no engine states how it treats a class whose requests are passed over for want of a slot"
 _PLAIN_BATCH = "it is known of a plain batch"
@@ -229,13 +229,13 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("shared-tiers", "jobs", "simulate", "a shared tier connects the replicas", "leave --jobs out"),
     ("tiers", "budgets", "plan", "a plan with tiers takes one budget of thought", "one --thinking-budget"),
     ("tiers", "job", "plan", "a job is not simulated, so the hits of tiers are not known", "--rate"),
-    ("tiers", "pools", "plan", "tiers are planned beside replicas that compute prompts and decode", "--aggregated"),
+    ("tiers", "pools", "plan", "tiers are planned for replicas that compute prompts and decode", "--aggregated"),
     # power
     ("mean-power", "job", "plan", _MEAN_POWER, "--provision tdp"),
     # anchors and hosts
     ("anchor", "drafts", "estimate simulate plan", "the measured runs had steps without drafts", _LEAVE),
     ("anchor", "streamed", "plan", "the measured runs had devices that keep every layer", _LEAVE),
-    ("drafts", "host-layers streamed", "plan", "drafts beside weights on the host are not planned", _LEAVE),
+    ("drafts", "host-layers streamed", "plan", "drafts with weights on the host are not planned", _LEAVE),
     ("structured", "host-layers streamed", "plan", _MASKED_HOST, _LEAVE),
     # what a plan is held to
     ("failures", "job trace", "plan", _STEADY, "--rate or --people"),

@@ -110,7 +110,7 @@ def test_what_they_do_not_hold_is_infeasible() -> None:
     that an engine takes of 2 x 24 GB, without activations and a cache."""
     with pytest.raises(InfeasibleError, match="2x24GB hold no 1 x 8,192 tokens") as refused:
         fit_owned("llama-3.1-70b", "2x24GB", FitAsked(), price_book())
-    assert "w4a16: room for 0 of 1 requests" in refused.value.because  # others are 0.6 GB short of the weights
+    assert "w4a16: holds 0 of 1 requests" in refused.value.because  # others are 0.6 GB short of the weights
     with pytest.raises(UsageError, match="nosuch"):
         fit_owned("llama-3.1-8b", "2x24GB", FitAsked(quant="nosuch"), price_book())
     with pytest.raises(UsageError, match="does not divide 3"):

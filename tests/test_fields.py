@@ -79,8 +79,8 @@ def test_nothing_is_asked_where_no_option_is_given() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--cups 3", "--cups is of a kettle, and there is none"),
-        ("--no-lid", "--lid is of a kettle, and there is none"),
+        ("--cups 3", "--cups belongs to a kettle, and there is none"),
+        ("--no-lid", "--lid belongs to a kettle, and there is none"),
         ("--water 1", "a kettle needs --power"),
         ("--water 1 --power 0W", "--power must be more than 0"),
         ("--water 1 --power 2", "--power: '2' has no unit"),

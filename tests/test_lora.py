@@ -242,7 +242,7 @@ def test_constants_of_adapters_that_somebody_measured_stand_before_those_of_a_ma
         ({"rank": 16, "slots": 2, "active": 3}, {}, "--max-loras 3"),
         ({"rank": 16, "active": 2}, {}, "there are 1"),
         ({"rank": 16}, {"model": "mixtral-8x7b", "parallel": Parallelism(tp=2)}, "--lora-modules q,k,v,o"),
-        ({"rank": 16}, {"model": "deepseek-v3", "parallel": Parallelism(tp=8)}, "are not supported"),
+        ({"rank": 16}, {"model": "deepseek-v3", "parallel": Parallelism(tp=8)}, "are not known here"),
         ({"rank": 16, "modules": ("o",)}, {"model": "deepseek-v3", "parallel": Parallelism(tp=8)}, "on mla layers"),
         ({"rank": 16, "modules": ("gate",)}, {"model": "mixtral-8x7b", "parallel": Parallelism(tp=2)}, "has no gate"),
         ({"rank": 16}, {"model": "whisper-large-v3"}, "is no plain decoder"),
@@ -308,7 +308,7 @@ def test_a_rank_of_its_own_for_one_matrix(tmp_path: Path) -> None:
     own = 32 * (8 * (4096 + 4096) + 16 * (14336 + 4096))
     assert parameters(adapters, model) == own
     assert loaded_bytes(adapters, model, model.sequence, Parallelism()) == 2 * own
-    with pytest.raises(UsageError, match=r"rank 16 is more than that of a slot, 8"):
+    with pytest.raises(UsageError, match=r"rank 16 exceeds the rank of a slot, 8"):
         served(LoraAsked(folder=str(where), rank=8))
     assert served(LoraAsked(folder=str(where), rank=64)).lora.rank == 64  # type: ignore[union-attr]
 
@@ -325,7 +325,7 @@ def test_slots_may_have_room_for_more_than_the_adapter_in_the_folder_changes(tmp
 @for_each(
     ("config", "said"),
     [
-        ({"use_dora": True}, "use_dora is not known: DoRA"),
+        ({"use_dora": True}, "use_dora is not known here: DoRA"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "all"}, "bias is not known"),
         ({"layers_to_transform": [0, 1]}, "layers_to_transform"),
@@ -377,7 +377,7 @@ def test_what_is_emitted_is_what_was_modelled(tmp_path: Path) -> None:
         command(launch(replace(asked, lora=LoraAsked(rank=24)), 4096))
     with pytest.raises(UsageError, match=r"vllm@0\.20"):
         command(launch(replace(asked, engine="vllm@0.18"), 4096))
-    with pytest.raises(UsageError, match="adapters in sglang are not known"):
+    with pytest.raises(UsageError, match="adapters in sglang are not supported"):
         command(launch(replace(asked, engine="sglang"), 4096))
 
 

@@ -324,7 +324,7 @@ def test_a_host_link_is_one_of_the_links() -> None:
         ({"gpu_layers": 40, "host_memory": None}, MissingFactError, "--host-memory 384GB"),
         ({"host_link": "63GB/s"}, UsageError, "no option places weights on the host"),
         ({"cpu_moe_layers": 4}, UsageError, "expert"),
-        ({"gpu_layers": 40, "host_link": "0B/s"}, UsageError, "no rate"),
+        ({"gpu_layers": 40, "host_link": "0B/s"}, UsageError, "not a positive rate"),
         ({"gpu_layers": 40, "host_link": "fast"}, UsageError, "--host-link"),
         ({"gpu_layers": 40, "gpu": "h100-sxm"}, MissingFactError, "--host-link 63GB/s"),
         ({"gpu_layers": 4, "model": "whisper-large-v3", "quant": None}, InferplanError, "decoder of text"),

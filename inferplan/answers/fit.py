@@ -403,7 +403,7 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     Raises ``InfeasibleError`` when none does.
     """
     if asked.offload.any:
-        raise UsageError("layers on the host need one GPU", hint="--gpu NAME beside --gpu-layers, --cpu-moe-layers")
+        raise UsageError("layers on the host need one GPU", hint="--gpu NAME with --gpu-layers, --cpu-moe-layers")
     prices.check(names("hardware"))
     spec = load_model(model)
     require_format(asked, spec, names("hardware")[0])

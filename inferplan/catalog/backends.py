@@ -81,7 +81,7 @@ def _timed(deployment: Deployment, asked: Backends) -> tuple[Releases, ReleaseDa
     if asked.path is not None:
         raise UsageError(
             f"--backend {role}={backend} would replace constants of {asked.path}",
-            because="kernels by backend were timed elsewhere, and those of --calibration are what this device took",
+            because="kernels by backend were timed elsewhere, and --calibration was timed on this device",
             hint="leave one of them out",
         )
     if calibration.basis == "roofline":

@@ -84,7 +84,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     is_flag=True,
     help="Write constants even if most visits were disturbed [such a run is refused, and kept as raw].",
 )
-@click.option("--calibration", type=_FILE, help="The constants to check [those of --out].")
+@click.option("--calibration", type=_FILE, help="The constants to check [the file of --out].")
 @click.option("--gpu", help="The device's entry in the catalogue [found by name and memory].")
 @click.option(
     "--model",

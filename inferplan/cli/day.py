@@ -110,7 +110,7 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
 
     Every policy serves the same requests. static runs the peak's replicas all day. scheduled follows the profile and
     starts replicas ahead of each step. reactive follows the rule of Kubernetes' autoscaler. The load per replica is
-    that of a plan: the largest rate within the limits, by simulation, times --utilisation.
+    found as in plan: the largest rate within the limits, by simulation, times --utilisation.
 
     Example: inferplan day llama-3.1-8b --gpu l4 --profile azure-2023-code --workload chat --ttft 2s --tpot 120ms
     --cold-start 90s

@@ -28,7 +28,7 @@ def refuse_unclear(command: click.Command, ctx: click.Context, args: list[str]) 
         elif isinstance(option, click.Option):
             times = sum(one is option for one in given)
             if times > 1 and not (option.multiple or option.is_flag or option.count):
-                raise click.UsageError(f"{option.opts[0]} stands {times} times, and takes one value.", ctx)
+                raise click.UsageError(f"{option.opts[0]} is given {times} times, and takes one value.", ctx)
             refuse_empty(option.opts[0], values.get(option.name or ""))
 
 

@@ -202,7 +202,7 @@ class MaskedSteps:
         for name, asked in (("drafts", self.width > 1), ("pipeline", self.deployment.parallel.pp > 1)):
             if asked and name not in filling.beside:
                 raise UsageError(
-                    f"masks beside {name} are not known of {self.deployment.engine.name}",
+                    f"masks with {name} are not known of {self.deployment.engine.name}",
                     because="the order of filling is known only for vLLM",
                     hint="--engine vllm, or leave --structured-share out",
                 )

@@ -86,7 +86,7 @@ def learn(deployment: Deployment, files: Sequence[Sequence[Observed]], names: Se
     if len(train.measured) < FEWEST or not len(test.measured):
         raise InfeasibleError(
             f"the record has {len(train.measured) + len(test.measured)} measurements of steps",
-            because=f"{FEWEST} are the fewest to fit, beside {HELD_OUT:.0%} that are held out",
+            because=f"{FEWEST} are the fewest to fit, in addition to {HELD_OUT:.0%} that are held out",
             hint="a longer record, or fewer files that are longer each",
         )
     kernels = Kernels(deployment)

@@ -27,7 +27,7 @@ _NO_WORK = frozenset(
 """Fields that change no FLOP and no byte of a merged or served adapter, whatever they hold."""
 _READ = frozenset({"peft_type", "r", "target_modules", "rank_pattern"})
 _REFUSED = {
-    "bias": "biases that are trained are kept beside the model",
+    "bias": "trained biases are kept next to the model",
     "modules_to_save": "whole matrices are replaced",
     "exclude_modules": "some matrices are left out by name",
     "layers_to_transform": "only some layers are adapted",

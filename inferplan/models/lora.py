@@ -44,12 +44,12 @@ def adapters_of(model: ModelSpec, asked: LoraAsked, base: Format, stored: Stored
     if not asked.any:
         return None
     if model.encoder is not None or model.generation.kind == "diffusion":
-        raise UsageError(f"adapters beside {model.name} are not known here", because="it is no plain decoder")
+        raise UsageError(f"adapters for {model.name} are not modelled", because="it is no plain decoder")
     ranks = {} if stored is None else dict(stored.ranks)
     rank = asked.rank or max(ranks.values(), default=1)
     if max(ranks.values(), default=0) > rank:
         raise UsageError(
-            f"the adapter's rank {max(ranks.values())} is more than that of a slot, {rank}",
+            f"the adapter's rank {max(ranks.values())} exceeds the rank of a slot, {rank}",
             hint=f"--lora-rank {max(ranks.values())}",
         )
     modules = asked.modules or tuple(ranks) or _every(model)

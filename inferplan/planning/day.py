@@ -99,7 +99,7 @@ def _policies(text: str) -> tuple[Policy, ...]:
     names = list(dict.fromkeys(parse_values(text)))
     if unknown := [name for name in names if name not in POLICIES]:
         hint = f"--policy {','.join(POLICIES)}, or some of them"
-        raise UsageError(f"no policy is called {unknown[0]!r}", hint=hint)
+        raise UsageError(f"no policy is named {unknown[0]!r}", hint=hint)
     return tuple(next(one for one in POLICIES if one == name) for name in names)
 
 

@@ -113,7 +113,7 @@ def _lose(option: PlanOption, question: Question, what: tuple[int, float], seed:
     count = ceil((rate or load / (lasting + demand.think)) * whole) + 1
     if count > MOST_REQUESTS:
         raise UsageError(
-            f"about {count:,} requests come in one restart, more than a run holds",
+            f"about {count:,} requests come in one restart, more than a run can hold",
             because=f"each request is kept in memory; at most {MOST_REQUESTS:,} are the most",
             hint="a shorter --restart, or a lower --rate with as many times fewer replicas",
         )

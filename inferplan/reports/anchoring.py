@@ -32,7 +32,7 @@ def suggestion_report(found: Suggestion) -> Report:
         f"{found.after[m][1]:.2f} after"
         for m, name in _NAMES.items()
     )
-    beside = f", beside {found.measured} measured runs" if found.measured else ""
+    beside = f", in addition to {found.measured} measured runs" if found.measured else ""
     notes += [
         f"then: {found.fit}",
         f"80 % band, mean over {found.loads} loads{beside}: {bands} (docs/anchors.md)",

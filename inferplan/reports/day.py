@@ -142,7 +142,7 @@ def _row(day: Day, one: PolicyDay) -> list[Figure]:
         ),
         text("used", f"{one.utilisation:.0%}"),
         text("taken", f"{one.taken:,}", seen=spot),
-        text("anew", f"{one.resent:,}", seen=spot),
+        text("restarted", f"{one.resent:,}", seen=spot),
         Figure("requests", one.result.counts),
     ]
 

@@ -92,7 +92,7 @@ def launch_text(target: str, source: Planned | Request, asked: EmitAsked, chosen
     engine than the target, and for what belongs to drafts or checkpoints without any.
     """
     if target not in TARGETS:
-        raise UsageError(f"nothing is emitted for {target!r}", hint=", ".join(TARGETS))
+        raise UsageError(f"emit does not support {target!r}", hint=", ".join(TARGETS))
     _require_used(target, asked)
     if isinstance(source, Planned):
         request, planned = _of_plan(source, target), source

@@ -62,7 +62,7 @@ def _stretch(seen: Outages, one: Stretch, name: str | None = None) -> list[Figur
             for name, value in one.latencies.items()
         ),
         Figure("within", one.within, "within limits", ".2%"),
-        Figure("began_anew", one.anew, "anew", ","),
+        Figure("began_anew", one.anew, "restarted", ","),
         Figure("in_fleet_most", one.most, "most in the fleet", ","),
     ]
 

@@ -204,7 +204,7 @@ class PlanFile:
                 other = catalogue_name("models" if name == "model" else "hardware", other)
             if other and other.lower() != own.lower():
                 raise InputFileError(
-                    f"{where} measures another deployment than that of {self.path}",
+                    f"{where} measures another deployment than {self.path}",
                     because=f"{name} {other}, and {own} was planned",
                     hint="inferplan measure PLAN.json --url URL measures the deployment of the plan",
                 )
@@ -234,7 +234,7 @@ class PlanFile:
         for what, (measured, planned, most) in pairs.items():
             if abs(measured / planned - 1.0) > most:
                 raise InputFileError(
-                    f"{one.url} was measured under another load than that of {self.path}",
+                    f"{one.url} was measured under another load than {self.path}",
                     because=f"{measured:,.4g} {what}, and {planned:,.4g} were planned",
                     hint="inferplan measure PLAN.json --url URL sends the plan's load",
                 )
@@ -342,7 +342,7 @@ def measurements_of(files: Sequence[str]) -> tuple[PlanFile, list[_Measurement]]
         held.require_own(other.facts, path)
         if other.data["question"]["load"] != held.data["question"]["load"] or other.percentile != held.percentile:
             raise InputFileError(
-                f"{path} was measured under another load than that of {plan}",
+                f"{path} was measured under another load than {plan}",
                 because="its own plan is for another",
                 hint=f"inferplan measure {plan} --url URL sends the load of the plan",
             )

@@ -29,7 +29,7 @@ class Pricing:
     """
 
     calibration: str | None = ask(
-        "--calibration", Text(), "Fitted constants [those of the GPU of each row].", None, metavar="FILE"
+        "--calibration", Text(), "Fitted constants [per row, for its GPU].", None, metavar="FILE"
     )
     anchor: str | None = ask(
         "--anchor",

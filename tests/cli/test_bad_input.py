@@ -75,7 +75,7 @@ USAGE = [
     (["estimate", "deepseek-r1", "--gpu", "h200-sxm", "--dp", "8", "--expert-skew", "nan"], ["nan is not a number"]),
     (
         ["simulate", "llama-3.1-8b", "--gpu", "h100-sxm", "--rate", "5", "--kv-link", "NVLink"],
-        ["described, and there are none", "--prefill-replicas 1"],
+        ["described, and there is none", "--prefill-replicas 1"],
     ),
     (
         [

@@ -88,7 +88,7 @@ def test_rates_are_shares_of_their_sum(run: Run, tmp_path: Path, monkeypatch: py
     beside = run(*f"{SIMULATE} --rate 4".split())
     assert beside.code == 2 and "they make 12 requests per second" in beside.err
     users = run(*f"{SIMULATE} --concurrency 4".split())
-    assert users.code == 2 and "--concurrency 4 beside classes" in users.err
+    assert users.code == 2 and "--concurrency 4 with classes" in users.err
 
 
 def test_users_are_of_every_class(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_fit_prices_what_holds_one_replica(run: Run) -> None:
     assert h200["cost"]["per_hour"] == 63.296
     assert "63.30 USD  1 x p5en.48xlarge (8 x h200-sxm), aws-us-east-1" in run("fit", "llama-3.1-70b", *AWS).out
     alone = run("fit", "llama-3.1-70b", "--gpu", "h200-sxm", "--price", "h200=3").out
-    assert "price: 6.00 USD: 2 x h200-sxm at 3.00 USD/h (stated, --price)" in alone
+    assert "price: 6.00 USD per hour: 2 x h200-sxm at 3.00 USD/h (stated, --price)" in alone
     assert run("fit", "llama-3.1-70b", "--price", "h10=3").code == 2
 
 

@@ -79,7 +79,7 @@ def test_an_overload_does_not_recover(run: Run) -> None:
         (("--fail", "20s"), "--restart 3min"),
         (("--restart", "20s"), "time to restart needs replicas that fail"),
         (("--fail-mode", "drain"), "--fail-mode belongs to replicas that fail"),
-        (("--fail", "9s", "--restart", "1s", "--replicas-per-node", "2"), "is of a node that fails"),
+        (("--fail", "9s", "--restart", "1s", "--replicas-per-node", "2"), "needs a node that fails"),
         (("--fail", "soon", "--restart", "1s"), "--fail"),
         (("--fail", "9s:0", "--restart", "1s"), "is not a failure"),
         (("--fail", "node@9s:2", "--restart", "1s"), "is not a failure"),
@@ -128,7 +128,7 @@ def test_a_day_with_a_failure(run: Run, tmp_path: Path) -> None:
     assert static["begun_anew"] == failure["began_anew"]
     assert failure["within_while_missing"] <= 1.0
     late = run(*asked, "--policy", "static", "--cold-start", "60s", "--fail", "30min")
-    assert late.code == 2 and "not in the time that is simulated" in late.err
+    assert late.code == 2 and "outside the simulated time" in late.err
     unknown = run(*asked, "--policy", "static", "--fail", "10min")
     assert unknown.code == 2 and "start-up time" in unknown.err
 
@@ -168,7 +168,7 @@ def test_what_a_plan_does_not_survive(run: Run, arguments: tuple[str, ...], said
     assert ran.code == 2
     assert said in ran.err
     card = run(*PLAN[:2], "--gpu", "l4,h100-sxm", *PLAN[4:], "--rate", "40", "--survive", "node", "--restart", "1min")
-    assert card.code == 2 and "how many l4" in card.err
+    assert card.code == 2 and "number of l4" in card.err
 
 
 def test_nobody_says_how_many_cards_are_in_a_host(run: Run) -> None:

@@ -147,8 +147,8 @@ REFUSED = [
     ("region: eu, rate", "region: us, rate", "us: there are no machines"),
     ("region: eu, rate", "region: eu, served_in: [us], rate", "'us' is no region"),
     ("kind: h100, region: eu, term: on-demand", "kind: l4, region: eu, term: on-demand", "'l4' is no kind"),
-    ("per_hour: 50", "per_hour: 50, months: 3", "months says nothing"),
-    ("per_hour: 50", "per_hour: 50, interruptions: 1", "interruptions says nothing"),
+    ("per_hour: 50", "per_hour: 50, months: 3", "months does not apply"),
+    ("per_hour: 50", "per_hour: 50, interruptions: 1", "interruptions does not apply"),
     ("per_hour: 50", "per_hour: 50, prices: lambda", "twice"),
     (", per_hour: 50", "", "not at all"),
     ("per_hour: 50", "prices: nope", "no prices named 'nope'"),
@@ -178,7 +178,7 @@ REFUSED = [
     ("rate: 5}}", "rate: 5, quant: fp8}}", "this one has a rate"),
     ("night: 0.5}}", "night: 0.5}, steps: [{month: 2027-04, factor: 2}]}", "a step in 2027-04"),
     ("night: 0.5}}", "night: 0.5}, steps: [{month: 2027-01, factor: 2}]}", "a step in 2027-01"),
-    ("per_hour: 50", "per_hour: 50, pue: 1.2", "pue says nothing"),
+    ("per_hour: 50", "per_hour: 50, pue: 1.2", "pue does not apply"),
     ("term: reserved,", "term: reserved, lead: 3,", "after the last month"),
 ]
 

@@ -130,7 +130,7 @@ def test_emit_needs_a_deployment_and_its_engine(planned: Path, tmp_path: Path) -
     assert refused("emit", "vllm", str(tmp_path / "none.json")).exit_code == 4
     line = run("emit", "sglang", "llama-3.1-8b", "--gpu", "h100-sxm", "--context", "8192", "--max-num-seqs", "64")
     assert "--max-running-requests 64" in line
-    assert "none is named" in refused("emit", "vllm", "llama-3.1-8b", "--gpu", "h100-sxm", "--quantised").what
+    assert "no checkpoint is named" in refused("emit", "vllm", "llama-3.1-8b", "--gpu", "h100-sxm", "--quantised").what
 
 
 ALONE = {"tp": 1, "pp": 1, "ep": 1, "dp": 1, "cp": 1, "replicas": 1}
@@ -341,8 +341,11 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
         (["--workload", "chat"], "one kind of demand"),
         (["--rate", "5", "--workload", "chat", "--engine", "nope"], "no engine"),
         (["--rate", "5", "--workload", "chat", "--quant", "nope"], "nope"),
-        (["--rate", "5", "--workload", "chat", "--draft-tokens", "3"], "--draft-tokens is of speculative decoding"),
-        (["--rate", "5", "--workload", "chat", "--acceptance", "0.7"], "--acceptance is of speculative decoding"),
+        (
+            ["--rate", "5", "--workload", "chat", "--draft-tokens", "3"],
+            "--draft-tokens belongs to speculative decoding",
+        ),
+        (["--rate", "5", "--workload", "chat", "--acceptance", "0.7"], "--acceptance belongs to speculative decoding"),
         (["--rate", "5", "--workload", "chat", "--draft", "free", "--acceptance", "0.7"], "needs --draft-tokens"),
         (
             ["--rate", "5", "--workload", "chat", "--draft-model", "free", "--draft-tokens", "3", "--acceptance", "2"],
@@ -350,7 +353,7 @@ def test_no_plan_is_exit_three_with_the_relaxation() -> None:
         ),
         (
             ["--rate", "5", "--workload", "chat", "--draft-tokens", "3", "--acceptance", "0.7"],
-            "--draft-tokens is of speculative decoding",
+            "--draft-tokens belongs to speculative decoding",
         ),
         (["--rate", "5", "--workload", "chat", "--engine", "vllm@99"], "newer than every version"),
         (["--rate", "5", "--workload", "chat", "--arrivals", "gamma", "--burstiness", "0"], "--burstiness"),
@@ -627,7 +630,7 @@ HOST = ["--cache-tier", "host:10GB:25GB/s"]
         ([*TALKS, "--distinct-prefixes", "3"], "--distinct-prefixes is of texts"),
         ([*TALKS, "--cached-prefix", "32"], "--cached-prefix with prompts that share text"),
         ([*QUESTION, "--think-time", "3s"], "needs users, or turns that follow an answer"),
-        ([*OFFLINE, "--think-time", "3s"], "nobody waits for the answers"),
+        ([*OFFLINE, "--think-time", "3s"], "no user waits for the answers"),
         ([*QUESTION, "--routing", "sticky"], "sticky routing needs conversations"),
         ([*TALKS, *HOST, "--report", "plan.md"], "such a page is not drawn yet"),
     ],

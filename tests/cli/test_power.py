@@ -17,8 +17,8 @@ SIMULATE = "simulate llama-3.1-8b --gpu h100-sxm --rate 2 --requests 20"
 @for_each(
     ("line", "said"),
     [
-        (f"{PLAN} --provision mean", "--provision is of a power budget, and it is missing"),
-        (f"{PLAN} --pue 1.2", "--pue is of a power budget"),
+        (f"{PLAN} --provision mean", "--provision belongs to a power budget, and none is given"),
+        (f"{PLAN} --pue 1.2", "--pue belongs to a power budget"),
         (f"{PLAN} --power-budget 8", "has no unit"),
         (f"{PLAN} --power-cap ,", "names no watts"),
         (f"{ESTIMATE} --power-cap 500", "--power-cap: '500' has no unit"),

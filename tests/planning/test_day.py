@@ -227,7 +227,7 @@ def test_what_a_day_needs() -> None:
     assert DayAsked(profile=FLAT, policies=("static",)).cold_start is None
     with pytest.raises(UsageError, match="at most 24h"):
         DayAsked(profile=FLAT, policies=("static",), span=1e6)
-    with pytest.raises(UsageError, match="more than a run holds"):
+    with pytest.raises(UsageError, match="more than a run can hold"):
         DayAsked(profile=FLAT.scaled(1e4), policies=("static",))
     with pytest.raises(UsageError, match="a number of replicas"):
         many = assemble(replace(REQUEST, parallel=replace(REQUEST.parallel, replicas=2)))

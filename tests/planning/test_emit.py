@@ -89,7 +89,7 @@ def test_vllm_flags_are_what_was_modelled() -> None:
 
 @for_each("engine", ["vllm@0.5", "vllm@0.12", "vllm@0.13.0", "trtllm@0.17", "trtllm@0.20.0"])
 def test_versions_whose_options_nobody_read_are_not_started(engine: str) -> None:
-    with pytest.raises(UsageError, match="its command line is not known"):
+    with pytest.raises(UsageError, match="its command line is not supported"):
         command(launch(request(engine), context=4096))
 
 

@@ -305,7 +305,7 @@ def test_attention_ranks_of_atom_start_as_they_are_priced() -> None:
         ({"parallel": Parallelism(tp=4, dp=2)}, "share no experts"),
         ({"parallel": Parallelism(tp=8, ep=4)}, "over all ranks or none"),
         ({"parallel": Parallelism(tp=4, pp=2)}, "--pp cannot be written"),
-        ({"model": "llama-3.1-70b", "parallel": Parallelism(dp=2)}, "make every step together"),
+        ({"model": "llama-3.1-70b", "parallel": Parallelism(dp=2)}, "run every step together"),
         ({"parallel": Parallelism(tp=8), "flags": EngineFlags(block_size=24)}, "no pages of 24 tokens"),
         ({"parallel": Parallelism(tp=8), "roles": (("kv", "nvfp4"),)}, "no KV cache in nvfp4"),
     ],

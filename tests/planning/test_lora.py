@@ -300,7 +300,7 @@ def test_half_a_question_is_refused(lora: LoraAsked, asked: Demand, said: str) -
 
 def test_what_is_not_simulated_is_refused_or_ruled_out_with_the_reason() -> None:
     base = request(gpu="")
-    with pytest.raises(UsageError, match="adapters in sglang are not known"):
+    with pytest.raises(UsageError, match="adapters in sglang are not supported"):
         Space(base=base, gpus=("l40s",), engines=("vllm", "sglang"))
     with pytest.raises(UsageError, match="no adapters were asked for"):
         Space(base=Request(model="llama-3.1-8b", gpu=""), gpus=("l40s",), slots=(8,))

@@ -207,7 +207,7 @@ def test_a_plan_in_python_is_refused_to_people_in_several_conversations_at_a_tim
     """2.54 requests of chat with 60 s between: 0.15 of 259 a day leave 3600/38.85 = 92.66 s for each, of which 92.4 are
     thought: its answers take longer."""
     chat: dict[str, Any] = {"people": 2, "sessions_a_day": 259.0, "workload": "chat", "ttft": 1}
-    with pytest.raises(UsageError, match="nobody has 259 conversations per day, one after another") as told:
+    with pytest.raises(UsageError, match="one person cannot have 259 conversations per day, one after another") as told:
         make_plan("llama-3.1-8b", 1024, 64, gpus="l40s", quants=["fp8"], progress=False, **chat)
     assert "without its answers" not in str(told.value)
 
@@ -217,7 +217,7 @@ def test_the_think_time_of_a_head_count_says_how_long_a_conversation_takes() -> 
     chat = load_workload("chat").people
     found = asked_people({"people": 500, "sessions_a_day": 3.0}, chat, "workload chat")
     assert found is not None and [one.name for one in found.figures] == ["turns", "sessions a day", "busy-hour share"]
-    assert "one takes 92.4 s with think time exponential:60s (assumed" in found.lines(1.0, 0.0)[-1]
+    assert "each takes 92.4 s with think time exponential:60s (assumed" in found.lines(1.0, 0.0)[-1]
     turned = asked_people({"people": 500, "sessions_a_day": 3.0, "turns": 2, "think_time": "9s"}, chat, "chat")
     assert turned is not None and turned.figures[0].said() == "think time 9s (--think-time)"
     single = asked_people({"people": 5, "sessions_a_day": 3.0, "turns": 1}, None, "")

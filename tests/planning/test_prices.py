@@ -258,7 +258,7 @@ def test_a_price_that_no_device_has_is_refused_with_what_was_meant() -> None:
     book = price_book(stated=["h10=2"])
     with pytest.raises(UsageError, match="did you mean --price h100-sxm"):
         book.check(["h100-sxm"])
-    with pytest.raises(UsageError, match="no GPU on file"):
+    with pytest.raises(UsageError, match="no GPU of that name is on file"):
         price_book(stated=["my-chip=2"]).check(["h100-sxm"])
     price_book(stated=["my-chip=2"]).check(["my-chip"])  # a YAML of one's own that is looked at
     other = price_book(stated=["h100=2", "l40s=1"])  # one's own prices of all that one has, in inferplan.yaml

@@ -102,7 +102,7 @@ def test_a_job_is_counted_in_prompts() -> None:
     ("words", "said"),
     [
         ("--samples 2 --cached-prefix 100 --rate 1 --prompt 1024 --output 64", "--cached-prefix with prompts"),
-        ("--samples 2 --trace t.csv", "--trace already states --samples would"),
+        ("--samples 2 --trace t.csv", "--trace already states --samples"),
         ("--samples 2 --rate 1e-9 --prompt 64 --output 8", "--rate 1e-09 requests/s"),
     ],
 )

@@ -113,7 +113,7 @@ def test_it_runs_on_amd_alone() -> None:
 
 def test_its_interval_counts_behind_its_delayer_and_both_between_attention_ranks() -> None:
     both, ranks = EngineFlags(prefill_decode_interval=10, enable_prefill_delayer=True), Parallelism(dp=8, ep=8)
-    with pytest.raises(UsageError, match="heeds --prefill-decode-interval only behind its delayer"):
+    with pytest.raises(UsageError, match="obeys --prefill-decode-interval only behind its delayer"):
         assemble(replace(R1, flags=EngineFlags(prefill_decode_interval=10), parallel=ranks))
     with pytest.raises(UsageError, match="there is one rank here"):
         assemble(replace(R1, flags=both, parallel=Parallelism(tp=8)))

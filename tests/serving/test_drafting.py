@@ -170,7 +170,7 @@ def test_numbers_of_drafts_to_try() -> None:
         ({"draft_model": "free", "draft_tokens": 2, "acceptance": "much"}, "is not a number"),
         ({"draft_model": "free", "draft_tokens": 2, "acceptance_length": "2,3"}, "2 acceptance lengths do not go"),
         ({"draft_model": "mtp"}, "needs --draft-tokens"),
-        ({"thinking": "on"}, "--thinking is of speculative decoding, and no draft model is named"),
+        ({"thinking": "on"}, "--thinking belongs to speculative decoding, and no draft model is named"),
     ],
 )
 def test_options_of_drafts_that_do_not_go_together(changes: dict[str, Any], words: str) -> None:
@@ -230,7 +230,7 @@ def test_no_more_verifications_than_a_step_holds() -> None:
     )
     run = simulate(small, traffic, options=Options(speculation=drafts))
     assert run.slots == 16
-    with pytest.raises(UsageError, match="a verification of 65 tokens is more than per step of 64"):
+    with pytest.raises(UsageError, match="a verification of 65 tokens is more than a step of 64"):
         simulate(small, traffic, options=Options(speculation=Speculation(length=64, acceptance=0.5)))
     batch = StaticLoad(batch=17.0, prompt=32.0)
     assert "68 tokens to verify are more than max_num_batched_tokens 64" in refusal(small, batch, 4)

@@ -343,7 +343,7 @@ def test_a_faster_pool_for_prompts_is_faster() -> None:
 
 
 def test_what_computes_prompts_needs_replicas() -> None:
-    with pytest.raises(UsageError, match="described, and there are none"):
+    with pytest.raises(UsageError, match="described, and there is none"):
         Fleet(prefill_deployment=on())
 
 

@@ -363,12 +363,12 @@ SIMULATE = ("simulate", "qwen3-8b", "--gpu", "h100-sxm", "--rate", "1")
 @for_each(
     ("words", "said"),
     [
-        ((*SIMULATE, "--thinking-budget", "4k"), "--thinking-budget is of thoughts, and there are no thoughts"),
-        ((*SIMULATE, "--thinking-end", "4"), "--thinking-end is of thoughts, and there are no thoughts"),
+        ((*SIMULATE, "--thinking-budget", "4k"), "--thinking-budget belongs to thoughts, and there are no thoughts"),
+        ((*SIMULATE, "--thinking-end", "4"), "--thinking-end belongs to thoughts, and there are no thoughts"),
         ((*SIMULATE, "--answer-ttft", "4s"), "there are no thoughts"),
         (
             ("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-budget", "4k"),
-            "is of thoughts, and there are no thoughts",
+            "belongs to thoughts, and there are no thoughts",
         ),
         (
             ("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--thinking-tokens", "4k", "--concurrency", "8"),

@@ -240,9 +240,9 @@ def test_arrivals_that_keep_their_rate_are_still_random() -> None:
 def test_loads_that_no_clock_and_no_memory_holds() -> None:
     with pytest.raises(UsageError, match="clock"):
         OpenLoop(rate=1e-300)
-    with pytest.raises(UsageError, match="more than a run holds"):
+    with pytest.raises(UsageError, match="more than a run can hold"):
         Traffic(arrivals=ClosedLoop(concurrency=10**9), prompt=Lengths(), output=Lengths()).requests()
-    with pytest.raises(UsageError, match="more than a run holds"):
+    with pytest.raises(UsageError, match="more than a run can hold"):
         Traffic(arrivals=OpenLoop(rate=1), prompt=Lengths(), output=Lengths(), requests_count=MOST_REQUESTS + 1).count
 
 

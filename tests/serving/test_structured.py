@@ -149,7 +149,7 @@ def test_a_lone_request_is_the_same_in_simulation(mask_time: float) -> None:
 def test_what_is_not_known_is_refused() -> None:
     with pytest.raises(UsageError, match="under trtllm"):
         MaskedSteps(deployment=deployment(engine="trtllm"), structured=asked())
-    with pytest.raises(UsageError, match="beside drafts are not known of sglang"):
+    with pytest.raises(UsageError, match="with drafts are not known of sglang"):
         MaskedSteps(deployment=deployment(engine="sglang"), structured=asked(), width=2)
     with pytest.raises(UsageError, match=r"no time of a mask of 'llama\.cpp'"):
         MaskedSteps(deployment=deployment(), structured=asked(mask_time=None, library="llama.cpp"))

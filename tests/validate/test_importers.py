@@ -374,7 +374,7 @@ def test_every_column_is_a_field_of_the_run() -> None:
         ({"exchange": "carrier"}, "exchange is 'carrier', not one of"),
         ({"dp_attention": "yes", "decode_ranks": "8"}, "dp_attention is 'yes', not 0 or 1"),
         ({"backends": "experts"}, "backends 'experts' is not ROLE=NAME"),
-        ({"speculation": "mtp"}, "draft_tokens is empty: the number of drafts per step of mtp "),
+        ({"speculation": "mtp"}, "draft_tokens is empty: the number of drafts per step of mtp"),
         ({"decode_ranks": "6", "tp": "6", "ep": "4"}, "ep 4 does not divide 6 ranks"),
         ({"experts": "fp8", "expert_tp": "2", "tp": "4", "ep": "4"}, "expert_tp 2 x ep 4 is not tp 4"),
         ({"disaggregated": "1", "workers": "1"}, "disaggregated, and the number of workers of a pool is not known"),

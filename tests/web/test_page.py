@@ -270,10 +270,10 @@ def test_which_of_two_accelerators_is_cheaper(opened: Opener) -> None:
         estimate = printed("estimate", *words_of({**SMALL, "gpu": gpu}))
         tpot = page.locator("tr", has_text=re.compile("^Time per output token")).locator("td").nth(index)
         assert tpot.locator(".number").inner_text() == row(estimate, "time per output token (TPOT), mean")[1]
-    cheaper = page.locator("tr", has_text="Cost of per million tokens").locator("td .best")
+    cheaper = page.locator("tr", has_text="Cost per million tokens").locator("td .best")
     expect(cheaper).to_have_count(1)
     index = (
-        page.locator("tr", has_text="Cost of per million tokens")
+        page.locator("tr", has_text="Cost per million tokens")
         .locator("td")
         .evaluate_all("cells => cells.findIndex((cell) => cell.querySelector('.best'))")
     )
@@ -417,7 +417,7 @@ def opens_what_stands_behind_the_plan(page: Page, said: str) -> None:
         expect(dialog).to_contain_text(text)
     page.keyboard.press("Escape")
     page.get_by_role("button", name=re.compile("^Replicas: ")).click()
-    carried = re.search(r"([\d.]+) a replica", said)
+    carried = re.search(r"([\d.]+) per replica", said)
     assert carried is not None
     term = dialog.locator("dd", has_text="utilisation").inner_text()
     capacity, share = map(float, re.findall(r"ceil\(1 / \(([\d.]+) \* ([\d.]+)\)", term)[0])

@@ -64,7 +64,7 @@ def _ranks(launch: Launch) -> list[str]:
         return [*server, *(["--tensor-parallel-size", str(ranks)] if ranks > 1 else []), *experts]
     if not launch.deployment.model.has_experts:
         raise UsageError(
-            "attention ranks of ATOM make every step together, and those of a model without experts are priced alone",
+            "attention ranks of ATOM run every step together; without experts they are modelled separately",
             hint="--replicas in the place of --dp",
         )
     if parallel.tp > 1 and parallel.ep == 1:

@@ -188,7 +188,7 @@ def dtype(launch: Launch) -> str | None:
     base = precision.base.name
     if base == "fp32" and precision.weights.name != "fp32":
         raise UsageError(
-            f"{engine.describe()} runs weights in {precision.weights.name} beside fp16 or bf16, not fp32",
+            f"{engine.describe()} runs weights in {precision.weights.name} with fp16 or bf16, not fp32",
             because=f"the released checkpoint of {launch.deployment.model.name} is in fp32, and so are its other "
             "tensors",
             hint="--quant fp16, or --quant fp16 --weights fp8 --activations fp8 with a --checkpoint that holds it",
