@@ -304,7 +304,9 @@ class App {
   #repaint() {
     forgetColours();
     this.asked = {};
-    if (this.tabs) this.ask();
+    if (!this.tabs) return;
+    this.ask();
+    for (const tab of [this.tabs.simulate, this.tabs.plan]) tab.job.redraw();
   }
 }
 

@@ -10,18 +10,20 @@ export const figure = (name, big, ...notes) =>
     "div",
     { class: "figure" },
     h("dt", {}, name),
-    h("dd", { class: "big" }, quietened(big)),
+    h("dd", { class: `big${(big.textContent ?? big).length > LONG ? " words" : ""}` }, quietened(big)),
     h("dd", { class: "under" }, notes.filter(Boolean).map((note) => h("div", { class: "note" }, note))),
   );
 
 /** What is large with its unit quieter than its value: "94.58 ms". */
 function quietened(big) {
   const home = typeof big === "string" ? h("span", {}, big) : big;
-  const [, value, unit] = /^([−+]?[\d.,]+%?)( .*)$/.exec(home.textContent) ?? [];
+  const [, value, unit] = /^([\d.,]+%?)( .*)$/.exec(home.textContent) ?? [];
   if (value && home.childElementCount === 0) home.replaceChildren(value, h("span", { class: "unit" }, unit));
   return home;
 }
 
+/** A text of so many letters is no number, and would take two lines. */
+const LONG = 14;
 const LARGE = 5;
 
 /** The figures of a headline: five in a row, on one line, and smaller what else there is. */

@@ -29,13 +29,14 @@ export class Hosted {
     this.fields = ["input", "output"].map((side) => {
       const input = h("input", { id: `${prefix}-api-${side}`, type: "number", min: "0", step: "any", inputmode: "decimal" });
       input.addEventListener("input", () => this.#typed(change));
-      return { input, label: h("label", { for: input.id }, `An API's price of a million ${side} tokens`) };
+      return { input, label: h("label", { for: input.id }, `A million ${side} tokens at the API`) };
     });
     this.picture = new Plotted(`${prefix}-hosted`, "A month's bill against an API");
     this.says = h("p", { role: "status" });
     this.node = h(
       "section",
-      { class: "card", id: `${prefix}-api`, "aria-label": "Against an API" },
+      { class: "card rest", id: `${prefix}-api`, "aria-label": "Against an API" },
+      h("h2", {}, "Against an API that is paid by the token"),
       h("div", { class: "form" }, this.fields.map(({ input, label }) => h("div", { class: "field" }, label, input))),
       this.says,
       this.picture.node,
@@ -83,13 +84,13 @@ export class Hosted {
         lines,
         marks: [
           ...(volume <= right ? [{ x: volume, text: `break-even ${shortQuantity(volume, "")}` }] : []),
-          { x: served, text: `served ${shortQuantity(served, "")}`, low: 1 },
+          { x: served, text: `this load ${shortQuantity(served, "")}`, low: 1 },
         ],
         say: (index) => `${count(Math.round(at[index]))} requests: ${bills(at[index], index).join(", ")}`,
         rest: "Point at the lines to read them.",
       },
       {
-        caption: `The bill in ${currency}. Own accelerators are paid for busy or idle, and end where they are busy all the time.`,
+        caption: `The bill in ${currency}. Own accelerators are paid for busy or idle, and end at the load of this bill.`,
         columns: ["requests of a month", ...lines.map((line) => line.name)],
         rows: at.flatMap((x, i) => (i % 5 ? [] : [[count(Math.round(x)), ...lines.map((line) => (line.values[i] === null ? "–" : money(line.values[i], currency, 0)))]])),
         all: at.map((x, i) => [x, ...lines.map((line) => line.values[i])]),

@@ -197,7 +197,7 @@ function latencyTable(result, run) {
       saving("CSV", "Latency", () => save("simulation.csv", csv([["latency", ...columns], ...raw]), "text/csv")),
       saving("JSON", "Simulation", () => save("simulation.json", JSON.stringify(result, null, 2), "application/json")),
     ),
-    table("With ± the 95 % confidence interval over seeds, where there is one", ["", ...columns.map(right)], rows),
+    table("With ± the 95 % confidence interval over seeds, where there is one", ["latency", ...columns.map(right)], rows),
   );
 }
 

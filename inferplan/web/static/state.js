@@ -2,12 +2,14 @@
 
 const NAME = { read: (text) => (/^[\w@.,:+/-]{1,200}$/.test(text) ? text : undefined) };
 const whole = (least, most = 1e9) => ({
+  says: `A whole number from ${least} to ${most.toLocaleString("en")}`,
   read(text) {
     const value = Number(text);
     return /^\d+$/.test(text) && value >= least && value <= most ? value : undefined;
   },
 });
 const positive = {
+  says: "A number above 0",
   read(text) {
     const value = Number(text);
     return text.trim() !== "" && Number.isFinite(value) && value > 0 ? value : undefined;
