@@ -35,12 +35,16 @@ export function combobox(host, id, entries, choose) {
   };
 }
 
+/** A name of the hub without its owner and its variants, as `normalise` of inferplan/catalog/files.py has it. */
+const ownName = (name) =>
+  name.includes("/") ? name.replace(/^.*\/(meta-)?/, "").replace(/(-(hf|instruct|chat|base|it))+$/, "") : name;
+
 /** Entries that hold every word of `query`, in any of their names, or all of it without blanks and dashes; those that begin with it come first. */
 export function matching(entries, query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   const text = (entry) => `${entry.name} ${entry.label} ${entry.note} ${entry.also ?? ""}`.toLowerCase();
   const bare = (written) => written.replace(/[^a-z0-9]/g, "");
-  const whole = bare(query.toLowerCase());
+  const whole = bare(ownName(query.toLowerCase()));
   const holds = (held) => words.every((word) => held.includes(word)) || (whole.length > 2 && bare(held).includes(whole));
   const found = entries.filter((entry) => holds(text(entry)));
   const rank = (entry) => (entry.name === query ? 0 : entry.name.startsWith(words[0] ?? "") ? 1 : 2);

@@ -36,7 +36,7 @@ export class Controls {
       name: gpu.name,
       label: gpu.name,
       note: `${gpu.label}, ${bytes(gpu.memory_bytes, 3)}`,
-      also: [...gpu.aliases, gpu.vendor].join(" "),
+      also: [...gpu.aliases, gpu.vendor, gpu.vendor === "Apple" ? "mac" : ""].join(" "),
     }));
     this.set = {
       model: combobox(
