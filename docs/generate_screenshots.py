@@ -32,7 +32,9 @@ PICTURES = {
     "web-simulate": (
         {"width": 1280, "height": 1500},
         "dark",
-        fragment(**HOPPER, tab="simulate", simulate__rate=6, simulate__workload="chat", simulate__ttft=500, simulate__tpot=40),
+        fragment(
+            **HOPPER, tab="simulate", simulate__rate=6, simulate__workload="chat", simulate__ttft=500, simulate__tpot=40
+        ),
     ),
     "web-phone": ({"width": 390, "height": 844}, "light", fragment(**HOPPER)),
 }

@@ -1,7 +1,8 @@
-"""What stands behind the figures of a fit and of a plan: the estimates that explain them, terms, bills and words."""
+"""What stands behind the figures of a fit, a plan and a simulation: estimates that explain them, terms, bills, words."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -174,5 +175,5 @@ def _held(begin: Array, end: Array, edges: Array) -> dict[str, Array]:
     at = np.searchsorted(times, edges, side="right") - 1
     return {
         "mean": np.diff(area[at]) / np.maximum(np.diff(edges), 1e-12),
-        "most": np.array([np.max(level[first : last + 1]) for first, last in zip(at[:-1], at[1:], strict=True)]),
+        "most": np.array([np.max(level[first : last + 1]) for first, last in pairwise(at)]),
     }

@@ -383,7 +383,7 @@ def test_a_plan(opened: Opener, tmp_path: Path) -> None:
 
 
 def draws_the_simulation(page: Page, command: str) -> None:
-    """Of the distributions the percentiles, and of the timeline the mean, are those that the command has in its JSON."""
+    """The percentiles of the distributions, and the mean of the timeline, are those that the command has in its JSON."""
     said = json.loads(printed(*command.split()[1:], "--format", "json"))
     for name in ("ttft", "tpot", "e2el"):
         done = dict(tabled(page, f"simulation-{name}"))
@@ -418,8 +418,8 @@ def draws_the_plan(page: Page, said: dict[str, Any]) -> None:
     bars = [plan, *(row for row in [said["at_the_other_confidence"], said["native_alternative"]] if row)]
     bars += said["alternatives"]
     drawn = page.locator("#picture-plan-costs svg text").all_text_contents()
-    for row in bars:
-        assert f"{row['cost']:,.2f} USD / hour" in drawn, drawn
+    for bar in bars:
+        assert f"{bar['cost']:,.2f} USD / hour" in drawn, drawn
     assert drawn[0] == f"the plan: {plan['devices']} × h100-sxm in fp8"
     costs = tabled(page, "plan-costs")
     assert [cells[1] for cells in costs[:1]] == [f"{plan['cost']:,.2f} USD / hour"]
@@ -795,7 +795,7 @@ def test_pictures_have_tables_and_are_saved(opened: Opener) -> None:
 
 
 def test_an_api_is_compared(opened: Opener) -> None:
-    """Break-even as ``inferplan cost --api-price`` prints it, at either side of the load; the address keeps the price."""
+    """Break-even as ``inferplan cost --api-price`` prints it, on either side of the load; the address keeps the price."""
     page = opened(fragment(**BIG))
     settle(page)
     card = page.locator("#estimate-api")
@@ -803,7 +803,9 @@ def test_an_api_is_compared(opened: Opener) -> None:
         for side, value in zip(("input", "output"), price.split("/"), strict=True):
             card.get_by_label(f"A million {side} tokens at the API").fill(value)
         said = printed("cost", *words_of(BIG), "--api-price", price)
-        found = re.match(r"([\d,]+) requests a month \(([\d.]+(?:%| x))", row(said, f"break-even with an API at {price}")[1])
+        found = re.match(
+            r"([\d,]+) requests a month \(([\d.]+(?:%| x))", row(said, f"break-even with an API at {price}")[1]
+        )
         assert found is not None
         expect(card).to_contain_text(f"Break-even: {found[1]} requests a month, {found[2].replace(' x', '')} {words}")
     assert "api=0.05/0.1" in page.url or page.wait_for_url("**api=0.05/0.1**") is None
@@ -850,13 +852,15 @@ def test_a_search_box_knows_every_name(opened: Opener, box: str, typed: str, fou
 def test_the_headline_is_one_row_on_one_line(opened: Opener) -> None:
     page = opened(fragment(**BIG), viewport={"width": 1400, "height": 900})
     settle(page)
-    places = page.locator("#answer dl").first.locator(".big").evaluate_all(
-        "all => all.map((one) => Math.round(one.getBoundingClientRect().bottom))"
+    places = (
+        page.locator("#answer dl")
+        .first.locator(".big")
+        .evaluate_all("all => all.map((one) => Math.round(one.getBoundingClientRect().bottom))")
     )
     assert len(places) == 5
     assert len(set(places)) == 1
     value, unit = page.evaluate(
-        "['.big .number', '.big .unit'].map((one) => parseFloat(getComputedStyle(document.querySelector(one)).fontSize))"
+        "['.number', '.unit'].map((one) => parseFloat(getComputedStyle(document.querySelector(`.big ${one}`)).fontSize))"
     )
     assert unit < 0.7 * value
 
