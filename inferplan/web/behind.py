@@ -1,4 +1,4 @@
-"""What stands behind the figures of a fit, a plan and a simulation: estimates that explain them, terms, bills, words."""
+"""What stands behind the figures of fits, plans and simulations: estimates that explain them, terms, bills, words."""
 
 from __future__ import annotations
 

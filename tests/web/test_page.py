@@ -383,7 +383,7 @@ def test_a_plan(opened: Opener, tmp_path: Path) -> None:
 
 
 def draws_the_simulation(page: Page, command: str) -> None:
-    """The percentiles of the distributions, and the mean of the timeline, are those that the command has in its JSON."""
+    """The percentiles of the distributions, and the mean of the timeline, are those of the JSON of the command."""
     said = json.loads(printed(*command.split()[1:], "--format", "json"))
     for name in ("ttft", "tpot", "e2el"):
         done = dict(tabled(page, f"simulation-{name}"))
@@ -795,7 +795,7 @@ def test_pictures_have_tables_and_are_saved(opened: Opener) -> None:
 
 
 def test_an_api_is_compared(opened: Opener) -> None:
-    """Break-even as ``inferplan cost --api-price`` prints it, on either side of the load; the address keeps the price."""
+    """Break-even as ``inferplan cost --api-price`` has it, on either side of the load; the address keeps the price."""
     page = opened(fragment(**BIG))
     settle(page)
     card = page.locator("#estimate-api")
@@ -860,7 +860,7 @@ def test_the_headline_is_one_row_on_one_line(opened: Opener) -> None:
     assert len(places) == 5
     assert len(set(places)) == 1
     value, unit = page.evaluate(
-        "['.number', '.unit'].map((one) => parseFloat(getComputedStyle(document.querySelector(`.big ${one}`)).fontSize))"
+        "['.number', '.unit'].map((of) => parseFloat(getComputedStyle(document.querySelector(`.big ${of}`)).fontSize))"
     )
     assert unit < 0.7 * value
 
