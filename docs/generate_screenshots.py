@@ -47,6 +47,8 @@ REPORTS = {
 """Of the page that this plan writes: name to size and scheme."""
 COLOURS = 128
 """Of a picture: enough for a page of greys and five colours, and a third of the bytes."""
+PATIENCE = 600_000
+"""Milliseconds for a simulation or a plan."""
 TO_THE_RESULT = "document.querySelector('.job').scrollIntoView()"
 TO_THE_ANSWER = "document.querySelector('#answer').scrollIntoView(); scrollBy(0, -50)"
 
@@ -57,8 +59,8 @@ def take(browser: Browser, address: str) -> None:
         page = browser.new_page(viewport=size, color_scheme=scheme)
         page.goto(address + state)
         if "tab=plan" in state or "tab=simulate" in state:
-            page.locator("#panel button.main").first.click()
-            page.wait_for_selector("#verdict, #plan-answer", timeout=600_000)
+            page.locator("#panel button.main").first.click(timeout=PATIENCE)
+            page.wait_for_selector("#verdict, #plan-answer", timeout=PATIENCE)
             page.evaluate(TO_THE_RESULT)
         else:
             page.wait_for_selector("#panel[aria-busy=false] canvas")
