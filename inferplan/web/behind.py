@@ -6,10 +6,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from inferplan.answers.fit import Fits
 from inferplan.reports.cost import bill_record
-from inferplan.units import Array, Num
+from inferplan.units import Array
 from inferplan.web.commands import Commands, Options
 from inferplan.work.parallel import Parallelism
 
@@ -91,7 +92,7 @@ def plan_behind(plan: Plan, commands: Commands) -> dict[str, Any]:
     }
 
 
-def _rates(user: Num, device: Num) -> dict[str, Any]:
+def _rates(user: npt.ArrayLike, device: npt.ArrayLike) -> dict[str, Any]:
     return {"output_tokens_per_s_per_user": user, "output_tokens_per_s_per_device": device}
 
 

@@ -10,7 +10,7 @@ export const figure = (name, big, ...notes) =>
     "div",
     { class: "figure" },
     h("dt", {}, name),
-    h("dd", { class: `big${(big.textContent ?? big).length > LONG ? " words" : ""}` }, quietened(big)),
+    h("dd", { class: `big${isLong(big.textContent ?? big) ? " words" : ""}` }, quietened(big)),
     h("dd", { class: "under" }, notes.filter(Boolean).map((note) => h("div", { class: "note" }, note))),
   );
 
@@ -24,6 +24,7 @@ function quietened(big) {
 
 /** A text of so many letters is no number, and would take two lines. */
 const LONG = 14;
+const isLong = (text) => text.length > LONG && !/^[\d.,]+ /.test(text);
 const LARGE = 5;
 
 /** The figures of a headline: five in a row, on one line, and smaller what else there is. */
