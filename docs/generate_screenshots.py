@@ -24,6 +24,18 @@ BLACKWELL = {f"b__{key}": value for key, value in {**HOPPER, "gpu": "b200-hgx", 
 PICTURES = {
     "web-estimate": ({"width": 1280, "height": 1060}, "light", fragment(**HOPPER)),
     "web-compare": ({"width": 1280, "height": 1060}, "dark", fragment(**HOPPER, **BLACKWELL, tab="compare")),
+    "web-plan": (
+        {"width": 1280, "height": 1500},
+        "light",
+        fragment(**HOPPER, tab="plan", plan__rate=50, plan__workload="chat", plan__gpu="h100-sxm,h200-sxm"),
+    ),
+    "web-simulate": (
+        {"width": 1280, "height": 1500},
+        "dark",
+        fragment(
+            **HOPPER, tab="simulate", simulate__rate=6, simulate__workload="chat", simulate__ttft=500, simulate__tpot=40
+        ),
+    ),
     "web-phone": ({"width": 390, "height": 844}, "light", fragment(**HOPPER)),
 }
 """Name to size, scheme and the state that the address holds."""
@@ -35,6 +47,9 @@ REPORTS = {
 """Of the page that this plan writes: name to size and scheme."""
 COLOURS = 128
 """Of a picture: enough for a page of greys and five colours, and a third of the bytes."""
+PATIENCE = 600_000
+"""Milliseconds for a simulation or a plan."""
+TO_THE_RESULT = "document.querySelector('.job').scrollIntoView()"
 TO_THE_ANSWER = "document.querySelector('#answer').scrollIntoView(); scrollBy(0, -50)"
 
 
@@ -43,7 +58,12 @@ def take(browser: Browser, address: str) -> None:
     for name, (size, scheme, state) in PICTURES.items():
         page = browser.new_page(viewport=size, color_scheme=scheme)
         page.goto(address + state)
-        page.wait_for_selector("#panel[aria-busy=false] canvas")
+        if "tab=plan" in state or "tab=simulate" in state:
+            page.locator("#panel button.main").first.click(timeout=PATIENCE)
+            page.wait_for_selector("#verdict, #plan-answer", timeout=PATIENCE)
+            page.evaluate(TO_THE_RESULT)
+        else:
+            page.wait_for_selector("#panel[aria-busy=false] canvas")
         if size["width"] < 500:
             page.evaluate(TO_THE_ANSWER)
         page.wait_for_timeout(500)

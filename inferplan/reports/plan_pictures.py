@@ -174,7 +174,13 @@ def _footprint(option: PlanOption, plan: Plan) -> Footprint:
 
 
 def _frontier(plan: Plan) -> Figure:
-    question = plan.question
+    chosen = (plan.option.per_user, plan.option.per_device)
+    return plots.frontier_figure(frontier_curves(plan), chosen, plan.question.demand.describe())
+
+
+def frontier_curves(plan: Plan) -> list[plots.Curve]:
+    """The most output tokens/s of one device at each output rate of one user [tokens/s], by GPU in its best format, in
+    closed form: the six that reach most."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for _, grid, tariff in plan.searched.grids:
         alive = grid.possible
@@ -182,7 +188,7 @@ def _frontier(plan: Plan) -> Figure:
             continue
         bare = grid.deployment.calibration.basis == "roofline"
         name = grid.deployment.hardware.name + ("" if tariff else ", no price") + (", roofline" if bare else "")
-        rate = grid.rate * question.demand.output.average / grid.devices
+        rate = grid.rate * plan.question.demand.output.average / grid.devices
         curves.setdefault(name, []).extend(zip((1 / grid.tpot[alive]).tolist(), rate[alive].tolist()))
     drawn = []
     for name, points in curves.items():
@@ -190,5 +196,4 @@ def _frontier(plan: Plan) -> Figure:
         kept = pareto(user, device)
         drawn.append(plots.Curve(label=name, x=user[kept], y=device[kept]))
     drawn.sort(key=lambda curve: -float(np.max(np.asarray(curve.y))))
-    chosen = (plan.option.per_user, plan.option.per_device)
-    return plots.frontier_figure(drawn[:6], chosen, question.demand.describe())
+    return drawn[:6]

@@ -84,7 +84,7 @@ def simulation_report(result: SimulationResult, curve: Sequence[Mapping[str, Any
     tables[1:1] = session_tables(record["sessions"]) if record["sessions"] else []
     tables += [_tiers(record["cache_tiers"])] if record["cache_tiers"] else []
     tables += [_curve(curve)] if curve else []
-    return Report(record=record, tables=tables, notes=_notes(result, record))
+    return Report(record=record, tables=tables, notes=_notes(result, record), of=result)
 
 
 def _with_error(value: float | None, interval: list[float] | None) -> str:

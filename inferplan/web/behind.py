@@ -1,19 +1,29 @@
-"""What stands behind the figures of a fit and of a plan: the estimates that explain them, terms, bills and words."""
+"""What stands behind the figures of fits, plans and simulations: estimates that explain them, terms, bills, words."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from inferplan.answers.fit import Fits
 from inferplan.reports.cost import bill_record
+from inferplan.units import Array
 from inferplan.web.commands import Commands, Options
 from inferplan.work.parallel import Parallelism
 
-if TYPE_CHECKING:  # plans are made by jobs alone
+if TYPE_CHECKING:  # plans and simulations are made by jobs alone
     from inferplan.planning.option import PlanOption
     from inferplan.planning.plan import Plan
+    from inferplan.serving.result import SimulationResult
 
 _DEGREES = ("tp", "pp", "ep", "dp", "cp")
+_SHARES = np.concatenate([np.arange(100) / 100, [0.995, 0.999, 1.0]])
+"""Of the requests, from the fastest on: where the distribution of a latency is drawn."""
+_SPANS = 240
+"""Of a run, all of one length: over each of them the picture of queue and batch has mean and most."""
 
 
 def fit_views(model: str, found: Fits) -> list[Options | None]:
@@ -46,15 +56,17 @@ def plan_behind(plan: Plan, commands: Commands) -> dict[str, Any]:
 
     terms, screening: the formulas at the chosen point and what they are, as the report prints them. view: the replica
     as an estimate, without a batch; ``None`` where it has options that a static estimate does not take. memory: one
-    device at the capacity of a replica, with the view that explains it. bills: of each row what is bought, by the row's
-    key in the JSON.
+    device at the capacity of a replica, with the view that explains it. frontiers, chosen: output tokens/s of one
+    device against those of one user, by GPU and of the plan, in closed form. bills: of each row what is bought, by the
+    row's key in the JSON.
     """
     from inferplan.planning.infeasible import REASONS
     from inferplan.reports.plan import BOTTLENECKS
     from inferplan.reports.plan_page import screening
+    from inferplan.reports.plan_pictures import frontier_curves
     from inferplan.reports.plan_terms import plan_terms
 
-    view = _replica(plan)
+    view, encodes = _replica(plan), plan.option.deployment.model.encodes
     return {
         "terms": [
             {"name": term.name, "value": term.shown, "formula": term.formula, "numbers": term.numbers}
@@ -63,6 +75,10 @@ def plan_behind(plan: Plan, commands: Commands) -> dict[str, Any]:
         "screening": screening(plan),
         "view": view,
         "memory": None if view is None else _memory(plan, view, commands),
+        "frontiers": []
+        if encodes
+        else [_rates(curve.x, curve.y) | {"gpu": curve.label} for curve in frontier_curves(plan)],
+        "chosen": None if encodes else _rates(plan.option.per_user, plan.option.per_device),
         "bottleneck": BOTTLENECKS[plan.binding],
         "reasons": {reason: REASONS[reason] for reason in plan.searched.rejections.counts},
         "bills": {
@@ -74,6 +90,10 @@ def plan_behind(plan: Plan, commands: Commands) -> dict[str, Any]:
             "alternatives": [_bills(verified.option) for verified in plan.alternatives],
         },
     }
+
+
+def _rates(user: npt.ArrayLike, device: npt.ArrayLike) -> dict[str, Any]:
+    return {"output_tokens_per_s_per_user": user, "output_tokens_per_s_per_device": device}
 
 
 def _bills(option: PlanOption) -> list[dict[str, Any]]:
@@ -112,3 +132,49 @@ def _memory(plan: Plan, view: Options, commands: Commands) -> dict[str, Any] | N
         return None
     usable = plan.option.deployment.hardware.memory.usable
     return {"view": at, "bytes": answered.report.record["value"], "usable_bytes": usable}
+
+
+def simulation_behind(result: SimulationResult) -> dict[str, Any]:
+    """What the page draws of a simulation beyond its JSON.
+
+    shares, latencies: of the requests that count, in how many seconds each share of them is done, by latency; nothing
+    where the queue grows. spans: ``start_s`` of each, and how many requests were in the batch (``running``: admitted,
+    not yet finished) and in the queue (``waiting``) over it, on average and at most, over all replicas. counted_s:
+    between which seconds figures count.
+    """
+    values = {name: getattr(result, name) for name in ("ttft", "tpot", "e2el")} if result.steady else {}
+    return {
+        "shares": _SHARES,
+        "latencies": {f"{name}_s": np.quantile(found, _SHARES) for name, found in values.items() if len(found)},
+        "counted_s": result.window,
+        "spans": _spans(result),
+    }
+
+
+def _spans(result: SimulationResult) -> dict[str, Any]:
+    """The run in :data:`_SPANS` parts."""
+    from inferplan.serving.records import REJECTED
+
+    records = result.records
+    arrival, admitted, finish = (np.asarray(getattr(records, name)) for name in ("arrival", "admitted", "finish"))
+    edges = np.linspace(float(np.nanmin(arrival)), result.end, _SPANS + 1)  # the warm-up and all
+    seen = ~np.isnan(arrival) & (records.outcome != REJECTED)
+    left = np.where(np.isnan(finish), np.inf, finish)
+    begun = seen & ~np.isnan(admitted)
+    waiting = _held(arrival[seen], np.where(np.isnan(admitted), left, admitted)[seen], edges)
+    running = _held(admitted[begun], left[begun], edges)
+    return {"start_s": edges[:-1], "running": running, "waiting": waiting}
+
+
+def _held(begin: Array, end: Array, edges: Array) -> dict[str, Array]:
+    """How many intervals hold each moment, on average and at most between two edges."""
+    times = np.concatenate([begin, end[np.isfinite(end)], edges])
+    steps = np.concatenate([np.ones(len(begin)), -np.ones(int(np.sum(np.isfinite(end)))), np.zeros(len(edges))])
+    order = np.lexsort((steps, times))  # of what begins as another ends only one is there at a time
+    times, level = times[order], np.cumsum(steps[order])
+    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(times))])
+    at = np.searchsorted(times, edges, side="right") - 1
+    return {
+        "mean": np.diff(area[at]) / np.maximum(np.diff(edges), 1e-12),
+        "most": np.array([np.max(level[first : last + 1]) for first, last in pairwise(at)]),
+    }

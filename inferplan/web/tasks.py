@@ -10,7 +10,7 @@ from inferplan.answers.fit import Fits
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.table import SCHEMA_VERSION, Report, plain, render
-from inferplan.web.behind import fit_views, plan_behind
+from inferplan.web.behind import fit_views, plan_behind, simulation_behind
 from inferplan.web.catalogue import catalogue_record
 from inferplan.web.commands import Answered, Commands, Progress
 from inferplan.web.limits import Limits
@@ -181,6 +181,8 @@ class Desk:
             found["page"], found["page_why"] = _page(answered)
             if kind == "plan":
                 found["behind"] = plain(plan_behind(answered.report.of, self.commands))
+            elif answered.report.of is not None:  # replicas that come and go have a report of their own
+                found["behind"] = plain(simulation_behind(answered.report.of))
         if answered.error is not None:
             found |= error_record(answered.error)
         return found

@@ -6,6 +6,7 @@ browser's console: the ``page`` fixture looks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -327,6 +328,7 @@ def opens_what_a_figure_is(page: Page, said: str, command: str) -> None:
     assert run is not None and finished is not None
     numbers = page.locator("#simulate-result .number")
     assert numbers.count() == 7 + 4 * 5
+    draws_the_simulation(page, command)
     for index in range(numbers.count()):
         numbers.nth(index).press("Enter")
         expect(dialog).to_contain_text(command)
@@ -351,7 +353,7 @@ def opens_what_a_figure_is(page: Page, said: str, command: str) -> None:
 
 
 def test_a_plan(opened: Opener, tmp_path: Path) -> None:
-    asked = ["--rate", "1", "--workload", "chat", "--gpu", "l40s", "--quant", "fp8", "--most", "1"]
+    asked = ["--rate", "1", "--workload", "chat", "--gpu", "h100-sxm", "--quant", "fp8", "--most", "1"]
     options = dict(zip((word.removeprefix("--") for word in asked[::2]), asked[1::2], strict=True))
     page = opened(fragment(**SMALL, tab="plan", **{f"plan__{key}": value for key, value in options.items()}))
     page.get_by_role("button", name="Run the plan").click()
@@ -360,7 +362,7 @@ def test_a_plan(opened: Opener, tmp_path: Path) -> None:
     said = printed("plan", SMALL["model"], *asked)
     devices = row(said, "replicas")[1]
     assert re.fullmatch(r"(\d+) x \(1 device\)", devices)
-    expect(answer.locator("h2")).to_contain_text(f"{devices.split()[0]} × l40s")
+    expect(answer.locator("h2")).to_contain_text(f"{devices.split()[0]} × h100-sxm")
     assert (
         figure(page, "Cost").locator(".big").inner_text().replace(" / hour", "/h")
         == row(said, "cost")[1].partition(" (")[0]
@@ -373,10 +375,76 @@ def test_a_plan(opened: Opener, tmp_path: Path) -> None:
         expect(figure(page, theirs)).to_contain_text(exact)
         expect(figure(page, theirs)).to_contain_text(limit)
     opens_what_stands_behind_the_plan(page, said)
+    draws_the_plan(page, json.loads(printed("plan", SMALL["model"], *asked, "--format", "json")))
     expect(page.locator("#plan-result pre").last).to_have_text(f"inferplan plan {SMALL['model']} {' '.join(asked)}")
     with page.context.expect_page() as report:
         page.get_by_role("link", name="Open the report to share").click()
-    expect(report.value.locator("#answer")).to_contain_text("l40s")
+    expect(report.value.locator("#answer")).to_contain_text("h100-sxm")
+
+
+def draws_the_simulation(page: Page, command: str) -> None:
+    """The percentiles of the distributions, and the mean of the timeline, are those of the JSON of the command."""
+    said = json.loads(printed(*command.split()[1:], "--format", "json"))
+    for name in ("ttft", "tpot", "e2el"):
+        done = dict(tabled(page, f"simulation-{name}"))
+        for share, at in (("50.0%", "p50"), ("90.0%", "p90"), ("95.0%", "p95"), ("99.0%", "p99")):
+            assert done[share] == format_time(said[f"{name}_s"][at])
+    with page.expect_download() as saved:
+        page.locator("#picture-simulation-timeline").get_by_role("button", name="save as CSV").click()
+    head, *lines = Path(saved.value.path()).read_text().splitlines()
+    assert head == 'second,"in the batch, mean","in the batch, most","in the queue, mean","in the queue, most"'
+    spans = [[float(cell) for cell in line.split(",")] for line in lines]
+    served = sum(span[1] + span[3] for span in spans) / len(spans)  # by Little's law, of the whole run
+    sent = said["run"]["sent"]
+    length = (spans[-1][0] - spans[0][0]) * len(spans) / (len(spans) - 1)
+    assert served == pytest.approx(sent / length * said["e2el_s"]["mean"], rel=0.1)
+    assert all(span[1] <= span[2] + 1e-9 and span[3] <= span[4] + 1e-9 for span in spans)
+
+
+def tabled(page: Page, name: str) -> list[list[str]]:
+    """The table behind a picture, with the names of its rows."""
+    picture = page.locator(f"#picture-{name}")
+    picture.locator("details").evaluate("node => node.open = true")
+    expect(picture.locator("tbody tr").first).to_be_visible()
+    found: list[list[str]] = picture.locator("tbody tr").evaluate_all(
+        "rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    return found
+
+
+def draws_the_plan(page: Page, said: dict[str, Any]) -> None:
+    """The four pictures of a plan, of the figures that the command has in its JSON."""
+    plan, slo = said["plan"], said["question"]["slo"]
+    bars = [plan, *(row for row in [said["at_the_other_confidence"], said["native_alternative"]] if row)]
+    bars += said["alternatives"]
+    drawn = page.locator("#picture-plan-costs svg text").all_text_contents()
+    for bar in bars:
+        assert f"{bar['cost']:,.2f} USD / hour" in drawn, drawn
+    assert drawn[0] == f"the plan: {plan['devices']} × h100-sxm in fp8"
+    costs = tabled(page, "plan-costs")
+    assert [cells[1] for cells in costs[:1]] == [f"{plan['cost']:,.2f} USD / hour"]
+    assert {cells[4] for cells in costs} == {"fp8"}
+    safety = tabled(page, "plan-safety")
+    assert [float(cells[0]) for cells in safety] == [step["confidence"] for step in said["confidence_curve"]]
+    for cells, step in zip(safety, said["confidence_curve"], strict=True):
+        assert ("–" if step["cost"] is None else f"{step['cost']:,.2f} USD / hour") in cells[1]
+    breaks = {cells[0]: cells[1:] for cells in tabled(page, "plan-breaks")}
+    runs = {1.0: plan, **{row["load"]: row for row in said["sensitivity"]}}
+    assert set(breaks) == {f"{load:.0%}" for load in runs}
+    for load, run in runs.items():
+        if run["verdict"] != "overloaded":
+            shares = [f"{run[f'{name}_s'] / slo[f'{name}_s']:.0%}" for name in ("ttft", "tpot")]
+            assert breaks[f"{load:.0%}"][1::2] == shares
+    frontier = tabled(page, "plan-frontier")
+    rates = [tuple(float(cell.replace(",", "")) for cell in cells[1:]) for cells in frontier]
+    assert frontier[0][0] == "the plan, h100-sxm"
+    assert rates[0][1] == pytest.approx(plan["screened_output_tokens_per_s_per_device"], abs=0.05)
+    meeting = [one for one in said["frontier"] if one["gpu"] == "h100-sxm"]
+    assert max(one["output_tokens_per_s_per_device"] for one in meeting) == pytest.approx(
+        max(rate for _, rate in rates[1:]), abs=0.05
+    )
+    for one, two in itertools.pairwise(sorted(rates[1:])):  # a frontier: who is faster for one user carries less
+        assert one[1] >= two[1]
 
 
 def test_a_plan_of_a_model_that_embeds_has_one_latency(opened: Opener) -> None:
@@ -398,6 +466,8 @@ def test_a_plan_of_a_model_that_embeds_has_one_latency(opened: Opener) -> None:
 def opens_what_stands_behind_the_plan(page: Page, said: str) -> None:
     """Every number opens something: the bill, the terms that the report prints, the share that replicas are given."""
     dialog = page.get_by_role("dialog")
+    for picture in ("costs", "safety"):
+        page.locator(f"#picture-plan-{picture} summary").click()
     numbers = page.locator("#plan-result .number")
     assert numbers.count() >= 7 + 3 + 2 * 4
     for index in range(numbers.count()):
@@ -406,7 +476,7 @@ def opens_what_stands_behind_the_plan(page: Page, said: str) -> None:
         page.keyboard.press("Escape")
         expect(numbers.nth(index)).to_be_focused()
     page.get_by_role("button", name=re.compile("^Cost: ")).click()
-    bought = re.search(r"x l40s at (\S+) USD/h \(\S+, (\S+), (\d+-\d+-\d+)", said)
+    bought = re.search(r"x h100-sxm at (\S+) USD/h \(\S+, (\S+), (\d+-\d+-\d+)", said)
     assert bought is not None
     for text in (f"{bought[1]} USD", f"{bought[2]}, {bought[3]}"):
         expect(dialog).to_contain_text(text)
@@ -722,3 +792,106 @@ def test_pictures_have_tables_and_are_saved(opened: Opener) -> None:
     space: dict[str, Any] = {}
     exec(text, space)
     assert float(space["found"].tpot) == curve["tpot_s"]
+
+
+def test_an_api_is_compared(opened: Opener) -> None:
+    """Break-even as ``inferplan cost --api-price`` has it, on either side of the load; the address keeps the price."""
+    page = opened(fragment(**BIG))
+    settle(page)
+    card = page.locator("#estimate-api")
+    for price, words in (("0.6/0.8", "of this load"), ("0.05/0.1", "times this load: the API costs less")):
+        for side, value in zip(("input", "output"), price.split("/"), strict=True):
+            card.get_by_label(f"A million {side} tokens at the API").fill(value)
+        said = printed("cost", *words_of(BIG), "--api-price", price)
+        found = re.match(
+            r"([\d,]+) requests a month \(([\d.]+(?:%| x))", row(said, f"break-even with an API at {price}")[1]
+        )
+        assert found is not None
+        expect(card).to_contain_text(f"Break-even: {found[1]} requests a month, {found[2].replace(' x', '')} {words}")
+    assert "api=0.05/0.1" in page.url or page.wait_for_url("**api=0.05/0.1**") is None
+    page.reload()
+    expect(card.get_by_label("A million input tokens at the API")).to_have_value("0.05", timeout=PATIENCE)
+    expect(card.locator("#picture-estimate-hosted canvas")).to_be_visible()
+    card.get_by_label("A million input tokens at the API").fill("-1")
+    expect(card).to_contain_text("Prices of 0 or more.")
+
+
+def test_a_number_out_of_range_is_said(opened: Opener) -> None:
+    page = opened(fragment(**SMALL))
+    settle(page)
+    batch = page.get_by_label("Batch, sequences at once", exact=True)
+    for typed in ("-3", "0"):
+        batch.fill(typed)
+        page.keyboard.press("Tab")
+        expect(page.locator("#batch-wrong")).to_have_text("A whole number from 1 to 1,000,000,000; it stays 8")
+        expect(batch).to_have_value("8")
+    batch.fill("9")
+    expect(page.locator("#batch-wrong")).to_have_count(0)
+    expect(page.locator("#panel pre").first).to_contain_text("--batch 9", timeout=PATIENCE)
+
+
+@for_each(
+    "box, typed, found",
+    [
+        ("Model", "meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b"),
+        ("Model", "gpt oss 120", "gpt-oss-120b"),
+        ("Accelerator", "M3 Ultra", "m3-ultra"),
+        ("Accelerator", "mac", "m1"),
+        ("Accelerator", "RTX 4090", "rtx-4090"),
+    ],
+)
+def test_a_search_box_knows_every_name(opened: Opener, box: str, typed: str, found: str) -> None:
+    page = opened(fragment(**SMALL))
+    settle(page)
+    search = page.get_by_role("combobox", name=box, exact=True)
+    search.fill(typed)
+    first = page.locator(f"#{'model' if box == 'Model' else 'gpu'}-list [role=option]").first
+    expect(first).to_contain_text(found)
+
+
+def test_the_headline_is_one_row_on_one_line(opened: Opener) -> None:
+    page = opened(fragment(**BIG), viewport={"width": 1400, "height": 900})
+    settle(page)
+    places = (
+        page.locator("#answer dl")
+        .first.locator(".big")
+        .evaluate_all("all => all.map((one) => Math.round(one.getBoundingClientRect().bottom))")
+    )
+    assert len(places) == 5
+    assert len(set(places)) == 1
+    value, unit = page.evaluate(
+        "['.number', '.unit'].map((of) => parseFloat(getComputedStyle(document.querySelector(`.big ${of}`)).fontSize))"
+    )
+    assert unit < 0.7 * value
+
+
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+STATES = {
+    "estimate": {"api": "0.1/0.2"},
+    "compare": {f"b__{key}": value for key, value in {**SMALL, "gpu": "l40s"}.items()},
+    "fit": {"fit__users": 1, "fit__gpu": "h100-sxm"},
+    "simulate": {"simulate__rate": 4, "simulate__requests": 200, "simulate__ttft": 300},
+    "plan": {"plan__rate": 1, "plan__workload": "chat", "plan__gpu": "l40s", "plan__quant": "fp8", "plan__most": 1},
+}
+
+
+@for_each("tab", list(STATES))
+def test_axe_finds_nothing(opened: Opener, tab: str) -> None:
+    """axe-core on a tab with its answer and all of its tables, light and dark, from 320 to 1,400 pixels."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core comes with the extra dev").Axe()
+    page = opened(fragment(**SMALL, tab=tab, **STATES[tab]))
+    if tab in ("simulate", "plan"):
+        page.locator("#panel button.main").first.click()
+        expect(page.locator("#verdict, #plan-answer")).to_be_visible(timeout=3 * PATIENCE)
+    else:
+        expect(page.locator("#answer .big, #comparison td, #fits tbody").first).to_be_visible(timeout=3 * PATIENCE)
+    page.evaluate("document.querySelectorAll('#panel details').forEach((one) => (one.open = true))")
+    for width in (1400, 900, 390, 320):
+        for scheme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_timeout(300)
+            expect(page.locator("#panel")).not_to_have_attribute("aria-busy", "true", timeout=3 * PATIENCE)
+            found = axe.run(page, options={"runOnly": RULES}).response["violations"]
+            assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], (width, scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") == width

@@ -6,12 +6,13 @@ import { fill, h, say } from "./dom.js";
 import { elsewhereNodes } from "./elsewhere.js";
 import { number } from "./explain.js";
 import { heading, headline, loadOf } from "./headline.js";
+import { Hosted } from "./hosted.js";
 import { colourOf, memoryScene } from "./memory.js";
 import { operatorNodes } from "./operators.js";
 import { Drawn, Plotted } from "./pictures.js";
 import { refusalCard } from "./refusal.js";
 import { showRoofline } from "./roofline.js";
-import { bytes, percent } from "./units.js";
+import { bytes, count, percent } from "./units.js";
 
 /** What the reply of /api/view must hold. */
 export const SHAPE = {
@@ -33,12 +34,13 @@ export const SHAPE = {
 };
 
 export class EstimateTab {
-  constructor({ change, again }) {
+  constructor({ change, api, again }) {
     Object.assign(this, { change, again });
     this.top = h("section", { class: "card", id: "answer", "aria-label": "Answer" });
     this.memory = new Drawn("memory", "Memory of one accelerator", true);
     this.roofline = new Plotted("roofline", "Roofline of one accelerator");
     this.curves = new Curves("curve", (batch) => change("batch", batch));
+    this.hosted = new Hosted("estimate", api);
     this.operators = h("section", { class: "card", id: "operators", "aria-label": "Time by operator" });
     this.same = h("section", { class: "card", "aria-label": "Use it elsewhere" });
     const pair = h(
@@ -47,8 +49,19 @@ export class EstimateTab {
       h("section", { class: "card" }, this.memory.node),
       h("section", { class: "card" }, this.roofline.node),
     );
-    this.rest = h("div", { class: "rest", hidden: true }, pair, this.curves.node, this.operators, this.same);
+    this.rest = h("div", { class: "rest", hidden: true }, pair, this.curves.node, this.hosted.node, this.operators, this.same);
     this.node = [this.top, this.rest];
+  }
+
+  set({ api }) {
+    this.price = api;
+    this.#compare();
+  }
+
+  #compare() {
+    if (!this.reply) return;
+    const { batch, prompt_tokens: prompt, output_tokens: output } = this.reply.estimate.load;
+    this.hosted.show(this.price, this.reply.cost, { prompt, output: output ?? 0, of: `with batches of ${count(batch)} all the time` });
   }
 
   wait(late) {
@@ -67,6 +80,8 @@ export class EstimateTab {
 
   show(reply, view) {
     this.rest.hidden = false;
+    this.reply = reply;
+    this.#compare();
     const { nodes, spoken } = headline(reply, view);
     fill(this.top, nodes);
     say(spoken);

@@ -75,12 +75,13 @@ class App {
     };
     const tool = (name) => (key, value) => this.#with(() => put(this.state[name], key, value));
     const lost = (retry) => this.lost(retry);
+    const api = (price) => this.#with(() => put(this.state, "api", price));
     this.tabs = {
-      estimate: new EstimateTab({ change: hands.change, again }),
+      estimate: new EstimateTab({ change: hands.change, api, again }),
       compare: new CompareTab({ add: hands.add, again }),
       fit: new FitTab({ change: tool("fit"), use: (row) => this.#use(row), again, catalog: this.catalog }),
       simulate: new SimulateTab({ change: tool("simulate"), apply: hands.change, lost, catalog: this.catalog }),
-      plan: new PlanTab({ change: tool("plan"), lost, catalog: this.catalog, gpus: this.controls.gpus }),
+      plan: new PlanTab({ change: tool("plan"), api, lost, catalog: this.catalog, gpus: this.controls.gpus }),
     };
     this.tabs.simulate.job.resume();
     this.tabs.plan.job.resume();
@@ -303,7 +304,9 @@ class App {
   #repaint() {
     forgetColours();
     this.asked = {};
-    if (this.tabs) this.ask();
+    if (!this.tabs) return;
+    this.ask();
+    for (const tab of [this.tabs.simulate, this.tabs.plan]) tab.job.redraw();
   }
 }
 

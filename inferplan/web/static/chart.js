@@ -20,9 +20,9 @@ const decades = (_, splits) =>
 /**
  * A chart in `host`. `spec` is
  *   x, y: { label, format, log, range? }
- *   lines: [{ name, colour (a variable), values, low, high, dash }] over `at`
+ *   lines: [{ name, colour (a variable), values, low, high, dash, points }] over `at`; points: whether each has a dot
  *   dots: [{ x, y, radius, colour, square, name, text }], of which the largest get their names where there is room
- *   marks: [{ x, text, colour, low }] vertical lines, named above or (low) below
+ *   marks: [{ x, text, colour, low }] vertical lines, named above, or below on the line `low` from the axis
  *   whiskers: [{ x, low, high, middle, colour }] error bars
  *   pick(x): called when the user clicks at x; say(index | dot): the text under the picture
  */
@@ -66,7 +66,7 @@ export class Chart {
     const bands = [];
     for (const line of spec.lines) {
       const stroke = colour(line.colour);
-      series.push({ stroke, width: 2, dash: line.dash, spanGaps: true, points: { show: spec.at.length < 2 } });
+      series.push({ stroke, width: 2, dash: line.dash, spanGaps: true, points: { show: line.points ?? spec.at.length < 2 } });
       if (!line.low) continue;
       for (let edge = 0; edge < 2; edge++)
         series.push({ stroke: faded(stroke, 0.35), width: 1, spanGaps: true, points: { show: false } });
@@ -168,7 +168,7 @@ export class Chart {
         dash: [4, 4],
       });
       const right = x > box.left + box.width * 0.6;
-      const height = mark.low ? box.height - 8 : 10;
+      const height = mark.low ? box.height + 8 - 16 * mark.low : 10;
       shapes.push({
         text: mark.text,
         at: [x + (right ? -5 : 5), box.top + height],
@@ -251,6 +251,7 @@ export class Chart {
       const stroke = colour(line.colour);
       if (line.low) shapes.push({ area: [...path(line.low), ...path(line.high).reverse()], fill: stroke, alpha: 0.13 });
       shapes.push({ line: path(line.values), stroke, width: 2, dash: line.dash });
+      if (line.points) shapes.push(...path(line.values).map(([x, y]) => ({ dot: [x, y, 3], fill: stroke })));
     }
     const lower = (shape) => ({
       ...shape,

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 
 /**
- * Fills `host` with a search box of the id `id`. `entries()` gives `{ name, label, note }`; `choose(name)` is called
+ * Fills `host` with a search box of the id `id`. `entries()` gives `{ name, label, note, also }`, `also` what else it is called; `choose(name)` is called
  * with what the user takes, or types and ends with Enter. Returns a function that sets the shown name.
  */
 export function combobox(host, id, entries, choose) {
@@ -35,11 +35,18 @@ export function combobox(host, id, entries, choose) {
   };
 }
 
-/** Entries that hold every word of `query`; those that begin with it come first. */
+/** A name of the hub without its owner and its variants, as `normalise` of inferplan/catalog/files.py has it. */
+const ownName = (name) =>
+  name.includes("/") ? name.replace(/^.*\/(meta-)?/, "").replace(/(-(hf|instruct|chat|base|it))+$/, "") : name;
+
+/** Entries that hold every word of `query`, in any of their names, or all of it without blanks and dashes; those that begin with it come first. */
 export function matching(entries, query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const text = (entry) => `${entry.name} ${entry.label} ${entry.note}`.toLowerCase();
-  const found = entries.filter((entry) => words.every((word) => text(entry).includes(word)));
+  const text = (entry) => `${entry.name} ${entry.label} ${entry.note} ${entry.also ?? ""}`.toLowerCase();
+  const bare = (written) => written.replace(/[^a-z0-9]/g, "");
+  const whole = bare(ownName(query.toLowerCase()));
+  const holds = (held) => words.every((word) => held.includes(word)) || (whole.length > 2 && bare(held).includes(whole));
+  const found = entries.filter((entry) => holds(text(entry)));
   const rank = (entry) => (entry.name === query ? 0 : entry.name.startsWith(words[0] ?? "") ? 1 : 2);
   return words.length ? found.sort((left, right) => rank(left) - rank(right)) : found;
 }

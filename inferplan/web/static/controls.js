@@ -30,11 +30,13 @@ export class Controls {
       ]
         .filter(Boolean)
         .join(", "),
+      also: model.aliases.join(" "),
     }));
     this.gpus = catalog.gpus.map((gpu) => ({
       name: gpu.name,
       label: gpu.name,
       note: `${gpu.label}, ${bytes(gpu.memory_bytes, 3)}`,
+      also: [...gpu.aliases, gpu.vendor, gpu.vendor === "Apple" ? "mac" : ""].join(" "),
     }));
     this.set = {
       model: combobox(
@@ -128,8 +130,8 @@ export class Controls {
       if (fine) this.hands.change(key, value);
     });
     input.addEventListener("blur", () => {
-      this.#judge(input, wrong, true);
       this.set[key](this.hands.view()[key]);
+      if (input.getAttribute("aria-invalid") === "true") this.#judge(input, wrong, false, `; it stays ${input.value || "as it was"}`);
     });
     this.set[key] = (value) => {
       if (document.activeElement !== input || VIEW[key].read(input.value) !== value) {
@@ -139,14 +141,14 @@ export class Controls {
     };
   }
 
-  #judge(input, wrong, fine) {
+  #judge(input, wrong, fine, stays = "") {
     input.setAttribute("aria-invalid", String(!fine));
     if (fine) {
       wrong.remove();
       input.removeAttribute("aria-describedby");
       return;
     }
-    wrong.textContent = input.id === "price" ? "A number above 0" : "A whole number from 1";
+    wrong.textContent = VIEW[input.id].says + stays;
     input.setAttribute("aria-describedby", wrong.id);
     (input.closest(".row") ?? input).after(wrong);
   }

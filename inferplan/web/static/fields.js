@@ -104,7 +104,7 @@ const MAKERS = {
     const wrong = h(
       "div",
       { class: "wrong", id: `${id}-wrong`, hidden: true },
-      spec.whole === false ? "A number above 0" : "A whole number, not negative",
+      read.says,
     );
     const input = h("input", {
       id,

@@ -10,9 +10,32 @@ export const figure = (name, big, ...notes) =>
     "div",
     { class: "figure" },
     h("dt", {}, name),
-    h("dd", { class: "big" }, big),
-    notes.filter(Boolean).map((note) => h("dd", { class: "note" }, note)),
+    h("dd", { class: `big${isLong(big.textContent ?? big) ? " words" : ""}` }, quietened(big)),
+    h("dd", { class: "under" }, notes.filter(Boolean).map((note) => h("div", { class: "note" }, note))),
   );
+
+/** What is large with its unit quieter than its value: "94.58 ms". */
+function quietened(big) {
+  const home = typeof big === "string" ? h("span", {}, big) : big;
+  const [, value, unit] = /^([\d.,]+%?)( .*)$/.exec(home.textContent) ?? [];
+  if (value && home.childElementCount === 0) home.replaceChildren(value, h("span", { class: "unit" }, unit));
+  return home;
+}
+
+/** A text of so many letters is no number, and would take two lines. */
+const LONG = 14;
+const isLong = (text) => text.length > LONG && !/^[\d.,]+ /.test(text);
+const LARGE = 5;
+
+/** The figures of a headline: five in a row, on one line, and smaller what else there is. */
+export function answer(...figures) {
+  const all = figures.flat(3).filter(Boolean);
+  const rest = all.slice(LARGE);
+  return [
+    h("dl", { class: "answer" }, all.slice(0, LARGE)),
+    rest.length > 0 && h("dl", { class: "answer lesser" }, rest),
+  ];
+}
 
 /** The figures of a reply by name, for the headline and for the comparison: `{ text, term, note }`. */
 export function figuresOf(reply) {

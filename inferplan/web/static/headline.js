@@ -2,7 +2,7 @@
 
 import { title } from "./controls.js";
 import { h } from "./dom.js";
-import { figure, figureButton, figuresOf, sold } from "./figures.js";
+import { answer, figure, figureButton, figuresOf, sold } from "./figures.js";
 import { bytes, count, percent, time } from "./units.js";
 
 const within = (record, key) =>
@@ -54,12 +54,11 @@ export function headline(reply, view) {
       .join(". ")}`,
     nodes: [
       heading(view, loaded(batch, prompt, found.generates && output)),
-      h(
-        "dl",
-        { class: "answer" },
+      answer(
         figure("Memory", verdict, held, largest, found.rejected_because),
         speeds(found, all, value),
         price(reply, all, value),
+        alone(found, all, value),
         basis(found),
       ),
       reply.notes.length > 0 &&
@@ -77,6 +76,14 @@ export function headline(reply, view) {
   };
 }
 
+const alone = (found, all, value) =>
+  figure(
+    `${found.generates ? "TTFT" : "Latency"} of the batch alone`,
+    value(all.alone),
+    found.generates && "the whole batch prefilled together",
+    within(found, "ttft"),
+  );
+
 /** Latencies and throughput. */
 function speeds(found, all, value) {
   return [
@@ -87,12 +94,6 @@ function speeds(found, all, value) {
         "one request, idle server",
         within(found, "ttft_at_server"),
       ),
-    figure(
-      `${found.generates ? "TTFT" : "Latency"} of the batch alone`,
-      value(all.alone),
-      found.generates && "the whole batch prefilled together",
-      within(found, "ttft"),
-    ),
     all.tpot &&
       figure(
         "Time per output token (TPOT)",

@@ -49,6 +49,7 @@ export class Job {
 
   #follow(id) {
     this.id = id;
+    this.shown = null;
     this.start.disabled = true;
     this.since = Date.now();
     this.#running({ done: 0, total: null, text: "" });
@@ -112,8 +113,14 @@ export class Job {
     this.start.disabled = false;
   }
 
+  /** Draws what is shown once more, in other colours. */
+  redraw() {
+    if (this.shown) this.#show(this.shown);
+  }
+
   #ended(job) {
     this.#over();
+    this.shown = null;
     if (job.state === "cancelled") {
       sessionStorage.removeItem(this.memory);
       fill(
@@ -124,6 +131,12 @@ export class Job {
       this.start.focus();
       return;
     }
+    this.shown = job;
+    this.#show(job);
+    say(job.error ? job.error.what : (this.found.querySelector("h2")?.textContent ?? "Done"));
+  }
+
+  #show(job) {
     const shown = job.result ? this.draw(job.result, job) : [];
     const opening = (job.opening ?? []).map((line) => h("p", {}, line));
     const notes = (job.notes ?? []).map((note) => h("li", {}, note));
@@ -154,7 +167,6 @@ export class Job {
           h("pre", {}, job.command),
         ),
     );
-    say(job.error ? job.error.what : (this.found.querySelector("h2")?.textContent ?? "Done"));
   }
 
   #refused(error) {

@@ -6,7 +6,7 @@ import { captioned, savePicture, svgNode } from "./scene.js";
 
 /**
  * A figure with a heading. `update({ caption, scene, rows, columns, legend, about })` fills it: `rows` and `columns` are the
- * table behind the picture and its CSV, which is of `all` rows where the table shows a part of them.
+ * table behind the picture and its CSV, which is of `all` rows, below `heads`, where the table shows others.
  */
 export class Picture {
   constructor(name, title, body, open = false) {
@@ -22,7 +22,7 @@ export class Picture {
         h("h3", {}, title),
         saving("PNG", title, () => savePicture(this.#whole(), name, "png")),
         saving("SVG", title, () => savePicture(this.#whole(), name, "svg")),
-        saving("CSV", title, () => save(`${name}.csv`, csv([this.columns, ...this.all]), "text/csv")),
+        saving("CSV", title, () => save(`${name}.csv`, csv([this.heads, ...this.all]), "text/csv")),
       ),
       this.legend,
       body,
@@ -35,8 +35,9 @@ export class Picture {
     return captioned(this.scene(), this.named, this.about);
   }
 
-  update({ caption, scene, columns, rows, all, legend = [], about = "" }) {
-    Object.assign(this, { scene, columns, rows, all: all ?? rows, named: legend, about });
+  update({ caption, scene, columns, rows, all, heads, legend = [], about = "" }) {
+    const names = heads ?? columns.map((column) => column.text ?? column);
+    Object.assign(this, { scene, columns, rows, all: all ?? rows, heads: names, named: legend, about });
     this.caption.textContent = caption ?? "";
     fill(
       this.legend,
@@ -50,7 +51,7 @@ export class Picture {
   /** The table behind the picture, made when it is seen. */
   #table() {
     if (!this.details.open || !this.rows) return;
-    const heads = this.columns.map((text, index) => ({ text, right: index > 0 }));
+    const heads = this.columns.map((column, index) => (column.text ? column : { text: column, right: index > 0 }));
     fill(this.behind, table(this.heading, heads, this.rows, { class: "scroll limited" }));
   }
 }

@@ -1,11 +1,13 @@
 // What to buy and how to run it: the cheapest deployment that meets the limits under a load.
 
 import { Simulated, told } from "./behind.js";
+import { breaking, costs, frontier, safety } from "./choices.js";
 import { combobox } from "./combobox.js";
 import { copy, fill, h, save, table } from "./dom.js";
 import { number, stated } from "./explain.js";
 import { fields, limitOptions, limits, load, loadOptions } from "./fields.js";
-import { COST_PAGE, bill, figure, purchase, sold } from "./figures.js";
+import { COST_PAGE, answer, bill, figure, purchase, sold } from "./figures.js";
+import { Hosted } from "./hosted.js";
 import { Job } from "./job.js";
 import { given } from "./simulate.js";
 import { TOOLS } from "./state.js";
@@ -44,7 +46,7 @@ function questions(names) {
 }
 
 export class PlanTab {
-  constructor({ change, lost, catalog, gpus }) {
+  constructor({ change, api, lost, catalog, gpus }) {
     this.change = change;
     this.silent = new Set(catalog.models.filter((model) => model.generates === false).map((model) => model.name));
     this.form = fields(questions(catalog.workloads), {
@@ -74,9 +76,10 @@ export class PlanTab {
       kind: "plan",
       word: "Run the plan",
       options: () => this.#options(),
-      draw: (result, job) => draw(result, job, catalog.words),
+      draw: (result, job) => this.#draw(result, job, catalog.words),
       lost,
     });
+    this.hosted = new Hosted("plan", api);
     this.heading = h("h2");
     this.node = [
       h(
@@ -93,6 +96,7 @@ export class PlanTab {
     this.state = state;
     this.heading.textContent = `Plan for ${state.views[state.active].model}`;
     this.form.show({ load: "rate", ...state.plan });
+    this.#compare();
     fill(
       this.chips,
       this.#chosen().map((name) =>
@@ -108,6 +112,19 @@ export class PlanTab {
         ),
       ),
     );
+  }
+
+  #draw(result, job, words) {
+    this.result = result;
+    this.#compare();
+    return draw(result, job, words).toSpliced(2, 0, this.hosted.node);
+  }
+
+  #compare() {
+    if (!this.result) return;
+    const { cost, question, plan } = this.result;
+    const { prompt_tokens: prompt, output_tokens: output } = question;
+    this.hosted.show(this.state?.api, cost, { prompt, output: plan.tpot_s === null ? 0 : output, of: "under this load" });
   }
 
   #chosen() {
@@ -165,7 +182,12 @@ function draw(result, job, words) {
   const { simulation } = result.plan;
   const about = { result, job, words, at, behind: job.behind };
   about.run = simulation && new Simulated(simulation, { words, job, view: job.behind.view });
-  return [headline(about), safety(about), options(about), loads(about)];
+  return [
+    headline(about),
+    pair(costsOf(about), safetyOf(about)),
+    pair(frontierOf(about), breaksOf(about)),
+    loads(about),
+  ];
 }
 
 /** Terms of the plan as facts: the value, the same in numbers, the formula. */
@@ -235,11 +257,10 @@ function headline(about) {
       h("span", { class: "soft" }, question.demand + asPeople(plan)),
     ),
     cautions(result),
-    h(
-      "dl",
-      { class: "answer" },
+    answer(
       cost(about),
       latencies(about).map(([key, name]) => latency(about, name, key)),
+      breaks(plan, behind),
       figure(
         "Replicas",
         stated(count(plan.replicas), "Replicas", () =>
@@ -252,7 +273,6 @@ function headline(about) {
         `${plan.engine}, ${count(plan.token_budget)} tokens per step, ${count(plan.max_num_seqs)} sequences`,
       ),
       behind.memory && memory(behind.memory),
-      breaks(plan, behind),
       bought(about),
       result.energy && power(about),
     ),
@@ -402,45 +422,41 @@ function cell(about, key, value, { name, of }) {
   );
 }
 
-function options(about) {
-  const rows = beside(about.result, about.behind.bills).map(([name, row, bills]) => {
+/** Cards beside each other. */
+const pair = (...cards) => h("div", { class: "pair" }, cards);
+
+/** A number format in a word where all parts have it. */
+const inShort = (precision) => /^weights (\S+), activations \1$/.exec(precision)?.[1] ?? precision;
+
+function costsOf(about) {
+  const found = beside(about.result, about.behind.bills);
+  const rows = found.map(([name, row, bills]) => {
     const of = [fleet(row), divided(row), row.precision, about.result.question.demand].filter(Boolean).join(", ");
     return [
       name,
+      priced(about, row, `Cost, ${name}`, bills),
       fleet(row),
       divided(row) || "–",
-      row.precision,
+      inShort(row.precision),
       ...latencies(about).map(([key]) => cell(about, key, row[key], { name, of })),
-      priced(about, row, `Cost, ${name}`, bills),
     ];
   });
-  return h(
-    "section",
-    { class: "card" },
-    h("h2", {}, "Alternatives"),
-    table(
-      "Each meets the limits, by simulation",
-      [
-        "",
-        "Accelerators",
-        "Division",
-        "Format",
-        ...latencies(about).map(([, what]) => right(what)),
-        right("Cost"),
-      ],
-      rows,
-    ),
-  );
+  const columns = [
+    { text: "option" },
+    right("Cost"),
+    { text: "Accelerators" },
+    { text: "Division" },
+    { text: "Format" },
+    ...latencies(about).map(([, what]) => right(what)),
+  ];
+  const named = found.map(([name, row]) => ({ ...row, name, fleet: fleet(row), format: inShort(row.precision) }));
+  return costs(named, { columns, rows });
 }
 
-/** The least cost at each confidence, as bars; null where no error is known. */
-function safety(about) {
-  const { confidence_curve: curve } = about.result;
-  const most = Math.max(...curve.map((step) => step.cost ?? 0));
-  if (!most) return null;
+function safetyOf(about) {
+  const { confidence_curve: curve, plan } = about.result;
   const rows = curve.map((step) => {
-    if (step.cost === null) return [String(step.confidence), "", "–", "no option meets the limits", ""];
-    const name = `Cost at a confidence of ${step.confidence}`;
+    if (step.cost === null) return [String(step.confidence), "–", "no option meets the limits", ""];
     const shown = `${step.exact ? "" : "at most "}${money(step.cost, step.currency, 2)} / hour`;
     const facts = () => [
       ["Each limit is kept with a chance of", percent(step.confidence, 0)],
@@ -450,22 +466,25 @@ function safety(about) {
     ];
     return [
       String(step.confidence),
-      h("meter", { min: 0, max: most, value: step.cost, "aria-label": name }),
-      stated(shown, name, facts),
+      stated(shown, `Cost at a confidence of ${step.confidence}`, facts),
       `${count(step.devices)} × ${step.gpu}`,
       step.quant ?? "native",
     ];
   });
-  return h(
-    "section",
-    { class: "card", id: "plan-safety" },
-    h("h2", {}, "Cost of safety"),
-    table(
-      "The least cost that keeps each limit with this confidence, among options with a known error",
-      ["Confidence", "", right("Cost"), "Accelerators", "Format"],
-      rows,
-    ),
-  );
+  return safety(curve, plan.confidence, rows);
+}
+
+const frontierOf = ({ result: { plan, question }, behind }) =>
+  frontier({ ...behind, tpot: question.slo.tpot_s, gpu: plan.gpu });
+
+function breaksOf(about) {
+  const { plan, question, sensitivity } = about.result;
+  const runs = [...sensitivity, { ...plan, load: 1 }].sort((left, other) => left.load - other.load);
+  return breaking({
+    runs: runs.map((run) => (run.verdict === "overloaded" ? { load: run.load } : run)),
+    limits: latencies(about).map(([key, name]) => ({ key, name, limit: question.slo[key] })),
+    capacity: plan.capacity?.times_the_load,
+  });
 }
 
 function loads(about) {

@@ -42,7 +42,7 @@ export function showRoofline(picture, roofline, about) {
           values: at.map((x) => Math.min(roofline.peak_flop_per_s, x * roofline.bandwidth_byte_per_s)),
         },
       ],
-      marks: [{ x: roofline.ridge, text: `ridge ${decimal(roofline.ridge, 1)} FLOP/B`, low: true }],
+      marks: [{ x: roofline.ridge, text: `ridge ${decimal(roofline.ridge, 1)} FLOP/B`, low: 1 }],
       dots: dots(drawn),
       say: (one) =>
         `${one.phase} ${one.plain}: ${time(one.time_s)}, ${percent(one.share)} of the step, ${one.bound} bound, ${quantity(one.y, "FLOP/s")} at ${decimal(one.x, 1)} FLOP/B, ${one.basis}`,

@@ -125,7 +125,7 @@ function canvasOf(scene, scale = 2) {
   return canvas;
 }
 
-const COLOURS = { "of-0": "a", "of-1": "b", "of-2": "c", "of-3": "d" };
+const COLOURS = { "of-0": "a", "of-1": "b", "of-2": "c", "of-3": "d", "wrong-line": "bad" };
 
 /** The scene with its legend and a line about it below, as it is saved. */
 export function captioned(scene, legend, about) {

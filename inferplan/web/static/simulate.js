@@ -3,8 +3,9 @@
 import { Simulated } from "./behind.js";
 import { csv, h, heading, save, saving, table } from "./dom.js";
 import { fields, limitOptions, limits, load, loadOptions } from "./fields.js";
-import { figure } from "./figures.js";
+import { answer, figure } from "./figures.js";
 import { Job } from "./job.js";
+import { spread, timeline } from "./runs.js";
 import { TOOLS } from "./state.js";
 import { title } from "./controls.js";
 import { count, decimal, percent, time } from "./units.js";
@@ -81,7 +82,9 @@ export class SimulateTab {
 /** The nodes of a result: the verdict with its figures, and the latencies. */
 function draw(result, job, words) {
   const run = new Simulated(result, { words, job, view: given(deployment(job.options)) });
-  return [verdict(result, run), latencyTable(result, run)];
+  const names = result.conditions.generates === false ? ONE_PASS : LATENCIES;
+  const { behind } = job; // there is none where replicas come and go
+  return [verdict(result, run), behind && spread(result, behind, names), latencyTable(result, run), behind && timeline(behind)];
 }
 
 /** A figure of the headline whose number opens what it is; `names` are words of the glossary. */
@@ -97,7 +100,7 @@ function verdict(result, run) {
       { class: "title" },
       h("h2", { id: "verdict" }, result.verdict.charAt(0).toUpperCase() + result.verdict.slice(1)),
     ),
-    h("dl", { class: "answer" }, slowest(result, run), rates(result, run), room(result, run)),
+    answer(slowest(result, run), rates(result, run), room(result, run)),
   );
 }
 
@@ -194,7 +197,7 @@ function latencyTable(result, run) {
       saving("CSV", "Latency", () => save("simulation.csv", csv([["latency", ...columns], ...raw]), "text/csv")),
       saving("JSON", "Simulation", () => save("simulation.json", JSON.stringify(result, null, 2), "application/json")),
     ),
-    table("± is the 95 % confidence interval over seeds, where there is one", ["", ...columns.map(right)], rows),
+    table("± is the 95 % confidence interval over seeds, where there is one", ["latency", ...columns.map(right)], rows),
   );
 }
 

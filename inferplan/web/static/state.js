@@ -2,12 +2,14 @@
 
 const NAME = { read: (text) => (/^[\w@.,:+/-]{1,200}$/.test(text) ? text : undefined) };
 const whole = (least, most = 1e9) => ({
+  says: `A whole number from ${least} to ${most.toLocaleString("en")}`,
   read(text) {
     const value = Number(text);
     return /^\d+$/.test(text) && value >= least && value <= most ? value : undefined;
   },
 });
 const positive = {
+  says: "A number above 0",
   read(text) {
     const value = Number(text);
     return text.trim() !== "" && Number.isFinite(value) && value > 0 ? value : undefined;
@@ -79,6 +81,8 @@ export const TOOLS = {
     confidence: positive,
   },
 };
+/** Prices of an API for a million input and output tokens: "0.6/0.8". */
+const PRICES = { read: (text) => (/^\d*\.?\d+(e-?\d+)?\/\d*\.?\d+(e-?\d+)?$/.test(text) ? text : undefined) };
 export const TABS = ["estimate", "compare", "fit", "simulate", "plan"];
 export const LETTERS = ["A", "B", "C", "D"];
 
@@ -109,6 +113,7 @@ export function write(state) {
   state.views.forEach((view, index) => put(index === 0 ? "" : `${LETTERS[index].toLowerCase()}.`, view, VIEW));
   pairs.push(`tab=${state.tab}`);
   if (state.views.length > 1) pairs.push(`active=${LETTERS[state.active].toLowerCase()}`);
+  if (state.api) pairs.push(`api=${state.api}`);
   for (const [tool, keys] of Object.entries(TOOLS)) put(`${tool}.`, state[tool], keys);
   return pairs.join("&");
 }
@@ -148,7 +153,7 @@ function take(state, pair, wrong) {
   else home[name] = name === "active" && home === state ? LETTERS.indexOf(text.toUpperCase()) : value;
 }
 
-const TOP = { tab: oneOf(...TABS), active: oneOf(...LETTERS.map((letter) => letter.toLowerCase())) };
+const TOP = { tab: oneOf(...TABS), api: PRICES, active: oneOf(...LETTERS.map((letter) => letter.toLowerCase())) };
 
 /** Where the value of a key belongs: the object, the name in it, the keys that it admits. */
 function place(state, key) {
