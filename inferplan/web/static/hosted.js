@@ -64,7 +64,7 @@ export class Hosted {
     this.picture.node.hidden = !(volume > 0 && Number.isFinite(volume));
     this.says.textContent = api
       ? verdict({ volume, share, charged }, cost, load)
-      : `Own accelerators: ${money(cost.per_million_input_tokens, cost.currency, 4)} a million input tokens${cost.per_million_output_tokens ? `, ${money(cost.per_million_output_tokens, cost.currency, 4)} a million output tokens` : ""}, ${load.of}. With the prices of an API both are compared.`;
+      : `Own accelerators: ${money(cost.per_million_input_tokens, cost.currency, 4)} per million input tokens${cost.per_million_output_tokens ? `, ${money(cost.per_million_output_tokens, cost.currency, 4)} per million output tokens` : ""}, ${load.of}. With the prices of an API both are compared.`;
     if (!this.picture.node.hidden) this.#draw({ volume, served, charged }, cost);
   }
 
@@ -104,7 +104,7 @@ export class Hosted {
 function verdict({ volume, share, charged }, { per_request: own, currency }, { of }) {
   const million = `A million requests: ${money(1e6 * own, currency, 2)} ${of}, ${money(1e6 * charged, currency, 2)} at the API.`;
   if (!Number.isFinite(volume)) return `${million} The API costs nothing.`;
-  const at = `Break-even: ${count(Math.round(volume))} requests a month`;
+  const at = `Break-even: ${count(Math.round(volume))} requests per month`;
   return share <= 1
     ? `${million} ${at}, ${percent(share, 0)} of this load.`
     : `${million} ${at}, ${decimal(share, 1)} times this load: the API costs less.`;
