@@ -137,8 +137,8 @@ SAFETENSORS = {
     "an end behind the file": (safetensors(mapping(entry("2", end=8))), "ends at byte 8 of 4"),
     "the bytes of another": (safetensors(mapping(entry(), entry(name="v"))), "at the same bytes"),
     "a name twice": (safetensors(mapping(entry(), entry())), "stands in it twice"),
-    "half a character": (safetensors(mapping(entry(name="\\ud800"))), "no text"),
-    "a name of bytes": (safetensors(b'{"\xff\xfe":{}}'), "no text"),
+    "half a character": (safetensors(mapping(entry(name="\\ud800"))), "is not text"),
+    "a name of bytes": (safetensors(b'{"\xff\xfe":{}}'), "is not text"),
     "something behind it": (safetensors(mapping(entry()) + "[]"), "follows its JSON"),
     "a shape twice": (safetensors('{"w":{"shape":[1],"shape":[1],"dtype":"F32"}}'), "a field twice"),
 }

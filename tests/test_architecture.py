@@ -61,6 +61,7 @@ TOOLS_FLOORS: list[tuple[str, set[str]]] = [
     ("0 mistakes planted, pairs of features asked", {"mutants", "feature_pairs"}),
     ("0 constants fitted to published data", {"fitting"}),
     ("1 the pages on accuracy", {"accuracy"}),
+    ("1 what texts say", {"words"}),
 ]
 """The same for what works in a checkout alone; it may import both packages."""
 HEAVY = {

@@ -43,7 +43,7 @@ def test_no_device_on_file_is_taken_for_a_number() -> None:
 
 @for_each("text", ["0x-h100", "0 x h100", "1000001x-h100", "1000001x24GB"])
 def test_what_is_no_number_of_gpus_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no number of GPUs"):
+    with pytest.raises(UsageError, match="not a number of GPUs"):
         counted(text)
 
 

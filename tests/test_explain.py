@@ -227,7 +227,7 @@ def test_the_first_token_at_the_server_is_its_parts() -> None:
     assert explained.value == pytest.approx(found.explain("ttft").value, rel=1)
     unknown = Explainer(request=Request(model="llama-3.1-8b", gpu="h100-sxm", engine="llama.cpp"), load=StaticLoad())
     assert "ttft_at_server" not in unknown.names()
-    with pytest.raises(UsageError, match="nothing is known"):
+    with pytest.raises(UsageError, match="no constants are known"):
         unknown.explain("ttft_at_server")
 
 

@@ -369,7 +369,7 @@ def test_fit_shows_both_sides() -> None:
     assert found.requests == int(float(found.footprint.max_batch()))
     with pytest.raises(InfeasibleError, match="not on rtx-4090"):
         fit_on("llama-3.1-70b", "rtx-4090", replace(asked, users=found.requests + 1), price_book())
-    with pytest.raises(UsageError, match="of one GPU"):
+    with pytest.raises(UsageError, match="need one GPU"):
         fit_everywhere("llama-3.1-70b", asked, price_book())
 
 

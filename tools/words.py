@@ -251,8 +251,12 @@ def _shown(path: Path) -> str:
 
 def grades() -> Iterator[str]:
     """The reading grade of each page (Flesch and Kincaid, by textstat) and of the program; an item or a cell of a table
-    counts as a sentence, of more than four words."""
-    textstat = import_module("textstat")
+    counts as a sentence, of more than four words. Raises ``SystemExit`` without textstat, which is no requirement of
+    ours: it installs a top-level package ``tests``."""
+    try:
+        textstat = import_module("textstat")
+    except ModuleNotFoundError:
+        raise SystemExit("--grades needs textstat: pip install textstat, in an environment of its own") from None
     texts: dict[str, list[str]] = {}
     for text in pages():
         texts.setdefault(_shown(text.path), []).append(text.words)

@@ -38,7 +38,7 @@ class Sharing:
             own = np.minimum(one, in_pages(windows, Mask(), tokens - shared, block))
         else:
             own = in_pages(windows, mask, mask.cached(tokens) - mask.cached(shared), block)
-        others: Num = name(self.samples - 1.0, "samples beside the first", "", ("load", "samples beside"))
+        others: Num = name(self.samples - 1.0, "further samples", "", ("load", "further samples"))
         kept: Num = name(one, "cached tokens of one sample")
         return kept + others * name(own, "cached tokens that each adds")
 

@@ -218,7 +218,7 @@ def test_no_plan_is_exit_code_3(run: Run, tmp_path: Path, old: str, new: str, wo
     ran = run("horizon", str(tmp_path / "own.yaml"))
     assert ran.code == 3
     assert "no machines keep the limits" in ran.err
-    assert words in ran.err or "all together" in ran.err
+    assert words in ran.err or "all of them together" in ran.err
 
 
 def test_no_demand_needs_nothing(run: Run, write) -> None:

@@ -102,7 +102,7 @@ def test_refused(run: Run, words: tuple[str, ...], says: str):
 def test_show_counts_the_tower_beside_the_model(run: Run) -> None:
     """Qwen2.5-VL-7B: the hub prints 8,292,166,656 elements in its safetensors, 7,615,616,512 of them Qwen2.5-7B's."""
     lines = run("show", "qwen2.5-vl-7b").out.splitlines()
-    (tower,) = (line.split() for line in lines if line.startswith("beside them: vision tower"))
+    (tower,) = (line.split() for line in lines if line.startswith("in addition: vision tower"))
     assert tower[-1] == f"{8_292_166_656 - 7_615_616_512:,}"
 
 

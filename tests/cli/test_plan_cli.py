@@ -240,10 +240,10 @@ def test_what_a_plan_says_is_not_said_again(planned: Path) -> None:
         ("--gpu-memory-utilization", "0.5"),
     ):
         error = refused("emit", "vllm", str(planned), "--checkpoint", "org/own", *option)
-        assert f"plan.json says what {option[0]} would say" in error.what
+        assert f"plan.json already states {option[0]}" in error.what
         assert error.exit_code == 2
     both = refused("emit", "vllm", str(planned), "--max-num-seqs", "32", "--tp", "2")
-    assert "says what --tp, --max-num-seqs would say" in both.what
+    assert "already states --tp, --max-num-seqs" in both.what
     line = run("emit", "vllm", str(planned), "--checkpoint", "org/own", "--context", "2048", "--quantised")
     assert line.startswith("vllm serve org/own ")
     assert "--max-model-len 2048" in line

@@ -245,5 +245,5 @@ def test_what_is_not_planned() -> None:
     with pytest.raises(UsageError, match="an offline job"):
         question(survive=asked(), rate=None, requests=100, deadline=1e5)
     card = assemble(replace(REQUEST, gpu="l4"))
-    with pytest.raises(UsageError, match="how many l4"):
+    with pytest.raises(UsageError, match="the number of l4 per node is not known"):
         asked(None).lost(card)

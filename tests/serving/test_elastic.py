@@ -265,5 +265,5 @@ def test_what_cannot_come_and_go() -> None:
         follows=np.array([-1, 0]),
         arrival=np.array([0.0, np.nan]),
     )
-    with pytest.raises(UsageError, match="known ahead"):
+    with pytest.raises(UsageError, match="known in advance"):
         run(follows, Schedule(changes=((0.0, 1), (1.0, 2))))

@@ -104,7 +104,7 @@ def test_a_row_that_cannot_be_priced_says_why() -> None:
         ({"model": "no-such-model-x"}, "no model named"),
         ({"gpu": "abacus"}, "no GPU named"),
         ({"tp": "3"}, "does not divide"),
-        ({"model": "llama-3.1-405b"}, "no room"),
+        ({"model": "llama-3.1-405b"}, "no memory left"),
     ):
         (scored,) = price_rows([row(**changes)])
         assert scored.prediction is None

@@ -15,7 +15,7 @@ from inferplan.web.assistants import COMMANDS
 from tests.cases import for_each
 from tests.web.conftest import Web
 
-WRITES = {"-o", "--timeline", "--plot", "--report", "--rows", "--update", "--extra"}
+WRITES = {"-o", "--timeline", "--plot", "--report", "--rows", "--update", "--extra", "--anchor-out"}
 """Options of commands of the page and of tools that write a file."""
 READS = {"--calibration", "--anchor", "--trace", "--classes", "--sessions", "--startup-log", "--against"}
 """Options that name a file to read: the folder's check holds for every text, these are known to be files."""
