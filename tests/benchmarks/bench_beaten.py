@@ -3,7 +3,7 @@
 Questions are drawn from one seed: a model, a workload with its limits, a load, one price list or all. Each is asked as
 it is, then of each GPU that is sold and each number format alone. An answer of a part of the space that keeps the same
 confidence for less is a mistake of the whole search, and so is a row of its table of other GPUs that the GPU alone
-undercuts. docs/planning.md, "No part is cheaper", has the outcome.
+undercuts. One question takes some minutes.
 """
 
 from __future__ import annotations
