@@ -40,7 +40,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m tools.words --quiet
+	$(BIN)/python -m tools.words
 
 types: install
 	$(BIN)/mypy

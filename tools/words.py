@@ -1,8 +1,7 @@
 """Phrases that no reader should meet, and what to write instead: ``python -m tools.words [--grades] [PATH...]``.
 
 Read are the texts that the program shows (help, labels, notes, errors, the page and the report) and the prose of the
-documentation. Every hit is printed with the words to write in its place; the exit code is 1 where the program or the
-glossary has one, or the other pages have more than :data:`MOST_IN_PAGES`.
+documentation. Every hit is printed with the words to write in its place; the exit code is 1 where there is one.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MOST_IN_PAGES = 0
-"""Hits that the pages of the documentation may still have, but for the glossary, which has none. It only falls."""
 LONGEST = 40
 """Words of a sentence."""
 
@@ -272,24 +269,20 @@ def grades() -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the hits and their number; 1 where there are more than may be."""
+    """Print the hits and their number; 1 where there are any."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("path", nargs="*", help="only hits whose path begins so")
     options.add_argument("--grades", action="store_true", help="the reading grade of each page instead")
-    options.add_argument("--quiet", action="store_true", help="of pages that may have hits their number alone")
     asked = options.parse_args()
     if asked.grades:
         print("\n".join(grades()))
         return 0
-    ours = [hit for text in program() for hit in faults(text)]
-    other: list[Hit] = []
-    for text in pages():
-        (ours if text.path.name == "glossary.md" else other).extend(faults(text))
-    for hit in ours if asked.quiet else ours + other:
-        if not asked.path or hit.where.startswith(tuple(asked.path)):
-            print(hit)
-    print(f"words: {len(ours)} faults in what the program says and in the glossary, {len(other)} in the pages")
-    return int(bool(ours) or len(other) > MOST_IN_PAGES)
+    hits = [hit for text in (*program(), *pages()) for hit in faults(text)]
+    hits = [hit for hit in hits if not asked.path or hit.where.startswith(tuple(asked.path))]
+    for hit in hits:
+        print(hit)
+    print(f"words: {len(hits)} faults in what the program says and in the pages")
+    return int(bool(hits))
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def _gib(text: str) -> float:
 
 _NOTHING = (
     "no option places weights on the host",
-    "--host, --host-memory and --host-link describe the host, and no option places weights there",
+    "--host, --host-memory and --host-link only describe the host",
     "--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
 )
 HostLoader = Callable[[str], Deployment]

@@ -175,7 +175,7 @@ def _number(figure: FigureSpec) -> float:
     try:
         return float(figure.value)
     except ValueError:
-        raise UsageError(f"{figure.value!r:.40}is not a number", hint="value: 2.5") from None
+        raise UsageError(f"{figure.value!r:.40} is not a number", hint="value: 2.5") from None
 
 
 def people_load(values: dict[str, Any], people: People | None, closed: str | None) -> dict[str, Any]:

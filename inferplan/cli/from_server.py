@@ -126,6 +126,12 @@ def _require_askable(question: Question) -> None:
     if load_model(question.space.base.model).encodes:
         raise UsageError("--from needs a model that generates", because="an anchor is of first and further tokens")
     require_together("plan", question.features - {"pools"} | {"anchor"})
+    if "prompt-pool" in question.features:
+        raise UsageError(
+            "--from and the --prefill-... options do not go together",
+            because="an anchor corrects one pool, and these describe a pool for prompts",
+            hint="leave one of them out",
+        )
 
 
 @dataclass(kw_only=True)
@@ -305,11 +311,15 @@ class _Source:
         notes = [late] if late else []
         notes += [f"ended early: {session.ended}"] if session.ended else []
         notes += [f"not sent: {load.describe()}: {why}" for load, why in session.left_out]
-        if session.ended and len(lines) <= FEWEST:
-            raise NetworkError(
+        if len(lines) <= FEWEST:
+            figures = f"{len(lines)} loads have figures, and it takes more than {FEWEST}"
+            failed = NetworkError if session.ended else InfeasibleError
+            raise failed(
                 f"{self.address.root} was not measured",
-                because=f"{session.ended}; {len(lines)} loads have figures, and it takes more than {FEWEST}",
-                hint="a longer --from-seconds; is this the address of an inference server?",
+                because="; ".join([figures, *notes]),
+                hint="a longer --from-seconds; is this the address of an inference server?"
+                if session.ended
+                else "a server that takes prompts as long as the plan's",
             )
         return lines, notes
 
@@ -318,14 +328,16 @@ class _Source:
         from inferplan.measuring.figures import facts_of_server
         from inferplan.measuring.scrapes import Scraped, ScrapesAsked, scrape
         from inferplan.validation.held_out import FEWEST
+        from inferplan.watching.counters import read_counters
         from inferplan.watching.readings import readings
 
         scraped, seconds = Scraped(address=self.address), self.asked.seconds
         with watching() as watch:
-            asyncio.run(scrape([scraped], self.key, ScrapesAsked(every=seconds / _SCRAPES, lasting=seconds), watch))
+            times = ScrapesAsked(every=seconds / _SCRAPES, lasting=seconds)
+            asyncio.run(scrape([scraped], self.key, times, watch, read_counters))
         found = readings(scraped, seconds, {**facts, **facts_of_server(server)})
         notes = [f"left out: {count} {why}" for why, count in found.left_out.items()]
-        notes += [f"read for {scraped.at[-1]:.0f} s: {scraped.gone}"] if scraped.gone else []
+        notes += [scraped.gone] if scraped.gone else []
         if len(found.lines) <= FEWEST:
             raise InfeasibleError(
                 f"{self.address.root} did too little to say how fast it is",
@@ -351,10 +363,11 @@ class _Source:
         judged = judge(f"{self.address.host}:{self.address.port}", csv_text(lines), self.pricing, facts)
         if judged.held is None:
             suspect = dict.fromkeys(line["suspect"] for line in lines if line["suspect"])
+            reading = "a longer --from-seconds; or --send-load, where it is idle and may be measured"
             raise InfeasibleError(
                 f"{self.address.root} gives no anchor",
-                because="; ".join([judged.why, *suspect]),
-                hint=f"inferplan measure {self.address.root} shows each load",
+                because="; ".join([judged.why, *suspect, *notes]),
+                hint=f"inferplan measure {self.address.root} shows each load" if self.asked.load else reading,
             )
         _require_worth(judged.held)
         day = datetime.now(UTC).date().isoformat()

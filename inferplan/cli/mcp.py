@@ -7,12 +7,17 @@ import click
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import WholeNumber
 from inferplan.extras import require
+from inferplan.web.limits import MOST_SECONDS
 
 
 @click.command("mcp", cls=Layered)
 @click.option("--folder", metavar="DIR", help="Files that questions may name are read from here [none are].")
 @click.option(
-    "--seconds", type=WholeNumber(1, 3600), default=120, show_default=True, help="An answer that takes longer is ended."
+    "--seconds",
+    type=WholeNumber(1, MOST_SECONDS),
+    default=120,
+    show_default=True,
+    help="An answer that takes longer is ended.",
 )
 def mcp_command(folder: str | None, seconds: int) -> None:
     """The questions as tools of an assistant: the Model Context Protocol on stdin and stdout.

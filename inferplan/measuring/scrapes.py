@@ -7,6 +7,7 @@ from asyncio import sleep
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from math import ceil
 from time import monotonic
 
 from inferplan.errors import NetworkError, UsageError
@@ -21,6 +22,7 @@ _MOST = 2_000
 """Scrapes that are kept, each of some 100 kB."""
 _GONE = 3
 """Scrapes in a row without an answer after which a server is taken to be gone."""
+Check = Callable[[str, str], object]
 Watch = Callable[[str, int, int], None]
 """Told of each round of scrapes: what is being done, seconds that it took so far, seconds in all."""
 
@@ -39,7 +41,7 @@ class ScrapesAsked:
             raise UsageError(
                 f"{self.lasting / self.every:,.0f} scrapes are more than are kept",
                 because=f"{_MOST:,} are the most",
-                hint=f"--every {self.lasting / _MOST:.0f}s, or a shorter time",
+                hint=f"--every {ceil(10 * self.lasting / _MOST) / 10:g}s, or a shorter time",
             )
 
 
@@ -68,8 +70,11 @@ class Scraped:
             self.gone = f"it stopped answering after {self.at[-1]:.0f} s: {error}"
 
 
-async def scrape(found: Sequence[Scraped], key: Key, asked: ScrapesAsked, watch: Watch) -> None:
-    """Read servers, all at the same times, until the time is over or none of them answers any more.
+async def scrape(
+    found: Sequence[Scraped], key: Key, asked: ScrapesAsked, watch: Watch, check: Check = lambda text, where: None
+) -> None:
+    """Read servers, all at the same times, until the time is over or none of them answers any more. check: is told the
+    first text of each and its address, and raises where nothing can be made of it.
 
     ``found`` has what there is whenever it ends. Raises ``NetworkError`` for a server that does not answer at first,
     has no metrics, or refuses the key.
@@ -91,6 +96,7 @@ async def scrape(found: Sequence[Scraped], key: Key, asked: ScrapesAsked, watch:
                             because=answer.error or f"HTTP {answer.status}",
                             hint="the address of the server itself; SGLang takes --enable-metrics, llama.cpp --metrics",
                         )
+                    check(answer.text, f"{client.address.root}/metrics")
                 why = "" if answer.status == 200 else answer.error or f"HTTP {answer.status}"
                 one.add(at, answer.text, why)
             due = max(due + asked.every, monotonic())  # a machine that slept reads once, not for all it missed

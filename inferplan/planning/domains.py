@@ -42,7 +42,14 @@ class Placed(NamedTuple):
     @property
     def used(self) -> tuple[tuple[Machine, int], ...]:
         """Machines of all domains, and how many of each."""
-        return tuple(one for domain in self.domains for one in domain.used)
+        found: list[tuple[Machine, int]] = []
+        for machine, count in (one for domain in self.domains for one in domain.used):
+            at = next((index for index, (known, _) in enumerate(found) if known == machine), None)
+            if at is None:
+                found.append((machine, count))
+            else:
+                found[at] = machine, found[at][1] + count
+        return tuple(found)
 
     @property
     def cost(self) -> float:

@@ -18,7 +18,7 @@ from inferplan import fields
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.catalog.services import ServiceEntry, SwapSpec
-from inferplan.errors import InfeasibleError, UsageError
+from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.design import mean_request
@@ -114,9 +114,18 @@ def members_of(entries: Sequence[ServiceEntry]) -> tuple[Member, ...]:
             replicas=entry.replicas,
             swap=entry.swap,
         )
-        others = (replace(first, request=other, deployment=assemble(other)) for other in entry.alternatives)
+        others = (_alternative(first, number, other) for number, other in enumerate(entry.alternatives, 1))
         found.append(replace(first, alternatives=tuple(others)))
     return tuple(found)
+
+
+def _alternative(first: Member, number: int, request: Request) -> Member:
+    """Replicas of another kind. Raises the error of one that cannot be, with its name."""
+    try:
+        return replace(first, request=request, deployment=assemble(request))
+    except InferplanError as error:
+        what = f"alternative {number} of {first.stage.name}: {error.what}"
+        raise type(error)(what, because=error.because, hint="another gpu, quant or tp in the file") from None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -433,11 +442,12 @@ def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = N
     told = running_total(progress)
     tried = [one for place in range(len(asked.members)) for one in _tried(asked, place, told)]
     sized = _sized_without(asked, {one.place for one in tried}, told)
-    asked, tried = _taken(asked, tried, sized)
+    asked, tried, gap = _taken(asked, tried, sized)
     own = {one.place: one for one in tried if one.taken}
     fewest = tuple(own[place].replicas if place in own else count for place, count in enumerate(sized[0]))
     lost = tuple(own[place].lost if place in own else count for place, count in enumerate(sized[1]))
     bought = _bought(asked, fewest, lost)
+    bought = bought._replace(gap=max(bought.gap, gap))
     counts = asked.spread([bought.replicas(place) for place in range(len(fewest))])
     alone = (_alone(asked, place, counts, told) for place in range(len(counts)))
     return SeveralPlan(
@@ -500,13 +510,13 @@ def _moved(member: Member, at: Mapping[int, int]) -> Member:
 
 def _taken(
     asked: SeveralAsked, tried: Sequence[Tried], sized: tuple[Sequence[int], Sequence[int]]
-) -> tuple[SeveralAsked, list[Tried]]:
-    """The question with the kind of replica of each model that makes the whole cheapest. Raises ``InfeasibleError``
-    where no choice has room in the stocks.
+) -> tuple[SeveralAsked, list[Tried], float]:
+    """The question with the kind of replica of each model that makes the whole cheapest, the kinds, and the gap of the
+    choice. Raises ``InfeasibleError`` where no choice has room in the stocks.
     """
     able = [one for one in tried if one.replicas]
     if not able:
-        return asked, list(tried)
+        return asked, list(tried), 0.0
     # all kinds as models of their own, of which one of each group is taken
     members = (*asked.members, *(one.member for one in able))
     places = {id(one): len(asked.members) + index for index, one in enumerate(able)}
@@ -516,16 +526,15 @@ def _taken(
         _placing(asked, *counts, members=members), domains=asked.domains, surge=asked.surge, one_of=groups
     ).cheapest()
     if found is None:
-        raise InfeasibleError(
-            "the stock does not hold the replicas, of whichever kind",
-            because=f"needed: {_needed(asked, sized[0])}"
-            + "".join(f", {_in_words(one.member, one.replicas)}" for one in able),
-            hint="more of --own, or --rent GPU",
+        kinds = (
+            " or ".join(_in_words(one.member, one.replicas) for one in able if one.place == place)
+            for place in {one.place for one in able}
         )
+        raise _too_little(asked, ", ".join(filter(None, [_needed(asked, sized[0]), *kinds])), _needed(asked, sized[1]))
     chosen = {one.place: one.member for one in able if found.replicas(places[id(one)])}
     kept = tuple(replace(chosen.get(place, member), alternatives=()) for place, member in enumerate(asked.members))
     taken = [replace(one, taken=chosen.get(one.place) is one.member) for one in tried]
-    return asked.of(kept), taken
+    return asked.of(kept), taken, found.gap
 
 
 def _run(asked: SeveralAsked, counts: Sequence[int], told: Callable[[int], None]) -> TandemRun:
@@ -719,13 +728,18 @@ def _bought(asked: SeveralAsked, counts: Sequence[int], lost: Sequence[int]) -> 
     """
     found = replace(_placing(asked, counts, lost), domains=asked.domains, surge=asked.surge).cheapest()
     if found is None:
-        needed = f"needed: {_needed(asked, counts)}"
-        needed += f"; while any of {asked.domains} domains is lost: {_needed(asked, lost)}" if asked.domains > 1 else ""
-        needed += f"; {asked.surge} more of any model must fit" if asked.surge else ""
-        raise InfeasibleError(
-            "the stock does not hold the replicas", because=needed, hint="more of --own, or --rent GPU"
-        )
+        raise _too_little(asked, _needed(asked, counts), _needed(asked, lost))
     return found
+
+
+def _too_little(asked: SeveralAsked, needed: str, lost: str) -> InfeasibleError:
+    because = f"needed: {needed}"
+    if asked.domains > 1:
+        because += f"; while any of {asked.domains} domains is lost" + (
+            f": {lost}" if lost else " enough has to be left"
+        )
+    because += f"; room for {asked.surge} more of any model" if asked.surge else ""
+    return InfeasibleError("the stock does not hold the replicas", because=because, hint="more of --own, or --rent GPU")
 
 
 def _needed(asked: SeveralAsked, counts: Sequence[int]) -> str:

@@ -66,13 +66,12 @@ class OutOfSimulations(Exception):
 class Simulations:
     """Counts simulations, and says when there have been enough.
 
-    budgets: try other token budgets where a size misses a limit by little. known: what was simulated before. doubted:
+    known: what was simulated before. doubted:
     the closed form's guess of an option before missed a limit by far, so that guesses are worth little.
     """
 
     most: int
     done: int = 0
-    budgets: bool = True
     doubted: bool = False
     known: Simulated = field(default_factory=dict)
 
@@ -176,7 +175,7 @@ class Sizer:
             return beyond_doubt(tried, slo)
         over = tried.violations(slo)
         worst = max(over.values(), default=1.0)
-        if sized.pools or not self.simulations.budgets or not 1.0 < worst < _NARROW:
+        if sized.pools or not 1.0 < worst < _NARROW:
             return tried
         hopeless = _HOPELESS_TPOT if over.get("tpot") == worst else _HOPELESS
         own = self.budgets.setdefault(sized.budget, 1.0)

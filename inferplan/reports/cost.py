@@ -77,8 +77,8 @@ def _service_notes(service: BatchCost) -> list[str]:
     if service.largest:
         batch = service.result.load.batch
         lines.append(
-            f"batch {batch:,.0f} is the most that memory and engine hold, about the lowest cost per token here; "
-            "limits on latency make it cost more (--batch N, or inferplan plan)"
+            f"batch {batch:,.0f} is the most that memory and engine hold; this gives about the lowest cost per "
+            "token here, and limits on latency make it cost more (--batch N, or inferplan plan)"
         )
     held = service.held
     if held > service.result.deployment.parallel.replicas:

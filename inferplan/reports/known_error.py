@@ -33,7 +33,7 @@ def error_notes(served: Served, unmeasured: str = "") -> list[str]:
     if len(whose) > 1:
         lines = [f"basis of {', '.join(names)}: {basis}" for basis, names in whose.items()]
     if unmeasured:
-        lines.append(f"no measurement of {unmeasured} is on file: its share of the error is not known")
+        lines.append(f"no measurement of {unmeasured} is on file: how much this adds to the error is not known")
     return lines
 
 

@@ -186,7 +186,7 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     notes = [
         f"means over requests; sent: {session.budget.requests} requests, of them {session.warmed} to warm up and to "
         f"learn sizes, left out; at most {session.budget.tokens:,} tokens",
-        "network: " + ("no handshake could be timed" if trip is None else "a network round trip takes "
+        "network: " + ("no handshake could be timed" if trip is None else "a round trip takes "
                                                                           f"{format_time(trip)}, included in every "
                                                                           "latency"),
     ]  # fmt: skip

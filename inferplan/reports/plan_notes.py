@@ -491,7 +491,7 @@ def assumptions(plan: Plan) -> list[str]:
         f"each replica is loaded to at most {question.sizing.utilisation:.0%} of its capacity; "
         f"{question.sizing.spare} spare",
         "latencies hold for the engine's flags and the traffic above",
-        "prices change within weeks; energy counts the devices at full TDP, without the building",
+        "prices are as of their dates; energy counts the devices at full TDP, without the building",
     ]
     drafting = question.space.drafting_of(plan.option.speculation)
     if drafting is not None:

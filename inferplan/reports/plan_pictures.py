@@ -58,8 +58,8 @@ def _inked(svg: str) -> str:
 def _figures(plan: Plan) -> Iterator[tuple[str, str, Figure]]:
     option = plan.option
     if (figure := _costs(plan)) is not None:
-        bill = "month, as in the tables; every bar keeps the limits in simulation"
-        yield "Cost", f"The bill per {bill if option.hours is None else 'whole job, by formulas'}.", figure
+        monthly = "The bill per month, as in the tables; every bar keeps the limits in simulation."
+        yield "Cost", monthly if option.hours is None else "The bill of the whole job, by formulas.", figure
     if (figure := _safety(plan)) is not None:
         yield "Cost of safety", _SAFETY, figure
     if not plan.question.demand.offline:

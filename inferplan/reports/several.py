@@ -317,7 +317,7 @@ def _notes(plan: SeveralPlan) -> list[str]:
     if any(stage.shares is not None and asked.swap(place) is None for place, stage in enumerate(asked.stages)):
         lines.append(
             "models on the same GPUs take turns: each model with a step in progress runs at its share of the pace; a "
-            "switch takes no time"
+            "whole step needs the GPU, and a switch takes no time"
         )
     if not plan.keeps:
         lines.append("! a limit is missed, or a queue grows: more replicas, or a lower --utilisation")

@@ -42,3 +42,5 @@ class Limits:
 
 
 LIMITS = Limits()
+MOST_SECONDS = 3600
+"""What a limit of time may be set to."""
