@@ -738,7 +738,7 @@ def _too_little(asked: SeveralAsked, needed: str, lost: str) -> InfeasibleError:
         because += f"; while any of {asked.domains} domains is lost" + (
             f": {lost}" if lost else " enough has to be left"
         )
-    because += f"; room for {asked.surge} more of any model" if asked.surge else ""
+    because += f"; {asked.surge} more of any model must fit" if asked.surge else ""
     return InfeasibleError("the stock does not hold the replicas", because=because, hint="more of --own, or --rent GPU")
 
 

@@ -260,7 +260,7 @@ def test_a_longer_run_is_one_and_the_last(monkeypatch: pytest.MonkeyPatch) -> No
         ),
         ("--sessions coding-agent --session-rate 1/s --ttft 1s --turns 3", "--turns and --sessions exclude"),
         ("--classes chat-and-batch --rate 5 --session-rate 1/s", "--session-rate and --classes exclude"),
-        ("--rate 5 --prompt 100 --output 10 --ttft 1s --session-time 1min", "--session-time belongs to sessions"),
+        ("--rate 5 --prompt 100 --output 10 --ttft 1s --session-time 1min", "--session-time needs sessions of agents"),
         (
             "--sessions coding-agent --session-rate 1/s --ttft 1s --report plan.md",
             "such a page is not drawn yet",

@@ -185,7 +185,7 @@ export class FitTab {
       rows.length > 0 &&
       table(
         "What to look at first",
-        ["", "Accelerators", { text: "Requests at once", right: true }, { text: "Per hour", right: true }, "Use it"],
+        ["option", "Accelerators", { text: "Requests at once", right: true }, { text: "Per hour", right: true }, "Use it"],
         rows,
       )
     );
