@@ -62,7 +62,7 @@ def fleet_command(question: Question, stocks: Stocks, **values: Any) -> Report:
 
     The capacity of a replica of each kind is found by simulation, as in plan. How many of each to run is an integer
     programme (HiGHS, extra "fleet") over the stocks and the prices of whole instances. Owned GPUs cost
-    nothing extra unless --own-price is given. The mix is then simulated, each kind at its share of the load.
+    nothing extra unless a price is stated. The mix is then simulated, each kind at its share of the load.
 
     Example: inferplan fleet llama-3.1-70b --rate 20 --workload chat --own a100-80gb-sxm=16 --rent h200-sxm
     """

@@ -77,7 +77,7 @@ def _stock(text: str, owned: bool) -> Kind:
             count = 0
         if not 0 < count <= _MOST_GPUS:
             raise UsageError(
-                f"{option} {text}: {number!r} is no number of GPUs",
+                f"{option} {text}: {number!r} is not a number of GPUs",
                 hint=f"{option} {name}=16, a count up to {_MOST_GPUS:,}",
             )
     return Kind(gpu=device_name(name if given else text), owned=owned, most=count)

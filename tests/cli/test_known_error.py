@@ -34,7 +34,7 @@ def test_nothing_is_claimed_of_what_nobody_measured() -> None:
     lines = error_notes(served, "models together")
     assert [line.split(":")[0] for line in lines[:2]] == ["basis of ideal, too", "basis of part"]
     assert "real ones are longer" in lines[0] and "no error band" in lines[1]
-    assert lines[2:] == ["no measurement of models together is on file: its share of the error is not known"]
+    assert lines[2:] == ["no measurement of models together is on file: how much this adds to the error is not known"]
     assert all(row["ttft"] is row["tpot"] is None for row in error_record(served))
 
 

@@ -201,7 +201,7 @@ def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
     heading = page.locator("#fit-answer")
     expect(heading).to_contain_text("llama-3.1-70b on h100-sxm", timeout=2 * PATIENCE)
     mine = row(printed("fit", "llama-3.1-70b"), "h100-sxm")
-    for quant, cell in zip(("native", "fp8", "int4"), mine[1:4], strict=True):
+    for quant, cell in zip(("native", "fp8", "int8", "w4a16"), mine[1:5], strict=True):
         found = re.fullmatch(r"(\d+) GPUs?, ([\d,]+)", cell)
         assert found is not None, cell
         expect(heading).to_contain_text(f"{found[1]} in {quant}")
@@ -211,7 +211,7 @@ def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
     one = printed("fit", "llama-3.1-70b", "--gpu", "h100-sxm")
     pool, longest = row(one, "left for KV cache and state"), row(one, "longest context of one request")
     assert [shown[2], shown[3], shown[5]] == [row(one, "weights")[1], pool[1], longest[1]]
-    assert f"price: {shown[6]}:" in one
+    assert f"price: {shown[6]} per hour:" in one
     native = shown[0]
     page.locator("#fits .tall").get_by_role("button", name=f"Estimate {native} h100-sxm in native").click()
     expect(page.locator("#answer h2")).to_have_text(f"llama-3.1-70b on {native} × h100-sxm", timeout=PATIENCE)
@@ -245,7 +245,7 @@ def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
     bill = printed("fit", "llama-3.1-70b", "--gpu", "h100-sxm", "--users", "2", "--context", "4096")
     price = buttons.nth(4)
     price.press("Enter")
-    found = re.search(r"price: ([\d.]+) USD: .* at .*\((\S+), (\S+), (\d+-\d+-\d+).*list: ([\d.]+) USD", bill)
+    found = re.search(r"price: ([\d.]+) USD per hour: .* at .*\((\S+), (\S+), (\d+-\d+-\d+).*list: ([\d.]+) USD", bill)
     assert found is not None
     hour, term, source, date, listed = found.groups()
     for text in (f"{hour} USD", term, f"{source}, {date}", f"{listed} USD"):

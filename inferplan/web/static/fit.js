@@ -253,10 +253,11 @@ export class FitTab {
   /** The accelerator in hand first: how many of it, in which format. */
   #answer() {
     const { model, gpu } = this.state.views[this.state.active];
-    const order = ["native", "fp8", "int4"];
+    const order = ["native", "fp8", "int8"];
+    const rank = ({ quant }) => (order.includes(quant) ? order.indexOf(quant) : order.length);
     const mine = this.reply.options
       .filter((row) => row.gpu === gpu && row.fits)
-      .sort((left, right) => order.indexOf(left.quant) - order.indexOf(right.quant));
+      .sort((left, right) => rank(left) - rank(right));
     if (!mine.length) return `${model} does not fit on ${gpu}`;
     return `${model} on ${gpu}: ${mine.map((row) => `${count(row.devices)} in ${row.quant}`).join(", ")}`;
   }
