@@ -117,12 +117,12 @@ def test_a_slower_device_in_closed_form() -> None:
 
 
 def test_both_plans_are_shown_and_the_safe_one_is_sized_for_slower_devices() -> None:
-    """200 requests/s keep six GPUs busy as predicted; on devices 1.1 times as slow they take 6.6, so seven."""
+    """200 requests/s keep six GPUs busy as predicted; on devices 1.09 times as slow they take 6.5, so seven."""
     busy = replace(DEMAND, rate=200.0)
     middle = plan(asked(demand=busy))
     safe = plan(asked(demand=busy, sizing=Sizing(confidence=0.8)))
     assert middle.other is not None and safe.other is not None
-    assert middle.option.slow == AS_PREDICTED and safe.option.slow.step > 1.1
+    assert middle.option.slow == AS_PREDICTED and safe.option.slow.step > 1.05
     assert (middle.other.option.replicas, safe.other.option.replicas) == (safe.option.replicas, middle.option.replicas)
     assert safe.option.replicas > middle.option.replicas
     assert not safe.best.violations(SLO)

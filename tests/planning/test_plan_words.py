@@ -134,7 +134,7 @@ def test_more_replicas_than_the_formula_says_are_explained(tmp_path: Path) -> No
     """Fewer would do at this load, but the one instance on sale (p5en.48xlarge) holds eight devices."""
     words = [*LOAD, "--gpu", "h200-sxm", "--most", "1", "--aggregated", "--prices", "aws-us-east-1"]
     html, _ = planned(tmp_path, "llama-3.1-8b", *words)
-    found = re.search(r"The load needs (\d+) replicas; the plan runs 8: instances are paid for whole", html)
+    found = re.search(r"The load needs (\d+) replicas; the plan runs 8: whole instances are paid for", html)
     assert found is not None and int(found[1]) < 8
 
 
