@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inferplan.planning.machines import Machine, Size
+from inferplan.planning.machines import Bought, Machine, Size
 from inferplan.planning.programme import Limit, Programme
 
 
@@ -25,18 +25,12 @@ class Wanted(NamedTuple):
     left: int = 0
 
 
-class Domain(NamedTuple):
-    """What stands in one rack or zone. replicas: of each model. used: machines, and how many of each."""
-
-    replicas: Mapping[Any, int]
-    used: tuple[tuple[Machine, int], ...]
-
-
 class Placed(NamedTuple):
-    """A solution. gap: the share of the cost by which a cheaper one might exist; 0 where this one is proven to be the
-    cheapest."""
+    """A solution. domains: what stands in each rack or zone, with replicas of each model. gap: the share of the cost
+    by which a cheaper one might exist; 0 where this one is proven to be the cheapest.
+    """
 
-    domains: tuple[Domain, ...]
+    domains: tuple[Bought, ...]
     gap: float = 0.0
 
     @property
@@ -54,12 +48,12 @@ class Placed(NamedTuple):
     @property
     def cost(self) -> float:
         """The bill of an hour, idle GPUs included."""
-        return sum(machine.price * count for machine, count in self.used)
+        return sum(domain.cost for domain in self.domains)
 
     @property
     def gpus(self) -> int:
         """GPUs that are paid for."""
-        return sum(machine.gpus * count for machine, count in self.used)
+        return sum(domain.gpus for domain in self.domains)
 
     def replicas(self, model: Any) -> int:
         """Replicas of a model in all domains."""
@@ -111,7 +105,7 @@ class Placing:
         """
         models, machines = self._models, list(enumerate(self.machines))
         if not models:
-            return Placed(tuple(Domain({}, ()) for _ in range(self.domains)))
+            return Placed((Bought({}, (), 0.0),) * self.domains)
         if not machines:
             return None
         everywhere = range(self.domains)
@@ -153,9 +147,10 @@ class Placing:
         counts = dict(zip(keys, found.counts))
         return Placed(
             tuple(
-                Domain(
+                Bought(
                     {model: counts["n", model, domain] for model in models},
                     tuple((one, n) for place, one in machines if (n := counts["u", place, domain])),
+                    found.gap,
                 )
                 for domain in everywhere
             ),

@@ -217,8 +217,8 @@ def _fillings(devices: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
 
 
 class Bought(NamedTuple):
-    """A solution. replicas: of each design. used: how many of each machine. gap: the share of the cost by which a
-    cheaper one might exist; 0 where this one is proven to be the cheapest.
+    """A solution. replicas: of each design or model. used: how many of each machine. gap: the share of the cost by
+    which a cheaper one might exist; 0 where this one is proven to be the cheapest.
     """
 
     replicas: Mapping[Any, int]
