@@ -58,7 +58,7 @@ class Report:
 
     ``record`` for JSON, in which a value may be :class:`Columns`; ``rows`` for CSV and JSON lines (by default the
     record, flattened); ``opening`` (lines before all), ``tables`` and notes for people; ``headline`` is said where the
-    rest goes into a file.
+    rest goes into a file. ``ends``, called once the report is written, raises the error with which the command ends.
     """
 
     record: dict[str, Any]
@@ -69,6 +69,7 @@ class Report:
     headline: str = ""
     of: Any = None
     """The result itself, where one object holds it: for programs that ask it for more than the record."""
+    ends: Callable[[], None] | None = None
 
     def flat_rows(self) -> list[dict[str, Any]]:
         return [flatten(row) for row in self.rows] if self.rows else [flatten(self.record)]

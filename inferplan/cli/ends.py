@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
@@ -18,7 +16,6 @@ from inferplan.serving.result import SimulationResult, limits_missed
 from inferplan.serving.verdict import Ending, Flow, flow_of, gave_up, near_capacity
 from inferplan.traffic.people import IN_FLIGHT
 
-_FAILED, _WARNED = "inferplan.failed", "inferplan.warned"
 _MEANT = {
     "saturated": "requests wait for longer than their prompts take",
     "rejecting": "some requests can never run",
@@ -52,28 +49,15 @@ class EndsAsked:
     )
 
 
-def exits_by_verdict(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator: once the report is written, warn on stderr, or exit 3, as :func:`end_with` has said."""
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> None:
-        command(**values)
-        told = click.get_current_context().meta
-        if (warned := told.get(_WARNED)) is not None:
-            click.echo(f"warning: {warned}", err=True)
-        if (failed := told.get(_FAILED)) is not None:
-            raise failed
-
-    return wrapper
-
-
-def end_with(result: SimulationResult, asked: EndsAsked) -> None:
-    """Say how the command that runs is to end."""
-    failed, told = _failure(result, asked.fail_on or _usual(result)), click.get_current_context().meta
-    told[_FAILED] = failed
-    if failed is None and result.verdict in _MEANT:
+def end(result: SimulationResult, asked: EndsAsked) -> None:
+    """What comes after the report: a warning on stderr, or the ``InfeasibleError`` of the verdict (exit code 3)."""
+    failed = _failure(result, asked.fail_on or _usual(result))
+    if failed is not None:
+        raise failed
+    if result.verdict in _MEANT:
         limits = "--ttft, --tpot, --slo or " if not (asked.fail_on or result.outages) else ""
-        told[_WARNED] = f"{result.verdict}: {_meant(result)} (exit code 3 with {limits}--fail-on {result.verdict})"
+        said = f"{result.verdict}: {_meant(result)} (exit code 3 with {limits}--fail-on {result.verdict})"
+        click.echo(f"warning: {said}", err=True)
 
 
 def _meant(result: SimulationResult) -> str:

@@ -90,15 +90,10 @@ def measure_command(target: str, csv_file: str | None, definition: Tool | None, 
     lines = figure_rows(session, _named(session, facts))
     unwritten = _written(csv_file, csv_text(lines)) if csv_file is not None and lines else None
     judged = judge(csv_file or url, csv_text(lines), pricing, facts) if lines else Judged(why="no load has figures")
-    # raised when the report has been written
-    click.get_current_context().call_on_close(lambda: _leave(session, unwritten))
-    report = measured_report(session, lines, judged, definition)
+    report = replace(measured_report(session, lines, judged, definition), ends=lambda: _leave(session, unwritten))
     if csv_file is not None and lines and unwritten is None:
         report.record["file"] = csv_file
-        report = Report(
-            record=report.record, tables=report.tables, rows=report.rows,
-            notes=[*report.notes, _where(csv_file, len(lines), "empty" in judged.why)],
-        )  # fmt: skip
+        report = replace(report, notes=[*report.notes, _where(csv_file, len(lines), "empty" in judged.why)])
     return report
 
 
@@ -127,12 +122,16 @@ def _of_plan(path: str, csv_file: str | None, asked: Mapping[str, Any], values: 
     found = plan_measured.measurement(session, plan, load, now, replicas)
     lines = figure_rows(session, plan.facts)
     unwritten = _written(csv_file, csv_text(lines)) if csv_file is not None and lines else None
-    click.get_current_context().call_on_close(lambda: _leave(session, unwritten))
     if found is None:
-        return plan_measured.nothing_measured(plan)
+        return replace(plan_measured.nothing_measured(plan), ends=lambda: _leave(session, unwritten))
     whole = plan.with_measurement(found)
-    click.get_current_context().call_on_close(lambda: plan_measured.require_as_planned(whole, whole.measurements[-1:]))
-    return plan_measured.verdict_report(whole, whole.measurements[-1:], whole.data)
+    measured = whole.measurements[-1:]
+
+    def ends() -> None:
+        _leave(session, unwritten)
+        plan_measured.require_as_planned(whole, measured)
+
+    return replace(plan_measured.verdict_report(whole, measured, whole.data), ends=ends)
 
 
 def _given_beside_plan() -> list[str]:

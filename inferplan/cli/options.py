@@ -336,6 +336,8 @@ def report_options(command: Command) -> Command:
             write(report, style, path)
         else:
             taken.append(report)
+        if report.ends is not None:
+            report.ends()
 
     options: list[Callable[[Any], Any]] = [
         click.option("--format", "style", type=click.Choice(FORMATS), help="Output format [table, or by -o's suffix]."),

@@ -483,8 +483,8 @@ def plan_command(
 
         change = cost_change(found, earlier)
         report = with_change(report, change)
-        if most is not None:  # checked when the report has been written
-            click.get_current_context().call_on_close(lambda: change.require_at_most(most))
+        if most is not None:
+            report = replace(report, ends=lambda: change.require_at_most(most))
     return replace(report, record={**report.record, "command": command_line()}, of=found)
 
 

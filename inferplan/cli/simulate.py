@@ -35,7 +35,7 @@ from inferplan.cli.declared import (
     speculation_of,
     with_options,
 )
-from inferplan.cli.ends import EndsAsked, end_with, exits_by_verdict
+from inferplan.cli.ends import EndsAsked, end
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count, Finite, WholeNumber, Within
 from inferplan.cli.options import (
@@ -213,7 +213,6 @@ output_options = option_group(
 @with_options(options_of(Options, "tiers"))
 @output_options
 @asks(EndsAsked)
-@exits_by_verdict
 @asks_of_request("host", "power_cap")
 @gets(energy=EnergyAsked)
 @report_options
@@ -257,10 +256,10 @@ def simulate_command(
     with counting("requests", total) as progress:
         result = run(deployment, traffic, flags, replace(options, progress=progress))
     _write_timeline(result, timeline, plot_file)
-    end_with(result, question_of(EndsAsked, values))
     report = _report(result, (deployment, flags, options), traffic, values, energy)
     vain = unheard_of_load(values, load, bool(options.hit_rate or _cached_share({**values, "prefix_caching": None})))
-    report = replace(report, notes=[*report.notes, *vain])
+    ends = functools.partial(end, result, question_of(EndsAsked, values))
+    report = replace(report, notes=[*report.notes, *vain], ends=ends)
     return _with_load(report, people, result, values)
 
 

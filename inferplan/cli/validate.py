@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -111,9 +112,7 @@ def validate_command(files: tuple[str, ...], pricing: Pricing, **values: Any) ->
         from inferplan.reports import plots
 
         plots.save(scatter(found.scored, found.title), values["plot"])
-    # checked when the report has been written
-    click.get_current_context().call_on_close(lambda: _check(found, limit))
-    return report
+    return replace(report, ends=lambda: _check(found, limit))
 
 
 def _plan_held_to(files: tuple[str, ...]) -> Report:
@@ -127,8 +126,7 @@ def _plan_held_to(files: tuple[str, ...]) -> Report:
             hint="leave it out, or inferplan validate with the measured files alone",
         )
     plan, found = measurements_of(files)
-    click.get_current_context().call_on_close(lambda: require_as_planned(plan, found))
-    return verdict_report(plan, found)
+    return replace(verdict_report(plan, found), ends=lambda: require_as_planned(plan, found))
 
 
 def facts_of(values: dict[str, Any], loaded: bool = True) -> dict[str, str]:

@@ -6,7 +6,9 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +73,7 @@ def watch_command(
         _refuse_live(files)
     minutes = _minutes(plan_file, len(urls) or None, asked, replay)
     summary, rates = Summary(), DayRates()
+    ends: Callable[[], None] | None = None
     with ExitStack() as stack:
         shows = [*_shows(stack, files), _printer()]
         try:
@@ -83,10 +86,10 @@ def watch_command(
             if not summary.minutes:
                 raise
         except (InfeasibleError, ToleranceError) as ended:
-            click.get_current_context().call_on_close(lambda error=ended: _raise(error))
+            ends = partial(_raise, ended)
     if files["profile"] is not None:
         _write_profile(files["profile"], rates, summary)
-    return watched_report(summary)
+    return replace(watched_report(summary), ends=ends)
 
 
 def _raise(error: InferplanError) -> None:
