@@ -12,7 +12,7 @@ from inferplan.table import SCHEMA_VERSION
 from inferplan.web.body import require_few
 from inferplan.web.folder import Folder
 from inferplan.web.limits import MOST_SECONDS
-from inferplan.web.pricing import PricingProcesses
+from inferplan.web.pricing import NO_ANSWER, PricingProcesses
 from inferplan.web.tasks import error_record
 from inferplan.web.worker import WorkerSetting
 
@@ -116,7 +116,7 @@ class Tools:
         body = {"name": name, "options": options}
         status, _, content = await self.processes.ask("tool", body, limits.seconds, told)
         found = json.loads(content) if isinstance(content, bytes) else content
-        if "error" in found and status == 503 and str(found["error"]["what"]).startswith("no answer within"):
+        if status == NO_ANSWER:
             longer = f"inferplan mcp --seconds {min(2 * round(limits.seconds), MOST_SECONDS)}"
             found["error"]["hint"] = f"a smaller question; {longer}; inferplan {name} in a terminal has no limit"
         if "error" in found and found["error"]["exit_code"] == 4 and not self.files:

@@ -15,6 +15,10 @@ Answer = tuple[int, str, bytes | dict[str, Any]]
 """Status, kind, content."""
 
 
+NO_ANSWER = 504
+"""Status of a question that takes longer than its limit."""
+
+
 def too_busy(what: str, status: int = 503) -> Answer:
     """A refusal that says what there is too much of."""
     return status, "application/json", error_record(UsageError(what, hint="ask again in a moment"))
@@ -87,7 +91,7 @@ class PricingProcesses:
             return process.ask(question, body, seconds, told)
         except TimeoutError:
             self._end(process)
-            return too_busy(f"no answer within {seconds:g} s")
+            return too_busy(f"no answer within {seconds:g} s", NO_ANSWER)
         except (EOFError, OSError):
             self._end(process)
             return too_busy("this needs more than the server gives to a request")

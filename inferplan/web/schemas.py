@@ -35,7 +35,8 @@ _REFUSALS = {
     "409": "it does not fit, or nothing meets the limits (exit code 3)",
     "413": "a body that is too large",
     "429": "as many jobs as may run at once",
-    "503": "too many requests, or no answer in time",
+    "503": "too many requests",
+    "504": "no answer in time",
 }
 
 

@@ -377,7 +377,7 @@ def test_an_answer_has_a_time_limit(server: Callable[[str], Web]) -> None:
     before = web.processes()
     assert len(before) == 1
     got = web.post("/api/view", GOOD)
-    assert got.status == 503 and "no answer within" in got.error["what"]
+    assert got.status == 504 and "no answer within" in got.error["what"]
     assert gone(before)
 
 
