@@ -45,7 +45,7 @@ lint: install
 types: install
 	$(BIN)/mypy
 
-# Of the tests that take longest (tests/dear.txt) `unit` and `slow` run a sixth, others for each commit.
+# Of the tests that take longest (tests/dear.txt) `unit` and `slow` run a tenth, others for each commit.
 unit: install
 	DEAR_TESTS=drawn $(BIN)/python -m pytest -q -n auto --dist worksteal -m 'not slow' $(PYTEST_ARGS)
 

@@ -80,8 +80,3 @@ def test_texts_are_read_where_people_meet_them(tmp_path: Path) -> None:
         (10, "a cell"),
         (10, "b cell"),
     ]
-
-
-def test_the_program_and_the_glossary_have_none() -> None:
-    assert [str(hit) for text in words.program() for hit in words.faults(text)] == []
-    assert [str(hit) for text in words._prose(words.ROOT / "docs/glossary.md") for hit in words.faults(text)] == []
