@@ -15,6 +15,7 @@ PARTS = {
     "pairs": "decisions_pairs",
     "choices": "decisions_choices",
     "coverage": "decisions_coverage",
+    "limits": "decisions_limits",
 }
 """By name the module of each part."""
 

@@ -25,6 +25,7 @@ from inferplan.estimate.support import DRAFTS, POOLS, forms_of
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.forms import outranked_among
 from inferplan.validation.deploy import deployment_of
+from inferplan.validation.score import Scored
 from tests.benchmarks.decisions_coverage import RUNS
 from tools.fitting.bands import METRICS, Spread, deviation, left_out, read_deviations, spreads_of
 from tools.fitting.forms import Configuration, configurations
@@ -47,14 +48,12 @@ class Choice(NamedTuple):
 
 def figures(folder: Path) -> None:
     """The table of choices under limits by question and confidence, and that of forms at a speed."""
-    rows = priced_rows(folder / "measured")
-    spreads = spreads_of(read_deviations(RUNS))
-    every = [_choice(one, spreads) for one in configurations(rows)]
+    every = choices_of(priced_rows(folder / "measured"))
     for label, known in (("all rows", every), ("without doubted rows", [one for one in every if not one.one.suspect])):
         print(f"{label}: {len(known)} configurations")
         for name, (key, priced) in QUESTIONS.items():
             for confidence, ruled in ((MIDDLE, False), (MIDDLE, True), (0.8, True), (0.9, True)):
-                text = under_limits(known, key, priced, confidence, ruled)
+                text = under_limits(known, key, priced, able_at(confidence, ruled), confidence)
                 print(f"  {name}, {confidence:g}{', simpler form wins' if ruled else ''}: {text}")
         for ruled in (False, True):
             print(f"  form at a speed{', simpler form wins' if ruled else ''}: {at_a_speed(known, ruled)}")
@@ -68,6 +67,12 @@ QUESTIONS: dict[str, tuple[Callable[[Choice], Any], bool]] = {
 }
 """What a question leaves open beside the division, the format and the users: by what configurations are grouped, and
 whether they are compared by the dollar."""
+
+
+def choices_of(rows: Iterable[Scored]) -> list[Choice]:
+    """The configurations of rows, with bands that their systems have no part in."""
+    spreads = spreads_of(read_deviations(RUNS))
+    return [_choice(one, spreads) for one in configurations(rows)]
 
 
 def _choice(one: Configuration, spreads: dict[str, Spread]) -> Choice:
@@ -96,10 +101,24 @@ def grouped(known: Iterable[Choice], key: Callable[[Choice], Any]) -> list[list[
     return [group for group in groups.values() if len(group) > 1]
 
 
+Chooser = Callable[[Sequence[Choice], tuple[float, float], Callable[[Choice], float]], Choice | None]
+"""Chooses from a group under limits on TTFT and TPOT, in seconds, by what each is worth; ``None`` for nothing."""
+
+
+def able_at(confidence: float, ruled: bool = False) -> Chooser:
+    """What is worth most of those that keep both limits at a confidence; forms may be ruled."""
+
+    def choose(group: Sequence[Choice], limits: tuple[float, float], worth: Callable[[Choice], float]) -> Choice | None:
+        able = [one for one in group if _within(one, *limits, confidence)]
+        return pick(able, worth, ruled) if able else None
+
+    return choose
+
+
 def under_limits(
-    known: Sequence[Choice], key: Callable[[Choice], Any], priced: bool, confidence: float, ruled: bool
+    known: Sequence[Choice], key: Callable[[Choice], Any], priced: bool, choose: Chooser, confidence: float = MIDDLE
 ) -> str:
-    """One line of the table."""
+    """One line of the table; confidence: at which an error has to be known of what it is compared with."""
     known = [one for one in known if one.price is not None] if priced else known
     lost: list[float] = []
     lost_known: list[float] = []
@@ -110,11 +129,10 @@ def under_limits(
             if not keep:
                 continue
             asked += 1
-            able = [one for one in group if _within(one, ttft, tpot, confidence)]
-            if not able:
+            chosen = choose(group, (ttft, tpot), lambda one: _worth(one, one.one.predicted, priced))
+            if chosen is None:
                 none += 1
                 continue
-            chosen = pick(able, lambda one: _worth(one, one.one.predicted, priced), ruled)
             over = max(chosen.one.latencies[0] / ttft, chosen.one.latencies[1] / tpot)
             broken, far = broken + (over > 1), far + (over > 1.1)
             best = max(keep, key=lambda one: _worth(one, one.one.measured, priced))
