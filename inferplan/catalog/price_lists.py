@@ -26,6 +26,8 @@ from inferplan.units import parse_number, parse_whole
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]
 CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
+GPU_HOURS = "GPU hours"
+"""What a bill counts of GPUs that are owned and have no price."""
 TERMS: tuple[Contract, ...] = ("on-demand", "spot", "reserved")
 """On which things are let."""
 Kind = Literal["provider", "serverless", "marketplace", "survey"]
@@ -225,6 +227,20 @@ class PriceBook:
         listed = dict.fromkeys(f"--prices {o.source}" + f" --term {o.term}" * other for other, o in known)
         return ", or ".join([f"--price {gpu}=2.49 (yours, for a GPU hour)", *islice(listed, 4)])
 
+    def counting(self, owned: Iterable[str]) -> PriceBook:
+        """The same; where all GPUs are owned and no price of any is on file, with each of their hours counted as one.
+
+        The plan then takes the fewest of them, and its bill is in hours of GPUs. What the user states of prices stays.
+        """
+        names = list(owned)
+        if not names or self.named or self.stated or any(self.offers(gpu) for gpu in names):
+            return self
+        stated = {
+            gpu: (Offer(gpu=gpu, gpus=None, per_hour=1.0, currency=GPU_HOURS, term="yours", source="no price given"),)
+            for gpu in names
+        }
+        return replace(self, lists=(), named=False, reference=None, stated=stated, currency=GPU_HOURS)
+
     def check(self, gpus: Iterable[str]) -> None:
         """Raises ``UsageError`` for a stated price of no device, neither on file nor one of ``gpus``: a typo."""
         looked_at = list(gpus)
@@ -245,6 +261,9 @@ class PriceBook:
         which were named are not because prices of all of them are stated.
         """
         looked_at = list(gpus)
+        if self.currency == GPU_HOURS:
+            known = " ".join(f"--price {gpu}=0.50" for gpu in self.stated)
+            return [f"no price of {', '.join(self.stated)}: costs count hours of GPUs; {known} for money"]
         unused = [gpu for gpu in self.stated if gpu not in looked_at]
         lines = [f"--price {', '.join(unused)} is not used: no candidate has that GPU"] if unused else []
         if self.named and looked_at and all(gpu in self.stated for gpu in looked_at):

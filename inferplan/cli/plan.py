@@ -206,6 +206,8 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     sizing = question_of(SizingAsked, values).sizing(power, start, counted, demand.offline, values["ideal"])
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
+    if all(one.number for one in counted) and not chains and sizing.miss_cost is None:  # what else costs has a price
+        prices = prices.counting(load_hardware(gpu).name for gpu in gpus)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
     space = Space(
         base=_constant(base, values, asked),

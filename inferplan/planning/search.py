@@ -257,6 +257,8 @@ class _Search:
             self.options.append(option)
             return
         self.rejections.add(broken.reason, points, option.deployment.describe())
+        if option.cost is None:  # more of what has no price would not help
+            return
         if self.nearest is None or broken.taken(option) < broken.taken(self.nearest):
             self.nearest = option
 

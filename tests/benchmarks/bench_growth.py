@@ -19,7 +19,7 @@ LOAD = ("--prompt", "512", "--output", "128")
 SIMULATED = ("simulate", "llama-3.1-8b", "--gpu", "h100-sxm")
 DEVICES = (
     *("h100-sxm", "l40s", "a100-80gb-sxm", "h200-sxm", "b200-hgx", "l4", "a10g", "mi300x"),
-    *("h100-pcie", "a100-40gb-sxm", "rtx-4090", "t4", "rtx-6000-ada", "rtx-a6000", "mi325x", "gb200"),
+    *("h100-pcie", "a100-40gb-pcie", "rtx-4090", "t4", "rtx-6000-ada", "rtx-a6000", "mi325x", "gb200"),
 )
 ROWS = "model,gpu,engine,weights,isl,osl,concurrency,tp,requests,max_num_batched_tokens,ttft_ms,tpot_ms"
 

@@ -42,8 +42,8 @@ def test_laps_time_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibrate.device.timing.time.perf_counter", lambda: now[0])
     monkeypatch.setattr("calibrate.device.timing.waited", lambda: 0.0)
     laps = wall_laps(lambda: passes(2e-3), [()], 0.1, lambda: passes(1e-3), lap=0.03)
-    # A call and its wait take 3 ms, so a lap of 30 ms has ten calls; their one wait is shared: 21 ms over ten. The trial
-    # of 3 ms and five laps of 21 ms are the first to pass 100 ms.
+    # A call and its wait take 3 ms, so a lap of 30 ms has ten calls. Their one wait is shared: 21 ms over ten. The
+    # trial of 3 ms and five laps of 21 ms are the first to pass 100 ms.
     assert laps.calls == 10
     assert laps.sample("call").seconds == pytest.approx(2.1e-3)
     assert len(laps.seconds) == 5

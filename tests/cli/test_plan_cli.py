@@ -404,6 +404,8 @@ def test_what_stands_in_the_way_is_named() -> None:
     unpriced = refused(*words, "--gpu", "rtx-4090", "--prices", "aws-us-east-1")
     assert "no price of rtx-4090 is known" in unpriced.because
     assert unpriced.hint.startswith("--price rtx-4090=")
+    counted = refused(*words, "--gpu", "1x-rtx-4090", "--prices", "aws-us-east-1")  # not that there are too few
+    assert "no price of rtx-4090 is known" in counted.because
     words = (*words[:-3], "--most", "3", "--aggregated")
     assert "such as: " in refused(*words, "--gpu", "h100-sxm", "--tp", "3").because
 

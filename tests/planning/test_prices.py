@@ -32,6 +32,20 @@ def test_every_list_names_known_devices_its_date_and_its_source(name: str) -> No
     assert len(keys) == len(set(keys)), "two prices of one instance on the same terms"
 
 
+def test_owned_gpus_without_a_price_are_counted_by_the_hour() -> None:
+    """Two replicas of three GPUs are six GPU hours an hour. What has a price, or should have, is left as it is."""
+    every = price_book()
+    counted = every.counting(["rtx-a6000"])
+    bill = counted.bill("rtx-a6000", 3, 2)
+    assert (bill.per_hour, bill.bought, counted.currency) == (6.0, 6, "GPU hours")
+    assert counted.remarks(["rtx-a6000"]) == [
+        "no price of rtx-a6000: costs count hours of GPUs; --price rtx-a6000=0.50 for money"
+    ]
+    stated = price_book(stated=["rtx-a6000=0.7"])
+    assert every.counting(["rtx-a6000", "h100-sxm"]) is every
+    assert AWS.counting(["rtx-a6000"]) is AWS and stated.counting(["rtx-a6000"]) is stated
+
+
 @for_each(
     ("gpu", "devices", "replicas", "instance", "units", "per_hour", "idle"),
     [
