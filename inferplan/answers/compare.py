@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RESOURCES: dict[Bound, str] = {"math": "compute", "memory": "memory", "wire": "network", "overhead": "overhead"}
+_TOLD = 0.1
+"""Of a phase of the baseline: a resource that moves by so much is told beside the one that moves most."""
 METRICS = {
     "ttft_s": "TTFT of the batch alone",
     "ttft_at_server_s": "TTFT at the server, one request, idle",
@@ -122,7 +124,7 @@ class Comparison(Shown):
         return {name: value / base[name] for name, value in candidate.metrics().items() if base[name]}
 
     def why(self, candidate: Candidate) -> str:
-        """Which resource moved: the largest change of seconds in each phase, and what lies behind it."""
+        """Which resources moved: the largest change of seconds in each phase, others of a tenth of the phase, and the causes."""
         base, own = self.baseline.estimate, candidate.estimate
         if base is None or own is None:
             return candidate.refused
@@ -137,11 +139,12 @@ class Comparison(Shown):
         before, after = self.baseline.resources(phase), candidate.resources(phase)
         whole = sum(before.values())
         moves = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
-        largest = max(moves, key=lambda name: abs(moves[name]))
+        largest, *others = sorted(moves, key=lambda name: -abs(moves[name]))
         if abs(moves[largest]) < 0.005 * whole:
             return f"{phase} unchanged"
-        old, new = before.get(largest, 0.0), after.get(largest, 0.0)
-        return f"{phase}: {largest} time {format_time(old, 3)} -> {format_time(new, 3)}"
+        told = [largest, *(name for name in others if abs(moves[name]) >= _TOLD * whole)]
+        times = ((name, before.get(name, 0.0), after.get(name, 0.0)) for name in told)
+        return f"{phase}: " + ", ".join(f"{name} {format_time(old, 3)} -> {format_time(new, 3)}" for name, old, new in times)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate."""

@@ -118,4 +118,4 @@ def _labels(requests: list[Request]) -> list[str]:
         [one.engine for one in requests],
     ]
     told = [column for column in columns if len(set(column)) > 1] or columns[:2]
-    return [" ".join(filter(None, parts)) for parts in zip(*told)]
+    return [" ".join(filter(None, parts)) or "as given" for parts in zip(*told)]

@@ -385,6 +385,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         f"{record['verdict']}: {_meaning(record)}{_of_ttft(record)}",
         *([f"classes: {limits_by_class(record['classes'])}"] if record["classes"] else []),
         *_of_trace(result),
+        *_without_cache(result),
         *_warnings(result, record),
         *([f"media: a request carries {media['described']}"] if (media := given.get("media")) else []),
         *([f"cap of {cap:g} W per GPU: {UNMEASURED}"] if (cap := given.get("power_cap_w")) else []),
@@ -401,6 +402,14 @@ def _of_trace(result: SimulationResult) -> list[str]:
     """What the reader of a trace of agents concluded."""
     sessions = result.records.sessions
     return [f"trace: {sessions.note}"] if sessions is not None and sessions.note else []
+
+
+def _without_cache(result: SimulationResult) -> list[str]:
+    """That every call of a session computes its whole text again, where nothing is kept."""
+    if result.records.sessions is None or result.conditions.get("prefix_caching"):
+        return []
+    slots = "; llama-server keeps the text of each slot" if "llama" in str(result.conditions.get("engine")) else ""
+    return [f"no prefix cache: each call computes its whole prompt again{slots} (--prefix-caching)"]
 
 
 def _meaning(record: Mapping[str, Any]) -> str:
