@@ -144,7 +144,9 @@ class Comparison(Shown):
             return f"{phase} unchanged"
         told = [largest, *(name for name in others if abs(moves[name]) >= _TOLD * whole)]
         times = ((name, before.get(name, 0.0), after.get(name, 0.0)) for name in told)
-        return f"{phase}: " + ", ".join(f"{name} {format_time(old, 3)} -> {format_time(new, 3)}" for name, old, new in times)
+        return f"{phase}: " + ", ".join(
+            f"{name} {format_time(old, 3)} -> {format_time(new, 3)}" for name, old, new in times
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate."""

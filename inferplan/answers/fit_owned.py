@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from operator import itemgetter
+from typing import Any
 
 from inferplan.answers.fit import (
     FitAsked,
@@ -63,27 +64,56 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     prices.check(one.gpu for one in meant)
     require_format(asked, spec, meant[0].gpu)
     tokens = asked_context(spec, asked.context)
-    options = [
-        best_division(one, asked.request(model, one.gpu), quant, (tokens, asked, prices))
-        for one in meant
-        for quant in quants_tried(asked.request(model, one.gpu), spec)
-    ]
+    options = _options(spec, model, meant, (tokens, asked, prices))
     if not any(option.fitting for option in options):
         small = min(options, key=lambda option: option.short)
         raise InfeasibleError(
             f"{have} hold no {asked.held} x {tokens:,} tokens of {spec.name}",
             because=f"{small.gpu}{' comes nearest' if len(meant) > 1 else ''}: "
             + "; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
-            hint="a shorter --context, less --in-flight, a narrower --quant, or inferplan fit without --gpu",
+            hint=", or ".join([*_would_do(spec, model, meant, (tokens, asked, prices)), f"inferplan fit {model}"]),
         )
     remarks = prices.remarks(option.gpu for option in options)
     whole = meant[0].number or 1
     return OwnedFits(model=spec, asked=asked, have=have, count=whole, context=tokens, options=options, remarks=remarks)
 
 
-def best_division(
-    have: Counted, request: Request, quant: str | None, load: tuple[int, FitAsked, PriceBook]
-) -> FitOption:
+Asked = tuple[int, FitAsked, PriceBook]
+"""Tokens of a request, what is asked, and prices."""
+_SHORTEST = 512
+"""Tokens of the shortest context that a hint names."""
+
+
+def _options(spec: ModelSpec, model: str, meant: Sequence[Counted], load: Asked) -> list[FitOption]:
+    """Each kind of GPU in each format, all of them together."""
+    requests = {one.gpu: load[1].request(model, one.gpu) for one in meant}
+    return [
+        best_division(one, requests[one.gpu], quant, load)
+        for one in meant
+        for quant in quants_tried(requests[one.gpu], spec)
+    ]
+
+
+def _would_do(spec: ModelSpec, model: str, meant: Sequence[Counted], load: Asked) -> Iterator[str]:
+    """What of it would fit: fewer requests, a shorter context, llama.cpp's formats; each tried."""
+    tokens, asked, prices = load
+
+    def first(context: int, **changed: Any) -> FitOption | None:
+        found = _options(spec, model, meant, (context, replace(asked, **changed), prices))
+        return next((one for one in found if one.fitting), None)
+
+    if asked.held > 1 and first(tokens, users=1, people=None, think_time=0.0):
+        yield "fewer --people" if asked.people is not None else "less --in-flight"
+    lengths = [tokens >> halvings for halvings in range(1, tokens.bit_length()) if tokens >> halvings >= _SHORTEST]
+    for length in lengths:
+        if (found := first(length)) is not None:
+            yield f"--context {length} (in {found.quant})"
+            break
+    if not asked.engine and not asked.quant and (found := first(tokens, engine="llama.cpp")) is not None:
+        yield f"--engine llama.cpp (in {found.quant})"
+
+
+def best_division(have: Counted, request: Request, quant: str | None, load: Asked) -> FitOption:
     """The division over all of them that holds most requests; of equals the one with fewest stages."""
     tokens, asked, prices = load
     named, found, reasons = quant or "native", list[Fitting](), list[tuple[float, str]]()
