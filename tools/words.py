@@ -231,11 +231,14 @@ def _markup(path: Path) -> Iterator[Text]:
         yield from _told(path, line, re.sub(r"\{\{.*?\}\}", "{}", found[1] or found[2], flags=re.DOTALL))
 
 
+_BLOCK = re.compile(r"^(`{3,}).*?^\1`*[ \t]*$|<!--.*?-->|\$\$.*?\$\$|^    +\S[^\n]*$", re.MULTILINE | re.DOTALL)
+"""Blocks of code and of formulas, and comments."""
+
+
 def _prose(path: Path) -> Iterator[Text]:
     """Paragraphs, items and cells of a page, without code, formulas and addresses."""
     text = path.read_text(encoding="utf-8")
-    blank = re.compile(r"^(`{3,}).*?^\1`*[ \t]*$|<!--.*?-->|\$\$.*?\$\$|^    +\S[^\n]*$", re.MULTILINE | re.DOTALL)
-    text = blank.sub(lambda m: "\n" * m[0].count("\n"), text)
+    text = _BLOCK.sub(lambda m: "\n" * m[0].count("\n"), text)
     text = re.sub(r"`[^`]*`", lambda m: "X" + "\n" * m[0].count("\n"), text)
     text = re.sub(r"\]\([^)\s]*\)", "]", text)
     text = re.sub(r"<table.*?</table>|<[^<>\n]+>", " ", text)
@@ -252,12 +255,12 @@ def _shown(path: Path) -> str:
 
 def counts() -> Iterator[str]:
     """Words per page that people write, and their sum. A word stands between blanks and has a letter or a digit; tables
-    and code within a line count, blocks of code and comments do not."""
-    block = re.compile(r"^(`{3,}).*?^\1`*[ \t]*$|<!--.*?-->", re.MULTILINE | re.DOTALL)
+    and code within a line count, blocks of code, comments and the tables that a tool writes between two do not."""
+    table = re.compile(r"<!-- (\w+) -->.*?<!-- /\1 -->", re.DOTALL)
     found = []
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
         if path.stem not in GENERATED:
-            words = block.sub("", path.read_text(encoding="utf-8")).split()
+            words = _BLOCK.sub("", table.sub("", path.read_text(encoding="utf-8"))).split()
             found.append((sum(bool(re.search(r"\w", word)) for word in words), _shown(path)))
     for count, page in sorted(found, reverse=True):
         yield f"{count:7,} words  {page}"
