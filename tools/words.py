@@ -1,4 +1,5 @@
-"""Phrases that no reader should meet, and what to write instead: ``python -m tools.words [--grades] [PATH...]``.
+"""Phrases that no reader should meet, and what to write instead: ``python -m tools.words [PATH...]``, the reading
+grade of the pages (``--grades``) and their length (``--count``).
 
 Read are the texts that the program shows (help, labels, notes, errors, the page and the report) and the prose of the
 documentation. Every hit is printed with the words to write in its place; the exit code is 1 where there is one.
@@ -18,6 +19,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 LONGEST = 40
 """Words of a sentence."""
+_WRITTEN_BY_TOOLS = ("cpu", "devices", "encoders", "parts", "scale-out")
+GENERATED = {"cli", "combinations", "notebook", "accuracy", *(f"accuracy-{one}" for one in _WRITTEN_BY_TOOLS)}
+"""Pages that a program writes: docs/generate_*.py and tools/accuracy."""
 
 
 class Rule(NamedTuple):
@@ -227,11 +231,14 @@ def _markup(path: Path) -> Iterator[Text]:
         yield from _told(path, line, re.sub(r"\{\{.*?\}\}", "{}", found[1] or found[2], flags=re.DOTALL))
 
 
+_BLOCK = re.compile(r"^(`{3,}).*?^\1`*[ \t]*$|<!--.*?-->|\$\$.*?\$\$|^    +\S[^\n]*$", re.MULTILINE | re.DOTALL)
+"""Blocks of code and of formulas, and comments."""
+
+
 def _prose(path: Path) -> Iterator[Text]:
     """Paragraphs, items and cells of a page, without code, formulas and addresses."""
     text = path.read_text(encoding="utf-8")
-    blank = re.compile(r"^(`{3,}).*?^\1`*[ \t]*$|<!--.*?-->|\$\$.*?\$\$|^    +\S[^\n]*$", re.MULTILINE | re.DOTALL)
-    text = blank.sub(lambda m: "\n" * m[0].count("\n"), text)
+    text = _BLOCK.sub(lambda m: "\n" * m[0].count("\n"), text)
     text = re.sub(r"`[^`]*`", lambda m: "X" + "\n" * m[0].count("\n"), text)
     text = re.sub(r"\]\([^)\s]*\)", "]", text)
     text = re.sub(r"<table.*?</table>|<[^<>\n]+>", " ", text)
@@ -244,6 +251,20 @@ def _prose(path: Path) -> Iterator[Text]:
 
 def _shown(path: Path) -> str:
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+def counts() -> Iterator[str]:
+    """Words per page that people write, and their sum. A word stands between blanks and has a letter or a digit; tables
+    and code within a line count, blocks of code, comments and the tables that a tool writes between two do not."""
+    table = re.compile(r"<!-- (\w+) -->.*?<!-- /\1 -->", re.DOTALL)
+    found = []
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        if path.stem not in GENERATED:
+            words = _BLOCK.sub("", table.sub("", path.read_text(encoding="utf-8"))).split()
+            found.append((sum(bool(re.search(r"\w", word)) for word in words), _shown(path)))
+    for count, page in sorted(found, reverse=True):
+        yield f"{count:7,} words  {page}"
+    yield f"{sum(count for count, _ in found):7,} words  all {len(found)} pages that people write"
 
 
 def grades() -> Iterator[str]:
@@ -273,7 +294,11 @@ def main() -> int:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("path", nargs="*", help="only hits whose path begins so")
     options.add_argument("--grades", action="store_true", help="the reading grade of each page instead")
+    options.add_argument("--count", action="store_true", help="the words of each page that people write instead")
     asked = options.parse_args()
+    if asked.count:
+        print("\n".join(counts()))
+        return 0
     if asked.grades:
         print("\n".join(grades()))
         return 0
