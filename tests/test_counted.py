@@ -111,6 +111,11 @@ def test_what_they_do_not_hold_is_infeasible() -> None:
     with pytest.raises(InfeasibleError, match="2x24GB hold no 1 x 8,192 tokens") as refused:
         fit_owned("llama-3.1-70b", "2x24GB", FitAsked(), price_book())
     assert "w4a16: holds 0 of 1 requests" in refused.value.because  # others are 0.6 GB short of the weights
+    # 8,192 tokens of 327,680 bytes are 2.7 of the 3.1 GB that are left, 4,096 half of it.
+    assert "--context 4096 (in w4a16), or --engine llama.cpp (in q4_k_m)" in refused.value.hint
+    with pytest.raises(InfeasibleError) as crowded:  # 16 GB of weights, 1.07 GB a request: some 50 requests fit
+        fit_owned("llama-3.1-8b", "1x-h100", FitAsked(users=2000), price_book())
+    assert crowded.value.hint == "less --in-flight, or inferplan fit llama-3.1-8b"
     with pytest.raises(UsageError, match="nosuch"):
         fit_owned("llama-3.1-8b", "2x24GB", FitAsked(quant="nosuch"), price_book())
     with pytest.raises(UsageError, match="does not divide 3"):
