@@ -293,25 +293,21 @@ def _cheapest_sized(entries: list[SizedStructure], bounds: Bounds) -> SizedStruc
     """The entry whose size costs least within bounds, of those that no simpler one outranks; ``None`` without one. Of
     equals the first.
 
-    One size is seen at a time, of what is guessed to cost least: first as the closed form has it, then by what was
-    seen. So the cheapest is sized early, and of others one run shows that they miss the limits at its price.
+    One size is seen at a time, of the entry that is guessed to cost least: first as the closed form has it, then by
+    what was seen. So the cheapest is sized early, and of most others one run shows that none that costs less keeps the
+    limits. What is found does not hang on the guesses: every entry is sized as far as it may cost less.
     """
     best, waiting, sized = None, [*entries], list[SizedStructure]()
-
-    def below(entry: SizedStructure) -> float:
-        """What it has to cost less than: as much as the best of those behind it, and less than that before it."""
-        if best is None:
-            return bounds.below
-        first = entries.index(entry) < entries.index(best)
-        return best.sized_cost(inf) * (1 + ALIKE if first else 1 - ALIKE)
-
     while waiting:
-        entry = min(waiting, key=lambda one: one.guess or one.sizer.option.cost or 0.0)
-        limit = below(entry)
-        if limit > bounds.least * (1 + ALIKE) and not entry.looked_at(limit):
+        entry, below = min(waiting, key=lambda one: one.guess or one.sizer.option.cost or 0.0), bounds.below
+        if best is not None:  # an entry before the best one may cost as much
+            before = entries.index(entry) < entries.index(best)
+            below = best.sized_cost(inf) * (1 + ALIKE if before else 1 - ALIKE)
+        dear = below <= bounds.least * (1 + ALIKE)
+        if not dear and not entry.looked_at(below):
             continue
         waiting.remove(entry)
-        if limit > bounds.least * (1 + ALIKE) and entry.sized_cost(limit) < limit:
+        if not dear and entry.sized_cost(below) < below:
             sized.append(entry)
             lost = {one.place for one in outranked([one.sized for one in sized if one.sized is not None])}
             left = [one for place, one in enumerate(sized) if place not in lost]

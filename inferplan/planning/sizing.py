@@ -423,8 +423,9 @@ class Sizer:
 
 def _by_law(trials: dict[tuple[int, tuple[int, int] | None], Verified], slo: Slo, same: int) -> PowerLaw | None:
     """The size at which the worst latency is at its limit, if it is a power of the size: through the two sizes seen so
-    far that come closest to the limit, of those with the ``same`` token budget and no queue that grows; or through one,
-    in proportion to the load of a replica. ``None`` where nothing is known, or more replicas are not faster.
+    far that come closest to the limit, one on each side of it where there are such, of those with the ``same`` token
+    budget and no queue that grows; or through one, in proportion to the load of a replica. ``None`` where nothing is
+    known, or more replicas are not faster.
     """
     shared = {
         size: log(max(trial.shares(slo).values()))
@@ -434,6 +435,9 @@ def _by_law(trials: dict[tuple[int, tuple[int, int] | None], Verified], slo: Slo
     seen = [(share, log(size)) for size, share in shared.items() if share < inf]
     if len(seen) == 1:
         seen += [(share - 1.0, size + 1.0) for share, size in seen]
+    kept, over = ([one for one in seen if (one[0] > 0.0) == missed] for missed in (False, True))
+    if kept and over:
+        seen = [max(kept), min(over)]
     law = power_law(seen)
     return None if law is None or law.slope >= 0.0 else law
 
