@@ -468,7 +468,7 @@ def _rounded(sequences: int) -> int:
     return max(sequences, min(-(-sequences // _SEQUENCES) * _SEQUENCES, DENSE_ROWS))
 
 
-_KNOWN = Kept[StepTimes](16)
+_KNOWN = Kept[StepTimes](32)
 
 
 def _known_times(deployment: Deployment, reach: Reach) -> StepTimes:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.price_lists import price_book
-from inferplan.planning import sizing
+from inferplan.planning import finalists, sizing
 from inferplan.planning.demand import Demand
-from inferplan.planning.finalists import SizedStructure, cheapest_so_far
+from inferplan.planning.finalists import Bounds, SizedStructure, _cheapest_sized, cheapest_so_far
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import Plan, plan
 from inferplan.planning.question import Question
@@ -325,3 +325,100 @@ def test_the_cheapest_that_long_runs_confirm_is_found(structures: list[tuple[int
     if len(structures) == 1:
         price, short, more = structures[0]
         assert asked_for == [price * size for size in range(short, short + more + 1)]
+
+
+class Fake:
+    """A structure whose replicas cost ``price``: the closed form guesses ``guess`` of them, runs ask for ``needed``."""
+
+    def __init__(self, price: int, guess: int, needed: int, slope: float) -> None:
+        self.price, self.guess, self.needed, self.slope = price, guess, needed, slope
+
+    def option(self, size: int) -> Any:
+        same = {"pools": None, "bound": 0.0, "screened": True, "budget": 512, "filled": int, "least": (1, 1)}
+        return SimpleNamespace(replicas=size, cost=float(self.price * size), sized=self.sized, fake=self, **same)
+
+    def sized(self, size: int, pools: None = None) -> Any:
+        return self.option(size)
+
+    def seen(self, size: int) -> Verified:
+        """TPOT falls as a power of the size, and is at its limit just below ``needed``."""
+        share = ((self.needed - 0.5) / size) ** self.slope
+        return Verified(option=self.option(size), slots=8, achieved={"tpot": share}, verdict="stable")
+
+
+def entries_of(structures: list[tuple[int, int, int, float]], seen: list[Any]) -> list[SizedStructure]:
+    """The structures with nothing known of them; what is simulated is added to ``seen``."""
+    question = replace(asked(Demand(**LENGTHS, rate=1.0)), slo=Slo(tpot=1.0, percentile=95.0))
+    question = replace(question, space=replace(question.space, budgets=(512,)))
+    simulations = Simulations(most=10_000)
+
+    def run(option: Any, *_: object) -> Verified:
+        if (option.fake, option.replicas) not in seen:
+            seen.append((option.fake, option.replicas))
+        return option.fake.seen(option.replicas)  # type: ignore[no-any-return]
+
+    simulations.of = run  # type: ignore[method-assign]
+    fakes = [Fake(*one) for one in structures]
+    return [
+        SizedStructure(sizer=Sizer(option=one.option(one.guess), question=question, simulations=simulations))
+        for one in fakes
+    ]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.integers(1, 12), st.integers(1, 40), st.sampled_from([0.2, 0.8, 1.5])),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_the_cheapest_size_is_that_of_brute_force(structures: list[tuple[int, int, int, float]]) -> None:
+    """Whatever the closed form guesses: the first of those whose needed replicas cost least, of what four times the
+    guess and two more may hold."""
+    entries = entries_of(structures, [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finalists, "outranked", lambda sized: [])
+        best = _cheapest_sized(entries, Bounds())
+    costs = [price * needed if needed <= 4 * guess + 2 else None for price, guess, needed, _ in structures]
+    found = [cost for cost in costs if cost is not None]
+    if not found:
+        assert best is None
+    else:
+        assert best is entries[costs.index(min(found))]
+        assert best.sized is not None and best.sized.cost == min(found)
+
+
+def test_a_structure_that_runs_show_to_be_dear_is_left_for_a_cheaper_one() -> None:
+    """The first looks cheapest in closed form and takes 38 replicas, and 7 runs by itself. Two of them show that the
+    second costs less, and one at the price of that one that the first never does: as on H100s in README's plan."""
+    seen: list[Any] = []
+    first, second = entries_of([(2, 13, 38, 0.3), (4, 7, 8, 1.0)], seen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finalists, "outranked", lambda sized: [])
+        assert _cheapest_sized([first, second], Bounds()) is second
+    sizes = [size for fake, size in seen if fake is first.sizer.option.fake]
+    assert max(sizes) <= 16  # so many of the first cost as much as 8 of the second
+    assert len(seen) <= 6
+
+
+@settings(deadline=None)
+@given(guess=st.integers(1, 12), short=st.integers(1, 30), more=st.integers(0, 4))
+def test_whole_runs_are_made_of_what_parts_of_runs_find(guess: int, short: int, more: int) -> None:
+    """Parts of runs ask for ``short`` replicas, whole ones for ``more`` besides: the least that whole ones ask for is
+    found, and no whole run is made of a larger size."""
+    sizer, whole = entries_of([(1, guess, short, 0.8)], [])[0].sizer, list[int]()
+
+    def beyond_doubt(checked: Verified, slo: Slo) -> Verified:
+        size = checked.option.replicas
+        whole.append(size)
+        return checked if size >= short + more else replace(checked, achieved={"tpot": 1.01})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizing, "beyond_doubt", beyond_doubt)
+        found = sizer.fewest(1e9)
+    if short + more > 4 * guess + 2:
+        assert found is None
+    else:
+        assert found is not None and found.replicas == short + more
+        assert whole == list(range(short, short + more + 1))
