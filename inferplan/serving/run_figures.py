@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.devices.constants import LateTokens
+from inferplan.estimate.bands import late_share
 from inferplan.serving.autoscaling import Life
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.serving.failures import Outage
@@ -60,6 +62,11 @@ class RunFigures(Shown):
     """Measured over predicted TTFT and TPOT of a user's own rows."""
     bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Factors on the mean TTFT and TPOT between which 80 % of measurements lie, where they are known."""
+    tail: LateTokens | None = None
+    """How late first tokens are at the 99th percentile, where it was measured."""
+    first_burst: float = 0.0
+    """Seconds that a closed loop's requests take longer which come all at once, first of all; the others so much less
+    that the mean stays, by the latency at most. None for one user alone."""
 
     @property
     def counted(self) -> slice:
@@ -86,7 +93,17 @@ class RunFigures(Shown):
     @cached_property
     def ttft(self) -> Array:
         """Time to the first token of each finished request."""
-        return (self._column("first") - self.arrival)[self._done] * self.anchor[0]
+        return (self._column("first") - self.arrival)[self._done] * self.anchor[0] + self._uneven
+
+    @cached_property
+    def _uneven(self) -> Array:
+        """Seconds by which each finished request is late beside the mean of all, as those of the first burst are."""
+        first = (self.arrival == self.start)[self._done]
+        share = float(np.mean(first)) if len(first) else 0.0
+        if not self.first_burst or not 0.0 < share < 1.0 or np.sum(first) < 2:
+            return np.zeros(len(first))
+        sooner = min(self.first_burst * share / (1.0 - share), self.conditions["latency_s"])
+        return np.where(first, sooner * (1.0 - share) / share, -sooner)
 
     @cached_property
     def answer_ttft(self) -> Array:
@@ -101,7 +118,7 @@ class RunFigures(Shown):
     def _until(self, event: str) -> Array:
         """Time to something that follows the first token of each finished request."""
         if self.anchor == (1.0, 1.0) and self.records.paces is None:
-            return (self._column(event) - self.arrival)[self._done]
+            return (self._column(event) - self.arrival)[self._done] + self._uneven
         rest = (self._column(event) - self._column("first"))[self._done]
         paces = 1.0 if self.records.paces is None else self.records.paces[self.counted][self._done]
         return self.ttft + rest * paces * self.anchor[1]
@@ -241,6 +258,14 @@ class RunFigures(Shown):
         """Share of the prompt tokens of admitted requests that were found in the prefix cache."""
         hits, tokens = self.records.hits(self.counted)
         return hits / tokens if tokens else 0.0
+
+    def late(self, percentile: float) -> tuple[float, float] | None:
+        """Seconds by which 80 % of measured first tokens are late at a percentile, from and to; ``None`` up to the
+        95th, where they are off as their mean is, and where it was not measured."""
+        share = late_share(percentile)
+        if self.tail is None or not share:
+            return None
+        return share * min(self.tail.at(0.1), 0.0), share * max(self.tail.at(0.9), 0.0)
 
     def band(self, name: str) -> tuple[float, float] | None:
         """Factors on the mean of a latency between which 80 % of measured means lie; of a sum those of its parts."""
