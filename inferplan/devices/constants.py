@@ -7,7 +7,7 @@ was not fitted to.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import inf, isfinite
+from math import inf, isfinite, log
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -185,6 +185,20 @@ class MeasuredBands(Spec):
     families: dict[str, int]
 
 
+AS_THE_MEAN, IN_THE_TAIL = 95.0, 99.0
+"""Up to the first percentile measured first tokens are off as their mean is; at the second some are late by seconds
+that no step takes: pauses of a host, kernels that are run for the first time (docs/accuracy-percentiles.md)."""
+
+
+def late_share(percentile: float) -> float:
+    """The share of the seconds of the 99th percentile by which a percentile is late: none up to the 95th, all from the
+    99th on, and between them linear in the logarithm of the share of requests beyond it."""
+    if percentile >= IN_THE_TAIL:
+        return 1.0
+    beyond = (100.0 - AS_THE_MEAN) / (100.0 - percentile)
+    return max(log(beyond), 0.0) / log((100.0 - AS_THE_MEAN) / (100.0 - IN_THE_TAIL))
+
+
 QUANTILES = (0.1, 0.5, 0.8, 0.9, 0.95, 0.99)
 """At which shares of measured rows :class:`LateTokens` knows its seconds."""
 
@@ -207,6 +221,12 @@ class LateTokens(Spec):
     def at(self, share: float) -> float:
         """The seconds that this share of rows stays below, linear between the quantiles; those of the last beyond."""
         return float(np.interp(share, QUANTILES, self.seconds))
+
+    def between(self, percentile: float) -> tuple[float, float] | None:
+        """Seconds by which 80 % of measured first tokens are late at a percentile, from and to, 0 among them; ``None``
+        up to the 95th."""
+        share = late_share(percentile)
+        return (share * min(self.at(0.1), 0.0), share * max(self.at(0.9), 0.0)) if share else None
 
 
 class MeasuredTails(Spec):

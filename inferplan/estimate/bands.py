@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log
 
 import numpy as np
 
@@ -88,20 +87,6 @@ def quantile(band: Band, confidence: float) -> float:
     deviations = NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(0.9)
     slow, fast = band[1], band[0]
     return float(slow**deviations if deviations >= 0 else fast**-deviations)
-
-
-AS_THE_MEAN, IN_THE_TAIL = 95.0, 99.0
-"""Up to the first percentile measured first tokens are off as their mean is; at the second some are late by seconds
-that no step takes: pauses of a host, kernels that are run for the first time (docs/accuracy-percentiles.md)."""
-
-
-def late_share(percentile: float) -> float:
-    """The share of the seconds of the 99th percentile by which a percentile is late: none up to the 95th, all from the
-    99th on, and between them linear in the logarithm of the share of requests beyond it."""
-    if percentile >= IN_THE_TAIL:
-        return 1.0
-    beyond = (100.0 - AS_THE_MEAN) / (100.0 - percentile)
-    return max(log(beyond), 0.0) / log((100.0 - AS_THE_MEAN) / (100.0 - IN_THE_TAIL))
 
 
 def slow_end(bands: Mapping[str, Band], metrics: set[str], confidence: float) -> dict[str, float] | None:

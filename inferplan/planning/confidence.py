@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from inferplan.estimate.bands import late_share, serving_bands, slow_end
+from inferplan.devices.constants import late_share
+from inferplan.estimate.bands import serving_bands, slow_end
 from inferplan.estimate.deployment import Deployment, found_once
 from inferplan.estimate.load import Band
 from inferplan.estimate.support import measured_tail

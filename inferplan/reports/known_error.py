@@ -26,8 +26,8 @@ def late_tokens(tail: LateTokens, share: float) -> str:
     """How late measured first tokens were, of which a percentile has a share."""
     middle, most = (format_time(share * max(tail.at(at), 0.0), 2) for at in (0.5, 0.9))
     return (
-        f"measured first tokens come {middle} later than predicted, of 1 in 10 measured rows more than {most} "
-        f"({tail.rows} rows of {tail.systems} systems)"
+        f"in the middle of {tail.rows} measured rows ({tail.systems} systems) first tokens come {middle} later than "
+        f"predicted, in 1 of 10 more than {most} later"
     )
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
+from inferplan.devices.constants import late_share
 from inferplan.devices.power import UNMEASURED
-from inferplan.estimate.bands import late_share
 from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.devices.constants import late_share
 from inferplan.devices.engine import CADENCE
 from inferplan.devices.power import UNMEASURED
-from inferplan.estimate.bands import late_share
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.reports.classes import class_tables, limits_by_class
 from inferplan.reports.known_error import late_tokens

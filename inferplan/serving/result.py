@@ -218,7 +218,7 @@ def _bands(result: SimulationResult) -> dict[str, float | None]:
         mean, band = result.percentiles(f"{name}_s")["mean"], result.band(name)
         record[f"{name}_low_s"] = None if mean is None or band is None else mean * band[0]
         record[f"{name}_high_s"] = None if mean is None or band is None else mean * band[1]
-    tail, late = result.percentiles("ttft_s")["p99"], result.late(99.0)
+    tail, late = result.percentiles("ttft_s")["p99"], None if result.tail is None else result.tail.between(99.0)
     record["ttft_p99_low_s"] = None if tail is None or late is None else max(tail + late[0], 0.0)
     record["ttft_p99_high_s"] = None if tail is None or late is None else tail + late[1]
     return record

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from inferplan.devices.constants import LateTokens
-from inferplan.estimate.bands import late_share
 from inferplan.serving.autoscaling import Life
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.serving.failures import Outage
@@ -97,13 +96,7 @@ class RunFigures(Shown):
 
     @cached_property
     def _uneven(self) -> Array:
-        """Seconds by which each finished request is late beside the mean of all, as those of the first burst are."""
-        first = (self.arrival == self.start)[self._done]
-        share = float(np.mean(first)) if len(first) else 0.0
-        if not self.first_burst or not 0.0 < share < 1.0 or np.sum(first) < 2:
-            return np.zeros(len(first))
-        sooner = min(self.first_burst * share / (1.0 - share), self.conditions["latency_s"])
-        return np.where(first, sooner * (1.0 - share) / share, -sooner)
+        return uneven(self, (self.arrival == self.start)[self._done])
 
     @cached_property
     def answer_ttft(self) -> Array:
@@ -259,14 +252,6 @@ class RunFigures(Shown):
         hits, tokens = self.records.hits(self.counted)
         return hits / tokens if tokens else 0.0
 
-    def late(self, percentile: float) -> tuple[float, float] | None:
-        """Seconds by which 80 % of measured first tokens are late at a percentile, from and to; ``None`` up to the
-        95th, where they are off as their mean is, and where it was not measured."""
-        share = late_share(percentile)
-        if self.tail is None or not share:
-            return None
-        return share * min(self.tail.at(0.1), 0.0), share * max(self.tail.at(0.9), 0.0)
-
     def band(self, name: str) -> tuple[float, float] | None:
         """Factors on the mean of a latency between which 80 % of measured means lie; of a sum those of its parts."""
         if name not in ("e2el", "answer_ttft"):
@@ -276,6 +261,17 @@ class RunFigures(Shown):
             return None
         share = float(np.sum(self.ttft) / np.sum(whole))
         return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
+
+
+def uneven(run: RunFigures, first: BoolArray) -> Array:
+    """Seconds by which each finished request is late beside the mean of all, where ``first`` are of a burst that takes
+    longer."""
+    share = float(np.mean(first)) if len(first) else 0.0
+    if not run.first_burst or not 0.0 < share < 1.0 or np.sum(first) < 2:
+        return np.zeros(len(first))
+    sooner = min(run.first_burst * share / (1.0 - share), run.conditions["latency_s"])
+    moved: Array = np.where(first, sooner * (1.0 - share) / share, -sooner)
+    return moved
 
 
 def cache_use(meters: Sequence[Meter]) -> dict[str, float]:

@@ -185,7 +185,7 @@ def _late(result: SimulationResult) -> dict[tuple[str, str], Band]:
     """Seconds between which 80 % of measured first tokens lie at percentiles whose error is known."""
     found = {}
     for name, percentile in _PERCENTILES.items():
-        late = result.late(percentile)
+        late = None if result.tail is None else result.tail.between(percentile)
         if late is not None and len(result.ttft):
             predicted = float(np.percentile(result.ttft, percentile))
             found["ttft", name] = (max(predicted + late[0], 0.0), predicted + late[1])

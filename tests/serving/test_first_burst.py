@@ -35,8 +35,8 @@ def test_a_tenth_of_the_requests_takes_longer_and_nine_tenths_a_ninth_of_it_less
 
 
 def test_the_others_give_no_more_than_their_latency() -> None:
-    """A second of a burst of 4 among 40 would take 111 ms of each of the others, of which their latency is 18: they give
-    all of that, and the burst takes nine times as much."""
+    """A second of a burst of 4 among 40 would take 111 ms of each of the others, of which their latency is 18: they
+    give all of that, and the burst takes nine times as much."""
     plain = run()
     uneven, latency = replace(plain, first_burst=1.0), plain.conditions["latency_s"]
     moved = uneven.ttft - plain.ttft

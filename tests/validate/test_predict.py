@@ -232,8 +232,8 @@ def test_an_open_loop_sends_its_rate_for_its_duration() -> None:
 
 
 def test_percentiles_hold_a_first_burst_and_means_do_not() -> None:
-    """4 users of 10 requests each: 80 ms more for a tenth of the requests, 80/9 less for the others. On AMD's GPUs, whose
-    constants hold no burst, and for one user nothing moves."""
+    """4 users of 10 requests each: 80 ms more for a tenth of the requests, 80/9 less for the others. On AMD's GPUs,
+    whose constants hold no burst, and for one user nothing moves."""
 
     def found(**changes: str) -> dict[str, float]:
         run = row(requests="40", length_ratio_min="1", engine="sglang", engine_version="", **changes).run
@@ -254,10 +254,12 @@ def test_percentiles_hold_a_first_burst_and_means_do_not() -> None:
 
 
 def test_p99_has_the_band_that_was_measured_of_it() -> None:
-    """An open loop under vLLM: 6 to 681 ms beyond the prediction in 8 of 10 rows, so from the prediction itself on. Other
-    percentiles and other engines have none; a score counts the rows inside."""
+    """An open loop under vLLM: 6 to 681 ms beyond the prediction in 8 of 10 rows, so from the prediction itself on.
+    Other percentiles and other engines have none; a score counts the rows inside."""
     vllm, sglang = (
-        row(engine=engine, concurrency="", rate_per_s="2", requests="60", ttft_ms="", ttft_p99_ms="90", ttft_p90_ms="50")
+        row(
+            engine=engine, concurrency="", rate_per_s="2", requests="60", ttft_ms="", ttft_p99_ms="90", ttft_p90_ms="50"
+        )
         for engine in ("vllm", "sglang")
     )
     scored = price_rows([vllm, sglang])
