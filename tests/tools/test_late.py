@@ -15,6 +15,7 @@ from inferplan.devices.constants import QUANTILES, LateTokens
 from tools.accuracy.percentiles import percentiles_page
 from tools.fitting.late import (
     GRID,
+    ROWS,
     Kind,
     Late,
     fit_first_burst,
@@ -26,8 +27,6 @@ from tools.fitting.late import (
     write_late,
 )
 
-ROWS = Path(__file__).parents[1] / "fixtures" / "late_tokens.csv"
-"""1,000 measured rows beside their simulation, written by ``python -m tools.fitting late FOLDER --rows``."""
 KIND = Kind("vllm", "steady", ())
 
 
@@ -101,7 +100,7 @@ def test_the_file_on_disk_is_made_of_the_rows() -> None:
 def test_stages_of_the_open_loop_by_hand() -> None:
     """Ten p99 beyond their prediction, in ms: 3, 8, 10, 16, 17 and 25 of two models with three stages, whose rows weigh
     1/sqrt(3) = 0.577, and 61, 178, 318 and 913 of two with two, which weigh 0.707: 6.293 in all. Half of it, 3.146,
-    lies between the middles of the fifth row (4.5 x 0.577 = 2.598) and the sixth (3.175): 17 + 8 x 0.95 = 24 to 25 ms."""
+    lies between the middles of the fifth row (4.5 x 0.577 = 2.598) and the sixth (3.175): 17 + 8 x 0.95 = 24.6 ms."""
     steady = [one for one in read_late(ROWS) if not one.users]
     assert sorted(round(1e3 * one.late(0.0)) for one in steady) == [3, 8, 10, 16, 17, 25, 61, 178, 318, 913]
     tail = next(one for one in measured_tails().kinds if one.load == "steady")

@@ -27,6 +27,7 @@ from tools.accuracy.page import document
 from tools.accuracy.parts.page import parts_page
 from tools.accuracy.percentiles import percentiles_page
 from tools.accuracy.scale_out import scale_out_page
+from tools.fitting.late import ROWS
 from tools.fitting.unseen import read_unseen
 
 
@@ -80,9 +81,8 @@ def _encoders() -> None:
 def _percentiles() -> None:
     what = "Write docs/accuracy-percentiles.md: percentiles of latencies, predicted against measured."
     parser = argparse.ArgumentParser(prog="python -m tools.accuracy percentiles", description=what)
-    root = config_root().parent
-    parser.add_argument("--rows", type=Path, default=root / "tests" / "fixtures" / "late_tokens.csv")
-    parser.add_argument("--out", type=Path, default=root / "docs" / "accuracy-percentiles.md")
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--out", type=Path, default=config_root().parent / "docs" / "accuracy-percentiles.md")
     parser.add_argument("--date", default=date.today().isoformat())
     options = parser.parse_args(sys.argv[2:])
     options.out.write_text(percentiles_page(options.rows, options.date), encoding="utf-8")

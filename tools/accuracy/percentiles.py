@@ -1,6 +1,6 @@
 """Percentiles of latencies, predicted against measured (docs/accuracy-percentiles.md).
 
-It is made of the file that ``python -m tools.fitting late FOLDER --rows FILE`` writes: measured rows beside their
+It is made of the file that ``python -m tools.fitting late FOLDER`` writes: measured rows beside their
 simulation.
 """
 

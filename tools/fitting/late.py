@@ -1,6 +1,6 @@
 """How late first tokens are in the tail: ``configs/tails.yaml``.
 
-``python -m tools.fitting late FOLDER`` writes it from the rows that state a 99th percentile of TTFT: closed loops of
+``python -m tools.fitting late FOLDER`` writes it, and :data:`ROWS`, from the rows that state a 99th percentile of TTFT: closed loops of
 ``serving_inferencex.csv``, whose users begin all at once, and the stages of ``serving_open_loop.csv`` under capacity.
 
 ``first_burst`` is how much longer the requests of a first burst take, with the mean as it is. Of a grid it is the one
@@ -40,6 +40,8 @@ from tools.fitting.priced import MOST_USERS
 from tools.fitting.serving_host import overloaded
 from tools.fitting.tails import kept_aside, system_of
 
+ROWS = Path(__file__).parents[2] / "tests" / "fixtures" / "late_tokens.csv"
+"""Measured rows beside their simulation, of which all figures are made."""
 BURSTS, STEADY = "serving_inferencex.csv", "serving_open_loop.csv"
 WARM = "2026-02"
 """The month from which the client of the campaign warms its server (docs/accuracy-scale-out.md)."""
@@ -292,13 +294,12 @@ def tails_yaml(tails: MeasuredTails) -> str:
 @click.command("late")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=config_root(), help="Folder of tails.yaml.")
-@click.option("--rows", "kept", type=click.Path(path_type=Path), help="Also write the rows beside their simulation.")
-def command(folder: Path, out: Path, kept: Path | None) -> None:
+@click.option("--rows", "kept", type=click.Path(path_type=Path), default=ROWS, help="The rows beside their simulation.")
+def command(folder: Path, out: Path, kept: Path) -> None:
     """Fit how late first tokens are in the tail to the rows of FOLDER (docs/validate.md)."""
-    rows = late_rows(folder)
-    if kept is not None:
-        write_late(rows, kept)
-    tails = fitted(rows, f"python -m tools.fitting late FOLDER ({BURSTS}, {STEADY})")
+    write_late(late_rows(folder), kept)
+    # from the file, so that it can be made again without pricing a row
+    tails = fitted(read_late(kept), f"python -m tools.fitting late FOLDER ({BURSTS}, {STEADY})")
     save(out / "tails.yaml", tails_yaml(tails))
     click.echo(f"a first burst takes {tails.first_burst * 1e3:.0f} ms longer")
     for kind in tails.kinds:
