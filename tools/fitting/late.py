@@ -1,7 +1,8 @@
 """How late first tokens are in the tail: ``configs/tails.yaml``.
 
-``python -m tools.fitting late FOLDER`` writes it, and :data:`ROWS`, from the rows that state a 99th percentile of TTFT: closed loops of
-``serving_inferencex.csv``, whose users begin all at once, and the stages of ``serving_open_loop.csv`` under capacity.
+``python -m tools.fitting late FOLDER`` writes it, and :data:`ROWS`, from the rows that state a 99th percentile of
+TTFT: closed loops of ``serving_inferencex.csv``, whose users begin all at once, and the stages of
+``serving_open_loop.csv`` under capacity.
 
 ``first_burst`` is how much longer the requests of a first burst take, with the mean as it is. Of a grid it is the one
 at which the logarithms of predicted over measured median and 99th percentile are least off, each system counted alike,
