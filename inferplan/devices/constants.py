@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field
 from inferplan.devices.anchors import Anchor
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.spec import Spec
-from inferplan.units import Num, Seconds
+from inferplan.units import Num
 from inferplan.work.ops import BLOCKS, COMPRESSED, KERNELS, MULTI_HEAD
 
 
@@ -232,14 +232,15 @@ class LateTokens(Spec):
 class MeasuredTails(Spec):
     """``configs/tails.yaml``: what measured percentiles of the first token hold beyond steps and queues.
 
-    first_burst: seconds that requests take longer which find a server without traffic, all at once. They are part of
-    the ``latency`` that was fitted to means of runs in which such requests are a tenth, so the others take less.
+    first_burst: by which share of their time requests take longer to their first token which find a server without
+    traffic, all at once. It is part of the ``latency`` that was fitted to means of runs in which such requests are a
+    tenth, so the others take less.
     vendors: of the devices on which that is so.
     """
 
     source: str
     provenance: dict[str, Any] = {}
-    first_burst: Seconds
+    first_burst: float = Field(ge=0)
     vendors: tuple[str, ...]
     kinds: tuple[LateTokens, ...]
 

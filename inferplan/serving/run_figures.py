@@ -64,8 +64,8 @@ class RunFigures(Shown):
     tail: LateTokens | None = None
     """How late first tokens are at the 99th percentile, where it was measured."""
     first_burst: float = 0.0
-    """Seconds that a closed loop's requests take longer which come all at once, first of all; the others so much less
-    that the mean stays, by the latency at most. None for one user alone."""
+    """By which share of their time to the first token the requests of a closed loop take longer that come all at once,
+    first of all; the mean stays (:func:`uneven`)."""
 
     @property
     def counted(self) -> slice:
@@ -92,11 +92,19 @@ class RunFigures(Shown):
     @cached_property
     def ttft(self) -> Array:
         """Time to the first token of each finished request."""
-        return (self._column("first") - self.arrival)[self._done] * self.anchor[0] + self._uneven
+        return self._even + self._uneven
+
+    @cached_property
+    def _even(self) -> Array:
+        """Time to the first token where a first burst takes as long as its steps."""
+        return (self._column("first") - self.arrival)[self._done] * self.anchor[0]
 
     @cached_property
     def _uneven(self) -> Array:
-        return uneven(self, (self.arrival == self.start)[self._done])
+        if not self.first_burst:
+            return np.zeros(len(self._even))
+        first = (self.arrival == self.start)[self._done]
+        return uneven(self._even, first, self.first_burst, self.conditions["latency_s"])
 
     @cached_property
     def answer_ttft(self) -> Array:
@@ -263,15 +271,19 @@ class RunFigures(Shown):
         return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
 
 
-def uneven(run: RunFigures, first: BoolArray) -> Array:
-    """Seconds by which each finished request is late beside the mean of all, where ``first`` are of a burst that takes
-    longer."""
-    share = float(np.mean(first)) if len(first) else 0.0
-    if not run.first_burst or not 0.0 < share < 1.0 or np.sum(first) < 2:
-        return np.zeros(len(first))
-    sooner = min(run.first_burst * share / (1.0 - share), run.conditions["latency_s"])
-    moved: Array = np.where(first, sooner * (1.0 - share) / share, -sooner)
-    return moved
+def uneven(ttft: Array, first: BoolArray, share: float, latency: float) -> Array:
+    """Seconds by which each request is late beside its steps, where those of the ``first`` burst take a share longer.
+
+    The others are sooner by as much in all, each by the seconds of ``latency`` at the most: where that is too little
+    the burst takes less. Nobody is late where one request alone comes first, or none comes after.
+    """
+    others = int(np.sum(~first))
+    longer: Array = np.where(first, share * ttft, 0.0)
+    if not others or np.sum(first) < 2:
+        return np.zeros(len(ttft))
+    sooner = float(np.sum(longer)) / others
+    kept = min(latency / sooner, 1.0)
+    return kept * (longer - np.where(first, 0.0, sooner))
 
 
 def cache_use(meters: Sequence[Meter]) -> dict[str, float]:

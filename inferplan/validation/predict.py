@@ -121,8 +121,8 @@ def served_run(deployment: Deployment, run: Run) -> SimulationResult:
 
 
 def _first_burst(deployment: Deployment, run: Run) -> float:
-    """Seconds that the first burst of a client takes longer: of the constants on file, whose latency holds it, where
-    one pool serves. Nothing was gained where prompts are computed apart (docs/accuracy-percentiles.md)."""
+    """The share by which the first burst of a client takes longer: of the constants on file, whose latency holds it,
+    where one pool serves. Nothing was gained where prompts are computed apart (docs/accuracy-percentiles.md)."""
     tails = deployment.calibration.tails
     if tails is None or deployment.hardware.vendor not in tails.vendors:
         return 0.0

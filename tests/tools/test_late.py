@@ -72,15 +72,15 @@ def test_two_systems_say_nothing() -> None:
 
 
 def test_the_first_burst_is_chosen_by_the_rows_that_may() -> None:
-    """A row that is predicted right with 80 ms, one kept aside and one without a warm-up that would ask for 200."""
+    """A row that is predicted right with a tenth, one kept aside and one without a warm-up that would ask for 30 %."""
     burst = Kind("sglang", "burst", ())
 
     def predicted(at: float) -> dict[str, tuple[float, ...]]:
         return {name: tuple(1.0 + abs(seconds - at) for seconds in GRID) for name in ("median", "p90", "p95", "p99")}
 
-    right = late(0.0, kind=burst, users=4, ttft=predicted(0.08))
-    others = [replace(right, ttft=predicted(0.2), **change) for change in ({"aside": True}, {"warmed": False})]  # type: ignore[arg-type]
-    assert fit_first_burst([right, *others]) == 0.08
+    right = late(0.0, kind=burst, users=4, ttft=predicted(0.1))
+    others = [replace(right, ttft=predicted(0.3), **change) for change in ({"aside": True}, {"warmed": False})]  # type: ignore[arg-type]
+    assert fit_first_burst([right, *others]) == 0.1
 
 
 def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_kept_rows_are_nearer_with_the_first_burst() -> None:
             np.mean([abs(one.predicted(statistic, at) / one.measured["ttft", statistic] - 1) for one in kept])
             for at in (0.0, first_burst)
         )
-        assert after < before - 0.02
+        assert after < before - 0.03
 
 
 def test_the_page_is_made_of_the_rows() -> None:

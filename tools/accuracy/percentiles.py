@@ -18,7 +18,7 @@ from tools.accuracy.scores import HEADS, Line, figures, markdown, score_cells
 from tools.fitting.late import Late, decides, fit_first_burst, of_kinds, quantiles, read_late
 
 _NEVER = 0.0
-"""Seconds of a first burst that takes no longer than its steps: the prediction before."""
+"""A first burst that takes no longer than its steps: the prediction before."""
 
 
 def percentiles_page(rows_file: Path, today: str) -> str:
@@ -27,7 +27,7 @@ def percentiles_page(rows_file: Path, today: str) -> str:
     first_burst = fit_first_burst(rows)
     prose = (Path(__file__).parent / "percentiles_notes.md").read_text(encoding="utf-8")
     head, causes = prose.split("<!-- figures -->\n")
-    told = {"DATE": today, "FIRST_BURST": f"{1e3 * first_burst:.0f}", "DECIDE": str(sum(map(decides, rows)))}
+    told = {"DATE": today, "FIRST_BURST": f"{100 * first_burst:.0f}", "DECIDE": str(sum(map(decides, rows)))}
     for name, value in told.items():
         head = head.replace(name, value)
     bursts = [one for one in rows if one.kind.load == "burst"]
@@ -59,11 +59,12 @@ def _pairs(rows: Iterable[Late], statistic: str, first_burst: float) -> list[tup
 _PARTS: dict[str, Callable[[Late], bool]] = {
     "**kept aside**, warmed": lambda one: one.aside and one.warmed and one.uneven,
     "kept aside, not warmed": lambda one: one.aside and not one.warmed and one.uneven,
-    "others, warmed (they decide the seconds)": decides,
+    "others, warmed (they decide the share)": decides,
     "others, not warmed": lambda one: not one.aside and not one.warmed and one.uneven,
     "prompts computed apart": lambda one: one.apart,
     "AMD, warmed": lambda one: not one.apart and not one.uneven and one.warmed,
     "AMD, not warmed": lambda one: not one.apart and not one.uneven and not one.warmed,
+    "**all**": lambda one: True,
 }
 
 
@@ -131,7 +132,7 @@ def _tpot(rows: Sequence[Late]) -> str:
         )
         for said, found in (("p99", whole), ("p99 over the median", beyond)):
             if found is not None:
-                lines.append([f"{name.replace(' (they decide the seconds)', '')}: {said}", *score_cells(found)])
+                lines.append([f"{name.replace(' (they decide the share)', '')}: {said}", *score_cells(found)])
     return markdown(("TPOT", *HEADS), lines)
 
 

@@ -46,8 +46,8 @@ ROWS = Path(__file__).parents[2] / "tests" / "fixtures" / "late_tokens.csv"
 BURSTS, STEADY = "serving_inferencex.csv", "serving_open_loop.csv"
 WARM = "2026-02"
 """The month from which the client of the campaign warms its server (docs/accuracy-scale-out.md)."""
-GRID = (0.0, 0.04, 0.08, 0.12, 0.16, 0.2)
-"""Seconds of a first burst that are tried."""
+GRID = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
+"""Shares by which a first burst takes longer, of which one is chosen."""
 VENDORS = ("NVIDIA",)
 """Whose devices have first bursts in their latency: it is fitted to means of runs on them. AMD's constants are fitted
 to medians, which hold none."""
@@ -133,7 +133,7 @@ def _priced(run: Run, rows: Sequence[Row], aside: frozenset[str]) -> list[Late]:
     deployment, cell = deployment_of(run)[0], cell_of(run)
     result = served_run(deployment, run)
     uneven = run.closed and run.prefill is None and deployment.hardware.vendor in VENDORS
-    bursts = [replace(result, first_burst=seconds if uneven else 0.0) for seconds in GRID]
+    bursts = [replace(result, first_burst=share if uneven else 0.0) for share in GRID]
     ttft = {name: tuple(float(np.percentile(one.ttft, at)) for one in bursts) for name, at in _AT.items()}
     return [
         Late(
@@ -215,15 +215,15 @@ def off(one: Late, statistic: str, first_burst: float) -> float:
 
 
 def fit_first_burst(rows: Iterable[Late]) -> float:
-    """The seconds of the grid at which the rows that may decide it are least off."""
+    """The share of the grid at which the rows that may decide it are least off."""
     systems: dict[tuple[str, ...], list[Late]] = defaultdict(list)
     for one in rows:
         if decides(one):
             systems[one.kind.engine, *one.system].append(one)
 
-    def error(seconds: float) -> float:
+    def error(share: float) -> float:
         each = [
-            np.mean([abs(off(one, "median", seconds)) + abs(off(one, "p99", seconds)) for one in members])
+            np.mean([abs(off(one, "median", share)) + abs(off(one, "p99", share)) for one in members])
             for members in systems.values()
         ]
         return float(np.mean(each))
@@ -271,7 +271,7 @@ def fitted(rows: Sequence[Late], command: str) -> MeasuredTails:
             "rows": len(rows),
             "decide_first_burst": sum(map(decides, rows)),
         },
-        first_burst=f"{first_burst * 1e3:g} ms",  # type: ignore[arg-type]
+        first_burst=first_burst,
         vendors=VENDORS,
         kinds=tuple(kind_of(kind, systems, first_burst) for kind, systems in of_kinds(rows).items()),
     )
@@ -281,7 +281,6 @@ def tails_yaml(tails: MeasuredTails) -> str:
     """``configs/tails.yaml``, a line a kind."""
     record = tails.model_dump(mode="json")
     kinds = record.pop("kinds")
-    record["first_burst"] = f"{tails.first_burst * 1e3:g} ms"
     head = (
         "# Written by `python -m tools.fitting late`; how well it holds stands in docs/accuracy-percentiles.md.\n"
         "# Seconds: measured less predicted 99th percentile of TTFT, at these quantiles of measured rows:\n"
@@ -302,6 +301,6 @@ def command(folder: Path, out: Path, kept: Path) -> None:
     # from the file, so that it can be made again without pricing a row
     tails = fitted(read_late(kept), f"python -m tools.fitting late FOLDER ({BURSTS}, {STEADY})")
     save(out / "tails.yaml", tails_yaml(tails))
-    click.echo(f"a first burst takes {tails.first_burst * 1e3:.0f} ms longer")
+    click.echo(f"a first burst takes {tails.first_burst:.0%} longer")
     for kind in tails.kinds:
         click.echo(f"{kind.engine}, {kind.load}, {' and '.join(kind.forms) or 'no form'}: {kind.seconds or 'too few'}")
