@@ -115,7 +115,8 @@ def statistics(scored: Sequence[Scored], metric: str) -> list[tuple[str, Score]]
 
 
 def _inside(measured: Measured, prediction: Prediction, metric: str, statistic: str | None) -> bool | None:
-    band, value = prediction.band(metric, statistic), measured.at(metric, statistic)
+    other = None if statistic == measured.statistic else statistic  # of the headline the prediction's own band
+    band, value = prediction.band(metric, other), measured.at(metric, other)
     return None if band is None or value is None else bool(band[0] <= value <= band[1])
 
 
