@@ -96,6 +96,8 @@ accuracy: install
 	$(BIN)/python -m tools.fitting bands $(SHARED)/measured --unseen $(UNSEEN) --deviations tests/fixtures/served_deviations.csv
 	$(BIN)/python -m tools.fitting forms $(SHARED)/measured
 	$(BIN)/python -m tools.accuracy $(SHARED) --unseen $(UNSEEN)
+	$(BIN)/python -m tools.fitting late $(SHARED)/measured
+	$(BIN)/python -m tools.accuracy percentiles
 	for page in scale-out devices encoders parts; do $(BIN)/python -m tools.accuracy $$page $(SHARED) || exit 1; done
 
 # The site in build/site-docs; a broken link, a page outside the navigation or an undocumented name is an error.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 LONGEST = 40
 """Words of a sentence."""
-_WRITTEN_BY_TOOLS = ("cpu", "devices", "encoders", "parts", "scale-out")
+_WRITTEN_BY_TOOLS = ("cpu", "devices", "encoders", "parts", "percentiles", "scale-out")
 GENERATED = {"cli", "combinations", "notebook", "accuracy", *(f"accuracy-{one}" for one in _WRITTEN_BY_TOOLS)}
 """Pages that a program writes: docs/generate_*.py and tools/accuracy."""
 

@@ -16,6 +16,7 @@ from inferplan.devices.constants import (
     Calibration,
     Errors,
     MeasuredBands,
+    MeasuredTails,
     Overlay,
     SharedStep,
     memory_class,
@@ -38,7 +39,7 @@ def load_calibration(hardware: HardwareSpec, path: str | None, ideal: bool, engi
         if path:
             raise UsageError("--ideal and --calibration exclude each other", hint="leave one out")
         return IDEAL
-    return load_kernels(hardware, path, engine).with_step(shared_step(), measured_bands())
+    return load_kernels(hardware, path, engine).with_step(shared_step(), measured_bands(), measured_tails())
 
 
 def load_kernels(hardware: HardwareSpec, path: str | None, engine: str = "vllm") -> Calibration:
@@ -292,3 +293,8 @@ def shared_step() -> SharedStep:
 def measured_bands() -> MeasuredBands:
     """How far measured serving was from its prediction, by device, engine and form."""
     return spec_of(config_root() / "bands.yaml", MeasuredBands)
+
+
+def measured_tails() -> MeasuredTails:
+    """What measured percentiles of the first token hold beyond steps and queues."""
+    return spec_of(config_root() / "tails.yaml", MeasuredTails)

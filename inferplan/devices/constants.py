@@ -7,7 +7,7 @@ was not fitted to.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from math import inf, isfinite
+from math import inf, isfinite, log
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -185,6 +185,66 @@ class MeasuredBands(Spec):
     families: dict[str, int]
 
 
+AS_THE_MEAN, IN_THE_TAIL = 95.0, 99.0
+"""Up to the first percentile measured first tokens are off as their mean is; at the second some are late by seconds
+that no step takes: pauses of a host, kernels that are run for the first time (docs/accuracy-percentiles.md)."""
+
+
+def late_share(percentile: float) -> float:
+    """The share of the seconds of the 99th percentile by which a percentile is late: none up to the 95th, all from the
+    99th on, and between them linear in the logarithm of the share of requests beyond it."""
+    if percentile >= IN_THE_TAIL:
+        return 1.0
+    beyond = (100.0 - AS_THE_MEAN) / (100.0 - percentile)
+    return max(log(beyond), 0.0) / log((100.0 - AS_THE_MEAN) / (100.0 - IN_THE_TAIL))
+
+
+QUANTILES = (0.1, 0.5, 0.8, 0.9, 0.95, 0.99)
+"""At which shares of measured rows :class:`LateTokens` knows its seconds."""
+
+
+class LateTokens(Spec):
+    """How much later than predicted first tokens were at the 99th percentile: an engine that serves in one form.
+
+    load: ``"burst"``, of which all users begin at once and the first requests are the slowest; ``"steady"`` otherwise.
+    systems: models on devices that were measured so. seconds: measured less predicted, at :data:`QUANTILES` of the
+    rows, each system weighted by the root of its number of rows; empty for too few systems.
+    """
+
+    engine: str
+    load: Literal["burst", "steady"]
+    forms: tuple[str, ...] = ()
+    systems: int = Field(ge=1)
+    rows: int = Field(ge=1)
+    seconds: tuple[float, ...] = ()
+
+    def at(self, share: float) -> float:
+        """The seconds that this share of rows stays below, linear between the quantiles; those of the last beyond."""
+        return float(np.interp(share, QUANTILES, self.seconds))
+
+    def between(self, percentile: float) -> tuple[float, float] | None:
+        """Seconds by which 80 % of measured first tokens are late at a percentile, from and to, 0 among them; ``None``
+        up to the 95th."""
+        share = late_share(percentile)
+        return (share * min(self.at(0.1), 0.0), share * max(self.at(0.9), 0.0)) if share else None
+
+
+class MeasuredTails(Spec):
+    """``configs/tails.yaml``: what measured percentiles of the first token hold beyond steps and queues.
+
+    first_burst: by which share of their time requests take longer to their first token which find a server without
+    traffic, all at once. It is part of the ``latency`` that was fitted to means of runs in which such requests are a
+    tenth, so the others take less.
+    vendors: of the devices on which that is so.
+    """
+
+    source: str
+    provenance: dict[str, Any] = {}
+    first_burst: float = Field(ge=0)
+    vendors: tuple[str, ...]
+    kinds: tuple[LateTokens, ...]
+
+
 class Overlay(Spec):
     """A calibration that was asked for and lies over the constants on file (:mod:`inferplan.catalog.overlay`)."""
 
@@ -221,6 +281,7 @@ class Calibration(Spec):
     systems: dict[str, dict[str, int]] = {}
     """How many systems stand behind those, by ``device``, ``form`` and ``family``."""
     measured: MeasuredBands | None = None
+    tails: MeasuredTails | None = None
     """How far serving was off on devices, engines and forms that share the constants of a step."""
     anchor: Anchor | None = None
     """Measured runs of the system that is priced, from a file of its own (``--anchor``)."""
@@ -414,9 +475,11 @@ class Calibration(Spec):
         """Whether any error of serving is known."""
         return bool(self.bands) or self.measured is not None
 
-    def with_step(self, shared: SharedStep, measured: MeasuredBands | None = None) -> Self:
-        """The same with the shared constants of a step, unless it has its own or is the bare roofline; ``measured``:
-        how far serving with these was off."""
+    def with_step(
+        self, shared: SharedStep, measured: MeasuredBands | None = None, tails: MeasuredTails | None = None
+    ) -> Self:
+        """The same with the shared constants of a step, unless it has its own or is the bare roofline; ``measured``,
+        ``tails``: how far serving with these was off, in the mean and in percentiles."""
         if self.basis == "roofline" or self.step != StepConstants.default():
             return self
         launch = shared.step.launch
@@ -429,7 +492,7 @@ class Calibration(Spec):
 
         libraries = {name: replayed(constants) for name, constants in self.libraries.items()}
         update = {"constants": replayed(self.constants), "libraries": libraries}
-        update |= {"step": shared.step, "shares_step": True, "measured": measured}
+        update |= {"step": shared.step, "shares_step": True, "measured": measured, "tails": tails}
         return self.model_copy(update=update)
 
     def band(self, kernel: str, label: str) -> tuple[float, float] | None:

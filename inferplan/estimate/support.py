@@ -7,8 +7,9 @@ a pipeline where none of those was one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
-from inferplan.devices.constants import Calibration, MeasuredCell
+from inferplan.devices.constants import Calibration, LateTokens, MeasuredCell
 from inferplan.estimate.deployment import Deployment, found_once
 from inferplan.models.spec import ModelSpec
 
@@ -19,6 +20,8 @@ DRAFTS, POOLS = "drafts", "pools apart"
 ANY_DEVICE = "any"
 """Where constants were fitted to all devices of a class together, the devices that were left out one at a time."""
 
+Load = Literal["burst", "steady"]
+"""Users who all begin at once, so that the first requests are the slowest, or any other load."""
 Systems = Mapping[str, Mapping[str, int]]
 """How many systems were measured of each ``device``, ``form`` and ``family``."""
 
@@ -65,6 +68,18 @@ def measured_cell(deployment: Deployment, forms: Sequence[str]) -> MeasuredCell 
         return None
     key = deployment.hardware.name, deployment.engine.name, frozenset(forms)
     return next((one for one in measured.cells if (one.device, one.engine, frozenset(one.forms)) == key), None)
+
+
+def measured_tail(deployment: Deployment, load: Load, forms: Sequence[str] = ()) -> LateTokens | None:
+    """How late first tokens were at the 99th percentile, of its engine in exactly its form and ``forms`` beyond it, on
+    any device; ``None`` where fewer than :data:`FEWEST_SYSTEMS` systems were measured so, and for constants of a file
+    that was asked for."""
+    tails = deployment.calibration.tails
+    if tails is None or _own_constants(deployment.calibration):
+        return None
+    key = deployment.engine.name, load, frozenset((*forms_of(deployment), *forms))
+    found = next((one for one in tails.kinds if (one.engine, one.load, frozenset(one.forms)) == key), None)
+    return None if found is None or not found.seconds else found
 
 
 def _own_constants(calibration: Calibration) -> str:

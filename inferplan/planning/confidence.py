@@ -1,7 +1,8 @@
 """A plan at a confidence: the same question for devices that are as much slower as measurements say they may be.
 
 The error of TPOT is that of a steady step, so every step is taken to be longer by its factor: replicas then carry less,
-and their queues are longer. What the error of TTFT exceeds it by is added to TTFT alone.
+and their queues are longer. What the error of TTFT exceeds it by is added to TTFT alone. Beyond the 95th percentile
+first tokens are late by seconds, too, where such were measured.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from inferplan.devices.constants import late_share
 from inferplan.estimate.bands import serving_bands, slow_end
 from inferplan.estimate.deployment import Deployment, found_once
 from inferplan.estimate.load import Band
+from inferplan.estimate.support import measured_tail
 from inferplan.planning.grid import LoadGrid
 from inferplan.traffic.requests import Slo
 
@@ -25,18 +28,20 @@ SAFE = 0.9
 
 
 class Slowness(NamedTuple):
-    """Factors on predicted times. step: on every step. first: on TTFT, beyond that of the steps."""
+    """Factors on predicted times. step: on every step. first: on TTFT, beyond that of the steps. tail: seconds by which
+    TTFT is late at the 99th percentile, whatever the steps."""
 
     step: float = 1.0
     first: float = 1.0
+    tail: float = 0.0
 
     def late(self, ttft: float) -> float:
         """Seconds by which first tokens come later than their steps make them, of a run in the devices' own time."""
         return ttft * self.step * (self.first - 1.0) if self.first != 1.0 else 0.0  # of an infinite one, too
 
-    def of(self, latencies: Mapping[str, float]) -> dict[str, float]:
-        """Latencies of such a run, TTFT among them, in seconds of the clock."""
-        late = self.late(latencies["ttft"])
+    def of(self, latencies: Mapping[str, float], percentile: float) -> dict[str, float]:
+        """Latencies of such a run at a percentile, TTFT among them, in seconds of the clock."""
+        late = self.late(latencies["ttft"]) + self.tail * late_share(percentile)
         return {name: value * self.step + (late if name != "tpot" else 0.0) for name, value in latencies.items()}
 
 
@@ -63,7 +68,9 @@ def slowness(
     factors = slow_end(_bands(deployment, prompt, forms), metrics_of(slo), confidence)
     if factors is None:
         return None
-    return Slowness(factors["tpot"], max(factors.get("ttft", 1.0) / factors["tpot"], 1.0))
+    found = measured_tail(deployment, "steady", forms) if "ttft" in factors else None
+    tail = 0.0 if found is None else max(found.at(confidence), 0.0)
+    return Slowness(factors["tpot"], max(factors.get("ttft", 1.0) / factors["tpot"], 1.0), tail)
 
 
 @found_once
@@ -72,19 +79,20 @@ def _bands(deployment: Deployment, prompt: float, forms: tuple[str, ...]) -> dic
     return serving_bands(deployment, prompt, forms)
 
 
-def slow_grid(grid: LoadGrid, slow: Slowness) -> LoadGrid:
-    """The closed form's grid for such devices: the same batches, longer steps, fewer requests a second."""
+def slow_grid(grid: LoadGrid, slow: Slowness, percentile: float) -> LoadGrid:
+    """The closed form's grid, of latencies at a percentile, for such devices: the same batches, longer steps, fewer
+    requests a second."""
     if slow == AS_PREDICTED:
         return grid
-    first = slow.step * slow.first
+    first, tail = slow.step * slow.first, slow.tail * late_share(percentile)
     return replace(
         grid,
         rate=grid.rate / slow.step,
-        ttft=grid.ttft * first,
+        ttft=grid.ttft * first + tail,
         ttft_mean=grid.ttft_mean * first,
         tpot=grid.tpot * slow.step,
-        e2el=grid.e2el * slow.step + grid.ttft * (first - slow.step),
-        answer_ttft=grid.answer_ttft * slow.step + grid.ttft * (first - slow.step),
+        e2el=grid.e2el * slow.step + grid.ttft * (first - slow.step) + tail,
+        answer_ttft=grid.answer_ttft * slow.step + grid.ttft * (first - slow.step) + tail,
         step_decode=grid.step_decode * slow.step,
         step_mixed=grid.step_mixed * slow.step,
     )

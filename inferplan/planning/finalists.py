@@ -438,7 +438,7 @@ def slowed_grids(
         forms = (DRAFTS,) if grid.speculation.length else ()
         slow = slowness(grid.deployment, question.demand.prompt.average, question.slo, confidence, forms)
         if tariff is not None and slow is not None:
-            yield PricedGrid(request, slow_grid(grid, slow), tariff), slow
+            yield PricedGrid(request, slow_grid(grid, slow, question.slo.percentile), tariff), slow
 
 
 def options_at(searched: SearchResult, question: Question, confidence: float) -> list[PlanOption]:

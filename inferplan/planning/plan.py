@@ -349,7 +349,8 @@ class Plan(Chosen):
         ends = []
         for end in (0, 1):
             step, first = ((band[end] if (band := known[name]) else None) for name in ("tpot", "ttft"))
-            slow = Slowness(step or 1.0, 1.0 if first is None else first / (step or 1.0))
+            late = None if result.tail is None else result.tail.between(question.slo.percentile)
+            slow = Slowness(step or 1.0, 1.0 if first is None else first / (step or 1.0), late[end] if late else 0.0)
             option = replace(self.option, slow=slow)
             ends.append(Simulations(most=0, known=self.known).long(option, question).achieved)
         low, high = ends

@@ -472,7 +472,7 @@ def with_budget(
     key = option.batch, budget
     if key not in known:
         grid = point(option.deployment, question.demand, question.slo.percentile, *key, option.speculation)
-        known[key] = figures_at(slow_grid(grid, option.slow), (0, 0))
+        known[key] = figures_at(slow_grid(grid, option.slow, question.slo.percentile), (0, 0))
     return replace(option, **known[key])
 
 

@@ -86,7 +86,7 @@ def _kept(option: PlanOption, question: Question, runs: list[_Run]) -> list[Kept
             metric: at_percentile_of(np.concatenate([run.latencies[place][metric] for run in runs]), slo.percentile)
             for metric in runs[0].latencies[place]
         }
-        kept.append(Kept(name, slo, option.slow.of(achieved)))
+        kept.append(Kept(name, slo, option.slow.of(achieved, slo.percentile)))
     return kept
 
 

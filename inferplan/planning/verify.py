@@ -665,7 +665,7 @@ def options_of(option: PlanOption, question: Question, fleet: Fleet) -> Options:
 def _achieved(result: SimulationResult, percentile: float, option: PlanOption) -> dict[str, float]:
     """Latencies at a percentile, as slow as the option takes the devices to be."""
     achieved = {name: at_percentile(result, name, percentile) for name in metrics_of(result)}
-    found, step = option.slow.of(achieved), option.slow.step
+    found, step = option.slow.of(achieved, percentile), option.slow.step
     if result.sessions is not None:
         calls = float(np.mean(result.sessions.calls)) if len(result.sessions.calls) else 0.0
         limit, late = result.slo.session or inf, option.slow.late(achieved["ttft"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from inferplan.devices.constants import Calibration
+from inferplan.devices.constants import Calibration, LateTokens
 from inferplan.estimate.bands import serving_bands
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.support import lacking, too_few
 from inferplan.planning.demand import METRIC_NAMES
+from inferplan.units import format_time
 
 Served = Mapping[str, tuple[Deployment, float]]
 """Deployments by what they are called, each with the tokens of its mean prompt."""
@@ -19,6 +20,15 @@ def constants_of(calibration: Calibration) -> str:
     """Which constants priced it; those that are carried over from other devices say so in their name."""
     said = "" if calibration.basis in calibration.name else f" ({calibration.basis})"
     return f"{calibration.described} constants{said}"
+
+
+def late_tokens(tail: LateTokens, share: float) -> str:
+    """How late measured first tokens were, of which a percentile has a share."""
+    middle, most = (format_time(share * max(tail.at(at), 0.0), 2) for at in (0.5, 0.9))
+    return (
+        f"in the middle of {tail.rows} measured rows ({tail.systems} systems) first tokens come {middle} later than "
+        f"predicted, in 1 of 10 more than {most} later"
+    )
 
 
 def error_notes(served: Served, unmeasured: str = "") -> list[str]:

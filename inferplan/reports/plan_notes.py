@@ -10,9 +10,10 @@ import numpy as np
 
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
+from inferplan.devices.constants import late_share
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.structured import mask_filling
-from inferplan.estimate.support import too_few
+from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
 from inferplan.planning.demand import METRIC_NAMES, percentile_of, users_in_words
 from inferplan.planning.forms import forgone_of
@@ -21,7 +22,7 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.verify import TOO_SHORT, Verified
 from inferplan.reports.emit import cap_note
 from inferplan.reports.estimate import media_note
-from inferplan.reports.known_error import constants_of
+from inferplan.reports.known_error import constants_of, late_tokens
 from inferplan.reports.plan_figures import (
     break_even_batch,
     cheapest_drafting,
@@ -135,6 +136,7 @@ def notes(plan: Plan) -> list[str]:
         media_note(option.deployment),
         *option.deployment.model_lines,
         basis_line(plan),
+        tail_line(plan),
         *anchor_lines(plan),
         mask_line(plan),
         search_line(plan),
@@ -307,6 +309,20 @@ def basis_line(plan: Plan) -> str:
         basis = f"{constants_of(calibration)}, anchored to {runs} measured runs"
         return f"basis: {basis}; 80 % of the means of others lie within {bands}"
     return f"basis: {constants_of(calibration)}; 80 % of held-out means lie within {bands} of the predicted means"
+
+
+def tail_line(plan: Plan) -> str:
+    """How late first tokens were measured beyond the 95th percentile, and how much of it the limits leave room for."""
+    slo, result = plan.question.slo, plan.best.result
+    share = late_share(slo.percentile)
+    if result is None or not share or set(slo.all_limits) <= {"tpot"} or not plan.supported or not plan.bands:
+        return ""
+    if result.tail is None:
+        engine = plan.option.deployment.engine.name
+        why = f"fewer than {FEWEST_SYSTEMS} systems of {engine} in this form were measured"
+        return f"p{slo.percentile:g}: how much later first tokens come than predicted is not known: {why}"
+    kept = f"; {format_time(share * plan.option.slow.tail, 2)} are kept free for it" if plan.option.slow.tail else ""
+    return f"p{slo.percentile:g}: {late_tokens(result.tail, share)}{kept}"
 
 
 def anchor_lines(plan: Plan) -> list[str]:

@@ -70,6 +70,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             else plan.rate * plan.option.output / plan.option.devices,
             "simulation": plan.best.result.to_dict() if plan.best.result else None,
             "simulation_time_scale": plan.option.slow.step,
+            "late_at_p99_s": plan.option.slow.tail,
         },
         "cost": cost_record(cost) if cost else None,
         "terms": [record(row) for row in terms_of(plan)],

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.devices.constants import late_share
 from inferplan.devices.engine import CADENCE
 from inferplan.devices.power import UNMEASURED
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.reports.classes import class_tables, limits_by_class
+from inferplan.reports.known_error import late_tokens
 from inferplan.reports.sessions import session_tables
 from inferplan.serving.records import FINISHED, Meter
 from inferplan.serving.result import SimulationResult, while_counting
@@ -429,7 +431,9 @@ def _of_ttft(record: Mapping[str, Any]) -> str:
 
 def _warnings(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
     """What a reader of the figures has to know about the run."""
-    notes = []
+    notes, slo = [], result.slo
+    if result.tail is not None and late_share(slo.percentile) and not set(slo.limits) <= {"tpot"}:
+        notes.append(f"p{slo.percentile:g}: {late_tokens(result.tail, late_share(slo.percentile))}")
     if record["run"]["converged"] is False and record["verdict"] != "overloaded":
         sent, precision = record["run"]["sent"], result.precision
         more = "" if precision is None or sent >= precision.most else f", and {WORTH * precision.most:,.0f} would not"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.table import Report, Table
 from inferplan.validation.files import Validation
+from inferplan.validation.predict import Prediction
 from inferplan.validation.rows import SHOWN_LIMIT, run_record
 from inferplan.validation.run import prediction_cells
 from inferplan.validation.score import GROUPS, METRICS, NAMES, Score, Scored, by, score, statistics
@@ -126,12 +127,10 @@ def row_record(one: Scored) -> dict[str, Any]:
     found, measured = one.prediction, one.row.measured
     record: dict[str, Any] = {"row": one.row.where, "run": run_record(one.row.run) if one.row.run else None}
     for metric, unit in _UNITS.items():
-        band = found.band(metric) if found else None
         record[metric] = {
             f"measured{unit}": measured.at(metric),
             f"predicted{unit}": found.at(metric) if found else None,
-            f"low{unit}": band[0] if band else None,
-            f"high{unit}": band[1] if band else None,
+            **_ends(found, metric, None, unit),
             "error": one.error(metric),
         }
         if len(others := [which for name, which in measured.figures if name == metric]) > 1:
@@ -139,6 +138,7 @@ def row_record(one: Scored) -> dict[str, Any]:
                 which: {
                     f"measured{unit}": measured.at(metric, which),
                     f"predicted{unit}": found.at(metric, which) if found else None,
+                    **_ends(found, metric, which, unit),
                     "error": one.error(metric, which),
                 }
                 for which in others
@@ -147,6 +147,12 @@ def row_record(one: Scored) -> dict[str, Any]:
     record |= {"refused": one.refused or None, "faster_than_light": list(one.impossible)}
     record["above_uncertain_peaks"] = list(one.above_uncertain)
     return record | {"basis": found.basis if found else None, "notes": list(found.notes) if found else []}
+
+
+def _ends(found: Prediction | None, metric: str, statistic: str | None, unit: str) -> dict[str, float | None]:
+    """The band of a figure, in SI units; of no width where none is known."""
+    low, high = (None if found is None else found.band(metric, statistic)) or (None, None)
+    return {f"low{unit}": low, f"high{unit}": high}
 
 
 def _row(one: Scored) -> list[Figure]:

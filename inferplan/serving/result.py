@@ -211,12 +211,16 @@ def _reasoning(result: SimulationResult) -> dict[str, float | None] | None:
 
 
 def _bands(result: SimulationResult) -> dict[str, float | None]:
-    """Between which seconds 80 % of measured means lie; null where no held-out error is known."""
+    """Between which seconds 80 % of measured means lie, and of measured 99th percentiles of TTFT; null where no error
+    is known."""
     record: dict[str, float | None] = {}
     for name in metrics_of(result):
         mean, band = result.percentiles(f"{name}_s")["mean"], result.band(name)
         record[f"{name}_low_s"] = None if mean is None or band is None else mean * band[0]
         record[f"{name}_high_s"] = None if mean is None or band is None else mean * band[1]
+    tail, late = result.percentiles("ttft_s")["p99"], None if result.tail is None else result.tail.between(99.0)
+    record["ttft_p99_low_s"] = None if tail is None or late is None else max(tail + late[0], 0.0)
+    record["ttft_p99_high_s"] = None if tail is None or late is None else tail + late[1]
     return record
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.devices.constants import LateTokens
 from inferplan.serving.autoscaling import Life
 from inferplan.serving.batch_means import RunPrecision
 from inferplan.serving.failures import Outage
@@ -60,6 +61,11 @@ class RunFigures(Shown):
     """Measured over predicted TTFT and TPOT of a user's own rows."""
     bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Factors on the mean TTFT and TPOT between which 80 % of measurements lie, where they are known."""
+    tail: LateTokens | None = None
+    """How late first tokens are at the 99th percentile, where it was measured."""
+    first_burst: float = 0.0
+    """By which share of their time to the first token the requests of a closed loop take longer that come all at once,
+    first of all; the mean stays (:func:`uneven`)."""
 
     @property
     def counted(self) -> slice:
@@ -86,7 +92,19 @@ class RunFigures(Shown):
     @cached_property
     def ttft(self) -> Array:
         """Time to the first token of each finished request."""
+        return self._even + self._uneven
+
+    @cached_property
+    def _even(self) -> Array:
+        """Time to the first token where a first burst takes as long as its steps."""
         return (self._column("first") - self.arrival)[self._done] * self.anchor[0]
+
+    @cached_property
+    def _uneven(self) -> Array:
+        if not self.first_burst:
+            return np.zeros(len(self._even))
+        first = (self.arrival == self.start)[self._done]
+        return uneven(self._even, first, self.first_burst, self.conditions["latency_s"])
 
     @cached_property
     def answer_ttft(self) -> Array:
@@ -101,7 +119,7 @@ class RunFigures(Shown):
     def _until(self, event: str) -> Array:
         """Time to something that follows the first token of each finished request."""
         if self.anchor == (1.0, 1.0) and self.records.paces is None:
-            return (self._column(event) - self.arrival)[self._done]
+            return (self._column(event) - self.arrival)[self._done] + self._uneven
         rest = (self._column(event) - self._column("first"))[self._done]
         paces = 1.0 if self.records.paces is None else self.records.paces[self.counted][self._done]
         return self.ttft + rest * paces * self.anchor[1]
@@ -251,6 +269,21 @@ class RunFigures(Shown):
             return None
         share = float(np.sum(self.ttft) / np.sum(whole))
         return share * first[0] + (1 - share) * rest[0], share * first[1] + (1 - share) * rest[1]
+
+
+def uneven(ttft: Array, first: BoolArray, share: float, latency: float) -> Array:
+    """Seconds by which each request is late beside its steps, where those of the ``first`` burst take a share longer.
+
+    The others are sooner by as much in all, each by the seconds of ``latency`` at the most: where that is too little
+    the burst takes less. Nobody is late where one request alone comes first, or none comes after.
+    """
+    others = int(np.sum(~first))
+    longer: Array = np.where(first, share * ttft, 0.0)
+    if not others or np.sum(first) < 2:
+        return np.zeros(len(ttft))
+    sooner = float(np.sum(longer)) / others
+    kept = min(latency / sooner, 1.0)
+    return kept * (longer - np.where(first, 0.0, sooner))
 
 
 def cache_use(meters: Sequence[Meter]) -> dict[str, float]:

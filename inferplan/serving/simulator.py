@@ -17,7 +17,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import Band
 from inferplan.estimate.phase import media_seconds, run_step
 from inferplan.estimate.structured import MaskedSteps, masks_record
-from inferplan.estimate.support import DRAFTS, POOLS
+from inferplan.estimate.support import DRAFTS, POOLS, Load, measured_tail
 from inferplan.features import require_together, those
 from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.adapter_times import AdapterModifier
@@ -124,6 +124,7 @@ class Prepared:
             metered=(cluster.metering.span[0], cluster.metering.span[1]) if fill else None,
             bases=_bases(pools, self.typical),
             bands=_bands(self.prompts, deployment, self.typical, _forms(options)),
+            tail=measured_tail(self.prompts, _load(closed), _forms(options)),
             capacity=rules.capacity if rules.growing else 0.0,
             prompt_pool=(len(cluster.front.pool), cluster.kinds[0].rules.capacity) if cluster.back.pool else (0, 0.0),
             slots=rules.slots,
@@ -520,6 +521,11 @@ def _bands(prompts: Deployment, decodes: Deployment, context: float, forms: tupl
         return dict(of(decodes))
     found = {"ttft": of(prompts).get("ttft"), "tpot": of(decodes).get("tpot")}
     return {name: band for name, band in found.items() if band is not None}
+
+
+def _load(closed: ClosedLoop | None) -> Load:
+    """Whether all users begin at once."""
+    return "burst" if closed is not None and closed.burst and closed.concurrency > 1 else "steady"
 
 
 def _anchored(result: SimulationResult, deployment: Deployment, users: float | None) -> SimulationResult:

@@ -33,9 +33,11 @@ _PERCENTILES = {"median": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction(StatisticValues):
-    """The same figures as measured ones; ``bands`` of means by metric; what is measured faster than an ideal device."""
+    """The same figures as measured ones; ``bands`` of means by metric, and of percentiles by metric and statistic; what
+    is measured faster than an ideal device."""
 
     bands: Mapping[str, Band] = field(default_factory=dict)
+    percentile_bands: Mapping[tuple[str, str], Band] = field(default_factory=dict)
     impossible: tuple[str, ...] = ()
     above_uncertain: tuple[str, ...] = ()
     """Metrics faster than peaks that may be too low themselves, so that nothing is wrong with the row."""
@@ -43,9 +45,11 @@ class Prediction(StatisticValues):
     verdict: str = ""
     notes: tuple[str, ...] = ()
 
-    def band(self, metric: str) -> Band | None:
-        """Between which values 80 % of measured means lie; ``None`` where it is not known, and for percentiles."""
-        return self.bands.get(metric) if self.statistic == "mean" else None
+    def band(self, metric: str, statistic: str | None = None) -> Band | None:
+        """Between which values 80 % of measured ones lie, by default at the own statistic; ``None`` where it is not
+        known."""
+        which = statistic or self.statistic
+        return self.bands.get(metric) if which == "mean" else self.percentile_bands.get((metric, which))
 
 
 def predict(run: Run, measured: Measured, deployment: Deployment | None = None) -> Prediction:
@@ -95,7 +99,13 @@ def _served(deployment: Deployment, run: Run) -> Prediction:
     """A closed or an open loop."""
     result = served_run(deployment, run)
     figures = _figures(result, run) | _power(deployment, result, run)
-    return Prediction(figures=figures, bands=_bands(result), basis=result.basis, verdict=result.verdict)
+    return Prediction(
+        figures=figures,
+        bands=_bands(result),
+        percentile_bands=_late(result),
+        basis=result.basis,
+        verdict=result.verdict,
+    )
 
 
 def served_run(deployment: Deployment, run: Run) -> SimulationResult:
@@ -106,7 +116,18 @@ def served_run(deployment: Deployment, run: Run) -> SimulationResult:
         deployment = replace(deployment, engine=deployment.engine.model_copy(update={"serving": serving}))
     spread = run.closed and (client.start == "spread" or run.requests is None)
     ramp = row_request_time(deployment, run) if spread else 0.0
-    return simulate(deployment, row_traffic(run, ramp), row_flags(run), row_options(run, deployment))
+    result = simulate(deployment, row_traffic(run, ramp), row_flags(run), row_options(run, deployment))
+    return replace(result, first_burst=_first_burst(deployment, run))
+
+
+def _first_burst(deployment: Deployment, run: Run) -> float:
+    """The share by which the first burst of a client takes longer: of the constants on file, whose latency holds it,
+    where one pool serves. Nothing was gained where prompts are computed apart (docs/accuracy-percentiles.md)."""
+    tails = deployment.calibration.tails
+    if tails is None or deployment.hardware.vendor not in tails.vendors:
+        return 0.0
+    alike = run.closed and run.prefill is None and deployment.calibration.anchor is None
+    return tails.first_burst if alike else 0.0
 
 
 def _power(deployment: Deployment, result: SimulationResult, run: Run) -> dict[tuple[str, str], float]:
@@ -158,6 +179,17 @@ def _bands(result: SimulationResult) -> dict[str, Band]:
             value = float(np.mean(values))
             bands[metric] = (value * factors[0], value * factors[1])
     return bands
+
+
+def _late(result: SimulationResult) -> dict[tuple[str, str], Band]:
+    """Seconds between which 80 % of measured first tokens lie at percentiles whose error is known."""
+    found = {}
+    for name, percentile in _PERCENTILES.items():
+        late = None if result.tail is None else result.tail.between(percentile)
+        if late is not None and len(result.ttft):
+            predicted = float(np.percentile(result.ttft, percentile))
+            found["ttft", name] = (max(predicted + late[0], 0.0), predicted + late[1])
+    return found
 
 
 def row_request_time(deployment: Deployment, run: Run) -> float:

@@ -102,8 +102,7 @@ def score(scored: Iterable[Scored], metric: str, statistic: str | None = None) -
     if not pairs:
         return None
     errors = np.array([error for _, error in pairs])
-    headline = [s for s, _ in pairs if statistic is None or statistic == s.row.measured.statistic]
-    inside = [_inside(s.row.measured, s.prediction, metric) for s in headline if s.prediction is not None]
+    inside = [_inside(s.row.measured, s.prediction, metric, statistic) for s, _ in pairs if s.prediction is not None]
     known = [value for value in inside if value is not None]
     return Score.of(errors, sum(known) / len(known) if known else None)
 
@@ -115,8 +114,9 @@ def statistics(scored: Sequence[Scored], metric: str) -> list[tuple[str, Score]]
     return [(name, value) for name, value in found if value is not None]
 
 
-def _inside(measured: Measured, prediction: Prediction, metric: str) -> bool | None:
-    band, value = prediction.band(metric), measured.at(metric)
+def _inside(measured: Measured, prediction: Prediction, metric: str, statistic: str | None) -> bool | None:
+    other = None if statistic == measured.statistic else statistic  # of the headline the prediction's own band
+    band, value = prediction.band(metric, other), measured.at(metric, other)
     return None if band is None or value is None else bool(band[0] <= value <= band[1])
 
 

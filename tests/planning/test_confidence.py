@@ -10,9 +10,10 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
+from inferplan.devices.constants import late_share
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.bands import quantile, serving_bands, slow_end
-from inferplan.estimate.support import DRAFTS, POOLS
+from inferplan.estimate.support import DRAFTS, POOLS, measured_tail
 from inferplan.planning.confidence import AS_PREDICTED, Slowness, slow_grid, slowness
 from inferplan.planning.demand import Demand
 from inferplan.planning.finalists import carried_over
@@ -104,11 +105,51 @@ def test_what_ttft_is_off_by_beyond_the_steps_is_added_to_it_alone() -> None:
     assert steps_only == Slowness(slow.step, 1.0)
 
 
+def test_beyond_the_95th_percentile_first_tokens_are_late_by_a_share_of_the_99th() -> None:
+    """Between 5 and 1 in 100 requests the logarithm is halved at sqrt(5) in 100: p = 100 - sqrt(5)."""
+    shares = [late_share(percentile) for percentile in (50.0, 95.0, 100 - 5**0.5, 99.0, 99.9, 100.0)]
+    assert shares == pytest.approx([0.0, 0.0, 0.5, 1.0, 1.0, 1.0])
+    slow, latencies = Slowness(2.0, 1.5, 0.3), {"ttft": 0.2, "tpot": 0.01, "e2el": 1.0}
+    assert slow.of(latencies, 95.0) == pytest.approx({"ttft": 0.6, "tpot": 0.02, "e2el": 2.2})
+    assert slow.of(latencies, 99.0) == pytest.approx({"ttft": 0.9, "tpot": 0.02, "e2el": 2.5})
+
+
+@for_each(("engine", "seconds"), [("vllm", 0.278), ("sglang", 0.0)])
+def test_seconds_are_of_the_engine_that_was_measured(engine: str, seconds: float) -> None:
+    """Ten stages of four models under vLLM have 278 ms at 0.8 (tests/tools/test_late.py makes them again); SGLang has
+    no open loop on file. A limit on TPOT alone sees none of it."""
+    deployment = assemble(Request(model="llama-3.1-70b", gpu="b200-hgx", engine=engine, quant="fp8"))
+    found = measured_tail(deployment, "steady")
+    assert (0.0 if found is None else found.at(0.8)) == seconds
+    assert measured_tail(deployment, "steady", (DRAFTS,)) is None
+    own = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    tails = [slowness(own, 700.0, slo, at) for slo in (SLO, Slo(tpot=0.03)) for at in (0.5, 0.8)]
+    assert [one.tail for one in tails if one is not None] == [0.0, 0.278, 0.0, 0.0]
+
+
+def test_a_plan_of_the_99th_percentile_keeps_seconds_free() -> None:
+    """The simulated p99 is at least 278 ms below the limit, the plan says so, and in closed form it is late too."""
+    slo = Slo(ttft=0.6, tpot=0.03, percentile=99.0)
+    safe = plan(asked(slo=slo, sizing=Sizing(confidence=0.8)))
+    slow, result = safe.option.slow, safe.best.result
+    assert result is not None and slow.tail == 0.278
+    predicted = float(np.percentile(result.ttft, 99.0)) * slow.step * slow.first
+    assert safe.best.achieved["ttft"] == pytest.approx(predicted + 0.278, rel=1e-6)
+    assert safe.best.achieved["ttft"] < 0.6
+    text = " ".join(render(plan_report(safe), "table").split())
+    assert "p99: in the middle of 10 measured rows (4 systems) first tokens come 24 ms later than predicted" in text
+    assert "in 1 of 10 more than 681 ms later; 278 ms are kept free for it" in text
+    assert plan_record(safe)["plan"]["late_at_p99_s"] == 0.278
+    grid = load_grid(safe.option.deployment, DEMAND, 99.0, axes_for(safe.option.deployment, [2048]))
+    late = slow_grid(grid, slow, 99.0).ttft - slow_grid(grid, slow._replace(tail=0.0), 99.0).ttft
+    assert np.allclose(late[np.isfinite(late)], 0.278)
+
+
 def test_a_slower_device_in_closed_form() -> None:
     """Every time doubles and TTFT triples, so the rate halves at the same batch."""
     deployment = assemble(Request(model="llama-3.1-8b", gpu="l40s"))
     grid = load_grid(deployment, DEMAND, 95.0, axes_for(deployment, [2048]))
-    slow = slow_grid(grid, Slowness(2.0, 1.5))
+    slow = slow_grid(grid, Slowness(2.0, 1.5), 95.0)
     assert np.allclose(slow.rate, grid.rate / 2)
     assert np.allclose(slow.tpot, grid.tpot * 2)
     assert np.allclose(slow.ttft, grid.ttft * 3)

@@ -21,7 +21,7 @@ from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad, combine_bands
 from inferplan.estimate.phase import prefill_phase
-from inferplan.reports.validation import validation_report
+from inferplan.reports.validation import row_record, validation_report
 from inferplan.traffic.requests import OpenLoop, Traffic
 from inferplan.validation.anchor import anchor_of
 from inferplan.validation.deploy import deployment_of
@@ -229,6 +229,49 @@ def test_an_open_loop_sends_its_rate_for_its_duration() -> None:
         traffic = row_traffic(run)
         assert isinstance(traffic, Traffic) and traffic.requests_count == count
         assert traffic.arrivals == OpenLoop(rate=2.0, kind="poisson")
+
+
+def test_percentiles_hold_a_first_burst_and_means_do_not() -> None:
+    """4 users of 10 requests each, whose first ones are the slowest of the run and take a fifth longer, and the other
+    36 so much less. On AMD's GPUs, whose constants hold no burst, and for one user nothing moves."""
+
+    def ratios(**changes: str) -> dict[str, float]:
+        run = row(requests="40", length_ratio_min="1", engine="sglang", engine_version="", **changes).run
+        assert run is not None
+        deployment = deployment_of(run)[0]
+        tails = deployment.calibration.tails
+        assert tails is not None
+        even = deployment.calibration.model_copy(update={"tails": tails.model_copy(update={"first_burst": 0.0})})
+        whole, plain = (predict(run, Measured(), one) for one in (deployment, replace(deployment, calibration=even)))
+        figures = ("mean", "median", "p99")
+        return {name: (whole.at("ttft", name) or 0.0) / (plain.at("ttft", name) or 1.0) for name in figures}
+
+    found = ratios()
+    assert found["mean"] == pytest.approx(1.0, rel=1e-12) and found["p99"] == pytest.approx(1.2)
+    assert 0.9 < found["median"] < 0.99
+    for alike in (ratios(gpu="mi300x"), ratios(concurrency="1")):
+        assert alike == {"mean": 1.0, "median": 1.0, "p99": 1.0}
+
+
+def test_p99_has_the_band_that_was_measured_of_it() -> None:
+    """An open loop under vLLM: 6 to 681 ms beyond the prediction in 8 of 10 rows, so from the prediction itself on.
+    Other percentiles and other engines have none; a score counts the rows inside."""
+    vllm, sglang = (
+        row(
+            engine=engine, concurrency="", rate_per_s="2", requests="60", ttft_ms="", ttft_p99_ms="90", ttft_p90_ms="50"
+        )
+        for engine in ("vllm", "sglang")
+    )
+    scored = price_rows([vllm, sglang])
+    own, other = (one.prediction for one in scored)
+    assert own is not None and other is not None
+    predicted = own.at("ttft", "p99")
+    assert predicted is not None and own.band("ttft", "p99") == pytest.approx((predicted, predicted + 0.681))
+    assert own.band("ttft", "p90") is None and other.band("ttft", "p99") is None
+    inside = score(scored, "ttft", "p99")
+    assert inside is not None and inside.coverage == float(predicted <= 0.09 <= predicted + 0.681) == 1.0
+    record = row_record(scored[0])["ttft"]["statistics"]["p99"]
+    assert (record["low_s"], record["high_s"]) == pytest.approx(own.band("ttft", "p99"))
 
 
 def test_a_row_is_held_out_between_others() -> None:

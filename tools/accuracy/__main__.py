@@ -4,8 +4,9 @@
 SHARED`` writes docs/accuracy-scale-out.md alone, ``python -m tools.accuracy devices SHARED``
 docs/accuracy-devices.md, ``python -m tools.accuracy parts SHARED`` docs/accuracy-parts.md; ``python -m
 tools.accuracy anchors UNSEEN.csv`` prints what measured runs of a system are worth. ``python -m tools.accuracy
-encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m tools.accuracy cpu`` measures this CPU and writes
-docs/accuracy-cpu.md.
+encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m tools.accuracy percentiles`` writes
+docs/accuracy-percentiles.md from tests/fixtures/late_tokens.csv. ``python -m tools.accuracy cpu`` measures this CPU and
+writes docs/accuracy-cpu.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from tools.accuracy.devices import devices_page
 from tools.accuracy.encoders import encoders_page
 from tools.accuracy.page import document
 from tools.accuracy.parts.page import parts_page
+from tools.accuracy.percentiles import percentiles_page
 from tools.accuracy.scale_out import scale_out_page
+from tools.fitting.late import ROWS
 from tools.fitting.unseen import read_unseen
 
 
@@ -75,6 +78,16 @@ def _encoders() -> None:
     options.out.write_text(encoders_page(options.shared, options.date), encoding="utf-8")
 
 
+def _percentiles() -> None:
+    what = "Write docs/accuracy-percentiles.md: percentiles of latencies, predicted against measured."
+    parser = argparse.ArgumentParser(prog="python -m tools.accuracy percentiles", description=what)
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--out", type=Path, default=config_root().parent / "docs" / "accuracy-percentiles.md")
+    parser.add_argument("--date", default=date.today().isoformat())
+    options = parser.parse_args(sys.argv[2:])
+    options.out.write_text(percentiles_page(options.rows, options.date), encoding="utf-8")
+
+
 def _anchors() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.accuracy anchors", description=_anchors_help)
     parser.add_argument("unseen", type=Path, help="what tools.fitting serving --unseen wrote")
@@ -105,6 +118,7 @@ if __name__ == "__main__":
         "devices": _devices,
         "encoders": _encoders,
         "parts": _parts,
+        "percentiles": _percentiles,
         "anchors": _anchors,
         "cpu": _cpu,
     }

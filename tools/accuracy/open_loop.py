@@ -59,7 +59,8 @@ def open_loop_section(path: Path) -> str:
             "Percentiles of the stages under capacity. Steps always take as long here, and only waits differ: most of "
             "what varies up to the 90th percentile of the first token. The 99th is 2 to 470 ms beyond the 95th, by "
             "stage; in the first stages of two runs one request in a hundred takes 2 s more than the others, as on a "
-            "server that is still cold. No constant is fitted to stages that disagree so much.\n",
+            "server that is still cold. No constant is fitted to stages that disagree so much; a "
+            "[band in seconds](validate.md#percentiles) is.\n",
             markdown(("", *HEADS), tails),
         ]
     )

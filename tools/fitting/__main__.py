@@ -21,6 +21,7 @@ COMMANDS = {
     "serving-host": ("serving_host", "command", "What a sequence costs vLLM's host in a step, from serving rows."),
     "bands": ("bands", "command", "How far served latencies of an unseen system are off, from serving rows."),
     "tails": ("tails", "command", "How far texts differ in the drafts they accept, from serving rows."),
+    "late": ("late", "command", "How late first tokens are in the tail, from serving rows."),
     "forms": ("forms", "command", "How far predicted ratios of two forms of serving are off, from serving rows."),
     "host": ("published.host", "command", "The same of vLLM and TensorRT-LLM, from published batches and peaks."),
 }
