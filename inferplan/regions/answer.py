@@ -11,13 +11,34 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.errors import InfeasibleError
-from inferplan.horizon.programme import GAP
-from inferplan.regions.programme import Loss, Routes, cheapest_held
+from inferplan.regions.programme import GAP, Loss, Routes, cheapest_held
 from inferplan.regions.question import HOURS, Question, Routing
 from inferplan.units import Array
 
 _SEEN = 1e-6
 """Less than this, of requests a second, is the solver's rounding."""
+
+
+_FEW = 1e-3
+"""Fewer requests of a day are too."""
+
+
+class Pool(NamedTuple):
+    """Replicas of a site that are given the same rate. load: requests a second of the busiest moment of each hour.
+    replicas: at work in each hour. delay: seconds of network of the farthest users; users: all of them, by place.
+    """
+
+    rate: float
+    load: Array
+    replicas: Array
+    delay: float
+    users: frozenset[int]
+
+    @property
+    def busiest(self) -> int:
+        """The hour in which replicas have most to do, of equals the one with most requests."""
+        shares = np.divide(self.load, self.replicas, out=np.zeros(HOURS), where=self.replicas > 0)
+        return int(np.lexsort((self.load, np.round(shares, 6)))[-1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,17 +65,23 @@ class Routed:
         found: Array = self.flow[mine].sum(axis=0)
         return found
 
-    def rate(self, site: int) -> Array:
-        """Requests a second that a replica is given in each hour, by the farthest users that are served."""
-        found = np.full(HOURS, max(self.asked.levels(site), default=inf))
-        for path, arc in enumerate(self.asked.paths):
-            if arc.site == site:
-                found = np.where(self.flow[path] > _SEEN, np.minimum(found, arc.rate), found)
+    def pools(self, site: int) -> list[Pool]:
+        """Those of a site that serve anybody."""
+        found = []
+        for rate in self.asked.pools(site):
+            mine = [path for path, arc in enumerate(self.asked.paths) if (arc.site, arc.rate) == (site, rate)]
+            load = self.flow[mine].sum(axis=0)
+            used = [self.asked.paths[path] for path in mine if self.requests[path].sum() > _FEW]
+            if used:
+                far = max(arc.delay for arc in used)
+                found.append(Pool(rate, load, np.ceil(load / rate - _SEEN), far, frozenset(arc.users for arc in used)))
         return found
 
     def needed(self, site: int) -> Array:
         """Replicas at work in each hour."""
-        found: Array = np.ceil(self.load(site) / self.rate(site) - _SEEN)
+        found = np.zeros(HOURS)
+        for pool in self.pools(site):
+            found = found + pool.replicas
         return found
 
     def room(self, site: int) -> Array:
@@ -102,15 +129,6 @@ class Routed:
         """CO2 of each hour."""
         grams = self.asked.sites[site].grams
         return None if grams is None else self.kwh(site) * grams
-
-    def busiest(self, site: int) -> int | None:
-        """The hour in which replicas have most to do, of equals the one with most requests; ``None`` where they never
-        have any."""
-        load, capacity = self.load(site), self.up(site) * self.rate(site)
-        if load.max() <= _SEEN:
-            return None
-        shares = np.divide(load, capacity, out=np.zeros(HOURS), where=load > _SEEN)
-        return int(np.lexsort((load, np.round(shares, 6)))[-1])
 
     @property
     def whole_cost(self) -> float:
@@ -243,7 +261,7 @@ def route(asked: Question, routing: Routing) -> Routed | None:
     hired = tuple(np.zeros((len(site.hired), HOURS)) for site in asked.sites)
     held = tuple(np.zeros(len(site.held)) for site in asked.sites)
     first, bound = 0.0, 0.0
-    slack = GAP if asked.together else _SEEN
+    slack = GAP if asked.together and routing == "carbon" else _SEEN
     for hours in _groups(asked):
         programme = Routes(asked, hours)
         objectives = _objectives(programme, routing)
@@ -255,8 +273,10 @@ def route(asked: Question, routing: Routing) -> Routed | None:
             kept = [(objectives[0], found.cost * (1 + slack) + _SEEN)]
             found = programme.solve(objectives[1], kept) or found
         for place, hour in enumerate(hours):
-            flow[:, hour] = found.values[programme.flow[:, place]] if routing == "nearest" else _near(
-                programme, found.values, place, routing
+            flow[:, hour] = (
+                found.values[programme.flow[:, place]]
+                if routing == "nearest"
+                else _near(programme, found.values, place, routing)
             )
         for site, bought in enumerate(programme.bought):
             hired[site][:, hours] = found.values[bought.hired]

@@ -14,7 +14,9 @@ from inferplan.units import MOST_PUE, Seconds, Watts
 HOURS = 24
 MOST_REGIONS = 12
 
-ByHour = Annotated[list[Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]], Field(min_length=24, max_length=24)]
+ByHour = Annotated[
+    list[Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]], Field(min_length=24, max_length=24)
+]
 """A value of each hour of a day, from midnight on."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import inf
 from typing import Any, NamedTuple
 
@@ -12,11 +13,15 @@ import numpy.typing as npt
 
 from inferplan.errors import InferplanError
 from inferplan.horizon.constraints import Rows
-from inferplan.horizon.programme import GAP, NODES, SECONDS
+from inferplan.horizon.programme import NODES, SECONDS
 from inferplan.regions.question import HOURS, Question, Sold
 from inferplan.units import Array
 
+GAP = 1e-3
+"""The share by which a better answer may exist where hours have machines in common: capacities are known to 3 %."""
 Places = npt.NDArray[np.int64]
+_EXACT = 1e-7
+"""A number of replicas that is this much above a whole one is rounded down: the solver keeps rows to about that."""
 _INFEASIBLE = 2
 """``scipy.optimize.milp``: no point keeps all constraints."""
 
@@ -32,8 +37,8 @@ class Solved(NamedTuple):
 class Programme:
     """Columns and rows of some hours of a question.
 
-    flow ``(paths, hours)``: requests a second of the busiest moment. working ``(levels, hours)`` of each site: replicas
-    at work where the farthest users that it serves allow that rate. missed ``(users, hours)``: requests a second that
+    flow ``(paths, hours)``: requests a second of the busiest moment. working ``(pools, hours)`` of each site: replicas
+    at work. missed ``(users, hours)``: requests a second that
     nobody serves; no columns unless ``spare``.
     """
 
@@ -45,7 +50,7 @@ class Programme:
         self.paths = asked.paths
         self.flow = self.new(len(self.paths), len(self.hours))
         self.missed = self.new(len(asked.users), len(self.hours)) if spare else np.zeros((0, 0), dtype=np.int64)
-        self.working = [self._levels(site) for site in range(len(asked.sites))]
+        self.working = [self._pools(site) for site in range(len(asked.sites))]
         self._served()
 
     def new(self, *shape: int, most: float | Array = inf, whole: bool = False) -> Places:
@@ -63,18 +68,14 @@ class Programme:
         for columns, weights in parts:
             self.rows.put(rows, columns, weights)
 
-    def of(self, users: int | None = None, site: int | None = None) -> list[int]:
-        """Paths from some users, to some site."""
-        return [
-            place
-            for place, arc in enumerate(self.paths)
-            if users in (None, arc.users) and site in (None, arc.site)
-        ]
+    def of(self, users: int) -> list[int]:
+        """The paths of some users."""
+        return [place for place, arc in enumerate(self.paths) if arc.users == users]
 
     def _served(self) -> None:
         """All requests are served."""
         for users, load in enumerate(self.loads):
-            parts: list[tuple[Places, float | Array]] = [(self.flow[path], 1.0) for path in self.of(users=users)]
+            parts: list[tuple[Places, float | Array]] = [(self.flow[path], 1.0) for path in self.of(users)]
             if self.missed.size:
                 parts.append((self.missed[users], 1.0))
             if parts:
@@ -82,24 +83,13 @@ class Programme:
             elif load.any():  # a row without columns, which nothing keeps
                 self.limit([(self.new(len(self.hours), most=0.0), 1.0)], load, load)
 
-    def _levels(self, site: int) -> Places:
-        """Replicas at work: at one of the rates, which has to suit all users that are served."""
-        rates = self.asked.levels(site)
-        working = self.new(len(rates), len(self.hours))
-        paths = self.of(site=site)
-        if not paths:
-            return working
-        carried = [(working[level], -rate / rates[0]) for level, rate in enumerate(rates)]
-        self.limit([*((self.flow[path], 1 / rates[0]) for path in paths), *carried], -inf, 0.0)
-        if len(rates) > 1:
-            chosen = self.new(len(rates), len(self.hours), most=1.0, whole=True)
-            whole = self.loads.sum(axis=0)
-            for level, rate in enumerate(rates):
-                self.limit([(working[level], 1.0), (chosen[level], -np.ceil(whole / rate) - 1)], -inf, 0.0)
-            self.limit([(one, 1.0) for one in chosen], -inf, 1.0)
-            for path in paths:
-                suits = carried[rates.index(self.paths[path].rate) :]
-                self.limit([(self.flow[path], 1 / rates[0]), *suits], -inf, 0.0)
+    def _pools(self, site: int) -> Places:
+        """Replicas at work in each pool."""
+        rates = self.asked.pools(site)
+        working = self.new(len(rates), len(self.hours), whole=True)
+        for rate, replicas in zip(rates, working):
+            flows = [self.flow[path] for path, arc in enumerate(self.paths) if (arc.site, arc.rate) == (site, rate)]
+            self.limit([*((flow, 1 / rate) for flow in flows), (replicas, -1.0)], -inf, 0.0)
         return working
 
     def solve(
@@ -154,6 +144,19 @@ class Routes(Programme):
     def __init__(self, asked: Question, hours: Sequence[int]) -> None:
         super().__init__(asked, hours)
         self.bought = [self._machines(site) for site in range(len(asked.sites))]
+        self._whole_replicas()
+
+    def _whole_replicas(self) -> None:
+        """Sites that alone can serve some users have, together, whole replicas for their load: rows that change no
+        answer, and leave the solver a tenth of its work."""
+        reach = [frozenset(arc.site for arc in self.paths if arc.users == one) for one in range(len(self.asked.users))]
+        sets = {frozenset[int]().union(*some) for size in (1, 2, len(reach)) for some in combinations(reach, size)}
+        for sites in sets - {frozenset()}:
+            mine = [place for place, one in enumerate(reach) if one and one <= sites]
+            rate = max(max(self.asked.pools(site)) for site in sites)
+            least = np.ceil(self.loads[mine].sum(axis=0) / rate - _EXACT)
+            up = [part for site in sites for part in (self.bought[site].hourly, self.bought[site].always)]
+            self.limit([(part, 1.0) for part in up], least, inf)
 
     def _machines(self, site: int) -> Bought:
         one, count = self.asked.sites[site], len(self.hours)
@@ -164,7 +167,7 @@ class Routes(Programme):
             always=self.new(1, whole=True),
         )
         up: list[tuple[Places, float | Array]] = [(found.hourly, -1.0), (found.always, -1.0)]
-        self.limit([*((level, 1.0) for level in self.working[site]), *up], -inf, 0.0)
+        self.limit([*((pool, 1.0) for pool in self.working[site]), *up], -inf, 0.0)
         hired = [(columns, -float(sold.holds)) for columns, sold in zip(found.hired, one.hired)]
         held = [(column, -float(sold.holds)) for column, sold in zip(found.held[:, None], one.held)]
         self.limit([(found.hourly, 1.0), *hired], -inf, 0.0)
@@ -236,7 +239,7 @@ class Loss(Programme):
         self.more = self.new(len(asked.sites), most=np.array(most), whole=True)
         for site, working in enumerate(self.working):
             if len(working):
-                self.limit([*((level, 1.0) for level in working), (self.more[site : site + 1], -1.0)], -inf, room[site])
+                self.limit([*((pool, 1.0) for pool in working), (self.more[site : site + 1], -1.0)], -inf, room[site])
 
     @property
     def lost(self) -> Array:

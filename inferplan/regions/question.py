@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -77,14 +78,16 @@ class Question:
     arcs: tuple[Arc, ...]
     currency: str = "USD"
 
-    @property
+    @cached_property
     def paths(self) -> tuple[Arc, ...]:
-        """The arcs that may be used."""
-        return tuple(arc for arc in self.arcs if arc.open and arc.rate > 0)
+        """The ways that may be used: to each of the pools of a site that suits the users, with the rate of the pool."""
+        usable = [arc for arc in self.arcs if arc.open and arc.rate > 0]
+        return tuple(arc._replace(rate=rate) for arc in usable for rate in self.pools(arc.site) if rate <= arc.rate)
 
-    def levels(self, site: int) -> list[float]:
-        """Rates of a replica of a site, by the delay of the farthest users that it serves: from the largest down."""
-        return sorted({arc.rate for arc in self.paths if arc.site == site}, reverse=True)
+    def pools(self, site: int) -> list[float]:
+        """Requests a second that a replica is given in each pool of a site, from the largest down: replicas that serve
+        users from farther away, whose limits leave less time, are given less."""
+        return sorted({arc.rate for arc in self.arcs if arc.open and arc.rate > 0 and arc.site == site}, reverse=True)
 
     @property
     def routings(self) -> tuple[Routing, ...]:
@@ -103,9 +106,7 @@ class Question:
 
     def opened(self, users: int) -> Question:
         """The same where the data of some users may go anywhere."""
-        return replace(
-            self, arcs=tuple(arc._replace(open=True) if arc.users == users else arc for arc in self.arcs)
-        )
+        return replace(self, arcs=tuple(arc._replace(open=True) if arc.users == users else arc for arc in self.arcs))
 
     def unlimited(self, site: int) -> Question:
         """The same without the limit on the GPUs of a site."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from pathlib import Path
 from typing import NoReturn
@@ -46,7 +46,6 @@ class Read:
     spec: RegionsSpec
     question: Question
     replicas: tuple[Replicas, ...]
-    draws: tuple[Draw, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +93,7 @@ def read_regions(path: Path, spec: RegionsSpec, told: Callable[[int], None] | No
     _require_heard(reader)
     users = tuple(_users(reader, name, one) for name, one in spec.regions.items() if one.load is not None)
     names = [name for name, one in spec.regions.items() if one.hired or one.held]
+    sites = [_site(reader, name) for name in names]
     ways = _ways(reader, [one.name for one in users], names)
     for replicas, delays in _delays(reader, names, ways):
         try:
@@ -101,20 +101,23 @@ def read_regions(path: Path, spec: RegionsSpec, told: Callable[[int], None] | No
         except InferplanError as error:
             error.what = f"{at_line(path, 'service')}: {error.what}"
             raise
-    found = {id(one): one.draw() for one in reader.sized.values() if _runs(one)}
-    draws = tuple(found.get(id(reader.replicas(name)), Draw(0.0, 0.0)) for name in names)
+    draws = {id(one): one.draw() for one in reader.sized.values() if _runs(one)}
     question = Question(
         users=users,
-        sites=tuple(_site(reader, name, draw) for name, draw in zip(names, draws)),
+        sites=tuple(_drawing(reader, site, draws) for site in sites),
         arcs=tuple(_arc(reader, names, way) for way in ways),
         currency=spec.currency,
     )
-    return Read(path, spec, question, tuple(reader.replicas(name) for name in names), draws)
+    return Read(path, spec, question, tuple(reader.replicas(name) for name in names))
 
 
 def _runs(replicas: Replicas) -> bool:
     """Whether a replica keeps the limits for any users."""
     return any(isinstance(one, Design) for one in replicas.designs.values())
+
+
+_OF_USERS, _OF_MACHINES = ("peak", "access", "stays"), ("most", "replica", "carbon", "pue", "host_watts")
+"""Fields of regions that have users, and of those that have machines."""
 
 
 def _require_heard(reader: _Reader) -> None:
@@ -131,12 +134,8 @@ def _require_heard(reader: _Reader) -> None:
         machines = one.hired is not None or one.held is not None
         if one.load is None and not machines:
             reader.refuse(at, f"{name} has neither users nor machines", hint="load:, hired: or held:, or leave it out")
-        idle = [part for part in ("peak", "access", "stays") if one.load is None and part in one.model_fields_set]
-        idle += [
-            part
-            for part in ("most", "replica", "carbon", "pue", "host_watts")
-            if not machines and part in one.model_fields_set
-        ]
+        unheard = (*_OF_USERS * (one.load is None), *_OF_MACHINES * (not machines))
+        idle = [part for part in unheard if part in one.model_fields_set]
         if idle:
             reader.refuse(
                 [*at, idle[0]],
@@ -272,7 +271,7 @@ def _arc(reader: _Reader, names: Sequence[str], way: Way) -> Arc:
     return Arc(users, site, delay, rate, is_open, design if isinstance(design, str) else "")
 
 
-def _site(reader: _Reader, name: str, draw: Draw) -> Site:
+def _site(reader: _Reader, name: str) -> Site:
     """The machines of a region, its prices and its grid on the clock of UTC."""
     one = reader.spec.regions[name]
     deployment = assemble(reader.replicas(name).request)
@@ -283,10 +282,17 @@ def _site(reader: _Reader, name: str, draw: Draw) -> Site:
         hired=() if one.hired is None else _sold(reader, name, "hired", one.hired),
         held=() if one.held is None else _sold(reader, name, "held", one.held),
         most=inf if one.most is None else float(one.most),
-        standing=one.pue * (draw.standing + one.host_watts * devices / 1000),
-        request=one.pue * draw.request,
         grams=_grams(reader, name, one),
     )
+
+
+def _drawing(reader: _Reader, site: Site, draws: Mapping[int, Draw]) -> Site:
+    """The same with what its replicas draw, and what is counted beside the devices."""
+    one, draw = reader.spec.regions[site.name], draws.get(id(reader.replicas(site.name)))
+    if draw is None:  # it serves nobody
+        return site
+    hosts = one.host_watts * site.devices / 1000
+    return replace(site, standing=one.pue * (draw.standing + hosts), request=one.pue * draw.request)
 
 
 def _sold(reader: _Reader, name: str, term: str, one: PriceSpec) -> tuple[Sold, ...]:
@@ -315,7 +321,9 @@ def _sold(reader: _Reader, name: str, term: str, one: PriceSpec) -> tuple[Sold, 
         )
     else:
         offers = _listed(reader, at, one, size.gpu, size.devices, size.together)
-    factor = np.full(HOURS, one.factor) if isinstance(one.factor, float | int) else by_hour(_steps(one.factor), region.utc)
+    factor = (
+        np.full(HOURS, one.factor) if isinstance(one.factor, float | int) else by_hour(_steps(one.factor), region.utc)
+    )
     return tuple(
         Sold(price=machine.price * factor, holds=machine.holds[size], gpus=machine.gpus)
         for machine in machines(0, offers, [size])
@@ -325,9 +333,7 @@ def _sold(reader: _Reader, name: str, term: str, one: PriceSpec) -> tuple[Sold, 
 _PRICE = "per_hour: 4.20 and gpus: of a machine, or prices: aws-us-east-1, a list on file"
 
 
-def _listed(
-    reader: _Reader, at: Field, one: PriceSpec, gpu: str, devices: int, together: int
-) -> tuple[Offer, ...]:
+def _listed(reader: _Reader, at: Field, one: PriceSpec, gpu: str, devices: int, together: int) -> tuple[Offer, ...]:
     """What a list on file sells."""
     try:
         book = price_book([str(one.prices)], term=one.term, currency=reader.spec.currency)
@@ -373,4 +379,3 @@ def pair_of(read: Read, users: str, site: str) -> int | None:
     """The place under ``network`` of the round trip between two regions."""
     pairs = [frozenset(one.between) for one in read.spec.network]
     return next((place for place, pair in enumerate(pairs) if pair == frozenset((users, site))), None)
-

@@ -6,6 +6,7 @@ The same search, simulation and prices of steps as :mod:`inferplan.planning.day`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -21,20 +22,15 @@ from inferplan.planning.demand import METRIC_NAMES, Demand
 from inferplan.planning.design import Design, alone, best_point, design_at
 from inferplan.planning.option import PlanOption, Sizing
 from inferplan.planning.question import Question
-from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.space import Space
-from inferplan.planning.verify import options_of, slots_for
+from inferplan.planning.verify import SHOWN, Verified, slots_for, verify
 from inferplan.regions.file import ServiceSpec
-from inferplan.serving.batch_means import RunPrecision
-from inferplan.serving.class_results import METRICS, at_percentile
-from inferplan.serving.fleet import Fleet
-from inferplan.serving.result import SimulationResult
-from inferplan.serving.run_length import simulate_steady
+from inferplan.serving.class_results import METRICS
 from inferplan.traffic.requests import Slo, parse_lengths
 from inferplan.units import format_time
 
-_SURE = RunPrecision(tolerance=0.05, fewest=4_000)
-"""Of the run of a fleet."""
+_ALIKE = 1.05
+"""Capacities are known to 3 %: those that differ by less than this are one, the least of them."""
 
 
 class Draw(NamedTuple):
@@ -75,7 +71,7 @@ class Replicas:
     def question(self, delay: float) -> Question:
         """What is left of the limits behind the network."""
         one, slo = self.service, self.slo
-        left = {name: limit - delay for name, limit in slo.limits.items() if name != "tpot"}
+        left = {name: limit - delay for name, limit in self._behind.items()}
         return Question(
             space=Space(base=self.request, gpus=(self.request.gpu,), disaggregate=False),
             demand=Demand(prompt=parse_lengths(one.prompt), output=parse_lengths(one.output), rate=1.0),
@@ -100,13 +96,23 @@ class Replicas:
             self._simulated(points)
 
     def _point(self, deployment: Deployment, delay: float) -> PlanOption | str:
-        short = [name for name, limit in self.slo.limits.items() if name != "tpot" and limit <= delay]
-        if short:
-            return f"the network takes {format_time(delay, 3)}, all of the limit on {METRIC_NAMES[short[0]]}"
-        try:
-            return best_point(self.request, deployment, self.question(delay))
-        except InfeasibleError as error:
-            return f"the network takes {format_time(delay, 3)}, and {error.because}"
+        if all(limit > delay for limit in self._behind.values()):
+            with suppress(InfeasibleError):
+                return best_point(self.request, deployment, self.question(delay))
+        return self._closed(delay)
+
+    @property
+    def _behind(self) -> dict[str, float]:
+        """The limits that the network takes a part of."""
+        return {name: limit for name, limit in self.slo.limits.items() if name != "tpot"}
+
+    def _closed(self, delay: float) -> str:
+        """Why nobody is served at a delay; without network it is the limits alone."""
+        if not self._behind:
+            return "no load keeps the limit on TPOT"
+        name, limit = min(self._behind.items(), key=lambda one: one[1])
+        left = format_time(limit - delay, 3) if limit > delay else "nothing"
+        return f"the network leaves {left} of the limit on {METRIC_NAMES[name]}: no load keeps the limits"
 
     def _simulated(self, points: dict[float, PlanOption]) -> None:
         """All with the slots of the one that takes most; delays between two with which a replica carries the same carry
@@ -122,8 +128,8 @@ class Replicas:
             if delay not in self.designs:
                 try:
                     self.designs[delay] = design_at(replace(points[delay], slots=slots), self.question(delay))
-                except InfeasibleError as error:
-                    self.designs[delay] = f"the network takes {format_time(delay, 3)}, and {error.because}"
+                except InfeasibleError:
+                    self.designs[delay] = self._closed(delay)
                 self.told()
             return self.designs[delay]
 
@@ -141,14 +147,11 @@ class Replicas:
         between(0, len(order) - 1)
 
     def rate(self, delay: float) -> float:
-        """Requests a second that a replica is given: its share of what it carries with the network this far away.
-
-        Capacities are known to 3 %: those that differ by less are one, the least of them.
-        """
+        """Requests a second that a replica is given: its share of what it carries with the network this far away."""
         own = min(one.rate for known, one in self.designs.items() if known <= delay and isinstance(one, Design))
         alike: list[float] = []
         for rate in sorted({one.rate for one in self.designs.values() if isinstance(one, Design)}, reverse=True):
-            if alike and rate < alike[0] / (1 + CAPACITY_TOLERANCE):
+            if alike and rate < alike[0] / _ALIKE:
                 if own >= alike[-1]:
                     break
                 alike = []
@@ -160,31 +163,26 @@ class Replicas:
         """The replica that serves the nearest users."""
         return next(one for _, one in sorted(self.designs.items()) if isinstance(one, Design))
 
-    def run(self, replicas: int, load: float) -> SimulationResult:
-        """So many replicas fed in turn, as :func:`inferplan.planning.design.carried_by` sizes them, under a load, requests a second, for as long as it takes to be sure."""
-        design = self.nearest
+    def run(self, replicas: int, load: float) -> Verified:
+        """One of so many replicas that are fed in turn, simulated as in a plan. load: of all, requests a second."""
         question = self.question(0.0)
-        deployment = replace(
-            design.deployment, parallel=replace(design.deployment.parallel, replicas=replicas)
-        )
-        options = options_of(design.option, question, Fleet(routing="round-robin"))
-        precision = replace(_SURE, percentile=self.service.percentile)
-        return simulate_steady(deployment, question.demand.traffic(load, 1), design.flags, options, precision)
+        question = replace(question, demand=replace(question.demand, rate=load))
+        return verify(self.nearest.option.sized(replicas), question, precision=SHOWN)
 
     def seen(self, replicas: int, load: float) -> Seen:
         """What the server sees of such a run."""
-        result = self.run(replicas, load)
-        ttft, tpot, e2el = (at_percentile(result, name, self.service.percentile) for name in METRICS)
-        return Seen(ttft, tpot, e2el, str(result.verdict))
+        found = self.run(replicas, load)
+        ttft, tpot, e2el = (found.achieved[name] for name in METRICS)
+        return Seen(ttft, tpot, e2el, found.verdict)
 
     def draw(self) -> Draw:
         """From a run of one replica at the load that it is given, of the devices alone. Raises ``MissingFactError``
         without a TDP."""
         deployment = self.nearest.deployment
         standing = standing_watts(deployment.hardware) * deployment.parallel.ranks
-        result = self.run(1, self.nearest.rate * self.service.utilisation)
-        found = run_energy(deployment, result)
-        if found is None:
+        result = self.run(1, self.nearest.rate * self.service.utilisation).result
+        found = None if result is None else run_energy(deployment, result)
+        if found is None or result is None:
             return Draw(standing * 3600 / JOULES_PER_KWH, 0.0)
         requests = result.request_rate * found.seconds
         return Draw(

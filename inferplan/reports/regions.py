@@ -20,14 +20,14 @@ def regions_report(read: Read, answer: Answer, checked: Sequence[Checked]) -> Re
     """Each routing, its regions and users, the loss of each region, and the rows of the file that decide."""
     asked = answer.asked
     routings = [_routing(read, answer, one, checked) for one in answer.routed]
-    regions = [
-        _region(read, one, site, checked) for one in answer.routed for site in range(len(asked.sites))
-    ]
+    regions = [_region(one, site) for one in answer.routed for site in range(len(asked.sites))]
+    busiest = [_busiest(read, one) for one in checked]
     users = [_users(read, one, place, checked) for one in answer.routed for place in range(len(asked.users))]
     ways = [_way(read, arc) for arc in asked.arcs]
     lost = [_lost(answer, one) for one in answer.lost]
     reasons = [_reason(read, answer, one) for one in answer.reasons]
-    parts = {"routings": routings, "regions": regions, "users": users, "ways": ways, "lost": lost, "limits": reasons}
+    parts = {"routings": routings, "regions": regions, "users": users, "busiest": busiest, "ways": ways}
+    parts |= {"lost": lost, "limits": reasons}
     whole: dict[str, Any] = {
         "currency": asked.currency,
         "percentile": read.spec.service.percentile,
@@ -41,19 +41,18 @@ def regions_report(read: Read, answer: Answer, checked: Sequence[Checked]) -> Re
         side_by_side(_title(read), routings),
         side_by_side("Regions", regions),
         side_by_side("Users", users),
+        side_by_side("The busiest hour of each region, simulated", busiest),
         _by_hour(answer),
         side_by_side("Ways", ways),
         *([side_by_side("One region lost", lost)] if lost else []),
-        *([side_by_side("Rows that cost something", reasons)] if reasons else []),
+        *([side_by_side("Rows of the file that limit the answer", reasons)] if reasons else []),
     ]
     return Report(record=whole, tables=tables, notes=_notes(read, answer), rows=whole["routings"], of=answer)
 
 
 def _title(read: Read) -> str:
     slo, spec = read.replicas[0].slo, read.spec
-    return (
-        f"{spec.service.model}, {len(spec.regions)} regions, a day: {limits_in_words(slo, ())}, the network included"
-    )
+    return f"{spec.service.model}, {len(spec.regions)} regions, a day: {limits_in_words(slo, ())}, the network included"
 
 
 def _mark(value: float, kept: bool) -> str:
@@ -85,22 +84,17 @@ def _routing(read: Read, answer: Answer, one: Routed, checked: Sequence[Checked]
     ]
 
 
-def _of(checked: Sequence[Checked], routed: Routed, site: int) -> Checked | None:
-    return next((row for row in checked if (row.routing, row.site) == (routed.routing, site)), None)
-
-
-def _region(read: Read, one: Routed, site: int, checked: Sequence[Checked]) -> list[Figure]:
-    asked, slo = one.asked, read.replicas[site].slo
-    row, grams = _of(checked, one, site), one.grams(site)
-    gpus, kept = one.gpus(site), None if row is None else row.keeps(slo.limits)
+def _region(one: Routed, site: int) -> list[Figure]:
+    grams, gpus = one.grams(site), one.gpus(site)
     return [
         text("routing", "" if site else one.routing, left=True),
         Figure("routing", one.routing),
-        Figure("region", asked.sites[site].name, "region", left=True),
+        Figure("region", one.asked.sites[site].name, "region", left=True),
+        Figure("requests_per_s_most", float(one.load(site).max()), "requests/s at most", ",.1f"),
         Figure("gpus_held", one.gpus_held(site), "GPUs held", ",.0f"),
         Figure("gpus_most", float(gpus.max()), "at most", ",.0f"),
         Figure("gpu_hours", float(gpus.sum()), "GPU-hours", ",.0f"),
-        Figure("cost_per_day", one.cost(site), f"{asked.currency} per day", ",.2f"),
+        Figure("cost_per_day", one.cost(site), f"{one.asked.currency} per day", ",.2f"),
         Figure("kwh_per_day", float(one.kwh(site).sum()), "kWh", ",.1f"),
         Figure(
             "carbon_g_per_day",
@@ -108,20 +102,25 @@ def _region(read: Read, one: Routed, site: int, checked: Sequence[Checked]) -> l
             "kg CO2",
             lambda g: f"{g / 1e3:,.1f}",
         ),
-        Figure("busiest_hour_utc", row and row.hour, "busiest hour", lambda hour: f"{hour:02d}:00 UTC"),
-        Figure("requests_per_s", row and row.load, "requests/s", ",.1f"),
-        Figure("replicas", row and row.replicas, "replicas", ",.0f"),
-        Figure(
-            "server_ttft_s", None if row is None else finite(row.seen.ttft), "TTFT at the server", short_time
-        ),
-        Figure(
-            "ttft_s",
-            None if row is None else finite(row.ttft),
-            "for the farthest users",
-            text="-" if row is None else _mark(row.ttft, bool(kept)),
-        ),
-        Figure("tpot_s", None if row is None else finite(row.seen.tpot), "TPOT", short_time),
-        Figure("e2el_s", None if row is None else finite(row.e2el)),
+    ]
+
+
+def _busiest(read: Read, one: Checked) -> list[Figure]:
+    asked = read.question
+    names = [asked.users[place].name for place in sorted(one.pool.users)]
+    slo = read.replicas[one.site].slo
+    kept, limited = one.keeps(slo.limits), slo.limits
+    return [
+        Figure("routing", one.routing, "routing", left=True),
+        Figure("region", asked.sites[one.site].name, "region", left=True),
+        Figure("users", names, "for users of", text=", ".join(names), left=True),
+        Figure("hour_utc", one.hour, "hour", lambda hour: f"{hour:02d}:00 UTC"),
+        Figure("requests_per_s", one.load, "requests/s", ",.1f"),
+        Figure("replicas", one.replicas, "replicas", ",.0f"),
+        Figure("server_ttft_s", finite(one.seen.ttft), f"TTFT {percentile_of(slo)} at the server", short_time),
+        Figure("ttft_s", finite(one.ttft), "with the network", text=_mark(one.ttft, kept)),
+        Figure("tpot_s", finite(one.seen.tpot), "TPOT", short_time),
+        Figure("e2el_s", finite(one.e2el), "latency", short_time, seen="e2el" in limited),
         Figure("keeps_the_limits", kept),
     ]
 
@@ -130,18 +129,18 @@ def _users(read: Read, one: Routed, place: int, checked: Sequence[Checked]) -> l
     asked, users = one.asked, one.asked.users[place]
     shares = {site.name: one.share(place, index) for index, site in enumerate(asked.sites)}
     shares = {name: share for name, share in shares.items() if share > 5e-7}
-    used = [arc for arc in asked.paths if arc.users == place and asked.sites[arc.site].name in shares]
-    rows = {row.site: row for row in checked if row.routing == one.routing}
-    seen = [rows[arc.site].seen.ttft + arc.delay for arc in used if arc.site in rows]
+    mine = [row for row in checked if row.routing == one.routing and place in row.pool.users]
+    seen = {id(row): row.seen.ttft + _delay(one, place, row.site) for row in mine}
     limit = read.replicas[0].slo.ttft
-    slow = max(seen, default=0.0)
+    slow = max(seen.values(), default=0.0)
+    far = max((_delay(one, place, row.site) for row in mine), default=0.0)
     return [
         text("routing", "" if place else one.routing, left=True),
         Figure("routing", one.routing),
         Figure("users", users.name, "users", left=True),
         Figure("requests_per_day", float(users.mean.sum() * 3600), "requests per day", ",.0f"),
         Figure("served_in", shares, "served in", text=", ".join(f"{n} {s:.0%}" for n, s in shares.items()), left=True),
-        Figure("network_most_s", max((arc.delay for arc in used), default=0.0), "network at most", short_time),
+        Figure("network_most_s", far, "network at most", short_time),
         Figure(
             "ttft_s",
             finite(slow),
@@ -149,6 +148,10 @@ def _users(read: Read, one: Routed, place: int, checked: Sequence[Checked]) -> l
             text=_mark(slow, limit is None or slow <= limit),
         ),
     ]
+
+
+def _delay(one: Routed, users: int, site: int) -> float:
+    return next(arc.delay for arc in one.asked.arcs if (arc.users, arc.site) == (users, site))
 
 
 def _way(read: Read, arc: Arc) -> list[Figure]:
@@ -183,7 +186,11 @@ def _lost(answer: Answer, one: Without) -> list[Figure]:
         Figure("missed_most", one.missed_most, "at worst", ".0%"),
         Figure("missed_hour_utc", None if one.held else one.missed_hour, "", lambda hour: f"{hour:02d}:00 UTC"),
         Figure(
-            "more_gpus", more, "GPUs that are lacking", text=", ".join(f"{n} {c:.0f}" for n, c in more.items()), left=True
+            "more_gpus",
+            more,
+            "GPUs that are lacking",
+            text=", ".join(f"{n} {c:.0f}" for n, c in more.items()),
+            left=True,
         ),
         Figure("more_cost_per_day", finite(one.price), f"{asked.currency} per day", ",.2f", absent="not sold"),
         Figure("missed_with_more", one.missed_still, "not served with these", ".1%"),
@@ -272,12 +279,17 @@ def _notes(read: Read, answer: Answer) -> list[str]:
     lines.append(
         "TTFT and TPOT: the busiest hour of each region, simulated, for the farthest users it serves; ! over a limit"
     )
-    beside = {"PUE": [one.pue for one in spec.regions.values()], "hosts": [one.host_watts for one in spec.regions.values()]}
+    beside = {
+        "PUE": [one.pue for one in spec.regions.values()],
+        "hosts": [one.host_watts for one in spec.regions.values()],
+    }
     counted = [name for name, values in beside.items() if any(value not in (0.0, 1.0) for value in values)]
     lines.append(
         f"energy: GPUs{' with ' + ' and '.join(counted) if counted else ' alone'}; a replica that is up draws standing "
         "power, and each request adds what it does at the load a replica is given"
     )
+    if any(len(answer.asked.pools(site)) > 1 for site in range(len(answer.asked.sites))):
+        lines.append("users whose limits the network leaves less of have replicas of their own, which are loaded less")
     if "carbon" not in answer.asked.routings:
         lines.append("no routing by carbon: carbon: is not stated of every region with machines")
     gap = max(one.gap for one in answer.routed)
