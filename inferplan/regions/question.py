@@ -26,11 +26,13 @@ class Users(NamedTuple):
 
 
 class Sold(NamedTuple):
-    """A machine as it is sold. price: of it by hour. holds: replicas. gpus: what it takes of a stock."""
+    """A machine as it is sold. price: of it by hour. holds: replicas. gpus: what it takes of a stock. said: its line on
+    a list, with its date; empty for a price of the user's own."""
 
     price: Array
     holds: int
     gpus: int
+    said: str = ""
 
     @property
     def day(self) -> float:

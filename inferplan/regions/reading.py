@@ -325,7 +325,7 @@ def _sold(reader: _Reader, name: str, term: str, one: PriceSpec) -> tuple[Sold, 
         np.full(HOURS, one.factor) if isinstance(one.factor, float | int) else by_hour(_steps(one.factor), region.utc)
     )
     return tuple(
-        Sold(price=machine.price * factor, holds=machine.holds[size], gpus=machine.gpus)
+        Sold(machine.price * factor, machine.holds[size], machine.gpus, machine.offer.describe() if one.prices else "")
         for machine in machines(0, offers, [size])
     )
 

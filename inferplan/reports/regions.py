@@ -292,6 +292,8 @@ def _notes(read: Read, answer: Answer) -> list[str]:
         lines.append("users whose limits the network leaves less of have replicas of their own, which are loaded less")
     if "carbon" not in answer.asked.routings:
         lines.append("no routing by carbon: carbon: is not stated of every region with machines")
+    sold = [(site.name, one.said) for site in answer.asked.sites for one in (*site.hired, *site.held) if one.said]
+    lines += [f"{name}: {said}" for name, said in dict.fromkeys(sold)]
     gap = max(one.gap for one in answer.routed)
     if gap > 1e-6:
         lines.append(f"a better answer is better by {gap:.3%} at most")
