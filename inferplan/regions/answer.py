@@ -87,11 +87,10 @@ class Routed:
     def room(self, site: int) -> Array:
         """Replicas that the machines hold in each hour."""
         one = self.asked.sites[site]
-        held = sum(sold.holds * count for sold, count in zip(one.held, self.held[site]))
-        hired = np.zeros(HOURS)
+        found = np.full(HOURS, sum(sold.holds * float(count) for sold, count in zip(one.held, self.held[site])))
         for sold, counts in zip(one.hired, self.hired[site]):
-            hired = hired + sold.holds * counts
-        return hired + held
+            found = found + sold.holds * counts
+        return found
 
     def up(self, site: int) -> Array:
         """Replicas that are up in each hour: those of held machines all day, as many as the busiest hour needs."""
