@@ -35,6 +35,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("6 search under limits; predicted against measured; keyword arguments", {"planning", "validation", "arguments"}),
     ("6 records of a server's steps, learned from", {"learning"}),
     ("6 months of machines, under demand that is not known", {"horizon"}),
+    ("6 a day in several regions", {"regions"}),
     ("6 a running service beside its prediction", {"watching"}),
     ("7 screens, pages, pictures", {"reports"}),
     ("8 the server of the page, the Python API", {"web", "api"}),
@@ -71,7 +72,7 @@ HEAVY = {
     "matplotlib": {"reports"},
     "jinja2": {"reports"},
     "torch": {"models"},  # import --trace alone: test_light_commands_load_nothing_heavy
-    "scipy": {"planning", "horizon"},  # fleet alone, when it runs: test_light_commands_load_nothing_heavy
+    "scipy": {"planning", "horizon", "regions"},  # fleet alone, when it runs: test_light_commands_load_nothing_heavy
     "transformers": {"models"},
     "tokenizers": {"measuring"},
     "httpx2": {"measuring"},

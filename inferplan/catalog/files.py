@@ -53,6 +53,7 @@ _SINGULAR = {
     "profiles": "profile",
     "services": "file of models",
     "horizons": "file of months",
+    "regions": "file of regions",
 }
 PROFILE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 """A profile of Multi-Instance GPU, behind a device and a colon."""

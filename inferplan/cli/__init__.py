@@ -42,6 +42,7 @@ QUESTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "several": ("several", "Several models on one fleet: replicas, machines, latencies."),
         "day": ("day", "A load that rises and falls: what scaling costs, who waits."),
         "horizon": ("horizon", "Months to come: what to buy, reserve and release, and when."),
+        "regions": ("regions", "Several regions: who serves whom by hour, one of them lost."),
         "cost": ("cost", "Cost and energy of a batch: per hour, token, request, user."),
         "prices": ("catalog", "The prices on file, with their dates and sources."),
         "emit": ("emit", "The command line, or the Kubernetes manifest, of a deployment."),

@@ -25,6 +25,7 @@ _CATALOGUES = {
     "profile": "profiles",
     "service": "services",
     "horizon": "horizons",
+    "regions": "regions",
     "gpu": "hardware",
     "engine": "engines",
 }

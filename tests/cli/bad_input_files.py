@@ -168,6 +168,7 @@ def _whole() -> dict[str, Any]:
         "gpu.json": shipped("hardware/h100-sxm.yaml"),
         "prices.json": shipped("prices/runpod-secure.yaml"),
         "workload.json": shipped("workloads/chat.yaml"),
+        "regions.json": shipped("regions/three.yaml"),
     }
 
 
