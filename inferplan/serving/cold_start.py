@@ -8,6 +8,7 @@ from math import inf
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.resting import PARTS, Resting
 from inferplan.fields import Quantity, Text, ask
 
 
@@ -22,6 +23,11 @@ class ColdStart:
     measured: str = ""
     weights: float = 0.0
     bandwidth: float = inf
+
+    @property
+    def part(self) -> Resting:
+        """What its time rests on."""
+        return PARTS["cold_start"].on("measured" if self.measured else "formula")
 
     @property
     def seconds(self) -> float:
