@@ -173,6 +173,7 @@ def rules_of(
         front_request=0.0 if ideal else serving.front_request,
         front_token=0.0 if ideal else serving.front_token,
         handoff=0.0 if ideal else engine.apart.handoff,
+        asked_twice=engine.apart.asked_twice,
         timeout=flags.client_timeout or inf,
         queue=flags.queue,
     )
