@@ -104,7 +104,7 @@ PARTS: Mapping[str, PricedPart] = {
     "mig": PricedPart(
         page="docs/accuracy-parts.md#mig",
         said={
-            "carried": "constants of the whole {device}, shares of the whole device by the driver's lists",
+            "carried": "constants of {device} as a whole, shares of it by the driver's lists",
             "formula": "shares of the whole device by the driver's lists",
         },
     ),
@@ -188,7 +188,10 @@ def kernels_rest_on(calibration: Calibration, hardware: HardwareSpec) -> Resting
 def collectives_rest_on(calibration: Calibration, hardware: HardwareSpec) -> Resting:
     """Its collectives: they count as measured where no constant of one is carried."""
     fits = [
-        fit for kernel, found in calibration.constants.items() if kernel.startswith("collective.") for fit in found.values()
+        fit
+        for kernel, found in calibration.constants.items()
+        if kernel.startswith("collective.")
+        for fit in found.values()
     ]
     if not fits:
         return PARTS["collectives"].on("formula")
@@ -198,5 +201,7 @@ def collectives_rest_on(calibration: Calibration, hardware: HardwareSpec) -> Res
 
 def outside_band(parts: Mapping[str, Resting]) -> str:
     """The parts that no error band covers, in one line; empty for none."""
-    found = [f"{name.replace('_', ' ')}, {one['kind']} ({one['said']})" for name, one in parts.items() if not one["in_band"]]
+    found = [
+        f"{name.replace('_', ' ')}, {one['kind']} ({one['said']})" for name, one in parts.items() if not one["in_band"]
+    ]
     return f"outside every error band: {'; '.join(found)}" if found else ""

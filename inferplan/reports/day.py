@@ -115,7 +115,9 @@ def _cold_start(day: Day) -> dict[str, Any] | None:
     return {
         "seconds": start.seconds,
         "weights_bytes": start.weights if finite else None,
-        "storage_bytes_per_s": start.bandwidth if finite else None,
+        "storage_bytes_per_s": start.rate if finite else None,
+        "loader": start.loader or None,
+        "loader_start_s": start.start,
         "rest_s": start.rest,
         "rest_is": start.measured or None,
     }
@@ -219,8 +221,9 @@ def _notes(day: Day) -> list[str]:
         lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths stated here")
     if asked.cold_start is not None:
         start = asked.cold_start
-        read = f"{format_bytes(start.weights)} of weights at {format_bytes(start.bandwidth)}/s, and "
-        read = read if isfinite(start.bandwidth) else ""
+        read = f"{format_bytes(start.weights)} of weights at {format_bytes(start.rate)}/s, and "
+        opens = f"{format_time(start.start, 3)} before {start.loader} reads, " if start.start else ""
+        read = opens + read if isfinite(start.bandwidth) else ""
         of = f" of {start.measured}, by its log: no pod, no image" if start.measured else ""
         lines.append(f"cold start: {format_time(start.seconds, 3)} = {read}{format_time(start.rest, 3)}{of}")
     rule = next((one.scaling for one in day.policies if isinstance(one.scaling, Reactive)), None)

@@ -251,8 +251,8 @@ def test_what_is_computed_leaves_while_the_rest_is_computed(bandwidth: int, send
 def test_engines_send_as_their_files_say() -> None:
     """20,000 tokens in steps of 8192: SGLang has sent two pieces when the third is computed, vLLM none.
 
-    131,072 bytes a token over 0.74 of 50 GB/s are 70.8 ms, of which the last piece takes 3,616/20,000; both wait for the
-    latency of one transfer.
+    131,072 bytes a token over 0.74 of 50 GB/s are 70.8 ms, of which the last piece takes 3,616/20,000; both wait for
+    the latency of one transfer.
     """
     traffic = requests((0.0, 20000, 2))
     waits = {}

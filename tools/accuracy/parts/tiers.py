@@ -63,7 +63,7 @@ def _transfers(shared: Path) -> Iterator[PartRow]:
                 source="Mooncake, vllm-v1-pd-performance",
                 case=f"Qwen3-8B, tp 8, 8 x ConnectX-7 at 200 GB/s, {tokens:,} tokens",
                 measured=float(row["value"]),
-                predicted=1e3 * way.seconds(float(tokens)),
+                predicted=1e3 * way.of(tokens),
                 unit="ms",
                 fitted=tokens in FITTED,
             )
@@ -122,7 +122,9 @@ def _hits(shared: Path) -> list[PartRow]:
 
 def _writes(shared: Path) -> Iterator[PartRow]:
     """With a connector over without, where it finds nothing, or all is on the device: 1, for writing is free."""
-    rows = [row for row in published(shared, "kv_offload") if row["quantity"] in ("output_throughput", "mean_ttft_query")]
+    rows = [
+        row for row in published(shared, "kv_offload") if row["quantity"] in ("output_throughput", "mean_ttft_query")
+    ]
     found = {(row["workload"], row["input_tokens"], row["arm"]): float(row["value"]) for row in rows}
     for (load, tokens, arm), without in found.items():
         if arm != "without LMCache":
@@ -136,9 +138,13 @@ def _writes(shared: Path) -> Iterator[PartRow]:
             predicted=1.0,
             unit="speed",
         )
-    own = next(float(row["value"]) for row in published(shared, "kv_offload") if "custom_kernel_vs_no" in row["quantity"])
+    own = next(
+        float(row["value"]) for row in published(shared, "kv_offload") if "custom_kernel_vs_no" in row["quantity"]
+    )
     for_copies = next(
-        float(row["value"]) for row in published(shared, "kv_offload") if row["quantity"].endswith("_throughput_at_0pct_hit")
+        float(row["value"])
+        for row in published(shared, "kv_offload")
+        if row["quantity"].endswith("_throughput_at_0pct_hit")
     )
     for way, ratio in (("kernel", 1 + own / 100), ("copies", (1 + own / 100) * (1 + for_copies / 100))):
         yield PartRow(
