@@ -26,8 +26,8 @@ ARMS: dict[str, tuple[str, str, int | None]] = {
     "fp8 KV only": ("native", "fp8", None),
     "fp8 weights + fp8 KV": ("fp8", "fp8", None),
 }
-"""Formats of weights and cache, and the token budget. A shorter context and no prefix cache change nothing here: prompts
-are short, and share no text."""
+"""Formats of weights and cache, and the token budget. A shorter context and no prefix cache change nothing here:
+prompts are short, and share no text."""
 
 
 def mig_part(shared: Path) -> Part:
