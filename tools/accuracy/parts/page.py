@@ -39,9 +39,9 @@ the reverse where that is more. The goal is a median factor of {MEDIAN} and {NIN
 ten, on rows that no constant was taken from. *Over measured* is the median of predicted over measured.
 """
 RESTING = """`explain`, `rests_on` in JSON and the lines on errors read this table
-(`inferplan/estimate/resting.py`). What is asked for decides the kind: *measured*, constants of that very part; *published*, public figures; *carried*, constants
-of something else that was measured; *formula*, geometry and rates as told. A part that is not within the band is named
-in a line of its own: *outside every error band*."""
+(`inferplan/estimate/resting.py`). What is asked for decides the kind: *measured*, constants of that very part;
+*published*, public figures; *carried*, constants of something else that was measured; *formula*, geometry and rates as
+told. A part that is not within the band is named in a line of its own: *outside every error band*."""
 HEADS = ("part", "rows", "median factor", "nine in ten", "over measured", "goal met")
 
 
