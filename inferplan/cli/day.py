@@ -49,7 +49,7 @@ _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
 )
 """Options that some policies alone follow, and those."""
 _STARTS = (
-    ("cold_start", "storage_bandwidth", "engine_start", "startup_log", "minimum_bill"),
+    ("cold_start", "storage_bandwidth", "loader", "engine_start", "startup_log", "minimum_bill"),
     frozenset({"reactive", "scheduled"}),
 )
 """Those of a replica that is ordered: static replicas are there from the beginning, unless some are taken away."""

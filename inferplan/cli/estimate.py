@@ -40,10 +40,11 @@ from inferplan.traffic.thoughts import ThoughtsAsked
 def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
     """The report with the joules of its phases."""
     from inferplan.answers.energy import StaticEnergy
-    from inferplan.reports.energy import energy_notes, energy_record, energy_table
+    from inferplan.reports.energy import WATTS, energy_notes, energy_record, energy_table
 
     found = StaticEnergy(estimate=result, asked=asked)
-    record = {**report.record, "energy": energy_record(found)}
+    rests_on = report.record["rests_on"] | {"energy": WATTS}
+    record = {**report.record, "rests_on": rests_on, "energy": energy_record(found)}
     tables = [*report.tables[:1], energy_table(found), *report.tables[1:]]
     return replace(report, record=record, tables=tables, notes=[*report.notes, *energy_notes(found)])
 

@@ -87,8 +87,8 @@ GROUPS: dict[str, Group] = {
     "agents": Group("Sessions of agents; classes of traffic", "sessions session-rate session-count classes"),
     "failures": Group(
         "Failures and starts",
-        "fail fail-mode replicas-per-node restart cold-start storage-bandwidth engine-start startup-log spare survive "
-        "domains surge mtbf preemptions notice",
+        "fail fail-mode replicas-per-node restart cold-start storage-bandwidth loader engine-start startup-log spare "
+        "survive domains surge mtbf preemptions notice",
     ),
     "scaling": Group(
         "Scaling",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from inferplan.catalog.loaders import loading_of
 from inferplan.cli.declared import quantity
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
@@ -30,6 +31,11 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: 
         if rest is not None:
             raise UsageError("--engine-start and --startup-log state the same", hint="leave one out")
         rest, measured = engine_start(Path(asked.log))
+    if asked.loader is not None and bandwidth is None:
+        raise UsageError(
+            "--loader needs the bandwidth of the storage that it reads",
+            hint="--storage-bandwidth 1GB/s --engine-start 45s",
+        )
     if all_of_it is not None:
         if bandwidth is not None or rest is not None:
             raise UsageError(f"{whole} is the whole time", hint=f"--storage-bandwidth with --engine-start, or {whole}")
@@ -43,7 +49,11 @@ def cold_start_of(values: dict[str, Any], deployment: Deployment | None, whole: 
             hint=f"--storage-bandwidth 2GB/s --engine-start 45s, or {whole} 90s for all of it",
         )
     weights = 0.0 if deployment is None else weights_of(deployment)
-    return ColdStart(rest=rest, measured=measured, weights=weights, bandwidth=bandwidth)
+    start = ColdStart(rest=rest, measured=measured, weights=weights, bandwidth=bandwidth)
+    if asked.loader is None:
+        return start
+    loading, processes = loading_of(asked.loader), 1 if deployment is None else deployment.parallel.ranks
+    return replace(start, start=loading.start, loader=loading.name, each=loading.bandwidth, processes=processes)
 
 
 def with_failures(options: Options, values: dict[str, Any], deployment: Deployment) -> Options:

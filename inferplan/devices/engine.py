@@ -268,6 +268,14 @@ class PoolsApart(Spec):
     handoff: float = Field(default=0.0, ge=0.0)
     """Decode steps from the end of a transfer until the request may join the batch, beside the step that it waits for:
     servers shake hands, make room and look for what has come between two steps."""
+    asked_twice: bool = False
+    """A proxy asks the pool of prompts and, when that has answered, the pool that decodes: a request passes the front
+    end of both."""
+    reached: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Share of a link's rate at which the cache moves."""
+    latency: Seconds = 0.0
+    """Before the first byte of a transfer."""
+    reached_source: str = ""
 
 
 WindowRule = Literal["window", "pool", "all"]

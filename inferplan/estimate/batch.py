@@ -20,12 +20,13 @@ from inferplan.devices.anchors import Metric
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import Correction, anchored_bands, correction
 from inferplan.estimate.bands import latency_band, latency_bands
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, parts_rest_on
 from inferplan.estimate.graph import build, masks
 from inferplan.estimate.load import Band, StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_phase, prefill_phase
 from inferplan.estimate.pieces import Steps, kinks, pieces_of_steps, quadrature_pair, stairs
+from inferplan.estimate.resting import Resting
 from inferplan.estimate.sharing import Sharing
 from inferplan.shown import Shown
 from inferplan.terms import Naming, Term, name_term, plain, total
@@ -225,6 +226,11 @@ class Estimate(Shown):
             for basis, share in phase.by_basis().items():
                 shares[basis] += share * float(np.sum(time))
         return max(shares, key=lambda name: shares[name])
+
+    @property
+    def rests_on(self) -> dict[str, Resting]:
+        """What the price of each part rests on."""
+        return parts_rest_on(self.deployment)
 
     def _mean_decode(self) -> Num:
         """Mean over integer steps."""

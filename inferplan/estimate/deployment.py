@@ -13,9 +13,18 @@ from inferplan.devices.engine import CADENCE, Engine
 from inferplan.devices.hardware import HardwareSpec, Link
 from inferplan.devices.power import PowerCap
 from inferplan.errors import MissingFactError, UsageError
-from inferplan.estimate.resting import CAP, LINK, Resting, adapters_rest_on, host_rests_on, instance_rests_on
+from inferplan.estimate.resting import (
+    PARTS,
+    Kind,
+    Resting,
+    adapters_rest_on,
+    collectives_rest_on,
+    host_rests_on,
+    kernels_rest_on,
+)
 from inferplan.estimate.towers import Carried
 from inferplan.features import require_together, those
+from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.spec import ModelSpec, require_experts, uncounted_notes
 from inferplan.shown import Shown
 from inferplan.terms import Term, name_term
@@ -399,18 +408,28 @@ def _host_seconds(deployment: Deployment) -> dict[str, float] | None:
 
 
 def parts_rest_on(deployment: Deployment) -> dict[str, Resting]:
-    """What the price of each part rests on that is there beside the device's own kernels."""
-    found: dict[str, Resting] = {}
-    ideal = deployment.calibration.basis == "roofline"
+    """What the price of each part of a deployment rests on (:data:`inferplan.estimate.resting.PARTS`)."""
+    calibration, hardware, part = deployment.calibration, deployment.hardware, deployment.hardware.part
+    found, ideal = {"kernels": kernels_rest_on(calibration, hardware)}, calibration.basis == "roofline"
+    if deployment.parallel.ranks > 1:
+        found["collectives"] = collectives_rest_on(calibration, hardware)
+    if not ideal:
+        found["step"] = PARTS["step"].on("published")
+    experts = [one for layer, _ in deployment.model.distinct for one in layer.parts if isinstance(one, MoeLayer)]
+    if experts:
+        known = any(one.skew is not None for one in experts)
+        usual: Kind = "published" if deployment.routing.usual else "formula"
+        kind: Kind = "formula" if deployment.routing.asked is not None else "measured" if known else usual
+        found["routing"] = PARTS["routing"].on(kind)
     if deployment.lora is not None and deployment.lora.active:
         found["adapters"] = adapters_rest_on(deployment.adapters_unmeasured, ideal)
     if deployment.offload is not None:
         host = deployment.offload.host
         found["host"] = host_rests_on(host.calibration, host.hardware)
     if deployment.offload is not None or deployment.streamed is not None:
-        found["link"] = LINK
-    if deployment.hardware.part is not None:
-        found["mig"] = instance_rests_on(deployment.hardware.part.of, ideal)
+        found["link"] = PARTS["link"].on("formula")
+    if part is not None:
+        found["mig"] = PARTS["mig"].on("formula" if ideal else "carried", device=part.of)
     if deployment.cap is not None:
-        found["power_cap"] = CAP
+        found["power_cap"] = PARTS["power_cap"].on("published")
     return found

@@ -28,6 +28,7 @@ from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import host_seconds
+from inferplan.estimate.resting import PARTS, Resting
 from inferplan.estimate.roofline import price
 from inferplan.features import require_together
 from inferplan.fields import SHARE, Quantity, Switch, Text, Topic, Whole, ask, need, question_record, require_limits
@@ -127,6 +128,11 @@ class Structured:
         """Seconds until an engine has filled so many masks. serial: one after another however many there are."""
         each = self.each(filling)
         return masks * each if serial else filling.seconds(masks, each, self.cores)
+
+    @property
+    def part(self) -> Resting:
+        """What the price of masks rests on, as one part of a price."""
+        return PARTS["structured"].on("formula" if self.library is None else "published")
 
     def rests_on(self, filling: MaskFilling) -> str:
         """What the time of a mask rests on, for people."""
@@ -346,6 +352,10 @@ class StructuredEstimate(Estimate):
     @property
     def features(self) -> set[str]:
         return super().features | {"structured"}
+
+    @property
+    def rests_on(self) -> dict[str, Resting]:
+        return super().rests_on | {"structured": self.structured.part}
 
     @cached_property
     def steps(self) -> MaskedSteps:

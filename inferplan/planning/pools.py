@@ -351,7 +351,7 @@ def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand
         moved = moved * np.minimum(prompts.axes.budget / prompt, 1.0)
     if sending == "layers":
         moved = moved / len(deployment.model.sequence)
-    return moved + front_end(deployment, prompt).seconds
+    return moved + (1 + deployment.engine.apart.asked_twice) * front_end(deployment, prompt).seconds
 
 
 def _decode_budget(grid: LoadGrid) -> npt.NDArray[np.intp]:

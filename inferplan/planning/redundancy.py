@@ -52,7 +52,7 @@ class Survive:
         """Seconds until they are back."""
         if not isfinite(self.start.bandwidth):
             return self.start.seconds
-        return replace(self.start, weights=weights_of(deployment)).seconds
+        return replace(self.start, weights=weights_of(deployment), processes=deployment.parallel.ranks).seconds
 
     def _per_node(self, deployment: Deployment) -> int:
         return on_a_node(deployment, "--survive K for K replicas, or another --gpu")

@@ -13,12 +13,14 @@ from inferplan.answers.emit import queue_note
 from inferplan.catalog.energy import EnergyAsked
 from inferplan.catalog.power import power_shares
 from inferplan.devices.power import UNMEASURED
+from inferplan.estimate.deployment import parts_rest_on
+from inferplan.estimate.resting import Resting, outside_band
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
 from inferplan.planning.day import HOUR, Day, DayEnergy, PolicyDay
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.reports.cost import bill_record
-from inferplan.reports.energy import asked_record, carbon_notes, error_note, joules
+from inferplan.reports.energy import WATTS, asked_record, carbon_notes, error_note, joules
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.failures import episode_records, failure_table
 from inferplan.reports.known_error import Served, error_notes, error_record
@@ -38,6 +40,7 @@ def day_report(day: Day) -> Report:
     asked, policies = day.asked, [record(row) for row in rows]
     whole = {
         **deployment_record(day.work.design.deployment),
+        "rests_on": _rests_on(day),
         "profile": _profile(day),
         "slo": None if classes else {f"{name}_s": limit for name, limit in day.question.slo.limits.items()},
         "percentile": None if classes else day.question.slo.percentile,
@@ -98,6 +101,12 @@ def _profile(day: Day) -> dict[str, Any]:
     }
 
 
+def _rests_on(day: Day) -> dict[str, Resting]:
+    """What the price of each part of a day rests on."""
+    start, found = day.asked.cold_start, parts_rest_on(day.work.design.deployment)
+    return found if start is None else found | {"cold_start": start.part}
+
+
 def _cold_start(day: Day) -> dict[str, Any] | None:
     start = day.asked.cold_start
     if start is None:
@@ -106,7 +115,9 @@ def _cold_start(day: Day) -> dict[str, Any] | None:
     return {
         "seconds": start.seconds,
         "weights_bytes": start.weights if finite else None,
-        "storage_bytes_per_s": start.bandwidth if finite else None,
+        "storage_bytes_per_s": start.rate if finite else None,
+        "loader": start.loader or None,
+        "loader_start_s": start.start,
         "rest_s": start.rest,
         "rest_is": start.measured or None,
     }
@@ -210,8 +221,9 @@ def _notes(day: Day) -> list[str]:
         lines.append(f"the rates of {', '.join(profile.classes)} are added: all have the lengths stated here")
     if asked.cold_start is not None:
         start = asked.cold_start
-        read = f"{format_bytes(start.weights)} of weights at {format_bytes(start.bandwidth)}/s, and "
-        read = read if isfinite(start.bandwidth) else ""
+        read = f"{format_bytes(start.weights)} of weights at {format_bytes(start.rate)}/s, and "
+        opens = f"{format_time(start.start, 3)} before {start.loader} reads, " if start.start else ""
+        read = opens + read if isfinite(start.bandwidth) else ""
         of = f" of {start.measured}, by its log: no pod, no image" if start.measured else ""
         lines.append(f"cold start: {format_time(start.seconds, 3)} = {read}{format_time(start.rest, 3)}{of}")
     rule = next((one.scaling for one in day.policies if isinstance(one.scaling, Reactive)), None)
@@ -245,6 +257,7 @@ def _notes(day: Day) -> list[str]:
     least = f", at least {asked.minimum_bill:g} s" if asked.minimum_bill else ""
     lines.append(f"a replica is billed from its order until its last request is done, by the second{least}")
     lines += error_notes(_served(day), "a service whose replicas come and go")
+    lines += filter(None, [outside_band(_rests_on(day))])
     return [*lines, *day.tariff.bill(1).remarks, *day.question.prices.remarks([replica.deployment.hardware.name])]
 
 
@@ -358,7 +371,8 @@ def with_day_energy(report: Report, day: Day, asked: EnergyAsked) -> Report:
     notes = [*report.notes, error_note(deployment), standing, *carbon_notes(asked)]
     notes += [] if cap is None or not cap.holds else [f"cap of {cap.watts:g} W: {UNMEASURED}"]
     tables = [*report.tables, side_by_side(f"Energy ({asked.scope})", rows)]
-    return replace(report, record={**report.record, "energy": energy}, tables=tables, notes=notes)
+    rests_on = report.record["rests_on"] | {"energy": WATTS}
+    return replace(report, record={**report.record, "rests_on": rests_on, "energy": energy}, tables=tables, notes=notes)
 
 
 def _energy(day: Day, one: DayEnergy, first: DayEnergy) -> list[Figure]:

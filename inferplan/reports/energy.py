@@ -15,11 +15,15 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import Phase
+from inferplan.estimate.resting import PARTS, Resting
 from inferplan.figures import Figure, labelled_texts, lines, record, text
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.table import Report, Table
 from inferplan.units import format_quantity, format_time
+
+WATTS: Resting = PARTS["energy"].on("published")
+"""What every figure of energy rests on."""
 
 
 def error_note(deployment: Deployment) -> str:
@@ -117,8 +121,12 @@ def with_run_energy(
     rows = [[label, said, shares.get(label, "")] for label, said in labelled_texts(figures)]
     table = Table(title="Energy", columns=["", "value", "share"], rows=rows, right=frozenset({"value", "share"}))
     notes = [*report.notes, error_note(run[0]), *carbon_notes(asked)]
+    given = report.record["conditions"]
+    more = {"conditions": given | {"rests_on": given["rests_on"] | {"energy": WATTS}}}
     energy = {**asked_record(asked), **record(figures)}
-    return replace(report, record={**report.record, "energy": energy}, tables=[*report.tables, table], notes=notes)
+    return replace(
+        report, record={**report.record, **more, "energy": energy}, tables=[*report.tables, table], notes=notes
+    )
 
 
 def _all_of(found: RunEnergy) -> str:

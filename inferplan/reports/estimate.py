@@ -17,6 +17,7 @@ from inferplan.estimate.diffusion import DiffusionEstimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, by_place
+from inferplan.estimate.resting import outside_band
 from inferplan.estimate.roofline import Bound
 from inferplan.estimate.support import lacking, too_few
 from inferplan.figures import Figure, labelled_texts, record, text
@@ -144,6 +145,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
     load, encodes = estimate.load, estimate.deployment.model.encodes
     return {
         **deployment_record(estimate.deployment),
+        "rests_on": estimate.rests_on,
         "load": {
             "batch": int(load.batch),
             "samples": int(load.samples),
@@ -591,6 +593,7 @@ def _notes(estimate: Estimate) -> list[str]:
         estimate.deployment.formats_note,
         estimate.deployment.calibration.note,
         band_note(estimate),
+        outside_band(estimate.rests_on),
         routing_note(estimate),
         f"hardware: {hardware.name}, confidence {hardware.confidence}",
         _host_note(estimate.deployment),

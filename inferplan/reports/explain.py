@@ -16,6 +16,9 @@ def explanation_report(found: Explanation) -> Report:
     if found.inputs:
         rows = [[entry.symbol, entry.value, entry.origin] for entry in found.inputs]
         tables.append(Table(title="inputs", columns=["input", "value", "where"], rows=rows))
+    shares = ["" if one.share is None else f"{one.share:.0%}" for one in found.rests_on]
+    rows = [[one.part.replace("_", " "), one.kind, share, one.said] for one, share in zip(found.rests_on, shares)]
+    tables.append(Table(title="rests on", columns=["part", "kind", "share", "what"], rows=rows))
     sources = list(dict.fromkeys(entry.source for entry in found.inputs if entry.source))
     record = {
         "number": found.name,
@@ -27,5 +30,6 @@ def explanation_report(found: Explanation) -> Report:
         "inputs": [vars(entry) for entry in found.inputs],
         "parts": {part.name: part.value for part in reversed(found.parts)},
         "made_of": [vars(part) for part in found.parts],
+        "rests_on": [vars(one) for one in found.rests_on],
     }
     return Report(record=record, tables=tables, notes=[f"source: {source}" for source in sources])

@@ -12,6 +12,7 @@ from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
 from inferplan.devices.constants import late_share
 from inferplan.devices.power import UNMEASURED
+from inferplan.estimate.resting import outside_band
 from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
 from inferplan.planning.confidence import MIDDLE, SAFE, USUAL
@@ -514,7 +515,8 @@ def assumptions(plan: Plan) -> list[str]:
         lines.append(f"speculative decoding: {drafting.describe()}" + (f"; {drafting.basis}" if drafting.basis else ""))
     if plan.option.pools:
         lines.append("prompts and decodes on separate pools; the cache moves over the scale-out link")
-    return lines
+    parts = {} if plan.best.result is None else plan.best.result.conditions.get("rests_on", {})
+    return [*lines, *filter(None, [outside_band(parts)])]
 
 
 _HELD = {

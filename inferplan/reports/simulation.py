@@ -13,6 +13,7 @@ import numpy as np
 from inferplan.devices.constants import late_share
 from inferplan.devices.engine import CADENCE
 from inferplan.devices.power import UNMEASURED
+from inferplan.estimate.resting import outside_band
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.reports.classes import class_tables, limits_by_class
 from inferplan.reports.known_error import late_tokens
@@ -397,6 +398,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         f"holds for {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}, and this load generator",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
         f"basis: {record['basis']}, constants {given['calibration']}{_anchored(result)}",
+        *filter(None, [outside_band(given.get("rests_on", {}))]),
     ]
 
 

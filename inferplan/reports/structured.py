@@ -46,7 +46,7 @@ def masked_report(estimate: StructuredEstimate, compiling: float | None) -> Repo
     """The report of the batch, and what its masks take."""
     report, figures = estimate_report(estimate), structured_figures(estimate, compiling)
     table = lines("structured decoding", figures, "mean decode step")
-    note = "TTFT at the server excludes masks; error bands are for plain steps"
+    note = "TTFT at the server excludes masks"
     return replace(
         report,
         record={**report.record, "structured": record(figures)},

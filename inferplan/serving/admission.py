@@ -76,6 +76,8 @@ class Rules:
     """Tokens that a decode step adds to a request: more than one when drafts are accepted."""
     handoff: float = 0.0
     """Decode steps that a request whose prompt was computed elsewhere waits when its cache has come."""
+    asked_twice: bool = False
+    """A request whose prompt was computed elsewhere passes the front end here, too."""
     layers: int = 1
     """Layers of a pipeline stage: in so many pieces its cache is loaded while it computes."""
     hit_rate: float = 0.0

@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from inferplan.devices.engine import CacheSending
+from inferplan.devices.engine import CacheSending, PoolsApart
 from inferplan.devices.hardware import Link
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import single
+from inferplan.estimate.resting import PARTS, Resting
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.serving.records import Records
 from inferplan.serving.rounds import overlaps
@@ -104,11 +105,29 @@ class Transfer:
         return cls(*sides, draft=cls.between(ours, theirs, link) if ours and theirs else None)
 
     def seconds(self, tokens: Num) -> Num:
-        """Seconds to move the cache of ``tokens``: ``max(sent/bandwidth, received/bandwidth)`` of the busiest ranks."""
+        """Seconds to move the cache of ``tokens``: ``latency + max(sent/bandwidth, received/bandwidth)/reached`` of the
+        busiest ranks."""
         longest: Num = np.maximum(
             self.sent(tokens) / self.sender.link.bandwidth, self.received(tokens) / self.receiver.link.bandwidth
         )
-        return longest if np.ndim(tokens) else float(longest)
+        taken: Num = self.latency + longest / self._reach.reached
+        return taken if np.ndim(tokens) else float(taken)
+
+    @cached_property
+    def _reach(self) -> PoolsApart:
+        """What the connector of the engine reaches of a link; all of it at the bare roofline."""
+        receiver = self.receiver.deployment
+        return PoolsApart() if receiver.calibration.basis == "roofline" else receiver.engine.apart
+
+    @property
+    def latency(self) -> float:
+        """Seconds before the first byte of a transfer."""
+        return self._reach.latency
+
+    @property
+    def part(self) -> Resting:
+        """What its price rests on."""
+        return PARTS["pools"].on("published" if self._reach.reached_source else "formula")
 
     def price(self, lengths: npt.NDArray[np.int64]) -> None:
         """Fill the table of :meth:`of` for prompts of these lengths, all at once."""
@@ -211,7 +230,7 @@ class Links:
         known = self.left.pop(request, None) or Sent(0, self.records.admitted[request])
         seconds, start, last = self.transfer.of(tokens), time, 0.0
         if known.tokens:
-            seconds = max(seconds - self.transfer.of(known.tokens), 0.0)
+            seconds = max(seconds - self.transfer.of(known.tokens), 0.0) + self.transfer.latency
         if self.sending == "layers":
             start, last = known.time + (time - known.time) / self.layers, seconds / self.layers
         self.free[rank] = max(max(start, self.free[rank]) + seconds, time + last)

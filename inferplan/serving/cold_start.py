@@ -8,24 +8,40 @@ from math import inf
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
+from inferplan.estimate.resting import PARTS, Resting
 from inferplan.fields import Quantity, Text, ask
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColdStart:
-    """Seconds from the order of a replica until it takes requests: ``weights`` bytes at ``bandwidth`` bytes a second,
-    and ``rest``: whatever else, from the order to the last captured graph. Without a bandwidth, ``rest`` is all of it.
-    measured: what a log says that the rest is.
+    """Seconds from the order of a replica until it takes requests: ``weights`` bytes at ``bandwidth`` bytes a second
+    behind ``start`` seconds of the loader, and ``rest``: whatever else, from the order to the last captured graph.
+    Without a bandwidth, ``rest`` is all of it. measured: what a log says that the rest is. loader: which reads the
+    weights, in each of ``processes`` at most ``each`` bytes a second; empty where ``bandwidth`` is that of the reads.
     """
 
     rest: float
     measured: str = ""
     weights: float = 0.0
     bandwidth: float = inf
+    start: float = 0.0
+    loader: str = ""
+    each: float = inf
+    processes: int = 1
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second at which the weights come."""
+        return min(self.bandwidth, self.processes * self.each)
+
+    @property
+    def part(self) -> Resting:
+        """What its time rests on."""
+        return PARTS["cold_start"].on("published" if self.loader else "measured" if self.measured else "formula")
 
     @property
     def seconds(self) -> float:
-        return self.weights / self.bandwidth + self.rest
+        return self.start + self.weights / self.rate + self.rest
 
 
 def restart_missing(what: str) -> UsageError:
@@ -44,8 +60,16 @@ class StartAsked:
     bandwidth: float | None = ask(
         "--storage-bandwidth",
         Quantity("bytes/s"),
-        "Bandwidth at which a replica reads its weights, such as 2GB/s.",
+        "Bandwidth at which a replica reads its weights, such as 2GB/s; with --loader, that of the volume.",
         None,
+    )
+    loader: str | None = ask(
+        "--loader",
+        Text(),
+        "What reads the weights from a network volume: safetensors, runai-streamer:STREAMS or tensorizer:STREAMS "
+        "[as fast as the storage].",
+        None,
+        metavar="NAME",
     )
     engine: float | None = ask(
         "--engine-start",

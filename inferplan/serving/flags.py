@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from inferplan.devices.engine import MemoryTier
+from inferplan.devices.engine import Engine, MemoryTier
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
@@ -125,7 +125,7 @@ def rules_of(
     cache lie on the same devices. Raises ``InfeasibleError`` when the weights leave no room for a cache.
     """
     engine, ideal = deployment.engine, deployment.calibration.basis == "roofline"
-    defaults, serving = engine.defaults, engine.serving
+    defaults = engine.defaults
     tier = defaults.tier(deployment.hardware)
     stage, pool = _tightest_stage(deployment, total)
     unit = _slope(stage, total)
@@ -169,13 +169,22 @@ def rules_of(
         wait_fill=flags.batch_wait_fill,
         balance_steps=flags.balance_steps,
         cadence=deployment.cadence,
-        latency=0.0 if ideal else serving.latency,
-        front_request=0.0 if ideal else serving.front_request,
-        front_token=0.0 if ideal else serving.front_token,
-        handoff=0.0 if ideal else engine.apart.handoff,
+        **({} if ideal else _outside(engine)),
         timeout=flags.client_timeout or inf,
         queue=flags.queue,
     )
+
+
+def _outside(engine: Engine) -> dict[str, Any]:
+    """What a request takes outside the steps of an engine, and on its way to a pool that decodes."""
+    serving, apart = engine.serving, engine.apart
+    return {
+        "latency": serving.latency,
+        "front_request": serving.front_request,
+        "front_token": serving.front_token,
+        "handoff": apart.handoff,
+        "asked_twice": apart.asked_twice,
+    }
 
 
 def verifying(rules: Rules, width: int, lanes: int = 1) -> Rules:

@@ -59,7 +59,13 @@ class RequestQueue:
             meter.waited["front end"] = waited
 
     def receive(self, request: int, time: float) -> None:
-        """A request that is past the front end of another engine; it can be seen from ``time`` on, in its turn."""
+        """A request that is past the front end of another engine; it can be seen from ``time`` on, in its turn, or
+        once it is past that of this one."""
+        rules = self.rules
+        if rules.asked_twice:
+            tokens = self.records.prompt[request]
+            self.front_free = max(self.front_free, time) + rules.front_request + rules.front_token * tokens
+            time = self.front_free + rules.latency
         self.queued_tokens += self.records.prompt[request]
         self.inbox.append((max(time, self.inbox[-1][0]) if self.inbox else time, request))
 

@@ -13,9 +13,10 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
-from inferplan.estimate.deployment import Deployment
+from inferplan.estimate.deployment import Deployment, parts_rest_on
 from inferplan.estimate.load import Band
 from inferplan.estimate.phase import media_seconds, run_step
+from inferplan.estimate.resting import PARTS, Resting
 from inferplan.estimate.structured import MaskedSteps, masks_record
 from inferplan.estimate.support import DRAFTS, POOLS, Load, measured_tail
 from inferplan.features import require_together, those
@@ -576,6 +577,7 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
             "restart_s": fleet.scaling.cold_start,
             "replicas_per_node": fleet.failures.per_node,
         }
+    record["rests_on"] = _parts(cluster, options)
     if fleet.others:
         record["weight"] = fleet.weight
         record["others"] = [
@@ -601,6 +603,20 @@ def _conditions(cluster: ClusterRun, flags: Flags, traffic: Traffic | Requests, 
     elif traffic.loop is not None:
         record["traffic"] = {"arrivals": asdict(traffic.loop)}
     return record
+
+
+def _parts(cluster: ClusterRun, options: Options) -> dict[str, Resting]:
+    """What the price of each part of a run rests on; of pools, those of the replicas that decode."""
+    found = parts_rest_on(cluster.kinds[-1].deployment)
+    if options.speculation.length:
+        found["speculation"] = options.speculation.part
+    if cluster.links is not None:
+        found["pools"] = cluster.links.transfer.part
+    if options.host is not None or options.tiers:
+        found["cache_tiers"] = PARTS["cache_tiers"].on("formula")
+    if options.structured is not None:
+        found["structured"] = options.structured.part
+    return found
 
 
 def _waits(rules: Rules) -> dict[str, Any]:

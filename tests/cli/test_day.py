@@ -47,7 +47,8 @@ def test_policies_side_by_side(run: Run, profile: str) -> None:
     for one in record["policies"]:
         assert one["requests"]["arrived"] == record["profile"]["requests"]
     assert record["cold_start"] == {
-        "seconds": 20.0, "weights_bytes": None, "storage_bytes_per_s": None, "rest_s": 20.0, "rest_is": None
+        "seconds": 20.0, "weights_bytes": None, "storage_bytes_per_s": None, "loader": None,
+        "loader_start_s": 0.0, "rest_s": 20.0, "rest_is": None
     }  # fmt: skip
 
 

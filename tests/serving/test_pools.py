@@ -47,6 +47,11 @@ LATENT = 61 * 576 * 2
 """Bytes of a token of DeepSeek-V3: layers, latent and rotary channels, bf16."""
 
 
+def arrives(size: float, rate: float) -> float:
+    """Seconds of so many bytes over a link: 415 us, then 0.74 of its rate (configs/engines)."""
+    return 415e-6 + size / (0.74 * rate)
+
+
 @for_each(
     ("model", "sender", "receiver", "sent", "received"),
     [
@@ -70,7 +75,7 @@ def test_ranks_send_what_others_need(
     way = Transfer.between(on(model, **sender), on(model, **receiver))
     assert float(way.sent(1000.0)) == pytest.approx(1000 * sent)
     assert float(way.received(1000.0)) == pytest.approx(1000 * received)
-    assert way.seconds(1000.0) == pytest.approx(1000 * max(sent, received) / 50e9)  # 400 Gb/s a GPU, on both sides
+    assert way.seconds(1000.0) == pytest.approx(arrives(1000 * max(sent, received), 50e9))  # 400 Gb/s a GPU, both sides
 
 
 def test_the_cache_of_a_draft_moves_with_that_of_its_model() -> None:
@@ -86,7 +91,7 @@ def test_the_cache_of_a_draft_moves_with_that_of_its_model() -> None:
         moved = simulate(decodes, traffic, None, Options(fleet=fleet, speculation=drafts)).conditions["cache_transfer"]
         assert moved["sent_bytes_a_rank"] == pytest.approx(sent * 1000 * 62 * 576 * 2)
         assert moved["received_bytes_a_rank"] == pytest.approx(1000 * 62 * 576 * 2)
-        assert moved["seconds"] == pytest.approx(sent * 1000 * 62 * 576 * 2 / 50e9)
+        assert moved["seconds"] == pytest.approx(arrives(sent * 1000 * 62 * 576 * 2, 50e9))
 
 
 def test_a_latent_goes_to_every_rank_that_wants_it() -> None:
@@ -100,7 +105,26 @@ def test_the_slower_link_sets_the_time() -> None:
         fast, hardware=fast.hardware.model_copy(update={"name": "other", "links": [Link(name="n", bandwidth="5 GB/s")]})
     )
     for sender, receiver in ((fast, slow), (slow, fast)):
-        assert Transfer.between(sender, receiver).seconds(100.0) == pytest.approx(100 * LLAMA / 2 / 5e9)
+        assert Transfer.between(sender, receiver).seconds(100.0) == pytest.approx(arrives(100 * LLAMA / 2, 5e9))
+
+
+def test_a_cache_moves_as_fast_as_a_published_connector_moved_it() -> None:
+    """vLLM's MooncakeConnector, Qwen3-8B from 8 to 8 H800 over 8 x ConnectX-7 at 200 Gbit/s each: milliseconds of the
+    prompts that the constants were not taken from (kvcache-ai/Mooncake at 3b5a594, vllm-v1-pd-performance.md)."""
+    served = on("qwen3-8b", "h800", tp=8)
+    nic = Link(name="ConnectX-7", bandwidth="25 GB/s")
+    there = replace(served, hardware=served.hardware.model_copy(update={"links": [nic]}))
+    way = Transfer.between(there, there)
+    for tokens, milliseconds in ((256, 0.61), (1024, 1.50), (4096, 4.75), (16384, 16.43)):
+        assert 1e3 * way.seconds(float(tokens)) == pytest.approx(milliseconds, rel=0.1)
+
+
+def test_an_ideal_link_carries_all_of_its_rate_at_once() -> None:
+    ideal = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
+    way = Transfer.between(ideal, ideal)
+    assert way.seconds(1000.0) == pytest.approx(1000 * LLAMA / 50e9)
+    assert way.part["kind"] == "formula"
+    assert Transfer.between(on(), on()).part["kind"] == "published"
 
 
 @for_each(
@@ -227,7 +251,8 @@ def test_what_is_computed_leaves_while_the_rest_is_computed(bandwidth: int, send
 def test_engines_send_as_their_files_say() -> None:
     """20,000 tokens in steps of 8192: SGLang has sent two pieces when the third is computed, vLLM none.
 
-    131,072 bytes a token over 50 GB/s are 52.4 ms, of which the last piece takes 3,616/20,000.
+    131,072 bytes a token over 0.74 of 50 GB/s are 70.8 ms, of which the last piece takes 3,616/20,000; both wait for
+    the latency of one transfer.
     """
     traffic = requests((0.0, 20000, 2))
     waits = {}
@@ -243,7 +268,7 @@ def test_engines_send_as_their_files_say() -> None:
         )
         waits[engine] = slow.records.finish[0] - apart.records.finish[0]
     assert waits["vllm"] == 0.0
-    assert waits["sglang"] == pytest.approx(2 * 8192 * LLAMA / 50e9)
+    assert waits["sglang"] == pytest.approx(2 * 8192 * LLAMA / (0.74 * 50e9))
 
 
 def test_slots_are_those_of_each_pool() -> None:

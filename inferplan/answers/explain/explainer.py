@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.answers.energy import StaticEnergy
+from inferplan.answers.explain.bases import bases
 from inferplan.answers.explain.explanation import ExplainedPart, Explanation, Input
 from inferplan.answers.explain.origins import Origins
 from inferplan.answers.explain.switches import of_first_token, of_operator, of_users
@@ -117,7 +118,11 @@ class Explainer:
         Raises ``UnknownNameError`` with the close ones, and ``UsageError`` for the time per output token of a single
         token.
         """
-        name = _ALIASES.get(name, name)
+        found = self._found(_ALIASES.get(name, name))
+        return replace(found, rests_on=bases(self.estimate, found.name))
+
+    def _found(self, name: str) -> Explanation:
+        """The formula, its numbers and its inputs."""
         there, own = self.estimate.footprint.host, name.removeprefix("host.")
         if there is not None and own != name and own in _BYTES:
             number, page = _MEMORY[own]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferplan.answers.explain.bases import Basis
 from inferplan.shown import Shown
 from inferplan.terms import show
 
@@ -48,6 +49,7 @@ class Explanation(Shown):
     page: str
     inputs: tuple[Input, ...] = ()
     parts: tuple[ExplainedPart, ...] = ()
+    rests_on: tuple[Basis, ...] = ()
 
     @property
     def shown(self) -> str:

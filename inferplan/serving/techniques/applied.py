@@ -19,6 +19,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.phase import Phase, decode_cycle, prompt_drain
+from inferplan.estimate.resting import PARTS, Resting
 from inferplan.estimate.run import require_context, require_memory, require_no_cadence
 from inferplan.estimate.support import DRAFTS
 from inferplan.features import require_together, those
@@ -117,6 +118,15 @@ class ServedEstimate(Estimate):
         return replace(self.without.footprint, draft=self.techniques.speculation.draft)
 
     @property
+    def rests_on(self) -> dict[str, Resting]:
+        found, asked = super().rests_on, self.techniques
+        if asked.speculation.length:
+            found["speculation"] = asked.speculation.part
+        if asked.host is not None:
+            found["cache_tiers"] = PARTS["cache_tiers"].on("formula")
+        return found
+
+    @cached_property
     def cached(self) -> Num:
         """Tokens of each prompt that need not be computed."""
         return cached_tokens(self.load.prompt, self.techniques.hit_rate)

@@ -47,6 +47,7 @@ import numpy as np
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.phase import StepTime, decode_cycle, prompt_drain
+from inferplan.estimate.resting import PARTS, Resting
 from inferplan.units import Array, Num
 
 _HALVINGS = 60
@@ -142,6 +143,11 @@ class Speculation:
         for chance in curve:
             if not 0 <= chance <= 1:
                 raise UsageError(f"an acceptance rate is in [0, 1], not {chance:g}")
+
+    @property
+    def part(self) -> Resting:
+        """What its price rests on."""
+        return PARTS["speculation"].on("formula" if self.basis in ("", "given") else "published")
 
     @classmethod
     def of_length(cls, tokens: float, length: int, branches: int = 1, draft: Deployment | None = None) -> Speculation:
