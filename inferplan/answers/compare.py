@@ -124,7 +124,7 @@ class Comparison(Shown):
         return {name: value / base[name] for name, value in candidate.metrics().items() if base[name]}
 
     def why(self, candidate: Candidate) -> str:
-        """Which resources moved: the largest change of seconds in each phase, others of a tenth of the phase, and the causes."""
+        """Which resources moved: the largest change in each phase, others of a tenth of the phase, and the causes."""
         base, own = self.baseline.estimate, candidate.estimate
         if base is None or own is None:
             return candidate.refused
