@@ -20,16 +20,7 @@ from inferplan.planning.miss import least_expected
 from inferplan.planning.option import PlanOption, PricedGrid
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, cheapest_of_each_structure, cheapest_point, option_order
-from inferplan.planning.sizing import (
-    BUDGETS,
-    MOST_GROWTH,
-    OutOfSimulations,
-    Paused,
-    Simulated,
-    Simulations,
-    Sizer,
-    next_size,
-)
+from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulated, Simulations, Sizer, next_size
 from inferplan.planning.space import Rejections
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, beyond_doubt, verify
 from inferplan.units import Array
@@ -196,12 +187,10 @@ def cheapest_kept(options: list[PlanOption], question: Question, known: Simulate
 class SizedStructure:
     """A structure in the search for the cheapest. sized: the smallest size that keeps the limits, of those that no long
     run has shown to miss them; kept: that size in long runs that it keeps them in; none_below: nothing that costs less
-    keeps them; grown: sizes that long runs have shown to miss them; unseen: simulations ran out; guess: what its size
-    may cost, by what was seen of it.
+    keeps them; grown: sizes that long runs have shown to miss them; unseen: simulations ran out.
     """
 
     sizer: Sizer
-    guess: float = 0.0
     sized: PlanOption | None = None
     kept: Verified | None = None
     none_below: float = 0.0
@@ -225,18 +214,6 @@ class SizedStructure:
             self.none_below = below
         cost = inf if self.sized is None else self.sized.cost or 0.0
         return cost if cost < below else inf
-
-    def looked_at(self, below: float) -> bool:
-        """See one more size; whether that settles :meth:`sized_cost`. If not its guess is what the next one costs."""
-        self.sizer.patience = 1
-        try:
-            self.guess = self.sized_cost(below)
-        except Paused as paused:
-            self.guess = paused.option.cost or 0.0
-            return False
-        finally:
-            self.sizer.patience = inf
-        return True
 
     def confirm(self) -> bool:
         """Try whether the size keeps the limits in long runs too; if not it is a size larger, some times."""
@@ -290,29 +267,17 @@ def cheapest_within(
 
 
 def _cheapest_sized(entries: list[SizedStructure], bounds: Bounds) -> SizedStructure | None:
-    """The entry whose size costs least within bounds, of those that no simpler one outranks; ``None`` without one. Of
-    equals the first.
-
-    One size is seen at a time, of the entry that is guessed to cost least: first as the closed form has it, then by
-    what was seen. So the cheapest is sized early, and of most others one run shows that none that costs less keeps the
-    limits. What is found does not hang on the guesses: every entry is sized as far as it may cost less.
-    """
-    best, waiting, sized = None, [*entries], list[SizedStructure]()
-    while waiting:
-        entry, below = min(waiting, key=lambda one: one.guess or one.sizer.option.cost or 0.0), bounds.below
-        if best is not None:  # an entry before the best one may cost as much
-            before = entries.index(entry) < entries.index(best)
-            below = best.sized_cost(inf) * (1 + ALIKE if before else 1 - ALIKE)
-        dear = below <= bounds.least * (1 + ALIKE)
-        if not dear and not entry.looked_at(below):
-            continue
-        waiting.remove(entry)
-        if not dear and entry.sized_cost(below) < below:
+    """The entry whose size costs least within bounds, of those that no simpler one outranks; ``None`` without one."""
+    best, below, sized = None, bounds.below, list[SizedStructure]()
+    for entry in entries:
+        if below <= bounds.least * (1 + ALIKE):
+            break
+        if entry.sized_cost(below) < below:
             sized.append(entry)
             lost = {one.place for one in outranked([one.sized for one in sized if one.sized is not None])}
             left = [one for place, one in enumerate(sized) if place not in lost]
-            least = min(one.sized_cost(inf) for one in left)
-            best = min((one for one in left if one.sized_cost(least * (1 + ALIKE)) < inf), key=entries.index)
+            best = min(left, key=lambda one: one.sized_cost(inf))
+            below = best.sized_cost(inf) * (1 - ALIKE)
     return best
 
 

@@ -62,14 +62,6 @@ class OutOfSimulations(Exception):
     """An option takes more simulations to size than there are."""
 
 
-class Paused(Exception):
-    """A size has to be seen before more can be said of an option, and others come first. option: that size."""
-
-    def __init__(self, option: PlanOption) -> None:
-        super().__init__()
-        self.option = option
-
-
 @dataclass(kw_only=True, eq=False)
 class Simulations:
     """Counts simulations, and says when there have been enough.
@@ -152,9 +144,8 @@ class Simulations:
 
 @dataclass(kw_only=True, eq=False)
 class Sizer:
-    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size, in parts where these are
-    seen (:func:`inferplan.planning.verify.beyond_doubt`). patience: how many more are tried before it is
-    :class:`Paused`. points: see :func:`with_budget`."""
+    """Sizes one option. ``trials``: what was simulated at the load to be sized for, by size. points: see
+    :func:`with_budget`."""
 
     option: PlanOption
     question: Question
@@ -165,35 +156,23 @@ class Sizer:
     points: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
     unkept: Verified | None = None
     """A size that keeps the limits on latency and not the others that runs are held to."""
-    patience: float = inf
-    chosen: int = 0
-    """The token budget that the closed form chose."""
-    doubted: bool | None = None
-    """Whether guesses were worth little (:class:`Simulations`) when it was first asked."""
 
     def trial(self, replicas: int, pools: tuple[int, int] | None = None) -> Verified:
-        """So many replicas under ``1/utilisation`` times the load. Raises ``Paused``."""
+        """So many replicas under ``1/utilisation`` times the load."""
         key = (replicas, pools)
         if key not in self.trials:
-            sized = self.option.sized(replicas, pools)
-            if self.patience <= 0:
-                raise Paused(sized)
-            self.patience -= 1
-            self.trials[key] = self._tried(sized)
+            self.trials[key] = self._tried(self.option.sized(replicas, pools))
         return self.trials[key]
 
-    def _tried(self, sized: PlanOption, sure: bool = False) -> Verified:
+    def _tried(self, sized: PlanOption) -> Verified:
         """One size, with other token budgets where it misses a limit by little: the closed form's choice is a guess.
 
-        A part of a run errs low, so of what keeps the limits with a doubt the whole is seen where it has to be
-        ``sure``; budgets are told apart by parts alone.
+        A part of a run errs low, so of what keeps the limits with a doubt the whole is seen; budgets are told apart by
+        parts alone.
         """
         tried, slo = self._simulated(sized), self.question.slo
-        self.chosen = self.chosen or sized.budget
         if tried.meets(slo):
-            tried = beyond_doubt(tried, slo) if sure else tried
-            if tried.meets(slo) or sized.budget == self.chosen:
-                return tried
+            return beyond_doubt(tried, slo)
         over = tried.violations(slo)
         worst = max(over.values(), default=1.0)
         if sized.pools or not 1.0 < worst < _NARROW:
@@ -211,7 +190,7 @@ class Sizer:
                 continue
             other = self._simulated(there)
             self.budgets[budget] = own * max(other.shares(slo).values()) / worst
-            other = beyond_doubt(other, slo) if sure and other.meets(slo) else other
+            other = beyond_doubt(other, slo) if other.meets(slo) else other
             if self.meets(other):
                 self.option = with_budget(self.option, self.question, budget, self.points)  # first at other sizes
                 return other
@@ -230,30 +209,19 @@ class Sizer:
 
     def fewest(self, below: float, missed: int = 0) -> PlanOption | None:
         """The smallest size that keeps the limits and costs less than ``below``; ``None`` without one. missed: so many
-        replicas are known to miss them. Raises ``OutOfSimulations``, and ``Paused`` where patience ends.
-
-        Sizes are found by parts of their runs. Only of the one that is found the whole is seen: where it misses a
-        limit the search goes on beyond it, and no whole run is made of a size that another one undercuts.
+        replicas are known to miss them.
         """
         if self.question.demand.offline:
             return self.option if (self.option.cost or 0.0) < below else None
         if self.option.pools is not None:
             return self._fewest_in_pools(below)
-        while (size := self._fewest_in_parts(below, missed)) is not None:
-            seen = self.trials[size, None] = self._tried(self.option.sized(size), sure=True)
-            if self.meets(seen):
-                return seen.option
-        return None
-
-    def _fewest_in_parts(self, below: float, missed: int) -> int | None:
-        """The replicas of that size, as the parts of its runs that were seen have it."""
         option, simulations = self.option, self.simulations
         most = self._affordable(max(4 * option.replicas + 2, self._nearly_alone), below)
         guess = min(max(option.replicas, missed + 1), most)
-        if most <= max(missed, self.missed):
+        if most <= missed:
             return None
-        self.doubted, size = simulations.doubted if self.doubted is None else self.doubted, None
-        if self.doubted or not option.screened:
+        size = None
+        if simulations.doubted or not option.screened:
             size = search_smallest(self._holds, missed, most, self._between) if self._holds(most) else None
         elif not self._by_far(guess):
             size = least(self._holds, guess, most, self._between, missed, self._beyond)
@@ -261,7 +229,7 @@ class Sizer:
             simulations.doubted = True
             if guess < most and self._holds(most):
                 size = search_smallest(self._holds, guess, most, self._between)
-        return None if size is None else option.filled(size)
+        return None if size is None else self._filled(size).option
 
     @property
     def _nearly_alone(self) -> int:
@@ -423,9 +391,8 @@ class Sizer:
 
 def _by_law(trials: dict[tuple[int, tuple[int, int] | None], Verified], slo: Slo, same: int) -> PowerLaw | None:
     """The size at which the worst latency is at its limit, if it is a power of the size: through the two sizes seen so
-    far that come closest to the limit, one on each side of it where there are such, of those with the ``same`` token
-    budget and no queue that grows; or through one, in proportion to the load of a replica. ``None`` where nothing is
-    known, or more replicas are not faster.
+    far that come closest to the limit, of those with the ``same`` token budget and no queue that grows; or through one,
+    in proportion to the load of a replica. ``None`` where nothing is known, or more replicas are not faster.
     """
     shared = {
         size: log(max(trial.shares(slo).values()))
@@ -435,9 +402,6 @@ def _by_law(trials: dict[tuple[int, tuple[int, int] | None], Verified], slo: Slo
     seen = [(share, log(size)) for size, share in shared.items() if share < inf]
     if len(seen) == 1:
         seen += [(share - 1.0, size + 1.0) for share, size in seen]
-    kept, over = ([one for one in seen if (one[0] > 0.0) == missed] for missed in (False, True))
-    if kept and over:
-        seen = [max(kept), min(over)]
     law = power_law(seen)
     return None if law is None or law.slope >= 0.0 else law
 

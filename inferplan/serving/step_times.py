@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from math import inf
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -41,8 +41,6 @@ T = TypeVar("T")
 PromptGrid = list[list[list[float]]]
 _Place = tuple[int, float, int, int, float, float]
 """Between which entries of such a grid, and how far from the first of them: by prompts; by new and past tokens."""
-_TOGETHER: Final = 32
-"""Batches of which lines are made at once: a dozen calls of NumPy instead of as many for each."""
 Lines = list[tuple[float, float]]
 """Seconds over contexts, a line from knot to knot: its seconds at context 0, and its slope. The first entry is for
 contexts below the first knot, which take the seconds of that; beyond the last knot the last line goes on."""
@@ -530,44 +528,38 @@ class StepTimes(StepPrice):
 
     def _segment_lines(self, table: StageTable, batch: int) -> Lines:
         """The decode segment's own operators."""
-        batches = _neighbours(batch)
-        table.segments.update(zip(batches, _pairs(*self._segments(table, batches))))
-        return table.segments[batch]
+        knots = table.batch_knots
+        at = min(max(bisect_right(knots, batch) - 1, 0), len(knots) - 2)
+        share = (batch - knots[at]) / (knots[at + 1] - knots[at])
+        values = table.decode_grid[at] + (table.decode_grid[at + 1] - table.decode_grid[at]) * share
+        lines = table.segments[batch] = _lines(self.contexts, values.tolist())
+        return lines
 
     def _pass_lines(self, table: StageTable, batch: int) -> Lines:
         """A whole stage of a step that only decodes, without the experts."""
-        batches = _neighbours(batch)
-        table.passes.update(zip(batches, _pairs(*self._passes(table, batches))))
-        return table.passes[batch]
-
-    def _segments(self, table: StageTable, batches: range) -> tuple[Array, Array]:
-        """:meth:`_segment_lines` of batches, a row each: where lines start, and their slopes."""
-        knots, grid, sizes = np.asarray(table.batch_knots), table.decode_grid, np.asarray(batches)
-        at = np.clip(np.searchsorted(knots, sizes, "right") - 1, 0, len(knots) - 2)
-        share = (sizes - knots[at]) / (knots[at + 1] - knots[at])
-        return _lines(self.contexts, grid[at] + (grid[at + 1] - grid[at]) * share[:, None])
-
-    def _passes(self, table: StageTable, batches: range) -> tuple[Array, Array]:
-        """:meth:`_pass_lines` of batches in the same form."""
-        bases, slopes = self._segments(table, batches)
-        rows = [batch * self.width for batch in batches]
-        fixed = [table.layers + _read(table.shared, row) + _whole(table.head, row) for row in rows]
-        return bases + np.array(fixed)[:, None], slopes
+        rows = batch * self.width
+        fixed = table.layers + _read(table.shared, rows) + _whole(table.head, rows)
+        lines = [
+            (base + fixed, slope) for base, slope in table.segments.get(batch) or self._segment_lines(table, batch)
+        ]
+        table.passes[batch] = lines
+        return lines
 
     def decode_lines(self, batch: int) -> Lines:
         """Seconds of a step that only decodes, through all stages, over contexts; made when first asked for."""
         if self.drafts or any(self.cut_from):
-            values = np.array([[sum(self.stations(batch, context)) for context in self.contexts]])
-            self.cache[batch] = _pairs(*_lines(self.contexts, values))[0]
-            return self.cache[batch]
-        batches, contexts = _neighbours(batch), np.asarray(self.contexts)  # the same sums, for all of them at once
-        seconds = np.array([[self.host + self.host_sequence * one] for one in batches])
-        for table in self.narrow:
-            bases, slopes = self._passes(table, batches)
-            experts = [_read(table.experts, one * self.width) if table.experts else 0.0 for one in batches]
-            seconds = seconds + (bases[:, 1:] + slopes[:, 1:] * contexts + np.array(experts)[:, None])
-        self.cache.update(zip(batches, _pairs(*_lines(self.contexts, seconds))))
-        return self.cache[batch]
+            values = [sum(self.stations(batch, context)) for context in self.contexts]
+        else:  # the same sums, for all contexts at once
+            values = [self.host + self.host_sequence * batch] * len(self.contexts)
+            for table in self.narrow:
+                experts = _read(table.experts, batch * self.width) if table.experts else 0.0
+                lines = (table.passes.get(batch) or self._pass_lines(table, batch))[1:]
+                values = [
+                    value + (base + slope * context + experts)
+                    for value, (base, slope), context in zip(values, lines, self.contexts)
+                ]
+        lines = self.cache[batch] = _lines(self.contexts, values)
+        return lines
 
     def _prompts(self, table: StageTable, number: int, tokens: float, pairs: float) -> float:
         """The prompt segments' own operators: equal prompts of the same number, tokens and attention work."""
@@ -596,23 +588,11 @@ def slowest(of: StepTimes, decodes: Sequence[tuple[int, float]], beside: float) 
     return times
 
 
-def _neighbours(batch: int) -> range:
-    """The batches that are asked for next to one: lines are made of all of them at once."""
-    return range(max(batch - batch % _TOGETHER, 1), batch - batch % _TOGETHER + _TOGETHER)
-
-
-def _lines(knots: list[float], values: Array) -> tuple[Array, Array]:
-    """The lines between values at knots, each row of them: where they start, and their slopes."""
-    at = np.asarray(knots)
-    rise = (values[:, 1:] - values[:, :-1]) / (at[1:] - at[:-1])
-    bases = values[:, :-1] - rise * at[:-1]
-    slopes = np.concatenate([np.zeros((len(values), 1)), rise, rise[:, -1:]], axis=1)
-    return np.concatenate([values[:, :1], bases, bases[:, -1:]], axis=1), slopes
-
-
-def _pairs(bases: Array, slopes: Array) -> list[Lines]:
-    """The same as pairs of Python's numbers, a list for each row."""
-    return [list(zip(*row)) for row in zip(bases.tolist(), slopes.tolist())]
+def _lines(knots: list[float], values: list[float]) -> Lines:
+    """The lines between values at knots."""
+    slopes = [(right - left) / (stop - start) for left, right, start, stop in zip(values, values[1:], knots, knots[1:])]
+    lines = [(value - slope * knot, slope) for value, slope, knot in zip(values, slopes, knots)]
+    return [(values[0], 0.0), *lines, lines[-1]]
 
 
 def _experts(table: StageTable, rows: float, brought: float) -> float:

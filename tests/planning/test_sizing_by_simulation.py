@@ -387,38 +387,3 @@ def test_the_cheapest_size_is_that_of_brute_force(structures: list[tuple[int, in
     else:
         assert best is entries[costs.index(min(found))]
         assert best.sized is not None and best.sized.cost == min(found)
-
-
-def test_a_structure_that_runs_show_to_be_dear_is_left_for_a_cheaper_one() -> None:
-    """The first looks cheapest in closed form and takes 38 replicas, and 7 runs by itself. Two of them show that the
-    second costs less, and one at the price of that one that the first never does: as on H100s in README's plan."""
-    seen: list[Any] = []
-    first, second = entries_of([(2, 13, 38, 0.3), (4, 7, 8, 1.0)], seen)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finalists, "outranked", lambda sized: [])
-        assert _cheapest_sized([first, second], Bounds()) is second
-    sizes = [size for fake, size in seen if fake is first.sizer.option.fake]
-    assert max(sizes) <= 16  # so many of the first cost as much as 8 of the second
-    assert len(seen) <= 6
-
-
-@settings(deadline=None)
-@given(guess=st.integers(1, 12), short=st.integers(1, 30), more=st.integers(0, 4))
-def test_whole_runs_are_made_of_what_parts_of_runs_find(guess: int, short: int, more: int) -> None:
-    """Parts of runs ask for ``short`` replicas, whole ones for ``more`` besides: the least that whole ones ask for is
-    found, and no whole run is made of a larger size."""
-    sizer, whole = entries_of([(1, guess, short, 0.8)], [])[0].sizer, list[int]()
-
-    def beyond_doubt(checked: Verified, slo: Slo) -> Verified:
-        size = checked.option.replicas
-        whole.append(size)
-        return checked if size >= short + more else replace(checked, achieved={"tpot": 1.01})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizing, "beyond_doubt", beyond_doubt)
-        found = sizer.fewest(1e9)
-    if short + more > 4 * guess + 2:
-        assert found is None
-    else:
-        assert found is not None and found.replicas == short + more
-        assert whole == list(range(short, short + more + 1))
