@@ -199,7 +199,7 @@ def _defaults(name: str, command: click.Command) -> dict[str, Any]:
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Predict how a large language model runs on real hardware, before anyone buys or rents it.
+    """Predict how language models run on real hardware, before you buy or rent it.
 
     Results go to stdout, messages to stderr. Exit codes: 0 answered, 1 a bug, 2 usage, 3 infeasible, 4 a file that
     cannot be read or written, 5 network, 6 outside the tolerance, 130 interrupted. Terms: docs/glossary.md.
