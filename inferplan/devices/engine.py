@@ -276,6 +276,8 @@ class PoolsApart(Spec):
     latency: Seconds = 0.0
     """Before the first byte of a transfer."""
     reached_source: str = ""
+    reached_carried: bool = False
+    """They were published of another engine's connector."""
 
 
 WindowRule = Literal["window", "pool", "all"]

@@ -129,6 +129,7 @@ PARTS: Mapping[str, PricedPart] = {
         page="docs/accuracy-parts.md#cache-tiers",
         said={
             "published": "share of the link's rate and latency of a transfer, by public transfers of one connector",
+            "carried": "share of the link's rate and latency of a transfer, carried from another engine's connector",
             "formula": "bytes over the link's rate as told",
         },
     ),
@@ -150,6 +151,7 @@ PARTS: Mapping[str, PricedPart] = {
         said={
             "measured": "weights over the bandwidth as given, and a start-up log",
             "published": "weights as published loaders read them; the rest as given",
+            "carried": "weights as a published loader read them in one process, times the processes; the rest as given",
             "formula": "weights over the bandwidth, and the rest, all as given",
         },
         in_band=False,

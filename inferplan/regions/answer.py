@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.errors import InfeasibleError
-from inferplan.regions.programme import GAP, Loss, Routes, cheapest_held
+from inferplan.regions.programme import GAP, Loss, Routes
 from inferplan.regions.question import HOURS, Question, Routing
 from inferplan.units import Array
 
@@ -272,11 +272,7 @@ def route(asked: Question, routing: Routing) -> Routed | None:
             kept = [(objectives[0], found.cost * (1 + slack) + _SEEN)]
             found = programme.solve(objectives[1], kept) or found
         for place, hour in enumerate(hours):
-            flow[:, hour] = (
-                found.values[programme.flow[:, place]]
-                if routing == "nearest"
-                else _near(programme, found.values, place, routing)
-            )
+            flow[:, hour] = _near(programme, found.values, place, routing)
         for site, bought in enumerate(programme.bought):
             hired[site][:, hours] = found.values[bought.hired]
             held[site][:] = found.values[bought.held]
@@ -323,7 +319,7 @@ def _reasons(asked: Question, found: Routed) -> list[Reason]:
     tries += [
         ("most", one.name, asked.unlimited(place))
         for place, one in enumerate(asked.sites)
-        if found.gpus(place).max() > one.most - one.devices
+        if found.gpus(place).max() > one.most - min((sold.gpus for sold in (*one.held, *one.hired)), default=0)
     ]
     for row, name, other in tries:
         now = best(asked, found.routing) if now is None else now
@@ -346,13 +342,14 @@ def without(routed: Routed, site: int) -> Without:
     more = Loss(asked, room, left, more=True)
     stuck, least = now.solve(now.lost), more.solve(more.lost)
     assert stuck is not None and least is not None  # all may be missed
-    added = more.solve(more.gpus, [(more.lost, least.cost * (1 + _SEEN) + _SEEN)]) or least
+    kept = [(more.lost, least.cost * (1 + _SEEN) + _SEEN)]
+    added = more.solve(more.gpus, kept) or least
+    kept.append((more.gpus, float(more.gpus @ added.values) + _SEEN))
+    added = more.solve(more.money, kept) or added
     requests = np.array([one.mean for one in asked.users]) * 3600
     missed = stuck.values[now.missed] * _each(asked)
     hourly = missed.sum(axis=0) / np.maximum(requests.sum(axis=0), 1e-300)
     extra = added.values[more.more] + 0.0  # no zero below it
-    added_to = [(one, int(count)) for one, count in zip(asked.sites, extra) if count > 0]
-    price = sum((cheapest_held((*one.held, *one.hired), count) for one, count in added_to), 0.0)
     mine = [path for path, arc in enumerate(routed.asked.paths) if arc.site == site]
     total = float(requests.sum())
     return Without(
@@ -364,7 +361,7 @@ def without(routed: Routed, site: int) -> Without:
         missed_hour=int(hourly.argmax()),
         more=tuple(float(count) * one.devices for count, one in zip(extra, asked.sites)),
         missed_still=least.cost / total,
-        price=price,
+        price=float(more.money @ added.values),
     )
 
 

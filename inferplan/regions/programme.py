@@ -14,7 +14,7 @@ import numpy.typing as npt
 from inferplan.errors import InferplanError
 from inferplan.horizon.constraints import Rows
 from inferplan.horizon.programme import NODES, SECONDS
-from inferplan.regions.question import HOURS, Question, Sold
+from inferplan.regions.question import HOURS, Question
 from inferplan.units import Array
 
 GAP = 1e-3
@@ -230,13 +230,20 @@ class Routes(Programme):
 
 
 class Loss(Programme):
-    """With the machines that are there, and more of them. room: replicas of each site in each hour ``(sites, hours)``.
-    left: GPUs of each site that more replicas may take."""
+    """With the machines that are there, and more of them, paid for all day. room: replicas of each site in each hour
+    ``(sites, hours)``. left: GPUs of each site that more machines may take."""
 
     def __init__(self, asked: Question, room: Array, left: Sequence[float], more: bool) -> None:
         super().__init__(asked, range(HOURS), spare=True)
-        most = [np.floor(one / site.devices + 1e-9) if more else 0.0 for one, site in zip(left, asked.sites)]
-        self.more = self.new(len(asked.sites), most=np.array(most), whole=True)
+        most = inf if more else 0.0
+        self.more = self.new(len(asked.sites), most=most, whole=True)
+        self.kinds = [(*one.held, *one.hired) for one in asked.sites]
+        self.added = [self.new(len(kinds), 1, most=most, whole=True) for kinds in self.kinds]
+        for site, (kinds, added) in enumerate(zip(self.kinds, self.added)):
+            holds = [(column, -float(sold.holds)) for column, sold in zip(added, kinds)]
+            self.limit([(self.more[site : site + 1], 1.0), *holds], -inf, 0.0)
+            if left[site] < inf and kinds:
+                self.limit([(column, float(sold.gpus)) for column, sold in zip(added, kinds)], -inf, left[site])
         for site, working in enumerate(self.working):
             if len(working):
                 self.limit([*((pool, 1.0) for pool in working), (self.more[site : site + 1], -1.0)], -inf, room[site])
@@ -256,7 +263,10 @@ class Loss(Programme):
         found[self.more] = [site.devices for site in self.asked.sites]
         return found
 
-
-def cheapest_held(sold: Sequence[Sold], replicas: int) -> float:
-    """What so many replicas cost all day on machines of one kind, the cheapest."""
-    return min((float(-(-replicas // one.holds)) * one.day for one in sold), default=inf)
+    @property
+    def money(self) -> Array:
+        """Of a day of the machines that are added, by column."""
+        found = np.zeros(self.columns)
+        for kinds, added in zip(self.kinds, self.added):
+            found[added[:, 0]] = [sold.day for sold in kinds]
+        return found

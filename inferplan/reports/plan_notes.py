@@ -86,6 +86,17 @@ def _at_confidence(plan: Plan) -> str:
     return f", at a confidence of {plan.confidence:g}"
 
 
+def _too_late(plan: Plan) -> str:
+    """That no number of GPUs would, where first tokens were measured later than predicted by more than the limit."""
+    slo, result = plan.question.slo, plan.best.result
+    limit, tail = slo.limits.get("ttft"), None if result is None else result.tail
+    if limit is None or tail is None:
+        return ""
+    late = late_share(slo.percentile) * tail.at(USUAL)
+    said = f" (first tokens at p{slo.percentile:g} were measured up to {format_time(late, 3)} later than predicted"
+    return f"{said}: no number of GPUs keeps {format_time(limit, 3)})" if late >= limit else ""
+
+
 def error_unknown(plan: Plan) -> str:
     """What has to be said first: that nobody knows how far off the plan is, or that no plan holds at the confidence
     that is usual; empty where one does."""
@@ -95,7 +106,7 @@ def error_unknown(plan: Plan) -> str:
     nothing = f"no option with a known error keeps the limits at a confidence of {USUAL:g}"
     if plan.supported:
         return (
-            f"{nothing}: this plan keeps them if the prediction is right, and is as likely to miss one"
+            f"{nothing}{_too_late(plan)}: this plan keeps them if the prediction is right, and is as likely to miss one"
             if unkept
             else ""
         )

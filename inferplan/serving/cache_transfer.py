@@ -22,7 +22,7 @@ from inferplan.devices.hardware import Link
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import single
-from inferplan.estimate.resting import PARTS, Resting
+from inferplan.estimate.resting import PARTS, Kind, Resting
 from inferplan.estimate.stage_memory import StageMemory
 from inferplan.serving.records import Records
 from inferplan.serving.rounds import overlaps
@@ -127,7 +127,9 @@ class Transfer:
     @property
     def part(self) -> Resting:
         """What its price rests on."""
-        return PARTS["pools"].on("published" if self._reach.reached_source else "formula")
+        reach = self._reach
+        kind: Kind = "carried" if reach.reached_carried else "published" if reach.reached_source else "formula"
+        return PARTS["pools"].on(kind)
 
     def price(self, lengths: npt.NDArray[np.int64]) -> None:
         """Fill the table of :meth:`of` for prompts of these lengths, all at once."""

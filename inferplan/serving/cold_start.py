@@ -37,7 +37,9 @@ class ColdStart:
     @property
     def part(self) -> Resting:
         """What its time rests on."""
-        return PARTS["cold_start"].on("published" if self.loader else "measured" if self.measured else "formula")
+        if self.loader:
+            return PARTS["cold_start"].on("published" if self.processes == 1 else "carried")
+        return PARTS["cold_start"].on("measured" if self.measured else "formula")
 
     @property
     def seconds(self) -> float:

@@ -252,3 +252,26 @@ def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     answer(two())
     answer(random_question(1))
     assert capfd.readouterr().out == ""
+
+
+def test_machines_are_bought_whole_within_the_limit() -> None:
+    """Machines of 8 GPUs, replicas of 1 that carry 15, 100 requests/s in each region: 7 replicas on one machine at
+    home. With us lost, eu's 8 carry 120 of 200: 0.4 stay unserved, as a second machine would be 16 GPUs of the 12 that
+    there may be. Without that row two machines at 8 a hour, 384 a day, do what 20 + 8 an hour, 672, do.
+    """
+    sites = tuple(
+        Site(name=name, devices=1, hired=(Sold(flat(price), 8, 8),), most=most)
+        for name, price, most in (("us", 20.0, np.inf), ("eu", 8.0, 12.0))
+    )
+    users = (people("us", flat(100)), people("eu", flat(100)))
+    arcs = tuple(Arc(u, s, 0.02 + 0.01 * (u != s), 15.0) for u in (0, 1) for s in (0, 1))
+    asked = answer(Question(users=users, sites=sites, arcs=arcs))
+    nearest = next(one for one in asked.routed if one.routing == "nearest")
+    assert nearest.delay == pytest.approx(0.02)
+    assert nearest.away == 0.0  # exactly: nobody is sent away within the slack of the solver
+    us, eu = (one for one in asked.lost if one.routing == "nearest")
+    assert (us.missed, us.missed_still, us.more, us.price) == (pytest.approx(0.4), pytest.approx(0.4), (0, 0), 0.0)
+    # eu lost: 14 replicas carry 200, of which 8 are there: 6 on one more machine at 20 an hour
+    assert (eu.missed_still, eu.more, eu.price) == (pytest.approx(0.0, abs=1e-9), (6, 0), pytest.approx(480))
+    (reason,) = asked.reasons
+    assert (reason.routing, reason.row, reason.name, reason.saved) == ("cost", "most", "eu", pytest.approx(288))
