@@ -358,10 +358,10 @@ def write_engines(root: Path, constants: dict[str, float]) -> None:
         text = path.read_text(encoding="utf-8")
         for name, unit, scale in _UNITS:
             value = f"{_rounded(constants[name] * scale):g} {unit}".strip()
-            # those of the engine, two blanks deep; a release may have its own further in, which no such row decides
-            text, count = re.subn(rf"(?m)^(  {name}: ).*$", rf"\g<1>{value}", text)
+            # those of the engine, in its block; a release may have its own, which no such row decides
+            text, count = re.subn(rf"(?m)^(serving:\n(?: .*\n)*?  {name}: ).*$", rf"\g<1>{value}", text)
             if count != 1:
-                raise InputFileError(f"{path} has {count} lines of {name}")
+                raise InputFileError(f"{path} has no {name} in serving:")
         save(path, text)
     path = root / "clients.yaml"
     text = path.read_text(encoding="utf-8")
