@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from inferplan.catalog.files import at_line, find, spec_of
+from inferplan.catalog.limits import LimitsSpec
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, ask, first_given
 from inferplan.spec import Spec
 from inferplan.traffic.classes import require_whole
 from inferplan.traffic.requests import Slo, TrafficClass, parse_lengths
-from inferplan.units import Seconds
 
 
-class ClassSpec(Spec):
+class ClassSpec(LimitsSpec):
     """One class. ``prompt`` and ``output`` are written as on the command line; either every class has a ``share`` of
     the requests or every one a ``rate``, requests a second; neither where a profile has the rates. ``chat``: its
     requests are messages."""
@@ -28,10 +28,6 @@ class ClassSpec(Spec):
     rate: float | None = Field(default=None, gt=0, le=1e6)
     prompt: str
     output: str
-    ttft: Seconds | None = Field(default=None, gt=0)
-    tpot: Seconds | None = Field(default=None, gt=0)
-    e2e: Seconds | None = Field(default=None, gt=0)
-    percentile: float = Field(default=95.0, gt=0, lt=100)
     priority: int = 0
     weight: float = Field(default=1.0, gt=0, le=1e6)
     chat: bool = False

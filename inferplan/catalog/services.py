@@ -8,6 +8,7 @@ from pydantic import Field
 
 from inferplan.catalog.assemble import Request, usual_engine
 from inferplan.catalog.files import at_line, find, spec_of
+from inferplan.catalog.limits import LimitsSpec
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UsageError
 from inferplan.spec import Spec
@@ -71,7 +72,7 @@ class ReplicaSpec(Spec):
         )
 
 
-class ServiceModel(ReplicaSpec):
+class ServiceModel(ReplicaSpec, LimitsSpec):
     """One model: where it runs, what comes to it, its limits."""
 
     name: str = Field(min_length=1, max_length=40)
@@ -88,10 +89,6 @@ class ServiceModel(ReplicaSpec):
     """How models that share its GPUs take turns there; absent: all are resident."""
     prompt: str | None = None
     output: str
-    ttft: Seconds | None = Field(default=None, gt=0)
-    tpot: Seconds | None = Field(default=None, gt=0)
-    e2e: Seconds | None = Field(default=None, gt=0)
-    percentile: float = Field(default=95.0, gt=0, lt=100)
     answer: AnswerSpec | None = None
 
 

@@ -206,8 +206,6 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     sizing = question_of(SizingAsked, values).sizing(power, start, counted, demand.offline, values["ideal"])
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
-    if all(one.number for one in counted) and not chains and sizing.miss_cost is None:  # what else costs has a price
-        prices = prices.counting(load_hardware(gpu).name for gpu in gpus)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
     space = Space(
         base=_constant(base, values, asked),
@@ -237,7 +235,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         chains=chains,
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
-    )
+    ).with_owned_counted()
 
 
 def _note_replaced(values: dict[str, Any], named: WorkloadSpec | None) -> None:

@@ -199,6 +199,8 @@ def late_share(percentile: float) -> float:
     return max(log(beyond), 0.0) / log((100.0 - AS_THE_MEAN) / (100.0 - IN_THE_TAIL))
 
 
+BeginsAs = Literal["burst", "steady"]
+"""burst: all users begin at once, so that the first requests are the slowest. steady: any other load."""
 QUANTILES = (0.1, 0.5, 0.8, 0.9, 0.95, 0.99)
 """At which shares of measured rows :class:`LateTokens` knows its seconds."""
 
@@ -206,13 +208,12 @@ QUANTILES = (0.1, 0.5, 0.8, 0.9, 0.95, 0.99)
 class LateTokens(Spec):
     """How much later than predicted first tokens were at the 99th percentile: an engine that serves in one form.
 
-    load: ``"burst"``, of which all users begin at once and the first requests are the slowest; ``"steady"`` otherwise.
     systems: models on devices that were measured so. seconds: measured less predicted, at :data:`QUANTILES` of the
     rows, each system weighted by the root of its number of rows; empty for too few systems.
     """
 
     engine: str
-    load: Literal["burst", "steady"]
+    load: BeginsAs
     forms: tuple[str, ...] = ()
     systems: int = Field(ge=1)
     rows: int = Field(ge=1)

@@ -7,9 +7,8 @@ a pipeline where none of those was one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
 
-from inferplan.devices.constants import Calibration, LateTokens, MeasuredCell
+from inferplan.devices.constants import BeginsAs, Calibration, LateTokens, MeasuredCell
 from inferplan.estimate.deployment import Deployment, found_once
 from inferplan.models.spec import ModelSpec
 
@@ -20,8 +19,6 @@ DRAFTS, POOLS = "drafts", "pools apart"
 ANY_DEVICE = "any"
 """Where constants were fitted to all devices of a class together, the devices that were left out one at a time."""
 
-Load = Literal["burst", "steady"]
-"""Users who all begin at once, so that the first requests are the slowest, or any other load."""
 Systems = Mapping[str, Mapping[str, int]]
 """How many systems were measured of each ``device``, ``form`` and ``family``."""
 
@@ -70,7 +67,7 @@ def measured_cell(deployment: Deployment, forms: Sequence[str]) -> MeasuredCell 
     return next((one for one in measured.cells if (one.device, one.engine, frozenset(one.forms)) == key), None)
 
 
-def measured_tail(deployment: Deployment, load: Load, forms: Sequence[str] = ()) -> LateTokens | None:
+def measured_tail(deployment: Deployment, load: BeginsAs, forms: Sequence[str] = ()) -> LateTokens | None:
     """How late first tokens were at the 99th percentile, of its engine in exactly its form and ``forms`` beyond it, on
     any device; ``None`` where fewer than :data:`FEWEST_SYSTEMS` systems were measured so, and for constants of a file
     that was asked for."""

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from inferplan.catalog.limits import LimitsSpec
 from inferplan.spec import Spec
 from inferplan.units import MOST_PUE, Seconds, Watts
 
@@ -52,7 +53,7 @@ class ReplicaSpec(Spec):
     quant: str | None = None
 
 
-class ModelSpec(Spec):
+class ModelSpec(LimitsSpec):
     """One model: its replicas by kind, and what a request costs that is not served."""
 
     replicas: dict[Name, ReplicaSpec] = Field(min_length=1)
@@ -62,10 +63,6 @@ class ModelSpec(Spec):
     model: str | None = None
     prompt: str | None = None
     output: str | None = None
-    ttft: Seconds | None = Field(default=None, gt=0)
-    tpot: Seconds | None = Field(default=None, gt=0)
-    e2e: Seconds | None = Field(default=None, gt=0)
-    percentile: float = Field(default=95.0, gt=0, lt=100)
 
 
 class StepSpec(Spec):

@@ -8,6 +8,7 @@ from itertools import product
 from math import inf, isinf
 
 from inferplan.catalog.assemble import load_engine
+from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import mask_filling
@@ -59,6 +60,17 @@ class Question:
     def at(self, confidence: float) -> Question:
         """The same question at another confidence."""
         return replace(self, sizing=replace(self.sizing, confidence=confidence))
+
+    def with_owned_counted(self) -> Question:
+        """The same, in hours of GPUs where all are owned and no list has a price of any
+        (:meth:`inferplan.catalog.price_lists.PriceBook.counting`) and nothing else that costs money is asked for."""
+        names = [load_hardware(gpu).name for gpu in self.space.gpus]
+        owned = self.sizing.owned is not None and set(names) <= {
+            load_hardware(gpu).name for gpu in self.sizing.owned.counts
+        }
+        if not owned or self.chains or self.sizing.miss_cost is not None:
+            return self
+        return replace(self, prices=self.prices.counting(names))
 
     def each_budget(self) -> list[Question]:
         """The question under each of its budgets of thought; itself alone where none are compared."""

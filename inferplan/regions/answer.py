@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from inferplan.errors import InfeasibleError
 from inferplan.regions.programme import GAP, Loss, Routes
-from inferplan.regions.question import HOURS, Question, Routing
+from inferplan.regions.question import HOURS, Question, Routing, Sold
 from inferplan.units import Array
 
 _SEEN = 1e-6
@@ -86,36 +87,38 @@ class Routed:
 
     def room(self, site: int) -> Array:
         """Replicas that the machines hold in each hour."""
-        one = self.asked.sites[site]
-        found = np.full(HOURS, sum(sold.holds * float(count) for sold, count in zip(one.held, self.held[site])))
-        for sold, counts in zip(one.hired, self.hired[site]):
-            found = found + sold.holds * counts
+        return self._paid(site, attrgetter("holds"))
+
+    def _paid(self, site: int, each: Callable[[Sold], float]) -> Array:
+        """A figure of the machines of a site, in each hour."""
+        found = np.full(HOURS, self._held(site, each))
+        for sold, counts in zip(self.asked.sites[site].hired, self.hired[site]):
+            found = found + each(sold) * counts
         return found
+
+    def _held(self, site: int, each: Callable[[Sold], float]) -> float:
+        """The same of those that are held."""
+        return float(sum(each(sold) * count for sold, count in zip(self.asked.sites[site].held, self.held[site])))
 
     def up(self, site: int) -> Array:
         """Replicas that are up in each hour: those of held machines all day, as many as the busiest hour needs."""
-        held = sum(sold.holds * count for sold, count in zip(self.asked.sites[site].held, self.held[site]))
         needed = self.needed(site)
-        found: Array = np.maximum(needed, min(float(held), float(needed.max())))
+        found: Array = np.maximum(needed, min(self._held(site, attrgetter("holds")), float(needed.max())))
         return found
 
     def gpus(self, site: int) -> Array:
         """GPUs that are paid for in each hour."""
-        one = self.asked.sites[site]
-        found = np.full(HOURS, sum(sold.gpus * float(count) for sold, count in zip(one.held, self.held[site])))
-        for sold, counts in zip(one.hired, self.hired[site]):
-            found = found + sold.gpus * counts
-        return found
+        return self._paid(site, attrgetter("gpus"))
 
     def gpus_held(self, site: int) -> float:
         """Of them those that are held."""
-        return float(sum(sold.gpus * count for sold, count in zip(self.asked.sites[site].held, self.held[site])))
+        return self._held(site, attrgetter("gpus"))
 
     def cost(self, site: int) -> float:
         """Of a day."""
         one = self.asked.sites[site]
-        held = sum(sold.day * count for sold, count in zip(one.held, self.held[site]))
-        return float(held + sum(sold.price @ counts for sold, counts in zip(one.hired, self.hired[site])))
+        hired = sum(sold.price @ counts for sold, counts in zip(one.hired, self.hired[site]))
+        return float(self._held(site, attrgetter("day")) + hired)
 
     def kwh(self, site: int) -> Array:
         """Of each hour."""

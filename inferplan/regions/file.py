@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from inferplan.catalog.limits import LimitsSpec
 from inferplan.catalog.services import ReplicaSpec
 from inferplan.horizon.file import Factor, Money, Name
 from inferplan.spec import Spec
@@ -20,16 +21,12 @@ ByHour = Annotated[
 """A value of each hour of a day, from midnight on."""
 
 
-class ServiceSpec(ReplicaSpec):
+class ServiceSpec(ReplicaSpec, LimitsSpec):
     """What runs in every region: the model, its replica, its requests and their limits."""
 
     model: str
     prompt: str
     output: str
-    ttft: Seconds | None = Field(default=None, gt=0)
-    tpot: Seconds | None = Field(default=None, gt=0)
-    e2e: Seconds | None = Field(default=None, gt=0)
-    percentile: float = Field(default=95.0, gt=0, lt=100)
     utilisation: float = Field(default=0.8, gt=0, le=1, allow_inf_nan=False)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inferplan.devices.constants import BeginsAs
 from inferplan.errors import UsageError
 from inferplan.estimate.anchoring import anchored_bands, correction
 from inferplan.estimate.bands import serving_bands
@@ -18,7 +19,7 @@ from inferplan.estimate.load import Band
 from inferplan.estimate.phase import media_seconds, run_step
 from inferplan.estimate.resting import PARTS, Resting
 from inferplan.estimate.structured import MaskedSteps, masks_record
-from inferplan.estimate.support import DRAFTS, POOLS, Load, measured_tail
+from inferplan.estimate.support import DRAFTS, POOLS, measured_tail
 from inferplan.features import require_together, those
 from inferplan.models.spec import require_readable, require_tokens
 from inferplan.serving.adapter_times import AdapterModifier
@@ -524,7 +525,7 @@ def _bands(prompts: Deployment, decodes: Deployment, context: float, forms: tupl
     return {name: band for name, band in found.items() if band is not None}
 
 
-def _load(closed: ClosedLoop | None) -> Load:
+def _load(closed: ClosedLoop | None) -> BeginsAs:
     """Whether all users begin at once."""
     return "burst" if closed is not None and closed.burst and closed.concurrency > 1 else "steady"
 

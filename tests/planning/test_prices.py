@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inferplan.api import make_plan
 from inferplan.catalog.bills import Offer, Tariff
 from inferplan.catalog.files import load, names
 from inferplan.catalog.price_lists import CONTRACTS, Instance, PriceList, every_list, price_book
@@ -431,3 +432,20 @@ def test_the_list_that_the_documentation_shows_is_one(tmp_path: Path) -> None:
     own.write_text(textwrap.dedent(shown[0]))
     bill = price_book([str(own)], term="reserved").bill("h200-sxm", 2, 3)
     assert bill.describe() == "2 x 4-way (4 x h200-sxm) at 14.20 EUR/h (reserved, 1 year, mine, 2026-11-02)"
+
+
+def test_a_plan_of_owned_gpus_is_in_their_hours() -> None:
+    """From Python as on the command line: one GPU at work is one GPU hour an hour; a price that is stated stays."""
+    load = {
+        "prompt": 128,
+        "output": 16,
+        "rate": 0.2,
+        "ttft": 2.0,
+        "tpot": 0.1,
+        "quants": ("native",),
+        "confidence": 0.5,
+    }
+    found = make_plan("llama-3.2-1b", gpus=["1x-rtx-a6000"], **load)
+    assert (found.question.prices.currency, found.option.cost) == ("GPU hours", 1.0)
+    stated = make_plan("llama-3.2-1b", gpus=["1x-rtx-a6000"], price={"rtx-a6000": 0.5}, **load)
+    assert (stated.question.prices.currency, stated.option.cost) == ("USD", 0.5)

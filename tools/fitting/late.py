@@ -26,8 +26,8 @@ import numpy as np
 import yaml
 
 from inferplan.catalog.files import config_root
-from inferplan.devices.constants import QUANTILES, LateTokens, MeasuredTails
-from inferplan.estimate.support import FEWEST_SYSTEMS, Load
+from inferplan.devices.constants import QUANTILES, BeginsAs, LateTokens, MeasuredTails
+from inferplan.estimate.support import FEWEST_SYSTEMS
 from inferplan.files import save
 from inferplan.serving.result import SimulationResult
 from inferplan.units import Array
@@ -58,7 +58,7 @@ class Kind(NamedTuple):
     """What systems share that differ in model and device."""
 
     engine: str
-    load: Load
+    load: BeginsAs
     forms: tuple[str, ...]
 
 
@@ -185,7 +185,7 @@ def _read(cells: Mapping[str, str]) -> Late:
     def seconds(name: str) -> float:
         return float(cells[name]) * 1e-3
 
-    load: Load = "burst" if cells["load"] == "burst" else "steady"
+    load: BeginsAs = "burst" if cells["load"] == "burst" else "steady"
     ttft = {name: tuple(seconds(f"predicted_ttft_{name}_{at:g}") for at in GRID) for name in _BY_BURST}
     return Late(
         name=cells["name"],
