@@ -661,7 +661,7 @@ def make_plan(
         caps=take("power_caps", ()),
     )
     with progress_counter("simulations", None, progress) as told:
-        return plan(Question(space, demand, slo, sizing, prices).with_owned_counted(), told)
+        return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices), told)
 
 
 _LOAD = ("people", "sessions_a_day", "workload", "think_time", "rate", "users", "requests", "deadline")

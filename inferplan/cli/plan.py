@@ -235,7 +235,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         chains=chains,
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
-    ).with_owned_counted()
+    )
 
 
 def _note_replaced(values: dict[str, Any], named: WorkloadSpec | None) -> None:

@@ -422,6 +422,7 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits, ``UsageError`` for people who would
     have to be in several conversations at a time with answers as long as these.
     """
+    question = question.with_owned_counted()
     searched, known = without_unmeasured(search(question.space, question.stream, question.prices)), _Known(progress)
     try:
         return _with_fewer_misses(_planned(question, searched, known), searched, known)
