@@ -141,7 +141,8 @@ PARTS: Mapping[str, PricedPart] = {
     "structured": PricedPart(
         page="docs/accuracy-parts.md#masks",
         said={
-            "published": "the library's mean time of a mask; when they are filled is read from the engine's source",
+            "published": "the library's mean time of a mask without the slowest hundredth; when masks are filled is "
+            "read from the engine's source",
             "formula": "--mask-time as given; when masks are filled is read from the engine's source",
         },
         in_band=False,

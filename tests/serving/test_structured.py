@@ -166,12 +166,14 @@ def test_what_is_not_known_is_refused() -> None:
 @for_each(
     ("engine", "library", "masks", "seconds"),
     [
-        ("vllm", "xgrammar", 128, 128 * 728e-6),  # MaskBench's means
-        ("vllm", "llguidance", 256, 2 * 16 * 64e-6),  # 16 pieces of 16 on 8 threads
-        ("sglang", "outlines", 256, 256 * 1858e-6),  # one after another, however many
+        # MaskBench's percentiles 25, 50, 75, 90, 95 and 99, twice the areas under straight lines between them
+        ("vllm", "xgrammar", 128, 128 * (25 * 3 + 25 * 12 + 25 * 48 + 15 * 138 + 5 * 598 + 4 * 6186) / 2 / 99 * 1e-6),
+        # 16 pieces of 16 on 8 threads
+        ("vllm", "llguidance", 256, 32 * (25 * 29 + 25 * 75 + 25 * 101 + 15 * 132 + 5 * 196 + 4 * 652) / 2 / 99 * 1e-6),
+        ("sglang", "outlines", 256, 256 * 1858e-6),  # one after another, however many; the lines are above the mean
     ],
 )
-def test_a_library_has_the_published_mean_and_the_engine_fills_as_its_source_says(
+def test_a_library_has_the_published_mean_of_99_in_100_and_the_engine_fills_as_its_source_says(
     engine: str, library: str, masks: int, seconds: float
 ) -> None:
     of = Structured(share=1.0, library=library, cores=32)
@@ -183,7 +185,7 @@ def test_a_library_has_the_published_mean_and_the_engine_fills_as_its_source_say
 
 
 def test_masks_of_sglang_are_hidden_behind_the_forward_pass() -> None:
-    """64 masks of 46 us by llguidance's mean, 64 us: 4.1 ms behind a pass of some 10 ms; of outlines 119 ms."""
+    """64 masks of llguidance, 54 us each: 3.5 ms behind a pass of some 10 ms; of outlines 119 ms."""
     load = StaticLoad(batch=64.0, prompt=1024.0, output=256.0)
     made = {
         library: StructuredEstimate(

@@ -9,7 +9,7 @@ from inferplan.estimate.resting import PARTS as PRICED
 from tools.accuracy.parts.cold_start import cold_start_part
 from tools.accuracy.parts.host_weights import host_part
 from tools.accuracy.parts.lora import lora_part
-from tools.accuracy.parts.masks import masks_part
+from tools.accuracy.parts.masks import hidden_part, masks_part
 from tools.accuracy.parts.mig import mig_part
 from tools.accuracy.parts.power import caps_part, power_part
 from tools.accuracy.parts.rows import MEDIAN, NINE_IN_TEN, Part
@@ -24,6 +24,7 @@ PARTS: Sequence[Callable[[Path], Part]] = (
     caps_part,
     mig_part,
     masks_part,
+    hidden_part,
     tiers_part,
     writing_part,
     cold_start_part,
