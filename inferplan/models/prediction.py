@@ -130,4 +130,4 @@ def _context_model(whole: ModelSpec, fused: list[tuple[int, int]], layers: list[
             raise UsageError(f"{whole.name} has a layer without attention", hint="block drafts of attention are priced")
         kept += layer.mixer.cache().per_token
     fields = {"layers": [], "joined": [*fused, (whole.d_model, kept)], "bare": True}
-    return ModelSpec(**{**{name: getattr(whole, name) for name in ModelSpec.model_fields}, **fields})
+    return ModelSpec(**{**{name: getattr(whole, name) for name in ModelSpec.spec_fields}, **fields})
