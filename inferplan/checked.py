@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from functools import cache, reduce
+from functools import reduce
 from operator import or_
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from types import UnionType, new_class
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -57,9 +57,17 @@ def nested(spec: type[Spec]) -> core_schema.CoreSchema:
     return core_schema.no_info_plain_validator_function(lambda value: checked(spec, value, strict=_strict.get()))
 
 
-@cache
 def model_of(spec: type[Spec]) -> type[BaseModel]:
     """The pydantic model of the fields of a spec."""
+    if spec not in _models:
+        _models[spec] = _made_of(spec)
+    return _models[spec]
+
+
+_models: dict[type[Spec], type[BaseModel]] = {}
+
+
+def _made_of(spec: type[Spec]) -> type[BaseModel]:
     config: dict[str, Any] = {"extra": "forbid", "protected_namespaces": ()}
     for base in reversed(spec.__mro__):
         config |= vars(base).get("model_config", {})
@@ -74,7 +82,7 @@ def model_of(spec: type[Spec]) -> type[BaseModel]:
         if check.fields:
             method = getattr(spec, name)
             body[name] = pydantic.field_validator(*check.fields)(_of_value(method))
-    return type(BaseModel)(spec.__name__, (BaseModel,), body)
+    return cast(type[BaseModel], new_class(spec.__name__, (BaseModel,), exec_body=lambda names: names.update(body)))
 
 
 def _of_value(method: Any) -> Any:

@@ -17,10 +17,13 @@ from inferplan.units import MOST
 _Method = TypeVar("_Method")
 
 
-class Limits(NamedTuple):
+class Limits:
     """What ``pydantic.Field`` is given."""
 
-    given: dict[str, Any]
+    __slots__ = ("given",)
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = given
 
 
 def Field(**given: Any) -> Any:
@@ -191,8 +194,13 @@ class Spec:
         """Whether a field may be true or false."""
         return name not in cls.spec_fields or "bool" in repr(cls.spec_hints()[name])
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
-        """The same with some fields changed, unchecked. What it had worked out from its fields is not carried over."""
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """The same with some fields changed, unchecked. What it had worked out from its fields is not carried over.
+
+        deep: with lists and mappings of its own.
+        """
+        if deep:
+            return deepcopy(self).model_copy(update=update)
         held, update = vars(self), update or {}
         made = object.__new__(type(self))
         kept = {name: held[name] for name in type(self).spec_fields if name in held} if update else dict(held)
