@@ -7,22 +7,20 @@ from contextvars import ContextVar
 from functools import reduce
 from operator import or_
 from types import UnionType, new_class
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from inferplan.spec import Limits, Spec
-from inferplan.validators import AfterValidator, BeforeValidator
+from inferplan.validators import AfterValidator, BeforeValidator, Limits
 
-_Spec = TypeVar("_Spec", bound=Spec)
 _strict: ContextVar[bool | None] = ContextVar("strict", default=None)
 """As the outermost check was asked for, for those of specs in it."""
 
 
-def checked(spec: type[_Spec], data: Any, *, strict: bool | None = None, into: _Spec | None = None) -> _Spec:
-    """A spec of what was given, or that itself where it is one. into: one that is made, of fields by name.
+def checked(spec: type[Any], data: Any, *, strict: bool | None = None, into: Any = None) -> Any:
+    """A spec (:class:`inferplan.spec.Spec`) of what was given, or that itself where it is one. into: one that is made, of fields by name.
 
     Raises ``ValidationError``, with the place of every fault.
     """
@@ -42,7 +40,7 @@ def checked(spec: type[_Spec], data: Any, *, strict: bool | None = None, into: _
     finally:
         _strict.reset(token)
     made = object.__new__(spec) if into is None else into
-    made._hold(vars(found), frozenset(found.model_fields_set))
+    made.spec_hold(vars(found), frozenset(found.model_fields_set))
     try:
         for name, check in spec.spec_checks.items():
             if check.mode == "after" and not check.fields:
@@ -52,22 +50,22 @@ def checked(spec: type[_Spec], data: Any, *, strict: bool | None = None, into: _
     return made
 
 
-def nested(spec: type[Spec]) -> core_schema.CoreSchema:
+def nested(spec: type[Any]) -> core_schema.CoreSchema:
     """The check of a field that holds a spec."""
     return core_schema.no_info_plain_validator_function(lambda value: checked(spec, value, strict=_strict.get()))
 
 
-def model_of(spec: type[Spec]) -> type[BaseModel]:
+def model_of(spec: type[Any]) -> type[BaseModel]:
     """The pydantic model of the fields of a spec."""
     if spec not in _models:
         _models[spec] = _made_of(spec)
     return _models[spec]
 
 
-_models: dict[type[Spec], type[BaseModel]] = {}
+_models: dict[type[Any], type[BaseModel]] = {}
 
 
-def _made_of(spec: type[Spec]) -> type[BaseModel]:
+def _made_of(spec: type[Any]) -> type[BaseModel]:
     config: dict[str, Any] = {"extra": "forbid", "protected_namespaces": ()}
     for base in reversed(spec.__mro__):
         config |= vars(base).get("model_config", {})
@@ -108,7 +106,7 @@ def _meant(hint: Any) -> Any:
     return origin[found]
 
 
-def _refuse_what_no_field_means(spec: type[Spec], data: Any) -> None:
+def _refuse_what_no_field_means(spec: type[Any], data: Any) -> None:
     """Raise ``ValidationError``, at the field, for a value that pydantic would take and that means nothing."""
     if isinstance(data, Mapping):
         problems = [(name, value, why) for name, value in data.items() if (why := spec.spec_wrong(name, value))]
@@ -122,7 +120,7 @@ def _refuse_what_no_field_means(spec: type[Spec], data: Any) -> None:
             raise ValidationError.from_exception_data(spec.__name__, found)
 
 
-def _fault(spec: type[Spec], error: ValueError, data: Any) -> ValidationError:
+def _fault(spec: type[Any], error: ValueError, data: Any) -> ValidationError:
     """What a check says, as a fault of the whole."""
     if isinstance(error, ValidationError):
         return error

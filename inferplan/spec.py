@@ -13,17 +13,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, dataclass_
 
 from inferplan.errors import has_control, printable
 from inferplan.units import MOST
+from inferplan.validators import Limits
 
 _Method = TypeVar("_Method")
-
-
-class Limits:
-    """What ``pydantic.Field`` is given."""
-
-    __slots__ = ("given",)
-
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.given = given
 
 
 def Field(**given: Any) -> Any:
@@ -104,9 +96,10 @@ class Spec:
 
             checked(type(self), given, into=self)
         else:
-            self._hold(type(self)._defaults(), frozenset())
+            self.spec_hold(type(self)._defaults(), frozenset())
 
-    def _hold(self, values: dict[str, Any], given: frozenset[str]) -> None:
+    def spec_hold(self, values: dict[str, Any], given: frozenset[str]) -> None:
+        """Have these values, of a spec that is made."""
         object.__setattr__(self, "__dict__", values)
         object.__setattr__(self, "model_fields_set", given)
 
@@ -136,7 +129,7 @@ class Spec:
     def model_construct(cls, **values: Any) -> Self:
         """One of values that need no check."""
         made = object.__new__(cls)
-        made._hold(cls._defaults() | values, frozenset(values))
+        made.spec_hold(cls._defaults() | values, frozenset(values))
         return made
 
     @classmethod
@@ -147,7 +140,8 @@ class Spec:
         """
         from inferplan.checked import checked
 
-        return checked(cls, data, strict=strict)
+        made: Self = checked(cls, data, strict=strict)
+        return made
 
     @classmethod
     def spec_default(cls, name: str) -> Any:
@@ -204,7 +198,7 @@ class Spec:
         held, update = vars(self), update or {}
         made = object.__new__(type(self))
         kept = {name: held[name] for name in type(self).spec_fields if name in held} if update else dict(held)
-        made._hold({**kept, **update}, self.model_fields_set | frozenset(update))
+        made.spec_hold({**kept, **update}, self.model_fields_set | frozenset(update))
         return made
 
     def model_dump(
@@ -255,7 +249,7 @@ class Spec:
         return vars(self), self.model_fields_set
 
     def __setstate__(self, state: tuple[dict[str, Any], frozenset[str]]) -> None:
-        self._hold(*state)
+        self.spec_hold(*state)
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):

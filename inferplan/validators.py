@@ -1,4 +1,4 @@
-"""What types are annotated with where a value is read from YAML: functions that it goes through."""
+"""What types of values that are read from YAML are annotated with: functions that they go through, limits."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ class AfterValidator(NamedTuple):
     """In ``Annotated``: what is done with a value of the right type."""
 
     function: Callable[[Any], Any]
+
+
+class Limits:
+    """What ``pydantic.Field`` is given."""
+
+    __slots__ = ("given",)
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.given = given
