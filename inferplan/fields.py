@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from inferplan.errors import UsageError
+from inferplan.spec import Spec
 from inferplan.units import MOST, parse_quantity
 
 _Asked = TypeVar("_Asked")
@@ -216,14 +217,14 @@ _Part = TypeVar("_Part", bound=OptionalQuestion)
 def asked_fields(kind: type[Any]) -> dict[str, tuple[Option | Part, Any]]:
     """The fields that are asked, in order, each with its default (``MISSING`` where it has none).
 
-    kind: a dataclass, or a pydantic model whose annotations hold what :func:`need` makes.
+    kind: a dataclass, or a spec whose annotations hold what :func:`need` makes.
     """
-    if hasattr(kind, "model_fields"):
+    if issubclass(kind, Spec):
         named = (
-            (name, [one for one in info.metadata if isinstance(one, dict)], info.default)
-            for name, info in kind.model_fields.items()
+            (name, [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, dict)])
+            for name, hint in kind.spec_hints().items()
         )
-        return {name: (said[0]["option"], default) for name, said, default in named if said}
+        return {name: (said[0]["option"], kind.spec_default(name)) for name, said in named if said}
     found = {}
     for one in fields(kind):
         said = one.metadata.get("option") or one.metadata.get("part")

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator
+
+from inferplan.validators import BeforeValidator
 
 Num = float | npt.NDArray[np.float64]
 """A load value: one float or an array of float64. Structure (layers, heads, ranks) is always int."""

@@ -19,13 +19,16 @@ PACKAGE = ROOT / "inferplan"
 PACKAGES = ("inferplan", "calibrate", "tools")
 
 FLOORS: list[tuple[str, set[str]]] = [
+    ("0 what types of fields are annotated with", {"validators"}),
     ("0 ground: errors, quantities", {"errors", "units"}),
+    ("0 what checks specs", {"checked"}),
+    ("0 the base of specs", {"spec"}),
     ("0 lines over an array; options of questions, lists in them", {"affine", "fields", "lists"}),
     ("0 files of the user; which features go together", {"files", "features"}),
     ("0 optional packages", {"extras"}),
     ("0 modules that were compiled", {"compiled"}),
     ("0 rows by column, what a result says of itself", {"columns", "shown"}),
-    ("0 the base of specs, the form of a result, terms of formulas", {"spec", "table", "terms"}),
+    ("0 the form of a result, terms of formulas", {"table", "terms"}),
     ("0 figures of a result, each said once", {"figures"}),
     ("1 what is asked: operators and formats, requests; live servers, timed", {"work", "traffic", "measuring"}),
     ("2 what it runs on: devices, engines, fitted constants; models", {"devices", "models"}),

@@ -1,10 +1,22 @@
-"""The base of values from YAML."""
+"""The base of values from YAML, held to pydantic: the same fields as a model of its own."""
 
 from __future__ import annotations
 
-import pytest
+import os
+import pickle
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from inferplan.spec import Spec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferplan.spec import Field, Spec, field_validator, model_validator
+from inferplan.validators import AfterValidator, BeforeValidator
 
 
 class _Whole(Spec):
@@ -16,7 +28,158 @@ class _Lacking(Spec):
     colour: str = "red"
 
 
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError(f"{value} is odd")
+    return value
+
+
+def _metres(value: Any) -> float:
+    if not isinstance(value, str) or not value.endswith(" m"):
+        raise ValueError(f"{value!r} is no length")
+    return float(value[:-2])
+
+
+class _Wheel(Spec):
+    radius: Annotated[float, BeforeValidator(_metres)]
+    spokes: Annotated[int, AfterValidator(_even)] = 12
+
+
+class _Cart(Spec):
+    model_config = {"extra": "ignore"}
+
+    name: str = Field(min_length=2, pattern="[a-z]+")
+    wheels: list[_Wheel] = Field(default=[], max_length=4)
+    spare: _Wheel | None = None
+    load: dict[str, float] = {}
+    first: int = Field(default=1, ge=1, alias="from")
+
+    @field_validator("name")
+    @classmethod
+    def _short(cls, name: str) -> str:
+        return name.removesuffix("s")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.load and not self.wheels:
+            raise ValueError("a load needs wheels")
+        return self
+
+    @cached_property
+    def total(self) -> float:
+        return sum(self.load.values())
+
+
+class _OurWheel(pydantic.BaseModel):
+    model_config = {"frozen": True, "extra": "forbid"}
+
+    radius: Annotated[float, pydantic.BeforeValidator(_metres)]
+    spokes: Annotated[int, pydantic.AfterValidator(_even)] = 12
+
+
+class _TheirCart(pydantic.BaseModel):
+    model_config = {"frozen": True, "extra": "ignore"}
+
+    name: str = pydantic.Field(min_length=2, pattern="[a-z]+")
+    wheels: list[_OurWheel] = pydantic.Field(default=[], max_length=4)
+    spare: _OurWheel | None = None
+    load: dict[str, float] = {}
+    first: int = pydantic.Field(default=1, ge=1, alias="from")
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def _short(cls, name: str) -> str:
+        return name.removesuffix("s")
+
+    @pydantic.model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.load and not self.wheels:
+            raise ValueError("a load needs wheels")
+        return self
+
+
+_wheels = st.fixed_dictionaries(
+    {"radius": st.sampled_from(["0.5 m", "2 m", 2, "wide"])},
+    optional={"spokes": st.sampled_from([2, 3, 12, "4", "many"]), "tyre": st.just("new")},
+)
+_carts = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["carts", "c", "UP", 7]),
+        "wheels": st.lists(_wheels, max_size=5),
+        "spare": st.one_of(st.none(), _wheels, st.just("none")),
+        "load": st.dictionaries(st.sampled_from(["hay", "wood"]), st.sampled_from([1.5, "2", None])),
+        "from": st.sampled_from([0, 3, 2.5]),
+        "colour": st.just("red"),
+    },
+)
+
+
+def _told(make: Any, data: Any) -> Any:
+    """What is made of data, as a mapping, or every fault: where, of which kind, in which words."""
+    try:
+        made = make(data)
+    except pydantic.ValidationError as error:
+        return sorted((one["loc"], one["type"], one["msg"].replace("_OurWheel", "_Wheel")) for one in error.errors())
+    return made.model_dump(), made.model_dump(exclude_defaults=True), set(made.model_fields_set)
+
+
+@given(_carts)
+def test_a_spec_is_checked_as_a_model_of_pydantic(data: dict[str, Any]) -> None:
+    assert _told(_Cart.model_validate, data) == _told(_TheirCart.model_validate, data)
+    assert _told(lambda given: _Cart(**given), data) == _told(lambda given: _TheirCart(**given), data)
+
+
 def test_a_default_has_every_field() -> None:
     assert _Whole.default() == _Whole()
     with pytest.raises(TypeError, match="_Lacking has no default: size is required"):
         _Lacking.default()
+
+
+def test_a_spec_is_frozen_and_a_copy_works_out_anew() -> None:
+    cart = _Cart(name="cart", wheels=[{"radius": "1 m"}], load={"hay": 2.0})
+    assert cart.total == 2.0
+    with pytest.raises(AttributeError, match="frozen"):
+        cart.load = {}  # type: ignore[misc]
+    fuller = cart.model_copy(update={"load": {"hay": 3.0}})
+    assert (fuller.total, cart.total) == (3.0, 2.0)
+    assert fuller != cart
+    assert fuller.model_copy(update={"load": cart.load}) == cart
+    assert cart.wheels[0] is fuller.wheels[0]
+    assert cart.model_copy(deep=True).wheels[0] is not cart.wheels[0]
+
+
+def test_defaults_are_not_shared() -> None:
+    first, second = _Cart(name="cart"), _Cart(name="cart")
+    assert first == second
+    first.load["hay"] = 1.0
+    assert second.load == {}
+    assert _Cart(name="cart").load == {}
+
+
+def test_what_is_pickled_is_equal_and_hashes_alike() -> None:
+    wheel = _Wheel(radius="1 m", spokes=4)  # type: ignore[arg-type]
+    again = pickle.loads(pickle.dumps(wheel))
+    assert again == wheel
+    assert hash(again) == hash(wheel)
+    assert again.model_fields_set == {"radius", "spokes"}
+    assert wheel != _Wheel(radius="1 m", spokes=6)  # type: ignore[arg-type]
+
+
+def test_a_start_from_what_is_kept_imports_no_pydantic(tmp_path: Path) -> None:
+    code = """
+import sys
+from inferplan.__main__ import main
+sys.argv = ["inferplan", "estimate", "llama-3.1-8b", "--gpu", "h100-sxm"]
+try:
+    main()
+finally:
+    print("pydantic" in sys.modules, file=sys.stderr)
+"""
+    kept = {**os.environ, "INFERPLAN_CACHE": str(tmp_path / "kept")}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert [run.stderr.split()[-1] for run in runs] == ["True", "False"]
+    assert runs[0].stdout == runs[1].stdout

@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple, Self
 
-from pydantic import model_validator
-
 from inferplan.catalog.files import config_root, spec_of
 from inferplan.errors import MissingFactError
-from inferplan.spec import Spec
+from inferplan.spec import Spec, model_validator
 
 
 class MeasuredAcceptance(Spec):

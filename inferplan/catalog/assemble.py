@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.calibrations import load_calibration, release_dates
 from inferplan.catalog.counted import counted
@@ -28,7 +26,7 @@ from inferplan.fields import Quantity, Real, Switch, Text, ask, part
 from inferplan.models.layers.mla import MlaLayer
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec, require_experts
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import parse_quantity
 from inferplan.work.adapters import Adapters, LoraAsked
 from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, parse_precision, uniform

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
-
 from inferplan.catalog.files import at_line, find, spec_of
 from inferplan.catalog.limits import LimitsSpec
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, ask, first_given
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.traffic.classes import require_whole
 from inferplan.traffic.requests import Slo, TrafficClass, parse_lengths
 

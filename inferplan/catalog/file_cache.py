@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
-
-import pydantic
 
 from inferplan.errors import InputFileError
 from inferplan.files import save
@@ -134,7 +133,9 @@ def _code() -> str:
     of all, for every spec carries it.
     """
     files = sorted((name, one.st_mtime_ns, one.st_size) for name, one in _files())
-    return sha256(repr((sys.version, pydantic.VERSION, files)).encode()).hexdigest()
+    checker = find_spec("pydantic")  # found, not imported
+    installed = _state(checker.origin) if checker is not None and checker.origin else None
+    return sha256(repr((sys.version, installed, files)).encode()).hexdigest()
 
 
 def _files() -> Iterator[tuple[str, Any]]:

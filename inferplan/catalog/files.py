@@ -12,8 +12,6 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from pydantic import ValidationError
-
 from inferplan.catalog.file_cache import made_once, read_cached
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import (
@@ -243,9 +241,13 @@ def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
     """Data as a spec. Raises ``SpecError`` that lists every problem as ``file:line: field: reason``."""
     try:
         return spec.model_validate(data)
-    except ValidationError as error:
+    except ValueError as error:
+        from pydantic import ValidationError  # here: what is read every time is imported with the first fault
+
         from inferplan.catalog.yaml_text import line_of
 
+        if not isinstance(error, ValidationError):
+            raise
         problems = []
         for detail in error.errors():
             location = tuple(part for part in detail["loc"] if part != "[key]")  # a name itself: where it stands
@@ -266,12 +268,12 @@ def validate(path: Path, data: Any, spec: type[SpecType]) -> SpecType:
 def _suggest(spec: type[Spec], location: tuple[str | int, ...]) -> str:
     """The field nearest to one that is unknown, of the spec that it stands in; of unions, none."""
     for part in location[:-1]:
-        field = spec.model_fields.get(part) if isinstance(part, str) else None
-        inner = _specs(field.annotation) if field else [spec] if isinstance(part, int) else []
+        hint = spec.spec_hints().get(part) if isinstance(part, str) else None
+        inner = _specs(hint) if hint is not None else [spec] if isinstance(part, int) else []
         if len(inner) != 1:
             return ""
         spec = inner[0]
-    close = _close(str(location[-1]), list(spec.model_fields), most=1, cutoff=0.6)
+    close = _close(str(location[-1]), list(spec.spec_fields), most=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -1,8 +1,6 @@
 """Limits on latency as files of loads state them."""
 
-from pydantic import Field
-
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import Seconds
 
 

@@ -6,11 +6,9 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from pydantic import Field
-
 from inferplan.catalog.files import config_root, spec_of
 from inferplan.errors import UnknownNameError, UsageError
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import BytesPerSecond, Seconds
 
 

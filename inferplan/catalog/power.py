@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from pydantic import model_validator
-
 from inferplan.catalog.files import config_root, spec_of
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.devices.power import PowerCap, PowerShares
 from inferplan.errors import UsageError
-from inferplan.spec import Spec
+from inferplan.spec import Spec, model_validator
 
 CLOCKS = "clocks"
 """Where the file says what is the same of all devices: how they draw at another clock."""

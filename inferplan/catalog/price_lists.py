@@ -15,13 +15,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
-
 from inferplan.catalog.bills import STATED, Bill, Offer, Tariff, today
 from inferplan.catalog.files import PROFILE, aliases, find, load, load_hardware, names, spec_of
 from inferplan.errors import MissingFactError, SpecError, UnknownNameError, UsageError
 from inferplan.fields import Text, Words, ask
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, field_validator, model_validator
 from inferplan.units import parse_number, parse_whole
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
-
 from inferplan.catalog.files import load
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.traffic.profile import Profile, read_profile
 from inferplan.units import Seconds
 

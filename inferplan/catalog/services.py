@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from pydantic import Field
-
 from inferplan.catalog.assemble import Request, usual_engine
 from inferplan.catalog.files import at_line, find, spec_of
 from inferplan.catalog.limits import LimitsSpec
 from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UsageError
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.traffic.requests import Slo, parse_lengths
 from inferplan.traffic.stages import ModelStage, require_tree
 from inferplan.units import BytesPerSecond, Seconds

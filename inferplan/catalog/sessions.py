@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
-
 from inferplan.catalog.files import at_line, find, spec_of
 from inferplan.catalog.people import PeopleSpec, asked_people
 from inferplan.catalog.workloads import WorkloadSpec
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, Whole, ask, first_given, question_if_asked, question_of
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.traffic.classes import SUM_TOLERANCE
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.people import People

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pydantic import Field
-
 from inferplan.catalog.files import load, names
 from inferplan.catalog.people import PeopleSpec
 from inferplan.errors import UsageError
 from inferplan.fields import option_values
 from inferplan.models.media import MediaAsked
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.traffic.conversations import parse_think_time
 from inferplan.traffic.requests import ArrivalKind, Lengths, SharedPrefix, Slo, arrivals_of, parse_lengths
 from inferplan.units import Seconds

@@ -13,9 +13,8 @@ Two loads of one system err alike where they are alike, so the error at one is t
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import Array, Num
 from inferplan.work.parallel import Parallelism
 

@@ -11,12 +11,12 @@ from math import inf, isfinite, log
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field
 
 from inferplan.devices.anchors import Anchor
 from inferplan.devices.hardware import HardwareSpec
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 from inferplan.units import Num
+from inferplan.validators import AfterValidator
 from inferplan.work.ops import BLOCKS, COMPRESSED, KERNELS, MULTI_HEAD
 
 
@@ -85,13 +85,15 @@ class Fit(Spec):
     """Smallest and largest FLOP of the shapes that the fit saw."""
     bytes_range: tuple[float, float] | None = None
 
-    def model_post_init(self, context: Any) -> None:
+    @model_validator(mode="after")
+    def _numbers(self) -> Self:
         if not all(0.0 <= value < inf for value in self.terms.values()):
             raise ValueError(f"terms must be numbers of zero or more: {self.terms}")
         if not all(map(isfinite, self.error.values())):
             raise ValueError(f"errors must be numbers: {self.error}")
         if self.band is not None and not 0.0 < self.band[0] <= self.band[1]:
             raise ValueError(f"a band must go from low to high, above 0: {self.error}")
+        return self
 
     def covers(self, flop: Num, moved: Num) -> bool:
         """Whether the work lies in the range that the fit saw."""

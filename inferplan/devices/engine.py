@@ -5,14 +5,12 @@ from dataclasses import replace
 from math import ceil
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.devices.constants import memory_class
 from inferplan.devices.hardware import HardwareSpec, Segment
 from inferplan.devices.releases import release_number
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.fields import SHARE, Switch, Whole, need, option_fields
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 from inferplan.units import Bytes, Num, Seconds
 from inferplan.work.exchange import ExchangeRules
 from inferplan.work.formats import Precision, find_format

@@ -4,10 +4,8 @@ import re
 from math import ceil, inf
 from typing import Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.errors import MissingFactError
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 from inferplan.units import Bytes, BytesPerSecond, FlopPerSecond, Hertz, Seconds, Watts, format_bytes
 from inferplan.work.formats import WIDE
 

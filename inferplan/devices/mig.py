@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
-
 from inferplan.devices.hardware import HardwareSpec, Slice
 from inferplan.errors import UsageError
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import Bytes
 
 EIGHTHS = 8

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from pydantic import Field
 
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import Array, Num
 
 _CLOSE = 1e-13

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from pydantic import Field
-
 from inferplan.devices.constants import Calibration, Constants, Fit
 from inferplan.errors import UnknownNameError, UsageError
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 
 REDUCED = "all-reduce"
 KERNEL_ROLES: dict[str, tuple[str, ...]] = {

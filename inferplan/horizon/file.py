@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from inferplan.catalog.limits import LimitsSpec
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import MOST_PUE, Seconds, Watts
 
 HOURS_OF_A_WEEK = 168.0

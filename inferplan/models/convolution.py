@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from pydantic import Field
-
 from inferplan.models.layers import LayerContext, Weight
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import Num
 from inferplan.work.ops import Elementwise, Matmul, Op
 

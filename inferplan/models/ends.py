@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from math import prod
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny
-
 from inferplan.models.convolution import Convolution, convolution_weights
 from inferplan.models.layers import LayerContext, LayerSpec, Weight, parse_layer
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import Num
+from inferplan.validators import BeforeValidator
 from inferplan.work.ops import Elementwise, Op
 
 
@@ -52,7 +51,7 @@ class OutputHead(Spec):
     """Rows that each of its outputs is parted into ahead of the vocabulary, as wide as the model (SEW)."""
 
 
-Part = Annotated[SerializeAsAny[LayerSpec], BeforeValidator(parse_layer)]
+Part = Annotated[LayerSpec, BeforeValidator(parse_layer)]
 
 
 class Ends(Spec):

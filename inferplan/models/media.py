@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from math import ceil, floor, prod, sqrt
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.errors import UsageError
 from inferplan.fields import Real, Text, Whole, ask
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 
 Pixels = tuple[int, int]
 """Width and height."""

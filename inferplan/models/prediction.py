@@ -20,7 +20,7 @@ projection. One pass over the last token and a mask for each drafted one attends
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from inferplan.errors import UsageError
 from inferplan.models.layers.attention import AttentionLayer
@@ -103,6 +103,7 @@ def head_models(model: ModelSpec, head: DraftHead) -> DraftModels:
     width = head.d_model or model.d_model
     fused = [(head.features * model.d_model, width)] if head.features else []
     joined = [(2 * width, width)] if head.joins_embedding else []
+    tables: tuple[tuple[Literal["embedding", "head"], bool], ...]
     tables = (("embedding", head.own_embedding), ("head", head.own_head))
     later = ModelSpec(
         name=f"{model.name} {head.name}",
@@ -130,4 +131,4 @@ def _context_model(whole: ModelSpec, fused: list[tuple[int, int]], layers: list[
             raise UsageError(f"{whole.name} has a layer without attention", hint="block drafts of attention are priced")
         kept += layer.mixer.cache().per_token
     fields = {"layers": [], "joined": [*fused, (whole.d_model, kept)], "bare": True}
-    return ModelSpec(**{**{name: getattr(whole, name) for name in ModelSpec.model_fields}, **fields})
+    return ModelSpec(**{**{name: getattr(whole, name) for name in ModelSpec.spec_fields}, **fields})

@@ -3,9 +3,7 @@
 import re
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
-
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 
 Trust = Literal["checkpoint", "config", "report", "page", "tensors", "traced", "name", "unknown"]
 """From the surest: the tensors of the checkpoint were compared; its config was read; a printed description was; its hub

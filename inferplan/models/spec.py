@@ -8,7 +8,6 @@ from math import isnan
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
 
 from inferplan.errors import UsageError
 from inferplan.features import those
@@ -19,16 +18,17 @@ from inferplan.models.layers.attention_residual import mix, mixture_weights
 from inferplan.models.layers.hyper_connection import join_ops, join_weights
 from inferplan.models.media import MediaRule
 from inferplan.models.provenance import ASSUMED, MadeFrom
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, field_validator, model_validator
 from inferplan.units import Num
+from inferplan.validators import BeforeValidator
 from inferplan.work.formats import FORMATS, find_format
 from inferplan.work.ops import Gather, Op
 from inferplan.work.parallel import Parallelism, require_divides, split_layers
 
 NormStyle = Literal["rms", "layer", "layer_plain", "plain"]
 """RMSNorm; LayerNorm with weight and bias; with weight only; without parameters."""
-AnyFeedForward = Annotated[SerializeAsAny[FeedForward], BeforeValidator(parse_layer)]
-AnyPart = Annotated[SerializeAsAny[LayerSpec], BeforeValidator(parse_layer)]
+AnyFeedForward = Annotated[FeedForward, BeforeValidator(parse_layer)]
+AnyPart = Annotated[LayerSpec, BeforeValidator(parse_layer)]
 NORM_VECTORS = {"rms": 1, "layer": 2, "layer_plain": 1, "plain": 0}
 
 MOST_LAYERS = 10_000

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from inferplan.catalog.limits import LimitsSpec
 from inferplan.catalog.services import ReplicaSpec
 from inferplan.horizon.file import Factor, Money, Name
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.units import MOST_PUE, Seconds, Watts
 
 HOURS = 24

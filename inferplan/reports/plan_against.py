@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
-
 from inferplan.errors import ToleranceError, UsageError
 from inferplan.planning.plan import Plan
 from inferplan.reports.plan_file import checked_part, plan_data
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.table import Report
 
 
 class _Paid(Spec):
     """``plan`` of a plan's JSON, as far as it is what is paid: of an hour, or of a job that takes ``hours``."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = {"strict": True, "extra": "ignore"}
 
     cost: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     currency: str

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.emit import Drafts, Pools
@@ -16,7 +16,7 @@ from inferplan.devices.engine import EngineFlags
 from inferplan.errors import SpecError, UsageError
 from inferplan.files import LARGEST_SPEC, parse_json, read_text
 from inferplan.serving.waiting import QueueOrder
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.table import SCHEMA_VERSION
 from inferplan.units import MOST
 from inferplan.work.adapters import LoraAsked
@@ -26,7 +26,7 @@ _Model = TypeVar("_Model", bound=Spec)
 
 
 class _Strict(Spec):
-    model_config = ConfigDict(strict=True)
+    model_config = {"strict": True}
 
 
 Degree = Annotated[int, Field(ge=1, le=MOST_DEGREE)]
@@ -245,7 +245,7 @@ def _with_option(path: str, request: Request, name: str, value: Any) -> Request:
     group, _, last = name.rpartition(".")
     if group == "flags.backends":
         group, last, value = "flags", "backends", (*request.flags.backends, (last, value))
-    if group == "flags" and last in EngineFlags.model_fields:
+    if group == "flags" and last in EngineFlags.spec_fields:
         flags = request.flags.model_dump() | {last: value}
         try:
             return replace(request, flags=checked_part(path, EngineFlags, flags, "plan.deployment.options.flags"))

@@ -7,14 +7,13 @@ from math import ceil
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
 from inferplan.errors import SpecError, UsageError
 from inferplan.features import those
 from inferplan.measuring.planned import PlannedLoad
 from inferplan.planning.demand import Demand
 from inferplan.serving.batch_means import fewest_values
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ArrivalKind, Lengths, OpenLoop, SharedPrefix
 

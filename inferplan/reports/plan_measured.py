@@ -11,8 +11,6 @@ from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
-
 from inferplan.catalog.files import find
 from inferplan.errors import InfeasibleError, InferplanError, InputFileError, SpecError, UsageError
 from inferplan.figures import Figure, side_by_side, text
@@ -26,7 +24,7 @@ from inferplan.planning.demand import Demand
 from inferplan.reports.plan_file import checked_part, planned_of
 from inferplan.reports.plan_load import planned_demand, planned_load
 from inferplan.serving.batch_means import half_width
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.table import Report
 from inferplan.units import format_time
 from inferplan.validation.as_planned import AsPlanned, all_as_planned
@@ -46,7 +44,7 @@ Whole = Annotated[int, Field(ge=0)]
 class _Latencies(Spec):
     """Seconds of each latency."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = {"strict": True}
 
     ttft_s: Above | None = None
     tpot_s: Above | None = None
@@ -73,7 +71,7 @@ class _Measurement(_Latencies):
 class _Limits(_Latencies):
     """``question.slo``, as far as it is measured."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = {"extra": "ignore"}
 
 
 class _Quoted(_Limits):
@@ -88,7 +86,7 @@ Ends = Annotated[list[Above | None], Field(min_length=2, max_length=2)]
 class _Bands(Spec):
     """``band_s``: seconds from and to; no end where the slow devices are overloaded."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = {"strict": True, "extra": "ignore"}
 
     ttft_s: Ends | None = None
     tpot_s: Ends | None = None
@@ -98,7 +96,7 @@ class _Bands(Spec):
 class _Asked(Spec):
     """``question``, as far as a measurement is held to it."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = {"strict": True, "extra": "ignore"}
 
     percentile: Annotated[float, Field(gt=0, lt=100)]
     slo: _Limits

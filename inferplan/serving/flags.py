@@ -93,8 +93,8 @@ def with_flags(deployment: Deployment, flags: Flags) -> Deployment:
         require_decoder(deployment.model, "prefix cache", "leave --prefix-caching out")
     defaults = deployment.engine.defaults
     tier = defaults.tier(deployment.hardware)
-    tier = MemoryTier(
-        memory_at_least="0 B",
+    tier = MemoryTier.model_construct(
+        memory_at_least=0.0,
         token_budget=flags.max_num_batched_tokens or tier.token_budget,
         max_sequences=flags.max_num_seqs or tier.max_sequences,
     )

@@ -36,5 +36,5 @@ def python_text(request: Request, load: StaticLoad) -> str | None:
 
 
 def _changed(value: Any, usual: Any) -> list[tuple[str, Any]]:
-    names = type(value).model_fields if isinstance(value, Spec) else [field.name for field in fields(value)]
+    names = type(value).spec_fields if isinstance(value, Spec) else [field.name for field in fields(value)]
     return [(name, getattr(value, name)) for name in names if getattr(value, name) != getattr(usual, name)]

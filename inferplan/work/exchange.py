@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Protocol, Self
 
-from pydantic import Field
-
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec
 from inferplan.work.ops import ExchangeMode, Meeting
 
 

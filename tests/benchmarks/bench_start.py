@@ -2,17 +2,20 @@
 
 ``python -m tests.benchmarks.bench_start`` makes a virtual environment for each in a temporary folder, installs the
 newest release that pip finds (this checkout of inferplan), and prints the table of docs/performance.md, section
-"Start and size".
+"Start and size". ``--pairs 21`` installs nothing: an estimate over ``import numpy``, here, in turn.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -40,16 +43,19 @@ TOOLS = (
 
 
 def seconds(words: str, folder: Path) -> float:
-    """CPU seconds, user and system, of a process and its children: the least of several runs, the first not counted."""
-    program, *arguments = words.split()
-    command = [str(folder / "bin" / program), *arguments]
+    """CPU seconds of a command: the least of several runs, the first not counted."""
+    return min([once(words.split(), folder) for _ in range(RUNS + 1)][1:])
+
+
+def once(words: Sequence[str], folder: Path) -> float:
+    """CPU seconds, user and system, of a process and its children. folder: of its environment."""
+    program, *arguments = words
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    taken = []
-    for _ in range(RUNS + 1):
-        before = _children()
-        subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True)
-        taken.append(_children() - before)
-    return min(taken[1:])
+    before = _children()
+    subprocess.run(
+        [str(folder / "bin" / program), *arguments], cwd=ROOT, env=environment, capture_output=True, check=True
+    )
+    return _children() - before
 
 
 def _children() -> float:
@@ -79,7 +85,21 @@ def measure(tool: Tool, folder: Path) -> str:
     )
 
 
+def over_numpy(pairs: int) -> str:
+    """CPU seconds of an estimate over those of ``import numpy`` at the same moment: the median of pairs."""
+    folder = Path(sys.executable).parents[1]
+    answer, numpy = ["python", "-m", "inferplan", *ANSWER.split()], ["python", "-c", "import numpy"]
+    once(answer, folder)  # which keeps what it has read
+    found = [(once(answer, folder), once(numpy, folder)) for _ in range(pairs)]
+    return f"{median(one / least for one, least in found):.2f}"
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int)
+    if pairs := parser.parse_args().pairs:
+        print(over_numpy(pairs))
+        return
     print("| tool | packages | on disk | installed in | `--help`, CPU s | an estimate, CPU s |")
     print("|---|---:|---:|---:|---:|---:|")
     for tool in TOOLS:

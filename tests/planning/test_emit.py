@@ -57,7 +57,7 @@ def device(engine: str) -> str:
 
 def request(engine: str = "vllm", quant: str | None = None, **changes: Any) -> Request:
     degrees = {name: changes.pop(name) for name in ("tp", "pp", "dp", "ep", "cp", "replicas") if name in changes}
-    flags = EngineFlags(**{name: changes.pop(name) for name in tuple(changes) if name in EngineFlags.model_fields})
+    flags = EngineFlags(**{name: changes.pop(name) for name in tuple(changes) if name in EngineFlags.spec_fields})
     parallel = Parallelism(**({"tp": 4} | degrees))
     base = Request(model="llama-3.1-70b", gpu="h100-sxm", quant=quant, engine=engine, parallel=parallel, flags=flags)
     return replace(base, **changes)
@@ -724,7 +724,7 @@ def every_option() -> list[str]:
     for field in fields(base):
         value = getattr(base, field.name)
         if isinstance(value, Spec):
-            names += [f"{field.name}.{name}" for name in type(value).model_fields]
+            names += [f"{field.name}.{name}" for name in type(value).spec_fields]
         elif is_dataclass(value):
             names += [f"{field.name}.{name}" for name in type(value).__dataclass_fields__]
         else:

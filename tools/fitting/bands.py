@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -249,7 +249,8 @@ def fitted(found: Sequence[Deviation], command: str) -> MeasuredBands:
     first = spreads[METRICS[0]]
     cells = []
     for cell, models in sorted(first.logs.items()):
-        bands = {metric: rounded(spreads[metric].band(cell)) for metric in METRICS} if cell in first.known else {}
+        known = METRICS if cell in first.known else ()
+        bands: dict[str, Any] = {metric: rounded(spreads[metric].band(cell)) for metric in known}
         rows = sum(map(len, models.values()))
         cells.append(MeasuredCell(**cell._asdict(), systems=len(models), rows=rows, **bands))
     return MeasuredBands(

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.models.layers.base import Cache, LayerContext, SharedHeads, Weight
+from inferplan.spec import Field, model_validator
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Collective, Copy, Elementwise, Mask, Op
 from inferplan.work.parallel import Parallelism

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from inferplan.affine import affine, dense
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 from inferplan.units import Num
+from inferplan.validators import BeforeValidator
 from inferplan.work.adapters import Adapters
 from inferplan.work.exchange import ExchangeRules
 from inferplan.work.formats import Format, Precision, find_format
@@ -437,7 +437,7 @@ def parse_layer(value: Any) -> LayerSpec:
     return layer_class.model_validate({k: v for k, v in value.items() if k != "kind"})
 
 
-AnyMixer = Annotated[SerializeAsAny[Mixer], BeforeValidator(parse_layer)]
+AnyMixer = Annotated[Mixer, BeforeValidator(parse_layer)]
 
 
 class SharedHeads(Mixer):

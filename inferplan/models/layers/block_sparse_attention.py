@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import Cache, LayerContext, Weight
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 from inferplan.work.formats import find_format
 from inferplan.work.ops import IndexSelect, Mask, Op, TopK
 from inferplan.work.parallel import Parallelism

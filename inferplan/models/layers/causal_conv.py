@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.models.layers.base import Cache, FeedForward, LayerContext, Weight
+from inferplan.spec import Field, model_validator
 from inferplan.work.ops import Matmul, Op
 from inferplan.work.parallel import Parallelism, require_divides
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.models.layers.base import Cache, LayerContext, Mixer, Role, Weight
 from inferplan.models.layers.mla import Indexer
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 from inferplan.units import Num
 from inferplan.work.formats import find_format
 from inferplan.work.ops import Attention, Copy, Mask, Matmul, Op

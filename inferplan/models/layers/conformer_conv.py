@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from inferplan.models.layers.base import LayerContext, Mixer, Weight
+from inferplan.spec import Field
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism, require_divides
 

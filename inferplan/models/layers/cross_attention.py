@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field
 
 from inferplan.models.layers.base import LayerContext, SharedHeads, Weight
+from inferplan.spec import Field
 from inferplan.units import Num
 from inferplan.work.ops import Attention, Copy, Mask, Op
 from inferplan.work.parallel import Parallelism

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import LayerContext, Weight
+from inferplan.spec import Field, model_validator
 from inferplan.work.ops import Attention, Elementwise, Matmul, Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.step import Segment

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from pydantic import Field
-
 from inferplan.models.layers.base import FeedForward, LayerContext, Weight
+from inferplan.spec import Field
 from inferplan.work.ops import HYPER, Elementwise, Op
 from inferplan.work.parallel import Parallelism
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
 from inferplan.models.layers.gated_delta_net import delta_flops
+from inferplan.spec import Field, model_validator
 from inferplan.work.ops import Op, Scan
 from inferplan.work.parallel import Parallelism, require_divides
 

@@ -7,9 +7,9 @@ from math import ceil
 from typing import ClassVar
 
 import numpy as np
-from pydantic import Field, model_validator
 
 from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
+from inferplan.spec import Field, model_validator
 from inferplan.units import Num
 from inferplan.work.ops import Op, Scan
 from inferplan.work.parallel import Parallelism, require_divides

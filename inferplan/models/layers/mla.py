@@ -8,11 +8,10 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator, model_validator
 
 from inferplan.affine import dense
 from inferplan.models.layers.base import Cache, LayerContext, Mixer, Weight
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, field_validator, model_validator
 from inferplan.units import Num
 from inferplan.work.formats import Format, find_format
 from inferplan.work.ops import Attention, Copy, IndexSelect, Mask, Matmul, Op, TopK

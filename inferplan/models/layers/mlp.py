@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
 from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight
+from inferplan.spec import Field
 from inferplan.units import Num
 from inferplan.work.ops import Elementwise, Op
 from inferplan.work.parallel import Parallelism, require_divides

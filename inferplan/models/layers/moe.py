@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.affine import dense
 from inferplan.models.exchange import exchange, meeting
 from inferplan.models.layers.base import Activation, FeedForward, LayerContext, Weight
 from inferplan.models.layers.mlp import mlp_ops
+from inferplan.spec import Field, model_validator
 from inferplan.units import Num
 from inferplan.work.ops import Elementwise, GroupedMatmul, Op
 from inferplan.work.parallel import Parallelism, require_divides, require_slots

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from pydantic import Field, model_validator
-
 from inferplan.models.layers.base import AnyMixer, Cache, LayerContext, Mixer, Weight, joint_cache
+from inferplan.spec import Field, model_validator
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism
 

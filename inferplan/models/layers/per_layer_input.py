@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from pydantic import Field
-
 from inferplan.models.layers.base import FeedForward, LayerContext, Weight
+from inferplan.spec import Field
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism
 

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Self
 
-from pydantic import model_validator
-
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import LayerContext, Weight
+from inferplan.spec import model_validator
 from inferplan.work.ops import Attention, Elementwise, Mask, Op
 from inferplan.work.step import Segment
 

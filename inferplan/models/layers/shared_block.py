@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from pydantic import Field
-
 from inferplan.models.layers.attention import AttentionLayer
 from inferplan.models.layers.base import Cache, LayerContext, SharedHeads, Weight
 from inferplan.models.layers.mlp import MlpLayer, mlp_ops
+from inferplan.spec import Field
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism
 

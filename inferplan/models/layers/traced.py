@@ -12,12 +12,12 @@ from itertools import groupby
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
 
 from inferplan.errors import MissingFactError, UsageError
 from inferplan.models.layers.base import AnyMixer, Cache, LayerContext, LayerSpec, Mixer, Role, Weight, joint_cache
-from inferplan.spec import Spec
+from inferplan.spec import Field, Spec, model_validator
 from inferplan.units import Num
+from inferplan.validators import AfterValidator
 from inferplan.work.ops import Attention, Copy, Elementwise, GroupedMatmul, Mask, Matmul, Op
 from inferplan.work.parallel import Parallelism
 from inferplan.work.routing import distinct_experts

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
-
 from inferplan.errors import MissingFactError
 from inferplan.models.layers.base import Cache, FeedForward, LayerContext, Mixer, Weight
+from inferplan.spec import Field, model_validator
 from inferplan.work.ops import Mask, Op
 from inferplan.work.parallel import Parallelism
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from inferplan.models.layers.base import Mixer
 from inferplan.models.layers.traced import TracedCache, TracedLayer, TracedOperator, TracedTensor, operators_width
@@ -93,11 +94,11 @@ def _operator(
         case "copy":
             return TracedOperator(runs="copy", name=name, write=polynomial("elements"))
         case _:
-            sizes = {side: polynomial(side) for side in ("flop", "read", "write")}
+            sizes: dict[str, Any] = {side: polynomial(side) for side in ("flop", "read", "write")}
             return TracedOperator(runs="pointwise", name=name, **sizes) if any(sizes.values()) else None
 
 
-def _unknown_mask() -> tuple[str, int]:
+def _unknown_mask() -> tuple[Any, int]:
     raise Mismatch("the mask of its attention is none of those known")
 
 

@@ -18,7 +18,7 @@ from inferplan.traffic.requests import ClosedLoop, Lengths, Traffic
 from inferplan.work.parallel import Parallelism
 from tools.accuracy.parts.rows import Part, PartRow, published
 
-NIC = Link(name="ConnectX-7", bandwidth="25 GB/s")
+NIC = Link.model_validate({"name": "ConnectX-7", "bandwidth": "25 GB/s"})
 """One of eight, by the peak that the source of the transfers takes; each rank has its own."""
 FITTED = (128, 512, 2048, 8192, 32768)
 """Prompts of the transfers that ``reached`` and ``latency`` of configs/engines were taken from: every second one."""

@@ -102,7 +102,8 @@ def layer_of(row: Any) -> tuple[MlaLayer, int]:
     if row.indexed:
         heads = 32 if glm else 64
         index = Indexer(heads=heads, head_dim=128, top_k=2048, shared=bool(row.shared), format="fp8-token-head")
-    layer = MlaLayer(heads=int(row.num_heads), indexer=index, **dict(zip(names, sizes)))
+    widths: dict[str, Any] = dict(zip(names, sizes))
+    layer = MlaLayer(heads=int(row.num_heads), indexer=index, **widths)
     return layer, 6144 if glm else 7168
 
 
