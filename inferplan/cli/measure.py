@@ -62,8 +62,9 @@ def measure_command(target: str, csv_file: str | None, definition: Tool | None, 
     """Send random prompts to the OpenAI-compatible server at URL and time its streamed replies.
 
     The loads are one user at several prompt lengths, more users at a time, and open loops of --rate; one of each comes
-    first. Every load is warmed up, and all stay within the bounds below. With the facts of the deployment (--model --gpu --tp --quant ..., or as the server states
-    them) one load is held out, and the model, corrected by the others, is compared with it.
+    first. Every load is warmed up, and all stay within the bounds below. With the facts of the deployment (--model
+    --gpu --tp --quant ..., or as the server states them) one load is held out, and the model, corrected by the others,
+    is compared with it.
 
     With PLAN.json (inferplan plan ... -o) and --url, the load of the plan is sent: its lengths, rate or users, and
     think times. The answer says whether the service performs as planned; -o copy.json is the plan with the
