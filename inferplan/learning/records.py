@@ -8,13 +8,13 @@ from pathlib import Path
 from inferplan.errors import InputFileError
 from inferplan.estimate.deployment import Deployment
 from inferplan.files import read_text
-from inferplan.learning import benchmarks, iterations, logs, prometheus
+from inferplan.learning import benchmarks, iterations, llama_log, logs, prometheus
 from inferplan.learning.observed import Recorded, with_context
 from inferplan.measuring.range_export import is_export, read_exports
 
 KINDS = (
-    "iteration records (JSON lines), logs of SGLang, vLLM and TensorRT-LLM, scrapes of /metrics or what a Prometheus "
-    f"server kept of them, {benchmarks.KIND}"
+    "iteration records (JSON lines), logs of SGLang, vLLM, TensorRT-LLM and llama.cpp, scrapes of /metrics or what a "
+    f"Prometheus server kept of them, {benchmarks.KIND}"
 )
 
 
@@ -42,7 +42,7 @@ def read_records(
     for path, text in texts:
         if (path, text) in scrapes or (path, text) in exports:
             continue
-        reader = next((one for one in (iterations, logs) if one.matches(text)), None)
+        reader = next((one for one in (iterations, logs, llama_log) if one.matches(text)), None)
         if reader is not None:
             found.append((path, reader.read(text, path)))
         elif (path, text) in scraped:
