@@ -24,9 +24,9 @@ from tools.accuracy.llama_cpp.run import CONTEXT, METRICS, OUTPUT, SIZES, SLOTS,
 WAYS = {"kernels": "kernels alone", "anchored": "anchored", "learned": "learned"}
 
 
-def part(found: Ran, today: str) -> str:
-    """The account of a run in Markdown."""
-    bits = [HEADING, _head(found, today), _verdict(found.served)]
+def part(found: Ran, today: str, note: str = "") -> str:
+    """The account of a run in Markdown; note: what its reader must know."""
+    bits = [HEADING, _head(found, today), _verdict(found.served), *([note] if note else [])]
     rows = [
         _row(served, index, metric) for served in found.served for index in range(_count(served)) for metric in METRICS
     ]
@@ -68,14 +68,16 @@ def _errors(rows: Sequence[Scored], metric: str) -> list[float]:
 
 
 def _verdict(served: Sequence[Served]) -> str:
-    parts = []
+    """Mean errors by way, over the loads of the formats that have a prediction of it."""
+    parts, every = [], sum(_count(one) for one in served)
     for way, said in WAYS.items():
-        shares = []
+        shares, loads = [], sum(len(one.by.get(way, [])) for one in served)
         for metric in METRICS:
             errors = [error for one in served for error in _errors(one.by.get(way, []), metric)]
             if errors:
                 shares.append(f"{NAMES[metric]} {sum(errors) / len(errors):.1%}")
-        parts.append(f"{said} {', '.join(shares) or 'refused'}")
+        some = f" ({loads} of {every} loads)" if 0 < loads < every else ""
+        parts.append(f"{said}{some} {', '.join(shares) or 'refused'}")
     return f"**Mean error over the unseen loads: {'; '.join(parts)}.**"
 
 
@@ -140,6 +142,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--keep", type=Path, help="folder for every file of the run")
     parser.add_argument("--out", type=Path, default=config_root().parent / "docs" / "accuracy-cpu.md")
     parser.add_argument("--date", default=date.today().isoformat())
+    parser.add_argument("--note", default="", help="what a reader of this run must know")
     options = parser.parse_args(arguments)
     machine = Machine(python=options.python, threads=options.threads, before=tuple(options.before.split()))
     try:
@@ -147,7 +150,7 @@ def main(arguments: list[str]) -> None:
             kept = options.keep or Path(folder)
             kept.mkdir(parents=True, exist_ok=True)
             found = run(kept, machine, options.formats.split(","), lambda said: print(said, file=sys.stderr))
-            options.out.write_text(with_part(options.out, part(found, options.date)), encoding="utf-8")
+            options.out.write_text(with_part(options.out, part(found, options.date, options.note)), encoding="utf-8")
     except InferplanError as error:
         print(error.render(), file=sys.stderr)
         raise SystemExit(error.exit_code) from None

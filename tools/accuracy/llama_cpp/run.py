@@ -45,7 +45,7 @@ TOGETHER = ["--lengths", "32", "--concurrency", "4", "--prompt", "64", "--single
             "--output", "384"]  # fmt: skip
 SECOND = ["--lengths", "96", "--concurrency", "1,4", "--prompt", "96", "--single-requests", "4", "--rounds", "3",
           "--rate", "0.25", "--rate-requests", "8", "--output", str(OUTPUT)]  # fmt: skip
-EVERY = 4.0
+EVERY = 8.0
 """Seconds between two scrapes of ``/metrics`` while :data:`TOGETHER` is sent."""
 BEHIND = 256
 """Mean tokens behind a decode then: the prompt and half of the answer."""
