@@ -64,14 +64,15 @@ def test_a_server_of_each_format(fmt: str, call: Callable[..., Any], tmp_path: P
     assert (record["server"]["engine"], record["server"]["context"]) == ("llama.cpp", 512)
     with Path("own.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [row["suspect"] for row in rows] == [""] * 4
+    assert [row["failed_requests"] for row in rows] == ["0"] * 4
+    assert [row["rate_per_s"] for row in rows] == ["", "", "20", ""]
     assert [float(row["osl"]) for row in rows] == [8.0] * 4
-    assert [float(row["isl"]) for row in rows] == pytest.approx([64, 64, 64, 200], rel=0.15)
+    assert [float(row["isl"]) for row in rows] == pytest.approx([64, 64, 64, 200], rel=0.4)  # of long and short words
     hardware, model = tmp_path / "cpu.yaml", tmp_path / "tiny.yaml"
     hardware.write_text(kernels.hardware_text(1e10, ALIKE, 1e10, 1), encoding="utf-8")
     model.write_text(yaml.safe_dump(TINY.described()), encoding="utf-8")
     deployment = assemble(Request(model=str(model), gpu=str(hardware), quant=WEIGHTS[fmt], engine="llama.cpp"))
     (found,) = read_records([str(log)], deployment)
     prompts = [load.new for one in found.observed for _, load in one.steps if load.prompts]
-    assert max(prompts) == pytest.approx(200, rel=0.2)
+    assert max(prompts) == pytest.approx(200, rel=0.4)
     assert len(prompts) >= 3 + 3  # of single users
