@@ -105,9 +105,9 @@ GROUPS: dict[str, Group] = {
     "basis": Group("Basis of the prediction", "calibration anchor ideal unfused-attention factors"),
     "measuring": Group(
         "Measuring",
-        "budget fit-only check keep-disturbed new-hardware raw lengths single-requests rounds max-requests "
-        "max-minutes max-tokens timeout api served-model busy tokenizer api-key-env runs from from-facts from-seconds "
-        "send-load anchor-out definition",
+        "budget fit-only check keep-disturbed new-hardware raw lengths single-requests rounds rate-requests "
+        "max-requests max-minutes max-tokens timeout api served-model busy tokenizer api-key-env runs from from-facts "
+        "from-seconds send-load anchor-out definition",
     ),
     "watching": Group("Watching", "plan replay every window for what-if record listen dashboard"),
     "launch": Group("Launch", "checkpoint image cache-claim gpus-per-node extra"),

@@ -63,11 +63,12 @@ def learn_command(
 ) -> Report:  # fmt: skip
     """Read what a server recorded of its steps, and correct the model's step by it.
 
-    FILE is iteration records (forward-pass metrics as JSON lines), a log of SGLang, vLLM or TensorRT-LLM, or scrapes
-    of /metrics. A URL is read for ten minutes; no request is sent. A few physical factors are fitted to the prediction
-    of the same steps: the host's seconds, prompts, what decodes read, experts. The last fifth in time is held out, and
-    both errors are reported. Factors that the record cannot tell apart are refused, with the load that could. Every
-    command takes the file of --out as --calibration. No text of users is read.
+    FILE is iteration records (forward-pass metrics as JSON lines), a log of SGLang, vLLM, TensorRT-LLM or llama.cpp,
+    scrapes of /metrics, or what a Prometheus server kept of them. A URL is read for ten minutes; no request is sent. A
+    few physical factors are fitted to the prediction of the same steps: the host's seconds, prompts, what decodes
+    read, experts. The last fifth in time is held out, and both errors are reported. Factors that the record cannot
+    tell apart are refused, with the load that could. Every command takes the file of --out as --calibration. No text
+    of users is read.
 
     Example: inferplan learn steps.jsonl --model llama-3.1-8b --gpu h100-sxm --engine vllm --quant bf16 --out own.yaml
     """

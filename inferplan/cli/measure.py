@@ -61,9 +61,10 @@ def _new_file(ctx: click.Context, parameter: click.Parameter, value: str | None)
 def measure_command(target: str, csv_file: str | None, definition: Tool | None, **values: Any) -> Report:
     """Send random prompts to the OpenAI-compatible server at URL and time its streamed replies.
 
-    One user at several prompt lengths comes first, then more users at a time. Every load is warmed up, and all stay
-    within the bounds below. With the facts of the deployment (--model --gpu --tp --quant ..., or as the server states
-    them) one load is held out, and the model, corrected by the others, is compared with it.
+    The loads are one user at several prompt lengths, more users at a time, and open loops of --rate; one of each comes
+    first. Every load is warmed up, and all stay within the bounds below. With the facts of the deployment (--model
+    --gpu --tp --quant ..., or as the server states them) one load is held out, and the model, corrected by the others,
+    is compared with it.
 
     With PLAN.json (inferplan plan ... -o) and --url, the load of the plan is sent: its lengths, rate or users, and
     think times. The answer says whether the service performs as planned; -o copy.json is the plan with the

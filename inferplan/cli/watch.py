@@ -25,6 +25,7 @@ from inferplan.watching.question import WatchAsked
 
 if TYPE_CHECKING:
     from inferplan.watching.counters import Span
+    from inferplan.watching.exported import ExportedService
     from inferplan.watching.minutes import Minute, Minutes
     from inferplan.watching.record import DayRates
     from inferplan.watching.summary import Summary
@@ -36,8 +37,9 @@ _HEADING_EVERY = 20
 @click.command("watch", cls=Layered)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("--plan", "plan_file", metavar="PLAN.json", help="The plan (inferplan plan ... -o PLAN.json).")
-@click.option("--replay", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-              help="Minutes written by --record, instead of URLs.")  # fmt: skip
+@click.option("--replay", metavar="FILE", type=click.Path(exists=True, dir_okay=False), multiple=True,
+              help="Instead of URLs: minutes of --record, or the JSON of a Prometheus server's query_range; repeat for "
+                   "more files.")  # fmt: skip
 @gets(asked=WatchAsked)
 @click.option("--record", metavar="FILE", callback=writable, help="Append the minutes, for --replay.")
 @click.option("--profile", metavar="FILE.csv", callback=writable,
@@ -48,7 +50,7 @@ _HEADING_EVERY = 20
 @with_options([API_KEY])
 @report_options
 def watch_command(
-    urls: tuple[str, ...], plan_file: str | None, replay: str | None, asked: WatchAsked, **files: Any
+    urls: tuple[str, ...], plan_file: str | None, replay: tuple[str, ...], asked: WatchAsked, **files: Any
 ) -> Report:
     """Compare a running service with its plan, one line per minute.
 
@@ -64,20 +66,23 @@ def watch_command(
 
     if files["dashboard"] is not None:
         return _dashboard(urls, plan_file, replay, files["dashboard"])
-    if plan_file is None or bool(urls) == (replay is not None):
+    if plan_file is None or bool(urls) == bool(replay):
         raise UsageError(
             "--plan is missing" if plan_file is None else "watch takes URLs, or --replay FILE",
             hint="inferplan watch http://localhost:8000 --plan plan.json",
         )
-    if replay is not None:
+    if replay:
         _refuse_live(files)
-    minutes = _minutes(plan_file, len(urls) or None, asked, replay)
+    exported = _exported(replay)
+    minutes = _minutes(plan_file, exported.servers if exported else len(urls) or None, asked)
     summary, rates = Summary(), DayRates()
     ends: Callable[[], None] | None = None
     with ExitStack() as stack:
         shows = [*_shows(stack, files), _printer()]
         try:
-            for minute in _watched(urls, replay, asked, minutes, rates, files):
+            for span, at, anew in _spans(urls, replay, exported, asked, files):
+                rates.add(span, at)
+                minute = minutes.add(span, at, anew)
                 summary.add(minute)
                 for show in shows:
                     show(minute)
@@ -96,7 +101,7 @@ def _raise(error: InferplanError) -> None:
     raise error
 
 
-def _dashboard(urls: tuple[str, ...], plan_file: str | None, replay: str | None, path: str) -> Report:
+def _dashboard(urls: tuple[str, ...], plan_file: str | None, replay: tuple[str, ...], path: str) -> Report:
     from inferplan.watching.exporter import METRICS, dashboard
 
     if urls or plan_file or replay:
@@ -112,7 +117,7 @@ def _refuse_live(files: dict[str, Any]) -> None:
         raise UsageError(f"{', '.join(given)} with --replay", because="a replay has no running service")
 
 
-def _minutes(plan_file: str, servers: int | None, asked: WatchAsked, replay: str | None) -> Minutes:
+def _minutes(plan_file: str, servers: int | None, asked: WatchAsked) -> Minutes:
     """The plan as what is watched is held to. Raises what reading a plan does, and ``UsageError`` for pools."""
     from inferplan.reports.plan_measured import PlanFile
     from inferplan.reports.watching import held_to
@@ -126,7 +131,7 @@ def _minutes(plan_file: str, servers: int | None, asked: WatchAsked, replay: str
             hint="a plan in one pool",
         )
     servers = servers or plan.replicas
-    if servers != plan.replicas and replay is None:
+    if servers != plan.replicas:
         click.echo(
             f"note: {servers} of the plan's {plan.replicas} replicas are watched; the load is held to their share",
             err=True,
@@ -135,24 +140,56 @@ def _minutes(plan_file: str, servers: int | None, asked: WatchAsked, replay: str
     return Minutes(twin=twin, drift=drift, what_ifs=asked.what_ifs)
 
 
-def _watched(
-    urls: tuple[str, ...], replay: str | None, asked: WatchAsked, minutes: Minutes, rates: DayRates,
+def _spans(
+    urls: tuple[str, ...], replay: tuple[str, ...], exported: ExportedService | None, asked: WatchAsked,
     files: dict[str, Any],
-) -> Iterator[Minute]:  # fmt: skip
-    """The minutes, as they end."""
-    if replay is not None:
-        from inferplan.watching.record import read_spans
-
-        for span, at, anew in read_spans(Path(replay)):
-            rates.add(span, at)
-            yield minutes.add(span, at, anew)
-        return
-    yield from _live(urls, asked, minutes, rates, files)
+) -> Iterator[tuple[Span, float, int]]:  # fmt: skip
+    """The minutes of the service, as they end."""
+    if exported is not None:
+        return exported.spans(asked.window, _note())
+    return _recorded(replay) if replay else _live(urls, asked, files)
 
 
-def _live(
-    urls: tuple[str, ...], asked: WatchAsked, minutes: Minutes, rates: DayRates, files: dict[str, Any]
-) -> Iterator[Minute]:
+def _exported(replay: tuple[str, ...]) -> ExportedService | None:
+    """What a Prometheus server kept of a service; ``None`` where the files are minutes of --record."""
+    from inferplan.files import read_text
+    from inferplan.measuring.range_export import is_export, read_exports
+    from inferplan.watching.exported import ExportedService
+
+    kinds = {one: is_export(_head(one)) for one in replay}
+    if not any(kinds.values()):
+        return None
+    if not all(kinds.values()):
+        minutes = next(one for one, export in kinds.items() if not export)
+        raise UsageError(f"{minutes} is no export of a Prometheus server, as others are", hint="files of one kind")
+    found = ExportedService(read_exports([(one, read_text(Path(one))) for one in replay]))
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    return found
+
+
+def _head(path: str) -> str:
+    """The first characters of a file; what is no text is said where it is read."""
+    from inferplan.files import announce
+
+    try:
+        announce(Path(path))
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            return file.read(10_000)
+    except OSError as error:
+        raise InputFileError(f"cannot read {path}", because=reason(error)) from None
+
+
+def _recorded(replay: tuple[str, ...]) -> Iterator[tuple[Span, float, int]]:
+    """Minutes of --record, file after file."""
+    from inferplan.watching.record import read_spans
+
+    for one in replay:
+        yield from read_spans(Path(one))
+
+
+def _live(urls: tuple[str, ...], asked: WatchAsked, files: dict[str, Any]) -> Iterator[tuple[Span, float, int]]:
+    """The minutes of servers that run, as they end."""
     require("measure", "watch")
     from inferplan.measuring.address import address_of
     from inferplan.watching.live import spans
@@ -165,8 +202,7 @@ def _live(
         raise UsageError("a server is named twice", because=", ".join(roots), hint="each replica once")
     key = key_asked(files["api_key_env"])
     scrapes = Scrapes(servers=roots, length=asked.window)
-    said = _once(lambda text: click.echo(f"note: {text}", err=True))
-    source = spans(addresses, key, asked.every, scrapes, asked.lasting, said)
+    source = spans(addresses, key, asked.every, scrapes, asked.lasting, _note())
 
     async def ended() -> tuple[Span, float, int] | None:
         return await anext(source, None)
@@ -176,18 +212,17 @@ def _live(
             span, at, anew = found
             if files["record"] is not None:
                 _append(files["record"], span_line(span, at, anew))
-            rates.add(span, at)
-            yield minutes.add(span, at, anew)
+            yield span, at, anew
 
 
-def _once(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Says each text once."""
+def _note() -> Callable[[str], None]:
+    """Says each text once, as a note."""
     seen = set[str]()
 
     def told(text: str) -> None:
         if text not in seen and len(seen) < 100:
             seen.add(text)
-            say(text)
+            click.echo(f"note: {text}", err=True)
 
     return told
 

@@ -15,7 +15,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.learning.observed import Observed, Recorded, StepLoad, steps_of_gaps
 from inferplan.validation.importers import read_file
 from inferplan.validation.names import catalogue_name
-from inferplan.validation.rows import Row, Run, Waits
+from inferplan.validation.rows import Row, Run, Shared, Waits
 
 KIND = "a benchmark's results"
 _EACH = 5
@@ -72,7 +72,7 @@ def _unfit(row: Row, deployment: Deployment) -> str:
         return "runs of another release of the engine"
     if _keeps_prompts_out(run.waits):
         return "runs whose engine keeps prompts out of steps, or waits for more of them"
-    if run.prefill is not None or run.draft is not None or run.workers > 1 or run.system_prompt:
+    if run.prefill is not None or run.draft is not None or run.workers > 1 or run.shared != Shared():
         return "runs with drafts, shared prompts, several workers or pools apart"
     if run.suspect or row.measured.at("tpot", "mean") is None:
         return "runs that are suspect, or state no mean TPOT"

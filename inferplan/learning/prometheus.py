@@ -2,7 +2,8 @@
 
 A file may hold several scrapes one after another: a new one begins where a series comes again. Times of scrapes are
 not needed, as every figure here is seconds over a count. Scrapes are in the order of their file; files of one scrape
-each are one after another, files of several are servers of their own. Where a counter falls a server began anew.
+each are one after another, files of several are servers of their own. Of an export of a Prometheus server
+(:mod:`inferplan.measuring.range_export`) each moment is a scrape. Where a counter falls a server began anew.
 
 | engine | a step's seconds | sequences | tokens behind each |
 |---|---|---|---|
@@ -24,7 +25,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from inferplan.errors import InputFileError
 from inferplan.learning.observed import STEADY, Recorded, StepLoad, differ, figure, steps_of_gaps
-from inferplan.measuring.exposition import samples
+from inferplan.measuring.exposition import Sample, samples
+from inferplan.measuring.range_export import Exported
 
 KIND = "scrapes of /metrics"
 _RANKS = ("engine", "dp_rank")
@@ -67,6 +69,16 @@ class _Scrape:
         """The metrics of an engine of which it says something."""
         return {name for name in (*self.values, *self.broken) if name.startswith(prefix)}
 
+    def take(self, sample: Sample) -> dict[str, str]:
+        """Take a sample in; its labels."""
+        known = sample.known
+        if sample.name.endswith("_info"):
+            self.infos.setdefault(sample.name, known)
+        else:
+            for key in (sample.name, f"{sample.name}/{known['method']}") if "method" in known else (sample.name,):
+                self.add(key, sample.value)
+        return known
+
     def add(self, name: str, text: str) -> None:
         """Add a sample to the others of its name."""
         value = figure(text)
@@ -89,19 +101,22 @@ class _Lacking(Exception):
     """What a window cannot be read for, in words."""
 
 
-def read_all(files: Sequence[tuple[str, str]]) -> Recorded:
-    """What scrapes say of steps; files: paths and their texts.
+def read_all(files: Sequence[tuple[str, str]], exports: Sequence[Exported] = ()) -> Recorded:
+    """What scrapes say of steps; files: paths and their texts; exports: servers that a Prometheus server read.
 
     Windows in which a counter falls, or a metric is missing or no number, are counted. Raises ``InputFileError`` for
     scrapes of several engines or ranks, and for fewer than two of a server.
     """
     servers = _servers([list(_scrapes(path, text)) for path, text in files])
+    servers += [list(_kept(one)) for one in exports]
     scrapes = [one for server in servers for one in server]
     engines = [one for one in _ENGINES if any(scrape.names(one.prefix) for scrape in scrapes)]
     if len(engines) != 1 or max(map(len, servers)) < 2:
-        what = f"{len(scrapes)} scrape" if len(engines) == 1 else "metrics of several engines"
+        what = f"{max(map(len, servers))} scrape" if len(engines) == 1 else "metrics of several engines"
+        what = what if engines else "no metrics of vLLM, SGLang, llama.cpp or TGI"
+        where = files[0][0] if files else exports[0].where
         raise InputFileError(
-            f"{files[0][0]} holds {what}", because="a step's time is what counters rise by between two", hint=_HOW
+            f"{where} holds {what}", because="a step's time is what counters rise by between two", hint=_HOW
         )
     engine, found = engines[0], Recorded.of(f"{KIND} of {engines[0].name}", engines[0].engine)
     for server in servers:
@@ -154,16 +169,25 @@ def _scrapes(path: str, text: str) -> Iterator[_Scrape]:
             yield scrape
             number, seen, scrape = number + 1, set(), _Scrape(f"{path}: scrape {number + 1}", gauges)
         seen.add((name, labels))
-        known = sample.known
-        ranks |= {f"{rank} {known[rank]}" for rank in _RANKS if rank in known}
-        if len(ranks) > len({rank.split()[0] for rank in ranks}):
-            raise InputFileError(f"{path} has metrics of several ranks: {', '.join(sorted(ranks))}", hint="--dp 1")
-        if name.endswith("_info"):
-            scrape.infos.setdefault(name, known)
-            continue
-        for key in (name, f"{name}/{known['method']}") if "method" in known else (name,):
-            scrape.add(key, sample.value)
+        _require_one_rank(scrape.take(sample), ranks, path)
     yield scrape
+
+
+def _kept(one: Exported) -> Iterator[_Scrape]:
+    """The scrapes of a server in an export."""
+    ranks = set[str]()
+    for at, found in one.moments:
+        scrape = _Scrape(one.at(at), frozenset())
+        for sample in found:
+            _require_one_rank(scrape.take(sample), ranks, one.where)
+        yield scrape
+
+
+def _require_one_rank(labels: dict[str, str], ranks: set[str], where: str) -> None:
+    """Note the rank that a sample is of. Raises ``InputFileError`` for a second one."""
+    ranks |= {f"{rank} {labels[rank]}" for rank in _RANKS if rank in labels}
+    if len(ranks) > len({rank.split()[0] for rank in ranks}):
+        raise InputFileError(f"{where} has metrics of several ranks: {', '.join(sorted(ranks))}", hint="--dp 1")
 
 
 class _Window:

@@ -8,10 +8,14 @@ from pathlib import Path
 from inferplan.errors import InputFileError
 from inferplan.estimate.deployment import Deployment
 from inferplan.files import read_text
-from inferplan.learning import benchmarks, iterations, logs, prometheus
+from inferplan.learning import benchmarks, iterations, llama_log, logs, prometheus
 from inferplan.learning.observed import Recorded, with_context
+from inferplan.measuring.range_export import is_export, read_exports
 
-KINDS = f"iteration records (JSON lines), logs of SGLang, vLLM and TensorRT-LLM, scrapes of /metrics, {benchmarks.KIND}"
+KINDS = (
+    "iteration records (JSON lines), logs of SGLang, vLLM, TensorRT-LLM and llama.cpp, scrapes of /metrics or what a "
+    f"Prometheus server kept of them, {benchmarks.KIND}"
+)
 
 
 def read_records(
@@ -20,7 +24,7 @@ def read_records(
     context: float | None = None,
     scraped: Sequence[tuple[str, str]] = (),
 ) -> list[Recorded]:
-    """What files say of steps; scrapes are one record.
+    """What files say of steps; scrapes are one record, those that a Prometheus server kept too.
 
     scraped: addresses and what was read there just now, as a file would have it. deployment: of which a benchmark's
     runs are taken. context: tokens behind a decode where a record does not say. Raises ``InputFileError`` for a file
@@ -29,12 +33,16 @@ def read_records(
     """
     texts = [(path, read_text(Path(path), encoding="utf-8-sig").lstrip()) for path in paths]
     texts += scraped
-    scrapes = [(path, text) for path, text in texts if prometheus.matches(text)]
-    found = [(", ".join(path for path, _ in scrapes), prometheus.read_all(scrapes))] if scrapes else []
+    exports = [(path, text) for path, text in texts if is_export(text)]
+    scrapes = [(path, text) for path, text in texts if (path, text) not in exports and prometheus.matches(text)]
+    found = []
+    if scrapes or exports:
+        record = prometheus.read_all(scrapes, read_exports(exports) if exports else ())
+        found.append((", ".join(path for path, _ in (*scrapes, *exports)), record))
     for path, text in texts:
-        if (path, text) in scrapes:
+        if (path, text) in scrapes or (path, text) in exports:
             continue
-        reader = next((one for one in (iterations, logs) if one.matches(text)), None)
+        reader = next((one for one in (iterations, logs, llama_log) if one.matches(text)), None)
         if reader is not None:
             found.append((path, reader.read(text, path)))
         elif (path, text) in scraped:

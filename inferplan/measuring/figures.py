@@ -32,8 +32,9 @@ _SPREAD = 0.02
 class LoadFigures:
     """What a load came to. Latencies: seconds, by name and statistic. isl, osl: mean tokens of a prompt and an output.
 
-    rate: output tokens a second of the whole load. pieces: tokens a piece of text held. at_once: pieces that came
-    together. refused: requests that were turned away at first and sent again. late: seconds by which 99 of
+    rate: output tokens a second of the whole load. hits: share of prompt tokens found in the server's prefix cache,
+    where prompts share text: as it counts, else as they were sent. pieces: tokens a piece of text held. at_once: pieces
+    that came together. refused: requests that were turned away at first and sent again. late: seconds by which 99 of
     100 time stamps are at most too late.
     """
 
@@ -43,6 +44,7 @@ class LoadFigures:
     osl: float
     osl_spread: float
     rate: float
+    hits: float
     pieces: float
     at_once: float
     refused: int
@@ -78,12 +80,24 @@ def load_figures(measured: MeasuredLoad) -> LoadFigures | None:
         osl=float(np.mean(outputs)),
         osl_spread=float(np.std(outputs)),
         rate=float(np.sum(outputs)) / took,
+        hits=_hits(measured, replies),
         pieces=pieces,
         at_once=at_once,
         refused=sum(reply.refused > 0 for reply in replies),
         late=float(np.percentile(measured.late, 99)) if measured.late else 0.0,
         latencies={name: _statistics(found) for name, found in values.items()},
     )
+
+
+def _hits(measured: MeasuredLoad, replies: Sequence[Reply]) -> float:
+    """The share of prompt tokens that came from a prefix cache, where prompts were meant to; else 0.
+
+    A server that says it of some replies says nothing of those in which it is none (vLLM, SGLang).
+    """
+    if not measured.load.repeated:
+        return 0.0
+    counted = [reply.cached for reply in replies if reply.cached is not None]
+    return sum(counted) / sum(reply.prompt or 0 for reply in replies) if counted else measured.load.repeated
 
 
 def counted_replies(measured: MeasuredLoad) -> list[Reply]:
@@ -138,7 +152,9 @@ def row(session: Session, measured: MeasuredLoad, found: LoadFigures, facts: Map
             cells[f"{name}_{statistic}_ms"] = "" if value is None else f"{value * 1e3:.6g}"
     cells["output_tokens_per_s"] = f"{found.rate:.6g}"
     if isinstance(load := measured.load, PlannedLoad) and load.arrivals:
-        cells |= {"rate_per_s": f"{load.requests / load.seconds:.6g}", "duration_s": f"{load.seconds:.6g}"}
+        cells |= {"rate_per_s": f"{load.requests_per_s:.6g}", "duration_s": f"{load.seconds:.6g}"}
+    if load.repeated:
+        cells["prefix_hit_rate"] = f"{found.hits:.4g}"
     trip = session.round_trip
     cells |= {
         "failed_requests": str(found.failed),

@@ -8,12 +8,10 @@ from math import inf
 from typing import Protocol
 
 from inferplan.errors import UsageError
-from inferplan.fields import Text, Whole, ask
-from inferplan.lists import parse_counts
+from inferplan.fields import Real, Text, Whole, ask
+from inferplan.lists import parse_counts, parse_values
+from inferplan.measuring.planned import ROOM, PlannedLoad, open_loop
 from inferplan.units import parse_number
-
-ROOM = 0.05
-"""By what share a prompt may turn out longer than it was meant to be; sizes come from counts of other prompts."""
 
 
 class Sent(Protocol):
@@ -39,13 +37,25 @@ class Sent(Protocol):
 class UsersLoad:
     """A closed loop: ``users`` at a time, each sending its next request when it has the reply to the one before.
 
-    prompt, output: tokens of a request; requests: of all users together; all users begin at once.
+    prompt, output: tokens of a request; requests: of all users together; all users begin at once. head_tokens: of each
+    prompt those that are the same text in all.
     """
 
     users: int
     prompt: int
     output: int
     requests: int
+    head_tokens: int = 0
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Which of the shared texts each prompt begins with: there is one, or none."""
+        return (0,) * self.requests if self.head_tokens else ()
+
+    @property
+    def repeated(self) -> float:
+        """The share of a prompt that is shared text."""
+        return self.head_tokens / self.prompt
 
     @property
     def tokens(self) -> int:
@@ -92,11 +102,33 @@ def _minutes(text: str) -> float:
     return seconds
 
 
+def _rates(text: str) -> list[float]:
+    """Requests/s, a comma list."""
+    try:
+        rates = [parse_number(part) for part in parse_values(text)]
+    except ValueError as error:
+        raise UsageError(f"--rate: {error}", hint="1,2,4") from None
+    if not rates or not all(_LEAST_RATE <= rate <= 1 / _LEAST_RATE for rate in rates):
+        raise UsageError(
+            f"--rate {text or 'of nothing'} is no list of rates",
+            because=f"each is {_LEAST_RATE:g} to {1 / _LEAST_RATE:g} requests/s",
+            hint="1,2,4",
+        )
+    return rates
+
+
+_LEAST_RATE = 1e-3
+"""Requests/s: of fewer nobody waits for the second one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadChoice:
-    """Which loads: one user over prompt ``lengths``, then ``concurrency`` at prompts of ``shared_prompt`` tokens.
+    """Which loads: one user over prompt ``lengths``, then ``concurrency`` and ``rates`` at prompts of ``shared_prompt``
+    tokens.
 
-    single_requests: requests of a load of one user; rounds: requests of each user where there are several.
+    single_requests: requests of a load of one user; rounds: requests of each user where there are several;
+    rate_requests: requests of an open loop. repeated: the share of each prompt that is the same text in all prompts of
+    its load, which the server's prefix cache holds since the warm-up.
     """
 
     lengths: Sequence[int] = ask(
@@ -109,27 +141,46 @@ class LoadChoice:
     concurrency: Sequence[int] = ask(
         "--concurrency", Text(_users), "Users at a time [1,4,16,64].", (1, 4, 16, 64), metavar="COUNTS"
     )
-    shared_prompt: int = ask("--prompt", Whole(), "Prompt tokens of every load of --concurrency.", 1000, shown=True)
+    rates: Sequence[float] = ask(
+        "--rate", Text(_rates), "Requests/s of open loops with Poisson arrivals, such as 1,2,4 [none].", (),
+        metavar="RATES",
+    )  # fmt: skip
+    shared_prompt: int = ask(
+        "--prompt", Whole(), "Prompt tokens of every load of --concurrency and --rate.", 1000, shown=True
+    )
     output: int = ask("--output", Whole(2), "Output tokens per request.", 128, shown=True)
     single_requests: int = ask("--single-requests", Whole(), "Requests per load of one user.", 5, shown=True)
     rounds: int = ask("--rounds", Whole(), "Requests per user in a load of several users.", 3, shown=True)
+    rate_requests: int = ask("--rate-requests", Whole(2), "Requests per load of --rate.", 30, shown=True)
+    repeated: float = ask(
+        "--prefix-hit-rate",
+        Real(0, 0.99),
+        "Share of each prompt that all prompts of a load have in common, for the server's prefix cache.",
+        0.0,
+        shown=True,
+    )
 
-    def loads(self) -> list[UsersLoad]:
-        """Every load once: one of each kind, so that a run that is cut short says something of both; then the others,
-        single users by length and several by their number."""
-        alone = [(1, length) for length in sorted(self.lengths)]
-        beside = [(users, self.shared_prompt) for users in sorted(self.concurrency)]
-        crowds = [one for one in beside if one[0] > 1]
-        pairs = [*alone[:1], *crowds[:1], *alone, *beside]
-        return [
-            UsersLoad(
-                users=users,
-                prompt=prompt,
-                output=self.output,
-                requests=self.single_requests if users == 1 else self.rounds * users,
-            )
-            for users, prompt in dict.fromkeys(pairs)
+    def loads(self) -> list[UsersLoad | PlannedLoad]:
+        """Every load once: one of each kind, so that a run that is cut short says something of all; then the others,
+        single users by length, several by their number, open loops by their rate."""
+        alone = [self._users(1, length) for length in sorted(self.lengths)]
+        beside = [self._users(users, self.shared_prompt) for users in sorted(self.concurrency)]
+        crowds = [one for one in beside if one.users > 1]
+        head = self._head(self.shared_prompt)
+        rates = [
+            open_loop(rate, self.rate_requests, self.shared_prompt, self.output, head) for rate in sorted(self.rates)
         ]
+        return list(dict.fromkeys([*alone[:1], *crowds[:1], *rates[:1], *alone, *beside, *rates]))
+
+    def _users(self, users: int, prompt: int) -> UsersLoad:
+        requests = self.single_requests if users == 1 else self.rounds * users
+        return UsersLoad(
+            users=users, prompt=prompt, output=self.output, requests=requests, head_tokens=self._head(prompt)
+        )
+
+    def _head(self, prompt: int) -> int:
+        """Tokens of a prompt that are in all: less than all of them."""
+        return int(self.repeated * prompt)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ _HOPELESS = 3
 _EMPTY_PIECES = 2
 """Pieces without a token, at the begin and at the end of a reply, that some servers send."""
 _CACHED = 0.25
-"""Share of prompt tokens from a cache above which a load is suspect."""
+"""Share of prompt tokens from a cache, beyond those that were meant to be, above which a load is suspect."""
 _FAILED = 0.1
 """Share of requests that failed, or were refused at first, above which a load is suspect: the others had fewer
 neighbours than it says."""
@@ -72,6 +72,14 @@ class MeasuringSettings:
     """The load of a plan, in place of ``choice``."""
     busy: bool = ask("--busy", Switch(), "Measure even a server with other work; its rows are marked suspect.", False)
     count: Counter | None = None
+
+    def __post_init__(self) -> None:
+        if self.choice.repeated and not self.warmup:
+            raise UsageError(
+                "--prefix-hit-rate with --warmup 0",
+                because="the first prompts of each load would find nothing in the cache",
+                hint="--warmup 1",
+            )
 
 
 @dataclass(kw_only=True)
@@ -284,7 +292,7 @@ class _Runner:
         self.context = None if session.server is None else session.server.context
         self.prompts, self.sizing = Prompts(), PromptSizing()
         planned = session.settings.planned
-        self.loads: list[UsersLoad | PlannedLoad] = [*session.settings.choice.loads()] if planned is None else [planned]
+        self.loads = session.settings.choice.loads() if planned is None else [planned]
         self.planned = sum(load.requests for load in self.loads)
         self.done = 0
 
@@ -409,17 +417,17 @@ class _Runner:
 
     def _heads(self, load: UsersLoad | PlannedLoad) -> list[str]:
         """The texts that prompts of a load share."""
-        if not isinstance(load, PlannedLoad) or not load.heads:
+        if not load.heads:
             return []
         words = self.sizing.words(load.head_tokens)
         return [self.prompts.text(words) for _ in range(max(load.heads) + 1)]
 
     async def _request(self, load: UsersLoad | PlannedLoad, number: int, heads: list[str]) -> _Request:
         """A request with a new prompt, of the load's size or of its own."""
-        prompt, output, head = load.prompt, load.output, ""
+        prompt, output = load.prompt, load.output
+        head = heads[load.heads[number]] + " " if heads else ""
         if isinstance(load, PlannedLoad):
             prompt, output = load.prompts[number] + load.head_tokens, load.outputs[number]
-            head = heads[load.heads[number]] + " " if heads else ""
         words = self.sizing.words(prompt)
         text = head + self.prompts.text(words - len(head.split()))
         tokens = None if self.count is None else await self.count(text)
@@ -449,8 +457,7 @@ class _Runner:
         measured.suspect += [*_miscounted(measured), *_held_back(measured)]
         prompt = sum(reply.prompt or 0 for reply in measured.good)
         cached = sum(reply.cached or 0 for reply in measured.good)
-        shared = isinstance(measured.load, PlannedLoad) and measured.load.head_tokens > 0
-        if prompt and cached > _CACHED * prompt and not shared:
+        if prompt and cached > (_CACHED + measured.load.repeated) * prompt:
             measured.suspect.append(f"{cached / prompt:.0%} of prompt tokens came from a cache")
 
 

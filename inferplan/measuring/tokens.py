@@ -37,14 +37,20 @@ def local_counter(folder: Path) -> Counter:
 
 
 def remote_counter(client: Client, model: str, api: Api) -> Counter:
-    """Counts with ``/tokenize`` (vLLM), a chat with its template; ``None`` where a server has no such thing."""
+    """Counts with ``/tokenize``: of vLLM, a chat with its template, or of llama.cpp, which takes ``content`` and lists
+    the tokens, without a template; ``None`` where a server has no such thing."""
 
     async def count(text: str) -> int | None:
         body: dict[str, Any] = {"model": model, "prompt": text}
         if api == "chat":
             body = {"model": model, "messages": [{"role": "user", "content": text}]}
-        found = (await client.post(f"{client.address.root}/tokenize", body)).json
+        url = f"{client.address.root}/tokenize"
+        found = (await client.post(url, body)).json
         value = found.get("count") if isinstance(found, dict) else None
+        if isinstance(found, dict) and isinstance(found.get("tokens"), list) and api != "chat" and value is None:
+            listed = (await client.post(url, {"content": text, "add_special": True})).json
+            tokens = listed.get("tokens") if isinstance(listed, dict) else None
+            value = len(tokens) if isinstance(tokens, list) else None
         return value if isinstance(value, int) and 0 < value <= MOST_TOKENS else None
 
     return count

@@ -10,6 +10,8 @@ from inferplan.figures import Figure, side_by_side, text
 from inferplan.figures import record as figures_record
 from inferplan.measuring.definitions import DEFINITIONS, PERCENTILES, Tool, statistics
 from inferplan.measuring.figures import LoadFigures, counted_replies, load_figures
+from inferplan.measuring.loads import UsersLoad
+from inferplan.measuring.planned import PlannedLoad
 from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.reports.validation import above_notes
@@ -19,7 +21,7 @@ from inferplan.validation.held_out import HeldOut, Judged, count_clipped
 from inferplan.validation.held_out import HeldOutLatency as Compared
 from inferplan.validation.score import NAMES, Scored
 
-_SELDOM = frozenset({"failed", "suspect"})
+_SELDOM = frozenset({"requests/s", "cached", "failed", "suspect"})
 """Columns that are left out where they say nothing."""
 _LATE = 0.05
 """Share of a mean TTFT, or of the time in which the further tokens come, from which the lateness of stamps is said."""
@@ -33,7 +35,9 @@ def measured_report(
     tables = [_measured_table(session, found)]
     record = _record(session, found)
     if judged.scored:
-        tables.append(side_by_side("predicted, without an anchor", [_predicted(one) for one in judged.scored]))
+        tables.append(
+            side_by_side("predicted, without an anchor", _telling([_predicted(one) for one in judged.scored]))
+        )
         record["predicted"] = [_scored_record(one) for one in judged.scored]
     record["held_out"] = None
     if (held := judged.held) is not None:
@@ -42,26 +46,32 @@ def measured_report(
     record["not_predicted"] = judged.why or None
     record["defined_by"] = None
     if tool is not None:
-        rows = [row for one in session.loads for row in _defined(one, tool)]
-        tables.append(side_by_side(f"the same replies by the definitions of {tool}", rows))
-        record["defined_by"] = {"client": tool, "rows": [figures_record(row) for row in rows]}
+        defined = [row for one in session.loads for row in _defined(one, tool)]
+        tables.append(side_by_side(f"the same replies by the definitions of {tool}", _telling(defined)))
+        record["defined_by"] = {"client": tool, "rows": [figures_record(row) for row in defined]}
     notes = [*_notes(session, found), *_verdict(judged), *above_notes(judged.scored)]
     return Report(record=record, tables=tables, notes=notes, rows=[dict(line) for line in lines])
 
 
 def _measured_table(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | None]]) -> Table:
-    """Each load as it was measured; a column that says nothing is left out."""
-    rows = [_measured(one, known) for one, known in found]
+    """Each load as it was measured."""
+    return side_by_side(_title(session), _telling([_measured(one, known) for one, known in found]))
+
+
+def _telling(rows: Sequence[list[Figure]]) -> list[list[Figure]]:
+    """The rows without the columns for people that say nothing."""
     seldom = {one.label for row in rows for one in row if one.label in _SELDOM and one.shown not in ("", "0")}
-    return side_by_side(_title(session), [[one for one in row if one.label not in _SELDOM - seldom] for row in rows])
+    return [[one for one in row if one.label not in _SELDOM - seldom] for row in rows]
 
 
 def _measured(one: MeasuredLoad, known: LoadFigures | None) -> list[Figure]:
     latencies = known.latencies if known else {}
     at = [(name, which) for name in ("ttft", "tpot") for which in ("mean", "p90")]
     return [
-        text("users", str(one.load.users)),
+        text("users", str(one.load.users or "")),
+        Figure("", _rate(one.load), "requests/s", ".4g", absent=""),
         text("prompt", f"{known.isl if known else one.load.prompt:.0f}"),
+        text("cached", f"{known.hits:.0%}" if known and one.load.repeated else ""),
         text("output", f"{known.osl if known else one.load.output:.0f}"),
         text("requests", str(known.requests if known else 0)),
         text("failed", str(known.failed if known else len(one.replies))),
@@ -75,6 +85,11 @@ def _measured(one: MeasuredLoad, known: LoadFigures | None) -> list[Figure]:
     ]
 
 
+def _rate(load: UsersLoad | PlannedLoad) -> float | None:
+    """Requests/s of an open loop."""
+    return load.requests_per_s if isinstance(load, PlannedLoad) and load.arrivals else None
+
+
 def _defined(one: MeasuredLoad, tool: Tool) -> list[list[Figure]]:
     """A load by the definitions of a client, a row for each latency."""
     replies, rows = counted_replies(one), []
@@ -82,7 +97,8 @@ def _defined(one: MeasuredLoad, tool: Tool) -> list[list[Figure]]:
         found = statistics(tool, values(replies))
         rows.append(
             [
-                Figure("users", one.load.users, "users"),
+                Figure("users", one.load.users or None, "users"),
+                Figure("requests_per_s", _rate(one.load), "requests/s", ".4g", absent=""),
                 Figure("prompt_tokens", one.load.prompt, "prompt"),
                 Figure("name", name, "latency", left=True),
                 *(Figure(f"{at}_s", found.get(at), at, format_time) for at in ("mean", *PERCENTILES)),
@@ -107,6 +123,7 @@ def _predicted(one: Scored) -> list[Figure]:
     fast += [f"{name} above uncertain peaks" for name in one.above_uncertain]
     return [
         Figure("", run and run.concurrency, "users"),
+        Figure("", run and run.rate, "requests/s", ".4g", absent=""),
         Figure("", run and run.prompt, "prompt", ".0f"),
         Figure("", run and run.output, "output", ".0f"),
         Figure("", found and found.at("ttft"), "TTFT predicted", format_time),
@@ -197,6 +214,9 @@ def _notes(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | N
     if session.settings.key and not session.settings.address.encrypted and not session.settings.address.loopback:
         notes.append("the key travelled unencrypted: the address is http, not https")
     notes += [f"left out: {load.describe()}: {why}" for load, why in session.left_out]
+    shared = [reply for one in session.loads if one.load.repeated for reply in one.good]
+    if shared and all(reply.cached is None for reply in shared):
+        notes.append("the server does not count hits in its prefix cache: prefix_hit_rate of the rows is what was sent")
     if any(one.varied for one in known):
         notes.append("outputs differ in length: the server ends them itself; rows hold their mean")
     if any(one.pieces > 1.02 for one in known):
@@ -242,7 +262,7 @@ def _record(session: Session, found: Sequence[tuple[MeasuredLoad, LoadFigures | 
         "requests_of_warmup": session.warmed,
         "ended": session.ended or None,
         "loads": [_load_record(one, known) for one, known in found],
-        "left_out": [{**asdict(load), "reason": why} for load, why in session.left_out],
+        "left_out": [{**_asked(load), "reason": why} for load, why in session.left_out],
     }
 
 
@@ -252,10 +272,22 @@ def _server_record(server: Server) -> dict[str, Any]:
 
 
 def _load_record(one: MeasuredLoad, known: LoadFigures | None) -> dict[str, Any]:
-    record: dict[str, Any] = {"asked": asdict(one.load), "suspect": one.suspect}
+    record: dict[str, Any] = {"asked": _asked(one.load), "suspect": one.suspect}
     record["errors"] = list(dict.fromkeys(reply.error for reply in one.failed))
     record["measured"] = None if known is None else asdict(known)
     return record
+
+
+def _asked(load: UsersLoad | PlannedLoad) -> dict[str, Any]:
+    """What a load asks for. prefix_hit_rate: the share of its prompts that is the same text."""
+    return {
+        "users": load.users or None,
+        "requests_per_s": _rate(load),
+        "prompt": load.prompt,
+        "output": load.output,
+        "requests": load.requests,
+        "prefix_hit_rate": load.repeated,
+    }
 
 
 def _scored_record(one: Scored) -> dict[str, Any]:

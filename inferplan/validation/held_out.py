@@ -60,8 +60,8 @@ class HeldOut:
 
 
 def choose(scored: Sequence[Scored]) -> int | None:
-    """Which row to hold out: the last but one of those with several users; where only one has, the last of the others;
-    where none has, the last but one.
+    """Which row to hold out: the last but one of those with several users or a rate; where only one has, the last of
+    the others; where none has, the last but one.
 
     It lies between others, as most loads do that an anchor is asked about, and the most extreme one stays with the
     anchor. ``None`` where too few rows have a prediction.
@@ -69,7 +69,7 @@ def choose(scored: Sequence[Scored]) -> int | None:
     usable = [index for index, one in enumerate(scored) if _usable(one)]
     if len(usable) <= FEWEST:
         return None
-    crowds = [index for index in usable if (run := scored[index].row.run) and (run.concurrency or 1) > 1]
+    crowds = [index for index in usable if (run := scored[index].row.run) and (run.rate or (run.concurrency or 1) > 1)]
     if len(crowds) == 1:  # it alone says what users beside each other do
         return next(index for index in reversed(usable) if index not in crowds)
     return crowds[-2] if crowds else usable[-2]

@@ -21,6 +21,7 @@ from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.prefix_caching import cached_prefill
 from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Traffic
 from inferplan.validation.clients import LoadGenerator, client_named
 from inferplan.validation.deploy import deployment_of, drafts_of, prompts_of
@@ -144,7 +145,7 @@ def row_options(run: Run, deployment: Deployment) -> Options:
     """The warm-up, the drafts, and the workers of both pools where prompts and decodes are apart."""
     drafts, prompts = drafts_of(run, deployment), prompts_of(run, deployment)
     if run.prefill is None or prompts is None:
-        return Options(warmup=run.warmup, speculation=drafts)
+        return Options(warmup=run.warmup, speculation=drafts, hit_rate=run.shared.hit_rate)
     pool = run.prefill
     flags = Flags(
         max_num_seqs=pool.slots,
@@ -152,7 +153,7 @@ def row_options(run: Run, deployment: Deployment) -> Options:
         gpu_memory_utilization=pool.memory_fraction,
     )
     fleet = Fleet(prefill=pool.workers, decode=run.workers, prefill_deployment=prompts, prefill_flags=flags)
-    return Options(warmup=run.warmup, fleet=fleet, speculation=drafts)
+    return Options(warmup=run.warmup, fleet=fleet, speculation=drafts, hit_rate=run.shared.hit_rate)
 
 
 def _figures(result: SimulationResult, run: Run) -> dict[tuple[str, str], float]:
@@ -229,9 +230,9 @@ def row_traffic(run: Run, ramp: float = 0.0) -> Traffic | Requests:
         return Traffic(arrivals=loop, prompt=prompt, output=output, requests_count=count)
     assert run.rate is not None
     count = run.requests or max(round(run.rate * (run.duration or 1000 / run.rate)), 1)
-    if run.system_prompt:
+    if run.shared.system_prompt:
         return _cycled(run, count)
-    kind_of = "constant" if run.system_prompts > 1 else "poisson"
+    kind_of = "constant" if run.shared.system_prompts > 1 else "poisson"
     arrivals = OpenLoop(rate=run.rate, kind=kind_of)  # type: ignore[arg-type]
     return Traffic(arrivals=arrivals, prompt=prompt, output=output, requests_count=count)
 
@@ -239,12 +240,12 @@ def row_traffic(run: Run, ramp: float = 0.0) -> Traffic | Requests:
 def _cycled(run: Run, count: int) -> Requests:
     """A generator that cycles through fixed prompts, system prompt and user by turns, at a constant rate."""
     assert run.rate is not None
-    texts = run.system_prompts * run.users
-    shared = int(min(run.system_prompt, run.prompt)) // _BLOCK
+    texts = run.shared.system_prompts * run.shared.users
+    shared = int(min(run.shared.system_prompt, run.prompt)) // _BLOCK
     blocks = int(run.prompt) // _BLOCK
     names = [
-        tuple(_name(text % run.system_prompts, -1, b) for b in range(shared))
-        + tuple(_name(text % run.system_prompts, text, b) for b in range(shared, blocks))
+        tuple(_name(text % run.shared.system_prompts, -1, b) for b in range(shared))
+        + tuple(_name(text % run.shared.system_prompts, text, b) for b in range(shared, blocks))
         for text in range(texts)
     ]
     whole = np.ones(count, dtype=np.int64)
@@ -265,8 +266,8 @@ def impossible(deployment: Deployment, run: Run, measured: Measured) -> tuple[st
     """The means that are faster than an ideal device runs what the row states; ``memory`` where no room is for it.
 
     TPOT: an ideal decode step of the batch that follows from the measured figures themselves by Little's law, at half
-    the output. Memory: prompts and outputs of that batch, where the engine keeps room for all of both
-    (:func:`_overfull`). TTFT: an ideal prefill of one prompt, where none can be cached.
+    the output. Memory: prompts and outputs of that batch, where the engine keeps room for all of both, and prompts
+    share nothing (:func:`_overfull`). TTFT: an ideal prefill of what is not cached of one prompt.
     """
     if run.rate is not None or measured.statistic != "mean":
         return ()
@@ -281,11 +282,14 @@ def impossible(deployment: Deployment, run: Run, measured: Measured) -> tuple[st
         load = StaticLoad(batch=max(batch, 1.0), prompt=prompt, output=output)
         if measured.tpot < float(decode_phase(ideal, load, prompt + output / 2).time):
             found.append("tpot")
-        if run.concurrency is not None and run.prefill is None and _overfull(deployment, load):
+        alone = run.prefill is None and not run.shared.hit_rate
+        if run.concurrency is not None and alone and _overfull(deployment, load):
             found.append("memory")
     if measured.ttft is not None and run.prefill is None:
         first = StaticLoad(batch=float(run.batch or 1), prompt=prompt, output=output)
-        if measured.ttft < float(prefill_phase(ideal, first).time):
+        hits = run.shared.hit_rate
+        ideally = cached_prefill(ideal, first.batch, prompt, hits) if hits else prefill_phase(ideal, first).time
+        if measured.ttft < float(ideally):
             found.append("ttft")
     return tuple(found)
 

@@ -32,7 +32,8 @@ INPUTS = (
     *("max_num_batched_tokens", "max_num_seqs", "memory_fraction", "max_model_len"),
     *("poll_interval_steps", "batch_wait_steps", "batch_wait_fill", "suspect", "campaign"),
     *("attention_dp_balance_steps", *CADENCE),
-    *("shared_system_prompt_tokens", "distinct_system_prompts", "users_per_system_prompt", "timeout_s"),
+    *("prefix_hit_rate", "timeout_s"),
+    *("shared_system_prompt_tokens", "distinct_system_prompts", "users_per_system_prompt"),
     *("decode_ranks", "dp_attention", "workers", "gpus", "redundant_experts", "speculation", "draft_tokens"),
     *("disaggregated", "decode_batch_per_rank", "prefill_ranks", "prefill_dp_attention", "prefill_workers"),
     *("prefill_gpus", "prefill_tp", "prefill_ep", "prefill_redundant_experts", "prefill_max_num_batched_tokens"),
@@ -129,6 +130,19 @@ class Spread(NamedTuple):
     """How they meet the ranks of their experts; ``None``: as the engine has it."""
 
 
+class Shared(NamedTuple):
+    """What prompts have in common."""
+
+    system_prompt: int = 0
+    """Tokens of the system prompts, through which a client cycles ..."""
+    system_prompts: int = 1
+    """... so many of them ..."""
+    users: int = 1
+    """... with so many users each."""
+    hit_rate: float = 0.0
+    """Share of each prompt found in a prefix cache."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PromptWorkers:
     """Workers that serve prompts only, each of ``ranks`` GPUs."""
@@ -191,9 +205,7 @@ class Run:
     waits: Waits = Waits()
     suspect: str = ""
     campaign: str = ""
-    system_prompt: int = 0
-    system_prompts: int = 1
-    users: int = 1
+    shared: Shared = Shared()
     timeout: float | None = None
     workers: int = 1
     prefill: PromptWorkers | None = None
@@ -501,11 +513,22 @@ def _flags(facts: Mapping[str, str]) -> dict[str, Any]:
             delayer=truth(facts, "enable_prefill_delayer"),
             passes=whole_number(facts, "prefill_delayer_max_delay_passes"),
         ),
-        "system_prompt": whole_number(facts, "shared_system_prompt_tokens") or 0,
-        "system_prompts": whole_number(facts, "distinct_system_prompts") or 1,
-        "users": whole_number(facts, "users_per_system_prompt") or 1,
+        "shared": Shared(
+            system_prompt=whole_number(facts, "shared_system_prompt_tokens") or 0,
+            system_prompts=whole_number(facts, "distinct_system_prompts") or 1,
+            users=whole_number(facts, "users_per_system_prompt") or 1,
+            hit_rate=_hit_rate(facts),
+        ),
         "timeout": number(facts, "timeout_s"),
     }
+
+
+def _hit_rate(facts: Mapping[str, str]) -> float:
+    """The share of prompts found in a prefix cache. Raises ``Unusable`` for all of them, or more."""
+    value = number(facts, "prefix_hit_rate") or 0.0
+    if value >= 1:
+        raise Unusable(f"prefix_hit_rate is {value:g}, must be in [0, 1)")
+    return value
 
 
 def _at_least_one(facts: Mapping[str, str], name: str) -> float:

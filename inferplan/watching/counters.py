@@ -1,4 +1,5 @@
-"""What a server has counted since it began, and what it holds now: read off one scrape of ``/metrics``.
+"""What a server has counted since it began, and what it holds now: read off one scrape of ``/metrics``, of the server
+itself or as a Prometheus server kept it.
 
 | figure | vLLM (``vllm/v1/metrics/loggers.py``) | SGLang (``srt/observability/metrics_collector.py``) |
 |---|---|---|
@@ -20,13 +21,13 @@ TensorRT-LLM, TGI and llama.cpp count no tokens of requests beside times of firs
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf, isfinite
 from typing import NamedTuple
 
 from inferplan.errors import InputFileError
-from inferplan.measuring.exposition import samples
+from inferplan.measuring.exposition import Sample, samples
 
 _BUCKET = "_bucket"
 Names = tuple[str, ...]
@@ -63,6 +64,10 @@ _COUNTED_AT_THE_END = {"sglang"}
 """Engines that count the tokens of a prompt as its answer ends; others as it begins."""
 _SHARES = {name for figures in _ENGINES.values() for name in figures["cache"]}
 _OTHERS = {"trtllm_": "TensorRT-LLM", "tgi_": "TGI", "llamacpp:": "llama.cpp", "atom:": "ATOM"}
+_EXPORTED = ("ttft", "gap", "done", "prompt", "output", "running", "waiting")
+"""Without these an export says nothing of a service."""
+_ENDS = {"ttft": ("_count", "_sum"), "gap": ("_count", "_sum"), "tpot": ("_bucket",), "e2el": ("_bucket",)}
+"""Series of a histogram that are read: means of some, percentiles of others."""
 _NEEDED = ("running", "waiting")
 """A scrape without one of these says too little. Counters of no event yet are missing under SGLang: they are zero."""
 
@@ -158,10 +163,12 @@ class Counters(NamedTuple):
         return any(one < other for one, other in zip(now, then))
 
 
-def read_counters(text: str, where: str) -> Counters:
-    """What a scrape says. Raises ``InputFileError`` for another engine's, and for one that lacks what is needed."""
+def read_counters(scrape: str | Iterable[Sample], where: str) -> Counters:
+    """What a scrape says, its text or its samples. Raises ``InputFileError`` for another engine's, and for one that
+    lacks what is needed.
+    """
     values, buckets = dict[str, float](), dict[str, dict[float, float]]()
-    for sample in samples(text):
+    for sample in samples(scrape) if isinstance(scrape, str) else scrape:
         value = _number(sample.value)
         if value is None:
             continue
@@ -173,6 +180,13 @@ def read_counters(text: str, where: str) -> Counters:
         else:
             held = values.get(sample.name, 0.0)
             values[sample.name] = max(held, value) if sample.name in _SHARES else held + value  # of several ranks
+    engine = engine_of(values, where)
+    return _counters(engine, values, buckets, where)
+
+
+def engine_of(names: Iterable[str], where: str) -> str:
+    """Whose metrics these are. Raises ``InputFileError`` for an engine that cannot be watched, and for none."""
+    values = list(names)
     engine = next((one for one in _ENGINES if any(name.startswith(f"{one}:") for name in values)), None)
     if engine is None:
         other = next((said for prefix, said in _OTHERS.items() if any(name.startswith(prefix) for name in values)), "")
@@ -183,7 +197,22 @@ def read_counters(text: str, where: str) -> Counters:
             else "no metric of vLLM or SGLang is there",
             hint="the address of a vLLM or SGLang server; SGLang takes --enable-metrics",
         )
-    return _counters(engine, values, buckets, where)
+    return engine
+
+
+def lacking(engine: str, names: Collection[str]) -> tuple[list[str], list[str]]:
+    """The metrics without which an export says too little of a service, and those without which it says less; each by
+    its first name.
+
+    A server itself lacks counters of what never happened; in an export they may be missing because nobody asked for
+    them.
+    """
+
+    def missing(figures: Iterable[str]) -> list[str]:
+        wanted = [(_ENGINES[engine][figure], end) for figure in figures for end in _ENDS.get(figure, ("",))]
+        return [f"{known[0]}{end}" for known, end in wanted if not any(f"{name}{end}" in names for name in known)]
+
+    return missing(_EXPORTED), missing(figure for figure in _ENGINES[engine] if figure not in _EXPORTED)
 
 
 def _counters(

@@ -182,6 +182,7 @@ TEXTS: dict[str, str | bytes] = {
     "empty.json": "",
     "empty.yaml": "",
     "hello.txt": "hello",
+    "rate.json": '{"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}, "values": []}]}}',
     **dict.fromkeys(("binary.bin", "binary.yaml"), bytes(range(256)) * 4),
     "binary.json": b"{" + bytes(range(128, 256)),
     **dict.fromkeys(("deep.json", "deep.yaml"), DEEP),

@@ -183,6 +183,40 @@ tgi_request_input_length_count {}
 """
 
 
+LLAMA_LOG = """\
+0.08.013.040 I slot get_availabl: id  3 | task -1 | selected slot by LRU, t_last = -1
+0.08.013.147 I slot launch_slot_: id  3 | task 0 | processing task, is_child = 0
+0.08.831.843 I slot print_timing: id  3 | task 0 | prompt eval time =     570.72 ms /    41 tokens
+0.08.831.853 I slot print_timing: id  3 | task 0 |        eval time =     247.80 ms /     8 tokens
+0.08.831.854 I slot print_timing: id  3 | task 0 |       total time =     818.52 ms /    49 tokens
+0.08.831.876 I slot      release: id  3 | task 0 | stop processing: n_tokens = 148, truncated = 0
+1.00.000.000 I slot launch_slot_: id  2 | task 9 | processing task, is_child = 0
+1.00.100.000 I slot launch_slot_: id  1 | task 10 | processing task, is_child = 0
+1.00.831.843 I slot print_timing: id  2 | task 9 | prompt eval time =     570.72 ms /    41 tokens
+1.00.831.853 I slot print_timing: id  2 | task 9 |        eval time =     247.80 ms /     8 tokens
+1.00.831.876 I slot      release: id  2 | task 9 | stop processing: n_tokens = 48, truncated = 0
+1.00.931.843 I slot print_timing: id  1 | task 10 | prompt eval time =     570.72 ms /    41 tokens
+1.00.931.853 I slot print_timing: id  1 | task 10 |        eval time =     247.80 ms /     8 tokens
+1.00.931.876 I slot      release: id  1 | task 10 | stop processing: n_tokens = 48, truncated = 0
+1.01.000.000 I slot launch_slot_: id  1 | task 30 | processing task, is_child = 0
+1.01.831.843 I slot print_timing: id  1 | task 30 | prompt eval time =        nan ms /    41 tokens
+1.01.831.853 I slot print_timing: id  1 | task 30 |        eval time =     247.80 ms /     8 tokens
+1.01.831.876 I slot      release: id  1 | task 30 | stop processing: n_tokens = 48, truncated = 0
+"""
+"""Of a server of October 2026, in which the first request found 100 tokens in its slot."""
+
+
+def test_requests_of_llama_cpp(tmp_path: Path) -> None:
+    """148 tokens are 100 of the cache, 41 new ones and 7 of the answer's 8; 247.8 ms are 7 steps of 35.4 ms."""
+    found = read(tmp_path / "log", LLAMA_LOG, engine="llama.cpp")
+    assert [one.steps for one in found.observed] == [
+        ((1.0, StepLoad(1.0, 41.0, 100.0)),),
+        ((1.0, StepLoad(decodes=1.0, context=145.0)),),
+    ]
+    assert [one.seconds for one in found.observed] == pytest.approx([0.57072, 0.0354])
+    assert sorted(found.passed_over.values()) == [1, 2]
+
+
 def test_scrapes_of_tgi(tmp_path: Path) -> None:
     """100 decode steps in 2.5 s; 10 batches with 20 prompts of 300 tokens in 1 s."""
     text = TGI.format(1.0, 5, 1.0, 50, 16, 1000, 4) + TGI.format(2.0, 15, 3.5, 150, 16, 7000, 24)

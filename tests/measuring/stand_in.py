@@ -48,6 +48,7 @@ class StandIn:
     ``unended``. refuses: options that it answers with 400. usage: whether it counts. others: requests of others in its
     metrics.
     retry_after: what it says beside a status. hold: so many pieces are written at once, as a proxy that buffers does.
+    cached: the share of prompt tokens that it says came from a cache.
     fast: no waiting at all. pace: times as long for everything. pages: further documents by their path.
     """
 
@@ -66,6 +67,7 @@ class StandIn:
     ends_after: int | None = None
     retry_after: str = ""
     hold: int = 1
+    cached: float | None = None
     fast: bool = False
     first: float = FIRST
     pace: float = 1.0
@@ -194,6 +196,8 @@ class StandIn:
         finally:
             self.running -= 1
         if self.usage and "stream_options" in seen.body:
-            counts = {"prompt_tokens": seen.prompt, "completion_tokens": seen.output}
+            counts: dict[str, Any] = {"prompt_tokens": seen.prompt, "completion_tokens": seen.output}
+            if self.cached is not None:
+                counts["prompt_tokens_details"] = {"cached_tokens": int(self.cached * seen.prompt)}
             yield event({"choices": [], "usage": counts})
         yield b"data: [DONE]\n\n"

@@ -6,7 +6,7 @@ docs/accuracy-devices.md, ``python -m tools.accuracy parts SHARED`` docs/accurac
 tools.accuracy anchors UNSEEN.csv`` prints what measured runs of a system are worth. ``python -m tools.accuracy
 encoders SHARED`` writes docs/accuracy-encoders.md. ``python -m tools.accuracy percentiles`` writes
 docs/accuracy-percentiles.md from tests/fixtures/late_tokens.csv. ``python -m tools.accuracy cpu`` measures this CPU and
-writes docs/accuracy-cpu.md.
+writes docs/accuracy-cpu.md; ``python -m tools.accuracy llama-cpp`` a server of llama.cpp on it, and writes its part.
 """
 
 from __future__ import annotations
@@ -107,6 +107,12 @@ def _cpu() -> None:
     main(sys.argv[2:])
 
 
+def _llama_cpp() -> None:
+    from tools.accuracy.llama_cpp.page import main  # torch is needed for this page only
+
+    main(sys.argv[2:])
+
+
 def _told(done: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{done} rows")
@@ -121,5 +127,6 @@ if __name__ == "__main__":
         "percentiles": _percentiles,
         "anchors": _anchors,
         "cpu": _cpu,
+        "llama-cpp": _llama_cpp,
     }
     pages.get(" ".join(sys.argv[1:2]), _accuracy)()

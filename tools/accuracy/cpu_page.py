@@ -22,6 +22,7 @@ from inferplan.errors import InferplanError, MissingFactError, ToleranceError
 from inferplan.table import Report, render
 from inferplan.units import format_quantity
 from tools.accuracy.cpu import DESIGN, Comparison, Sizes, base_formats, compare, predicted
+from tools.accuracy.llama_cpp.parts import part_of
 
 AIM = 0.15
 """The mean error that is aimed at on a calm machine."""
@@ -87,7 +88,8 @@ def _make(options: argparse.Namespace) -> None:
         )
     picture = options.out.with_suffix(".svg")
     write_text(picture, svg(whole_models(found.rows, lambda step: predicted(sizes, step, found.outcome))) + "\n")
-    write_text(options.out, page(found, options.date, options.budget, picture.name))
+    kept = part_of(options.out)  # what tools.accuracy llama-cpp wrote
+    write_text(options.out, page(found, options.date, options.budget, picture.name) + kept)
     table = whole_table(found.rows, picture=True)
     print(render(Report(record={}, tables=[table], notes=[headline(found.rows)]), "table"))
     _say(f"page: {os.path.relpath(options.out)}, picture: {os.path.relpath(picture)}")
