@@ -207,8 +207,8 @@ def late_together(calls: int, percentile: float) -> float:
     """The seconds of the 99th percentile of one call, so many times, by which the first tokens of ``calls`` that do not
     depend on each other are late in all, at a percentile of such sums; of one call :func:`late_share`.
 
-    One call is late by more than a share ``x < 1`` of those seconds with ``0.05*5**-x``, the same law from its other end,
-    and never by more than all; the law of the sum is the power of its Fourier transform.
+    One call is late by more than a share ``x < 1`` of those seconds with ``0.05*5**-x``, the same law from its other
+    end, and never by more than all; the law of the sum is the power of its Fourier transform.
     """
     often = (100.0 - AS_THE_MEAN) / 100.0
     beyond = often * ((100.0 - IN_THE_TAIL) / (100.0 - AS_THE_MEAN)) ** (np.arange(_PLACES) / _PLACES)

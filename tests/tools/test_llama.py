@@ -145,7 +145,8 @@ def test_tokens_of_apple_chips(
 
 def test_apple_by_hand() -> None:
     """Llama-2-7B in fp16 on M3 Max: 13.21 GB at 0.92 x 400 GB/s are 35.91 ms, 32 layers 6.08 ms; attention to 1,025
-    tokens is 4 x 4096 x 1025 x 32 = 537 MFLOP at 4.23 % of 14.13 TFLOP/s, 0.90 ms, and 537 MB at 0.92 x 400 GB/s, 1.46 ms, which are longer."""
+    tokens is 4 x 4096 x 1025 x 32 = 537 MFLOP at 4.23 % of 14.13 TFLOP/s, 0.90 ms, and 537 MB at 0.92 x 400 GB/s, 1.46
+    ms, which are longer."""
     fit = load_kernels(load_hardware("m3-max"), None, "llama.cpp")
     decode = fit.fit("attention.decode", "fp16")
     assert decode is not None and fit.step.layer == 1.9e-4
@@ -157,10 +158,10 @@ def test_apple_by_hand() -> None:
 
 
 def test_attention_behind_many_tokens_is_that_of_later_builds() -> None:
-    """Qwen3-0.6B on M2 Ultra (pull request 26570): 28 layers x 4 x 16 heads x 128 are 229,376 FLOP for each token behind,
-    7.516 GFLOP for 32,768; a token takes 1/98.94 - 1/240.28 = 5.945 ms more, 4.65 % of 27.2 TFLOP/s. Gemma 3 12B looks
-    back at all in 8 of 48 layers, with 16 heads of 256: 131,072 FLOP, and 1,024 tokens of a window in the others. The
-    median of the three models is Gemma's."""
+    """Qwen3-0.6B on M2 Ultra (pull request 26570): 28 layers x 4 x 16 heads x 128 are 229,376 FLOP for each token
+    behind, 7.516 GFLOP for 32,768; a token takes 1/98.94 - 1/240.28 = 5.945 ms more, 4.65 % of 27.2 TFLOP/s. Gemma 3
+    12B looks back at all in 8 of 48 layers, with 16 heads of 256: 131,072 FLOP, and 1,024 tokens of a window in the
+    others. The median of the three models is Gemma's."""
     apple = llama.figures()["llama.cpp-apple"]
     shares = {one.model: one.scores for one in apple.depth}
     assert shares["qwen3-0.6b"] == pytest.approx(229_376 * 32_768 / (1 / 98.94 - 1 / 240.28) / 27.2e12, rel=1e-3)

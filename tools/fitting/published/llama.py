@@ -79,7 +79,8 @@ Known = Mapping[str, float]
 
 
 class Deep(Spec):
-    """One model's tokens behind many others, of a later build: ``rates`` are tokens/s by how many (``llama-bench -d``)."""
+    """One model's tokens behind many others, of a later build: ``rates`` are tokens/s by how many (``llama-bench
+    -d``)."""
 
     card: str
     model: str
@@ -101,7 +102,8 @@ class Deep(Spec):
         )
 
     def more(self, depth: int) -> tuple[float, float]:
-        """What a token takes longer than behind the fewest: seconds at the datasheet's arithmetic, and measured ones."""
+        """By how much a token takes longer than behind the fewest: seconds at the datasheet's arithmetic, and measured
+        ones."""
         near, far = self.row(min(self.rates)), self.row(depth)
         return demand(far)["scores"] - demand(near)["scores"], far.seconds - near.seconds
 
