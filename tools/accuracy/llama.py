@@ -21,12 +21,12 @@ from inferplan.work.parallel import Parallelism
 from tools.accuracy.scores import HEADS, Line, markdown, score_cells, scored_lines
 from tools.fitting.published import llama
 
-_DEEP = """Attention of a token behind many others is three to four times as fast on Apple's chips as in May 2024: rows of
-pull requests of May 2025 to August 2026 (`depth` in `tools/fitting/published/llama.yaml`), all of one chip. The
-constant that ships is the median of their models. Up to 4,096 tokens the newest kernel adds next to nothing,
-which a share of the arithmetic does not say. Since September 2026 llama.cpp has such kernels tuned for M1 Max,
-M2 Max, M2 Ultra, M3 Max, M3 Ultra, M5 and M5 Pro (pull requests 27863, 27932, 27999, 28015). How fast they are
-behind many tokens was found of M2 Ultra alone.
+_DEEP = """Attention of a token behind many others is three to four times as fast on Apple's chips as in May 2024: rows
+of pull requests of May 2025 to August 2026 (`depth` in `tools/fitting/published/llama.yaml`), all of one
+chip. The constant that ships is the median of their models. Up to 4,096 tokens the newest kernel adds next
+to nothing, which a share of the arithmetic does not say. Since September 2026 llama.cpp has such kernels
+tuned for M1 Max, M2 Max, M2 Ultra, M3 Max, M3 Ultra, M5 and M5 Pro (pull requests 27863, 27932, 27999,
+28015). How fast they are behind many tokens was found of M2 Ultra alone.
 """
 Pairs = dict[str, list[tuple[float, float]]]
 _CLASSES = {
