@@ -201,6 +201,25 @@ def late_share(percentile: float) -> float:
     return max(log(beyond), 0.0) / log((100.0 - AS_THE_MEAN) / (100.0 - IN_THE_TAIL))
 
 
+_PLACES = 64
+"""Equal steps up to the seconds of the 99th percentile, between which sums of late calls are told apart."""
+
+
+def late_together(calls: int, percentile: float) -> float:
+    """The seconds of the 99th percentile of one call, so many times, by which the first tokens of ``calls`` that do not
+    depend on each other are late in all, at a percentile of such sums; of one call :func:`late_share`.
+
+    One call is late by more than a share ``x < 1`` of those seconds with ``0.05*5**-x``, the same law from its other
+    end, and never by more than all; the law of the sum is the power of its Fourier transform.
+    """
+    often = (100.0 - AS_THE_MEAN) / 100.0
+    beyond = often * ((100.0 - IN_THE_TAIL) / (100.0 - AS_THE_MEAN)) ** (np.arange(_PLACES) / _PLACES)
+    one = -np.diff([1.0, *beyond, 0.0])  # none; up to each place; the seconds of the 99th or more
+    size = calls * _PLACES + 1
+    law = np.fft.irfft(np.fft.rfft(one, 2 * size) ** calls, 2 * size)[:size]
+    return float(np.searchsorted(np.cumsum(law), percentile / 100.0 - 1e-9)) / _PLACES
+
+
 BeginsAs = Literal["burst", "steady"]
 """burst: all users begin at once, so that the first requests are the slowest. steady: any other load."""
 QUANTILES = (0.1, 0.5, 0.8, 0.9, 0.95, 0.99)

@@ -374,6 +374,9 @@ class EngineVersion(Spec):
     scheduler: SchedulerDefaults = SchedulerDefaults.default()
     dense_short_prompts: bool = False
     """Prompts that sparse attention would choose whole run dense attention on expanded keys and are not scored."""
+    norms_apart: bool = False
+    """A norm over all heads is a kernel for queries and one for keys; where ranks add up its sums of squares, one more
+    of each takes them. Else one kernel for both, behind the sums."""
     windows: Windows = Windows.default()
     host_weights: HostWeights | None = None
     """``None``: the host computes with what lies in its memory, whatever the rows."""

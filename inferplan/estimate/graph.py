@@ -208,6 +208,7 @@ def _context(deployment: Deployment, step: Step, mean: Step | None) -> LayerCont
         unfused=deployment.unfused_attention,
         routing=replace(deployment.routing, even=True) if deployment.calibration.fused else deployment.routing,
         masked=deployment.calibration.fused,
+        norms_apart=deployment.engine.defaults.norms_apart,
         dense_short=deployment.calibration.fused or deployment.engine.defaults.dense_short_prompts,
         peaks=frozenset(deployment.hardware.peak),
         time=partial(_seconds, deployment),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import NamedTuple
 
-from inferplan.devices.constants import late_share
+from inferplan.devices.constants import late_share, late_together
 from inferplan.estimate.bands import serving_bands, slow_end
 from inferplan.estimate.deployment import Deployment, found_once
 from inferplan.estimate.load import Band
@@ -43,6 +44,12 @@ class Slowness(NamedTuple):
         """Latencies of such a run at a percentile, TTFT among them, in seconds of the clock."""
         late = self.late(latencies["ttft"]) + self.tail * late_share(percentile)
         return {name: value * self.step + (late if name != "tpot" else 0.0) for name, value in latencies.items()}
+
+    def of_session(self, duration: float, calls: float, ttft: float, percentile: float) -> float:
+        """The time of a session at a percentile: as long as in such a run, with so many first tokens (the mean of
+        sessions, at the ``ttft`` of the run) that come later, and what they are late by together beyond that."""
+        late = self.tail * late_together(max(ceil(calls), 1), percentile) if self.tail else 0.0
+        return duration * self.step + calls * self.late(ttft) + late
 
 
 AS_PREDICTED = Slowness()

@@ -343,14 +343,16 @@ def _seconds_beside_prefill(prompts: LoadGrid, decodes: LoadGrid, demand: Demand
     deployment, prompt = prompts.deployment, demand.prompt.average
     try:
         drafts = prompts.speculation.draft, decodes.speculation.draft
-        moved: Num = Transfer.between(deployment, decodes.deployment, drafts=drafts).seconds(prompt)
+        transfer = Transfer.between(deployment, decodes.deployment, drafts=drafts)
     except (MissingFactError, UsageError):
         return None
     sending = sending_of(deployment)
+    last: Num = 1.0
     if sending != "after":
-        moved = moved * np.minimum(prompts.axes.budget / prompt, 1.0)
+        last = np.minimum(prompts.axes.budget / prompt, 1.0)
     if sending == "layers":
-        moved = moved / len(deployment.model.sequence)
+        last = last / len(deployment.model.sequence)
+    moved = transfer.last(transfer.seconds(prompt), last)
     return moved + (1 + deployment.engine.apart.asked_twice) * front_end(deployment, prompt).seconds
 
 

@@ -668,8 +668,8 @@ def _achieved(result: SimulationResult, percentile: float, option: PlanOption) -
     found, step = option.slow.of(achieved, percentile), option.slow.step
     if result.sessions is not None:
         calls = float(np.mean(result.sessions.calls)) if len(result.sessions.calls) else 0.0
-        limit, late = result.slo.session or inf, option.slow.late(achieved["ttft"])
-        found["session"] = result.sessions.at_percentile(percentile, limit / step) * step + calls * late
+        duration = result.sessions.at_percentile(percentile, (result.slo.session or inf) / step)
+        found["session"] = option.slow.of_session(duration, calls, achieved["ttft"], percentile)
     return found
 
 

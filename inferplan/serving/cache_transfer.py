@@ -113,6 +113,11 @@ class Transfer:
         taken: Num = self.latency + longest / self._reach.reached
         return taken if np.ndim(tokens) else float(taken)
 
+    def last(self, seconds: Num, share: Num) -> Num:
+        """Of a transfer of so many seconds the last ``share``, sent when the others are: no less waits for its first
+        byte."""
+        return self.latency + (seconds - self.latency) * share
+
     @cached_property
     def _reach(self) -> PoolsApart:
         """What the connector of the engine reaches of a link; all of it at the bare roofline."""
@@ -227,14 +232,15 @@ class Links:
         """So many tokens of a prompt are computed at ``time``, and those that are new leave: gives when they are there.
 
         Layer by layer the first of ``n`` leaves when it is computed, and the last when all are: each takes an n-th of
-        the step and of the transfer.
+        the step and of the bytes.
         """
         known = self.left.pop(request, None) or Sent(0, self.records.admitted[request])
         seconds, start, last = self.transfer.of(tokens), time, 0.0
         if known.tokens:
             seconds = max(seconds - self.transfer.of(known.tokens), 0.0) + self.transfer.latency
         if self.sending == "layers":
-            start, last = known.time + (time - known.time) / self.layers, seconds / self.layers
+            start = known.time + (time - known.time) / self.layers
+            last = float(self.transfer.last(seconds, 1.0 / self.layers))
         self.free[rank] = max(max(start, self.free[rank]) + seconds, time + last)
         if tokens < self.records.prompt[request]:
             self.left[request] = Sent(max(tokens, known.tokens), time)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 
+from inferplan.catalog.assemble import Request, assemble
 from inferplan.errors import IndivisibleError
-from inferplan.models.layers import LayerContext, kinds, parse_layer
+from inferplan.estimate.phase import run_step
+from inferplan.models.layers import LayerContext, LayerSpec, kinds, parse_layer
 from inferplan.models.layers.base import tensor_of
 from inferplan.work.formats import uniform
-from inferplan.work.ops import Attention, Collective, GroupedMatmul, IndexSelect, Matmul
+from inferplan.work.ops import Attention, Collective, GroupedMatmul, IndexSelect, Matmul, Op
 from inferplan.work.parallel import Parallelism
-from inferplan.work.step import Segment
+from inferplan.work.step import Segment, decode
 from tests.cases import for_each
 
 WIDTH = 64
@@ -229,3 +232,35 @@ def test_a_norm_over_all_heads_adds_up_two_sums_of_squares_a_token() -> None:
     assert not any("qk_norm.all_reduce" in op.name for op in layer.ops(context(32.0)))
     head = parse_layer({"kind": "attention", "heads": 8, "kv_heads": 2, "head_dim": 64, "qk_norm": "head"})
     assert not any("qk_norm.all_reduce" in op.name for op in head.ops(context(32.0, tp=2)))
+
+
+def test_norms_of_queries_and_keys_that_are_kernels_apart() -> None:
+    """On each of two ranks 64 tokens of 4 query heads and 1 key head of 64: sums of 256 and 64 squares, 2 FLOP each,
+    and norms that work on as much as one for both. One rank adds up its squares in the norm itself; keys that are
+    shared with another layer are normalised there."""
+    layer = parse_layer({"kind": "attention", "heads": 8, "kv_heads": 2, "head_dim": 64, "qk_norm": "full"})
+
+    def norms(part: LayerSpec, **more: Any) -> dict[str, Op]:
+        return {op.name: op for op in part.ops(replace(context(32.0, **more), norms_apart=True)) if "norm" in op.name}
+
+    two = norms(layer, tp=2)
+    names = ("attn.q_norm.sums", "attn.k_norm.sums", "attn.qk_norm.all_reduce", "attn.q_norm", "attn.k_norm")
+    assert tuple(two) == names
+    assert [two[name].work().flop for name in names[:2]] == [64 * 256 * 2, 64 * 64 * 2]
+    assert [two[name].work().read for name in names[:2]] == [64 * 256 * 2, 64 * 64 * 2]  # in 16 bits
+    both = next(op for op in layer.ops(context(32.0, tp=2)) if op.name == "attn.qk_norm")
+    assert two["attn.q_norm"].work().flop + two["attn.k_norm"].work().flop == both.work().flop
+    assert tuple(norms(layer)) == ("attn.q_norm", "attn.k_norm")
+    assert tuple(norms(layer.model_copy(update={"shares_cache": True}))) == ("attn.q_norm",)
+    assert tuple(norms(layer.model_copy(update={"qk_norm": "head"}), tp=2)) == ("attn.qk_norm",)
+
+
+def test_releases_of_vllm_before_may_2026_normalise_queries_and_keys_apart() -> None:
+    """MiniMax-M2.5 has 62 layers: 4 kernels and an all-reduce each on two GPUs, where the newest has one and that."""
+    found = {}
+    for engine in ("vllm@0.19.1", "vllm"):
+        request = Request(model="minimax-m2.5", gpu="b200-hgx", engine=engine, parallel=Parallelism(tp=2))
+        phase = run_step(assemble(request), decode(4.0, 1024.0))
+        norms = [cost.op for cost in phase.costs if cost.op.name.startswith(("attn.q_", "attn.k_", "attn.qk_"))]
+        found[engine] = sum(float(op.count) for op in norms)
+    assert found == {"vllm@0.19.1": 62 * 5, "vllm": 62 * 2}

@@ -10,7 +10,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.price_lists import price_book
-from inferplan.devices.constants import late_share
+from inferplan.devices.constants import late_share, late_together
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.bands import quantile, serving_bands, slow_end
 from inferplan.estimate.support import DRAFTS, POOLS, measured_tail
@@ -112,6 +112,33 @@ def test_beyond_the_95th_percentile_first_tokens_are_late_by_a_share_of_the_99th
     slow, latencies = Slowness(2.0, 1.5, 0.3), {"ttft": 0.2, "tpot": 0.01, "e2el": 1.0}
     assert slow.of(latencies, 95.0) == pytest.approx({"ttft": 0.6, "tpot": 0.02, "e2el": 2.2})
     assert slow.of(latencies, 99.0) == pytest.approx({"ttft": 0.9, "tpot": 0.02, "e2el": 2.5})
+
+
+def test_calls_of_a_session_are_late_together() -> None:
+    """A call is late with 0.05, by min(-ln(u)/ln(5), 1) of the seconds of the 99th. Two calls
+    are on time with 0.95**2 = 0.9025; of a hundred the mean is 100*0.05*(1 - 1/5)/ln(5) = 2.485 of those seconds."""
+    percentiles = (50.0, 95.0, 100 - 5**0.5, 99.0, 99.9)
+    assert [late_together(1, p) for p in percentiles] == pytest.approx([late_share(p) for p in percentiles])
+    assert late_together(2, 90.2) == 0.0 < late_together(2, 90.3)
+    draws = np.random.default_rng(7)
+    for calls in (3, 20, 100):
+        late = draws.random((40_000, calls)) < 0.05
+        sums = np.sum(late * np.minimum(-np.log(draws.random(late.shape)) / np.log(5.0), 1.0), axis=1)
+        for percentile in (50.0, 95.0, 99.0):
+            drawn = float(np.percentile(sums, percentile))
+            assert late_together(calls, percentile) == pytest.approx(drawn, abs=0.02 + 0.015 * calls**0.5)
+    mean = float(np.mean([late_together(100, p) for p in np.linspace(0.05, 99.95, 1000)]))
+    assert mean == pytest.approx(2.485, abs=0.05)
+
+
+def test_the_time_of_a_session_has_the_seconds_of_its_calls() -> None:
+    """100 s at half the speed are 200; 3 calls of 0.2 s whose first tokens are half as slow again, 0.2 s each; at the
+    99th percentile one call alone is late by the 0.3 s of its tail, as a request is."""
+    slow = Slowness(2.0, 1.5, 0.3)
+    assert slow.of_session(100.0, 3.0, 0.2, 50.0) == pytest.approx(200.6)
+    assert slow.of_session(100.0, 1.0, 0.2, 99.0) == pytest.approx(200.2 + 0.3)
+    assert slow.of_session(100.0, 2.4, 0.2, 99.0) == pytest.approx(200.48 + 0.3 * late_together(3, 99.0))
+    assert AS_PREDICTED.of_session(100.0, 3.0, 0.2, 99.0) == 100.0
 
 
 @for_each(("engine", "seconds"), [("vllm", 0.278), ("sglang", 0.0)])

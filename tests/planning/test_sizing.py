@@ -18,12 +18,13 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InferplanError, NotFiniteError
 from inferplan.estimate.load import StaticLoad
 from inferplan.planning.demand import Demand
-from inferplan.planning.grid import Axes, LoadGrid
+from inferplan.planning.grid import Axes, LoadGrid, axes_for, load_grid
 from inferplan.planning.option import PlanOption, PricedGrid, Sizing, Stream, bill
 from inferplan.planning.pools import (
     Half,
     Halves,
     TtftLimit,
+    _seconds_beside_prefill,
     cheapest_pair,
     cheapest_pools,
     decode_pool,
@@ -36,6 +37,7 @@ from inferplan.planning.sizing import Simulations, _beyond, next_size
 from inferplan.planning.space import Space
 from inferplan.planning.verify import QUOTED, SHOWN, slots_for, verify
 from inferplan.reports.cost import cost_table
+from inferplan.serving.latency import front_end
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.traffic.requests import Lengths, Slo
@@ -173,6 +175,19 @@ def test_prompts_follow_each_other_through_the_stages() -> None:
     assert pool is not None
     assert (pool.replicas, pool.budget) == (2, 1000)
     assert pool.ttft == pytest.approx(0.1 + 0.05 * log(10) / 2)
+
+
+def test_the_last_piece_of_a_cache_waits_for_its_first_byte_too() -> None:
+    """SGLang sends each piece of a prompt when it is computed: of 20,000 tokens of Llama-3.1-8B, 131,072 bytes each
+    over 0.74 of 50 GB/s, the last 8,192 of a step, or all of them where one step holds them; 415 us either way."""
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", engine="sglang"))
+    demand = Demand(prompt=Lengths(mean=20_000), output=Lengths(mean=100), rate=1.0)
+    grid = load_grid(deployment, demand, 95.0, axes_for(deployment, [8192, 32768]))
+    found = _seconds_beside_prefill(grid, grid, demand)
+    whole = 20_000 * 131_072 / (0.74 * 50e9)
+    front = (1 + deployment.engine.apart.asked_twice) * front_end(deployment, 20_000.0).seconds
+    expected = {8192.0: 415e-6 + whole * 8192 / 20_000, 32768.0: 415e-6 + whole}
+    assert {float(budget): one for budget, one in zip(grid.axes.budget, found - front)} == pytest.approx(expected)
 
 
 def test_pools_are_billed_together() -> None:

@@ -119,6 +119,20 @@ def test_a_cache_moves_as_fast_as_a_published_connector_moved_it() -> None:
         assert 1e3 * way.seconds(float(tokens)) == pytest.approx(milliseconds, rel=0.1)
 
 
+def test_the_last_part_of_a_transfer_waits_as_long_for_its_first_byte() -> None:
+    """1,000 tokens over 0.74 of 50 GB/s behind 415 us; the last of 32 layers takes a 32nd of the bytes, and all of the
+    latency. In a run it is there that much later than the prompt is done."""
+    way = Transfer.between(on(), on())
+    bytes_alone = 1000 * LLAMA / (0.74 * 50e9)
+    assert way.last(way.seconds(1000.0), 1.0) == pytest.approx(415e-6 + bytes_alone)
+    assert way.last(way.seconds(1000.0), 1 / 32) == pytest.approx(415e-6 + bytes_alone / 32)
+    waits = {}
+    for sending in ("after", "layers"):
+        fleet = Fleet(prefill=1, decode=1, kv_sending=sending)  # type: ignore[arg-type]
+        waits[sending] = float(simulate(on(), requests((0.0, 1000, 2)), None, Options(fleet=fleet)).records.finish[0])
+    assert waits["after"] - waits["layers"] == pytest.approx(bytes_alone * 31 / 32, rel=1e-6)
+
+
 def test_an_ideal_link_carries_all_of_its_rate_at_once() -> None:
     ideal = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True))
     way = Transfer.between(ideal, ideal)

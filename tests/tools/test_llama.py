@@ -145,15 +145,32 @@ def test_tokens_of_apple_chips(
 
 def test_apple_by_hand() -> None:
     """Llama-2-7B in fp16 on M3 Max: 13.21 GB at 0.92 x 400 GB/s are 35.91 ms, 32 layers 6.08 ms; attention to 1,025
-    tokens is 4 x 4096 x 1025 x 32 = 537 MFLOP at 1.234 % of 14.13 TFLOP/s, 3.08 ms."""
+    tokens is 4 x 4096 x 1025 x 32 = 537 MFLOP at 4.23 % of 14.13 TFLOP/s, 0.90 ms, and 537 MB at 0.92 x 400 GB/s, 1.46
+    ms, which are longer."""
     fit = load_kernels(load_hardware("m3-max"), None, "llama.cpp")
     decode = fit.fit("attention.decode", "fp16")
     assert decode is not None and fit.step.layer == 1.9e-4
     weights = 2 * (6_738_415_616 - 32_000 * 4_096) / (0.92 * 400e9)
-    cache = 4 * 4_096 * 1_025 * 32 / (decode.math * 14.13e12)
+    assert 4 * 4_096 * 1_025 * 32 / (decode.math * 14.13e12) < (cache := 2 * 2 * 4_096 * 1_025 * 32 / (0.92 * 400e9))
     deployment = assemble(Request(model="llama-2-7b", gpu="m3-max", quant="fp16", engine="llama.cpp"))
     found = Estimate(deployment=deployment, load=StaticLoad(prompt=1024.0, output=2.0))
     assert float(found.tpot) == pytest.approx(weights + cache + 32 * 1.9e-4, rel=5e-3)
+
+
+def test_attention_behind_many_tokens_is_that_of_later_builds() -> None:
+    """Qwen3-0.6B on M2 Ultra (pull request 26570): 28 layers x 4 x 16 heads x 128 are 229,376 FLOP for each token
+    behind, 7.516 GFLOP for 32,768; a token takes 1/98.94 - 1/240.28 = 5.945 ms more, 4.65 % of 27.2 TFLOP/s. Gemma 3
+    12B looks back at all in 8 of 48 layers, with 16 heads of 256: 131,072 FLOP, and 1,024 tokens of a window in the
+    others. The median of the three models is Gemma's."""
+    apple = llama.figures()["llama.cpp-apple"]
+    shares = {one.model: one.scores for one in apple.depth}
+    assert shares["qwen3-0.6b"] == pytest.approx(229_376 * 32_768 / (1 / 98.94 - 1 / 240.28) / 27.2e12, rel=1e-3)
+    windows = 40 * 4 * 16 * 256 * (1_024 - 16)  # those of the first token of the run already look back at 16
+    asked = 131_072 * 32_768 + windows
+    assert shares["gemma-3-12b"] == pytest.approx(asked / (1 / 36.26 - 1 / 42.97) / 27.2e12, rel=0.01)
+    assert apple.later == {"scores": 0.0423}
+    decode = load_kernels(load_hardware("m4-max"), None, "llama.cpp").fit("attention.decode", "fp16")
+    assert decode is not None and (decode.math, decode.basis) == (0.0423, "transferred")
 
 
 def test_an_error_is_known_only_where_the_maker_was_measured() -> None:

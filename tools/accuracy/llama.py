@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import config_root, load_hardware, read_yaml
 from inferplan.devices.hardware import HardwareSpec
@@ -19,6 +21,13 @@ from inferplan.work.parallel import Parallelism
 from tools.accuracy.scores import HEADS, Line, markdown, score_cells, scored_lines
 from tools.fitting.published import llama
 
+_DEEP = """Attention of a token behind many others is three to four times as fast on Apple's chips as in May 2024: rows
+of pull requests of May 2025 to August 2026 (`depth` in `tools/fitting/published/llama.yaml`), all of one
+chip. The constant that ships is the median of their models. Up to 4,096 tokens the newest kernel adds next
+to nothing, which a share of the arithmetic does not say. Since September 2026 llama.cpp has such kernels
+tuned for M1 Max, M2 Max, M2 Ultra, M3 Max, M3 Ultra, M5 and M5 Pro (pull requests 27863, 27932, 27999,
+28015). How fast they are behind many tokens was found of M2 Ultra alone.
+"""
 Pairs = dict[str, list[tuple[float, float]]]
 _CLASSES = {
     "llama.cpp-geforce": "GeForce",
@@ -72,8 +81,25 @@ def llama_section(shared: Path) -> str:
             markdown(("card", "class", "token: median %", "bias %", "prompt: median %", "bias %"), cards),
             _CAUSES,
             markdown(("rows under the constants that ship", *HEADS), scored_lines(_shipped(shared))),
+            _DEEP,
+            markdown(("what tokens behind add to a token", *HEADS), scored_lines(_deep(found["llama.cpp-apple"]))),
         ]
     )
+
+
+def _deep(apple: Mapping[str, Any]) -> Pairs:
+    """Predicted and measured seconds by which a token takes longer at each depth, each model by the others' share."""
+    found: Pairs = defaultdict(list)
+    models = llama.figures()["llama.cpp-apple"].depth
+    old = apple["provenance"]["fitted"]["scores"]
+    for one in models:
+        share = np.median([other.scores for other in models if other is not one])
+        for depth in sorted(one.rates)[1:]:
+            asked, measured = one.more(depth)
+            found[f"{one.model} on {one.card}, share of the other models"].append((asked / share, measured))
+            found["all, share of the other models"].append((asked / share, measured))
+            found["all, share of May 2024"].append((asked / old, measured))
+    return dict(sorted(found.items()))
 
 
 def _card(name: str, card: str, one: Mapping[str, Any]) -> Line:

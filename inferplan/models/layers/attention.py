@@ -155,10 +155,7 @@ class AttentionLayer(SharedHeads):
         yield from self._project(context, heads, own)
         tokens = context.tokens
         if self.qk_norm != "none":
-            yield from self._norm_sums(context)
-            yield context.normalise(
-                "attn.qk_norm", self.head_dim, rows=tokens * (heads + own), style=_style(self.qk_norm)
-            )
+            yield from self._normalise(context, heads, own)
         if self.rotary:
             width = (heads + own) * self.head_dim
             yield Elementwise(
@@ -201,9 +198,17 @@ class AttentionLayer(SharedHeads):
         if self.out_norm:
             yield context.normalise("attn.out_norm", out, style=_style(self.out_norm))
 
-    def _norm_sums(self, context: LayerContext) -> Iterator[Op]:
-        """The sums of squares of queries and keys over all heads, which ranks add up in fp32 before the norm."""
-        if self.qk_norm == "full" and context.parallel.tp > 1:
+    def _normalise(self, context: LayerContext, heads: int, own: int) -> Iterator[Op]:
+        """Norms of queries and keys; of those over all heads ranks add up the sums of squares in fp32 first."""
+        parts = {"qk": heads + own}
+        summed = self.qk_norm == "full" and context.parallel.tp > 1
+        if self.qk_norm == "full" and context.norms_apart:
+            parts = {"q": heads, "k": own} if own else {"q": heads}
+        if summed and context.norms_apart:
+            for name, number in parts.items():
+                width = number * self.head_dim
+                yield context.pointwise(f"attn.{name}_norm.sums", 1.0, reads=float(width), flops=2.0 * width)
+        if summed:
             yield Collective(
                 name="attn.qk_norm.all_reduce",
                 ranks=context.ranks,
@@ -213,6 +218,9 @@ class AttentionLayer(SharedHeads):
                 span=context.parallel.tp,
                 format=find_format("fp32"),
             )
+        for name, number in parts.items():
+            rows = context.tokens * number
+            yield context.normalise(f"attn.{name}_norm", self.head_dim, rows=rows, style=_style(self.qk_norm))
 
     def _core(self, context: LayerContext, segment: Segment, on_rank: tuple[int, int], joined: bool) -> Iterator[Op]:
         """Attention of one segment, with the traffic of context parallelism.

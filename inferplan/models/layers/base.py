@@ -173,9 +173,10 @@ class LayerContext:
     the arithmetic that the device has, ``None`` for all. time: what one run of an operator takes, by which a layer
     chooses between forms; its FLOP where no device is known. alternatives: operators that other loads of this kind
     would run are written down too, with a count of 0, so that the list is the same for all.
-    exchange: how tokens travel to their experts. one_kernel: attention of all segments is one kernel. keeps: keys and
-    values are written for later steps. own_rows: rows that are multiplied, where they are not the new tokens of the
-    segments. adapters: LoRA beside the matrices.
+    exchange: how tokens travel to their experts. one_kernel: attention of all segments is one kernel. norms_apart: a
+    norm over all heads has kernels of its own for queries and for keys
+    (:class:`inferplan.devices.engine.EngineVersion`). keeps: keys and values are written for later steps. own_rows:
+    rows that are multiplied, where they are not the new tokens of the segments. adapters: LoRA beside the matrices.
     """
 
     d_model: int
@@ -193,6 +194,7 @@ class LayerContext:
     alternatives: bool = False
     exchange: ExchangeRules = ExchangeRules.default()
     one_kernel: bool = False
+    norms_apart: bool = False
     keeps: bool = True
     own_rows: Num | None = None
     adapters: Adapters | None = None

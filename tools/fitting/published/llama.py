@@ -78,6 +78,42 @@ _ROBUST, _ROUNDS = 0.1, 15
 Known = Mapping[str, float]
 
 
+class Deep(Spec):
+    """One model's tokens behind many others, of a later build: ``rates`` are tokens/s by how many (``llama-bench
+    -d``)."""
+
+    card: str
+    model: str
+    weights: str
+    rates: dict[int, float]
+    made: int
+    """Tokens that were generated at each depth."""
+    source: str
+
+    def row(self, depth: int) -> Bench:
+        """The mean token of those made behind ``depth`` others."""
+        return Bench(
+            card=self.card,
+            model=self.model,
+            weights=self.weights,
+            what="tg",
+            tokens=2 * depth + self.made,
+            seconds=1.0 / self.rates[depth],
+        )
+
+    def more(self, depth: int) -> tuple[float, float]:
+        """By how much a token takes longer than behind the fewest: seconds at the datasheet's arithmetic, and measured
+        ones."""
+        near, far = self.row(min(self.rates)), self.row(depth)
+        return demand(far)["scores"] - demand(near)["scores"], far.seconds - near.seconds
+
+    @property
+    def scores(self) -> float:
+        """The share of its arithmetic that attention reaches at the largest depth."""
+        asked, measured = self.more(max(self.rates))
+        return asked / measured
+
+
 class Published(Spec):
     """What is published of a class: shares and seconds that are taken as they are."""
 
@@ -93,7 +129,15 @@ class Published(Spec):
     measured_on: list[str] = []
     today: dict[str, float] = {}
     """What later builds have in place of what the rows say."""
+    depth: list[Deep] = []
+    """Rows of later builds behind many tokens."""
     source: str
+
+    @property
+    def later(self) -> dict[str, float]:
+        """``today``, and the ``scores`` of the rows of ``depth``: the median of the models."""
+        deep = {"scores": float(f"{np.median([one.scores for one in self.depth]):.3g}")} if self.depth else {}
+        return self.today | deep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,15 +354,15 @@ def calibration(name: str, rows: Sequence[Bench]) -> Calibration:
         name=f"{ENGINE} on {name.removeprefix(f'{ENGINE}-')}",
         basis="transferred",
         vendors=one.vendors,
-        constants=_constants(values | one.today, one, error),
-        step=StepConstants(layer=(values | one.today)["layer"]),
+        constants=_constants(values | one.later, one, error),
+        step=StepConstants(layer=(values | one.later)["layer"]),
         bands={"ttft": _beside(prompts, tokens), "tpot": (1.0, 1.0)},
         systems=systems_of(rows),
         held_out={"tokens": tokens, "prompts": prompts, "cards": held},
         provenance={
             "fitted": {key: value for key, value in values.items() if key not in known},
             "given": {key: value for key, value in known.items() if value < np.inf},
-            "today": one.today,
+            "today": one.later,
         },
     )
 
@@ -354,6 +398,9 @@ def _constants(values: Known, one: Published, error: dict[str, float]) -> Consta
     vector = {ANY: Fit(memory=stream, error=error)}
     scores, cache = values.get("scores", values["attention"]), values.get("cache", values["stream"])
     decode = Fit(math=scores, memory=cache, error=error)
+    if one.depth:
+        few = f"median of {len(one.depth)} models behind many tokens on {', '.join({deep.card for deep in one.depth})}"
+        decode = decode.model_copy(update={"basis": "transferred", "source": few})
     prefill = Fit(math=values["attention"], memory=stream, error=error)
     return {
         "matmul": products,
