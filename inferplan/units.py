@@ -116,6 +116,11 @@ def format_quantity(value: float, unit: str, digits: int = 4) -> str:
     return _engineering(value, unit, _UP + _DOWN[1:] if 0 < abs(value) < _one(digits) else _UP, digits)
 
 
+def format_count(value: float) -> str:
+    """How many parameters: ``"8.030B"``, where a billion is B."""
+    return _engineering(value, "", [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, "")], 4).replace(" ", "")
+
+
 def format_bytes(value: float, digits: int = 4) -> str:
     """Bytes with decimal prefixes: GB is 1e9."""
     return _engineering(value, "B", _UP, digits)
