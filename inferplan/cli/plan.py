@@ -16,7 +16,7 @@ from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
-from inferplan.catalog.people import PeopleAsked, people_load
+from inferplan.catalog.people import MOST_LOAD, PeopleAsked, people_load, with_most
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
 from inferplan.catalog.sessions import (
     NOT_PLANNED,
@@ -39,7 +39,7 @@ from inferplan.catalog.workloads import (
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
 from inferplan.cli.from_server import FromAsked, anchored, from_options
 from inferplan.cli.layers import Layered
-from inferplan.cli.numbers import Count, Finite, share
+from inferplan.cli.numbers import Count, Finite, OrMost, share
 from inferplan.cli.options import (
     BACKEND,
     USUAL,
@@ -140,12 +140,18 @@ _OPTIONS = [
     ),
     *options_of(MediaAsked),
     *options_of(SharedPrefix),
-    *options_of(PeopleAsked),
-    Declared("--rate", type=Finite(), help="Requests per second."),
+    Declared(
+        "--people",
+        type=OrMost(Count(most=10**9)),
+        help="People at work in the busy hour, who read and type between answers for --think-time [of the workload]; "
+        "most: how many the GPUs of --gpu 2x-h100, or --max-cost, serve.",
+    ),
+    *options_of(PeopleAsked, without=["people"]),
+    Declared("--rate", type=OrMost(Finite()), help="Requests per second, or most."),
     Declared(
         *(*IN_FLIGHT, "users"),
-        type=Count(),
-        help=IN_FLIGHT_HELP,
+        type=OrMost(Count()),
+        help=f"{IN_FLIGHT_HELP} A number, or most.",
     ),
     Declared("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
     *options_of(SessionsAsked, "sessions", "rate"),
@@ -182,6 +188,13 @@ _OPTIONS = [
 def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed: str | None = "users") -> Question:
     """The question that the options ask. closed: the key of requests in flight; ``None`` where a load is a rate."""
     named = load_workload(values["workload"]) if values["workload"] else None
+    values, most = with_most(values)
+    if most and closed is None:
+        raise UsageError(
+            f"{MOST_LOAD} is a load of plan",
+            because="what is bought here is for a load that is known",
+            hint=f"inferplan plan MODEL --gpu 2x-h100 --people {MOST_LOAD}, or a number",
+        )
     classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
@@ -235,6 +248,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         chains=chains,
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
+        most=most,
     )
 
 

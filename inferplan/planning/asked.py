@@ -211,6 +211,13 @@ class SizingAsked:
         "would keep it].",
         None,
     )
+    max_cost: float | None = ask(
+        "--max-cost",
+        Real(0, above=True),
+        "Most that may be spent per hour, of an offline job in all, in the currency of the prices; with --people most: "
+        "how many people that serves.",
+        None,
+    )
     spare: int = ask(
         "--spare",
         Whole(0, MOST_DEGREE),
@@ -248,6 +255,7 @@ class SizingAsked:
             confidence=usual if self.confidence is None else self.confidence,
             insists=self.confidence is not None,
             miss_cost=self.miss_cost,
+            max_cost=self.max_cost,
             power=power,
             survive=self._survived(start, [one.gpu for one in gpus]),
         )

@@ -39,6 +39,7 @@ from inferplan.reports.plan_figures import (
     quants,
     relaxation,
     screened_costs,
+    served_line,
     shape,
 )
 from inferplan.reports.plan_tiers import tier_lines
@@ -67,7 +68,7 @@ def answer(plan: Plan) -> str:
     text += f" The load: {first[0] if first else plan.question.demand.loaded()}" * bool(first or load)
     text += f": {load}." if load else "." * bool(first)
     lines = (native_line(plan), confidence_line(plan), unknown_line(plan))
-    return " ".join([*_sentences([error_unknown(plan)]), text, *_sentences(lines)])
+    return " ".join([*_sentences([error_unknown(plan), served_line(plan)]), text, *_sentences(lines)])
 
 
 def sentence(line: str) -> str:

@@ -201,6 +201,8 @@ def question_record(plan: Plan) -> dict[str, Any]:
         "spare": question.sizing.spare,
         "confidence": question.sizing.confidence,
         "miss_cost_per_h": question.sizing.miss_cost,
+        "max_cost": question.sizing.max_cost,
+        "most": question.most,
     }
 
 

@@ -1,0 +1,100 @@
+"""How much load there is, in the unit that it was asked in: people, requests in flight, sessions or requests/s."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import floor, log10
+
+from inferplan.planning.demand import Demand
+from inferplan.planning.question import Question
+from inferplan.traffic.requests import OpenLoop
+
+_DIGITS = 3
+"""Of a rate that is worked out."""
+
+
+def amount_of(demand: Demand) -> float:
+    """People, requests in flight, sessions or prompts per second: what was asked for."""
+    if demand.people is not None:
+        return float(demand.people.count)
+    if demand.users is not None:
+        return float(demand.users)
+    if demand.sessions is not None:
+        return _loop(demand).rate
+    return (demand.rate or 0.0) / demand.samples
+
+
+def with_amount(question: Question, amount: float) -> Question:
+    """The same question about so much; people and requests in flight are whole numbers, and at least one."""
+    demand, times = question.demand, amount / amount_of(question.demand)
+    if is_whole(demand):
+        times = max(floor(amount), 1) / amount_of(demand)
+    changed: dict[str, object] = {}
+    if demand.users is not None:
+        changed["users"] = round(demand.users * times)
+    else:
+        changed["rate"] = (demand.rate or 0.0) * times
+    if demand.people is not None:
+        changed["people"] = replace(demand.people, count=round(demand.people.count * times))
+    if demand.sessions is not None:
+        loop = _loop(demand)
+        changed["sessions"] = replace(demand.sessions, arrivals=replace(loop, rate=loop.rate * times))
+    return replace(question, demand=replace(demand, **changed))  # type: ignore[arg-type]  # fields by their names
+
+
+def rounded_down(demand: Demand, amount: float) -> float:
+    """A whole number of people or requests in flight; of a rate three digits."""
+    if is_whole(demand):
+        return float(floor(amount))
+    place = 10.0 ** (floor(log10(amount)) - _DIGITS + 1)
+    return floor(amount / place + 1e-9) * place
+
+
+def unit_of(demand: Demand) -> str:
+    """``"people"``, ``"requests in flight"``, ``"sessions/s"`` or ``"requests/s"``."""
+    if demand.people is not None:
+        return "people"
+    if demand.users is not None:
+        return "users" if demand.think else "requests in flight"
+    if demand.sessions is not None:
+        return "sessions/s"
+    return "requests/s" if demand.samples == 1 else "prompts/s"
+
+
+def in_words(demand: Demand, amount: float) -> str:
+    """``"330 people"``, ``"4.25 requests/s"``."""
+    if is_whole(demand):
+        return "1 person" if amount == 1 and demand.people is not None else f"{amount:,.0f} {unit_of(demand)}"
+    return f"{amount:,.3g} {unit_of(demand)}"
+
+
+def option_of(demand: Demand) -> str:
+    """The option that asks for it: ``"--people"``."""
+    if demand.people is not None:
+        return "--people"
+    if demand.users is not None:
+        return "--in-flight"
+    return "--session-rate" if demand.sessions is not None else "--rate"
+
+
+def asks_for(demand: Demand, amount: float) -> str:
+    """The option with so much: ``"--people 330"``."""
+    return f"{option_of(demand)} {amount:.{'0f' if is_whole(demand) else '3g'}}"
+
+
+def is_whole(demand: Demand) -> bool:
+    """Whether it is counted: people, or requests in flight."""
+    return demand.people is not None or demand.users is not None
+
+
+def less(demand: Demand) -> str:
+    """What a smaller load is, as a hint: ``"fewer --people"``, ``"a lower --rate"``."""
+    option = option_of(demand)
+    return f"{'fewer' if option == '--people' else 'less' if option == '--in-flight' else 'a lower'} {option}"
+
+
+def _loop(demand: Demand) -> OpenLoop:
+    assert demand.sessions is not None
+    loop = demand.sessions.arrivals
+    assert isinstance(loop, OpenLoop)
+    return loop
