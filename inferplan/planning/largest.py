@@ -21,8 +21,8 @@ from inferplan.planning.sizing import Simulations, capacity
 _MOST_TRIED = 4
 """Structures that are simulated."""
 _USUAL, _WORTH = 0.85, 1.03
-"""Of the load in closed form the share that simulation mostly finds, or more; a structure is simulated where that share,
-or the best so far, would make it carry so many times as much as the best."""
+"""Of the load in closed form the share that simulation mostly finds, or more; a structure is simulated where that
+share, or the best so far, would make it carry so many times as much as the best."""
 _MOST_REPLICAS = 1 << 20
 _FEW = 1e-3
 """Requests, or sessions, per second that one replica of anything carries."""

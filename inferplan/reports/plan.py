@@ -18,6 +18,7 @@ from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.verify import TOO_SHORT
 from inferplan.reports.cost import cost_energy_table, cost_table
 from inferplan.reports.plan_figures import (
+    CERTAIN,
     alike_steps,
     candidates,
     cost_of,
@@ -121,7 +122,9 @@ def summary_table(plan: Plan) -> Table:
 
 def _confidence(plan: Plan) -> str:
     """``"0.8 for each limit; chance of a miss under this load at most 1%"``."""
-    risk = "" if plan.miss is None else f"; chance of a miss under this load at most {plan.miss.chance:.0%}"
+    risk = ""
+    if plan.miss is not None and plan.miss.chance < CERTAIN:
+        risk = f"; chance of a miss under this load at most {plan.miss.chance:.0%}"
     return f"{plan.confidence:g} for each limit{risk}"
 
 

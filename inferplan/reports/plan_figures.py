@@ -26,6 +26,9 @@ from inferplan.serving.techniques.speculation import break_even
 from inferplan.traffic.people import in_flight_line
 from inferplan.units import HOURS_PER_MONTH, format_quantity
 
+CERTAIN = 0.995
+"""A chance that is at most as much is written as 100 %, which says nothing."""
+
 
 def launch_of(plan: Plan) -> Launch:
     """How one replica of a plan is started."""
@@ -97,10 +100,8 @@ def served_line(plan: Plan) -> str:
         return f"the most for {who} within these limits: {amount}{kept}"
     if demand.trace is not None:
         return ""
-    return (
-        f"yes: {amount} are {1 / found.factor:.0%} of the capacity of {devices(plan.option)} in settings chosen for this "
-        f"load; the most for {who}: {option_of(demand)} most"
-    )
+    share = f"{1 / found.factor:.0%} of the capacity of {devices(plan.option)}"
+    return f"yes: {amount} are {share} in settings for this load; the most for {who}: {option_of(demand)} most"
 
 
 def people_record(plan: Plan) -> dict[str, Any] | None:
