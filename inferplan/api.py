@@ -317,7 +317,7 @@ class PlanQuestion(PriceOptions, total=False):
     spare: Few
     confidence: float
     miss_cost: float
-    max_cost: float
+    max_cost: float | str
     survive: int | str
     restart: Seconds
     mtbf: Seconds

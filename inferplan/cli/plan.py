@@ -125,7 +125,7 @@ _OPTIONS = [
     Declared("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     *options_of(ClassesAsked),
     *options_of(Flags, "queue"),
-    Declared("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
+    Declared("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, or lognormal:1024:0.6."),
     Declared("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
     *options_of(ThoughtsAsked, "tokens"),
     Declared(
@@ -143,8 +143,8 @@ _OPTIONS = [
     Declared(
         "--people",
         type=OrMost(Count(most=10**9)),
-        help="People at work in the busy hour, who read and type between answers for --think-time [of the workload]; "
-        "most: how many the GPUs of --gpu 2x-h100, or --max-cost, serve.",
+        help="People at work in the busy hour, with pauses of --think-time [of the workload]. most: as many as "
+        "--gpu 2x-h100, or --max-cost, serves.",
     ),
     *options_of(PeopleAsked, without=["people"]),
     Declared("--rate", type=OrMost(Finite()), help="Requests per second, or most."),
@@ -461,15 +461,13 @@ def plan_command(
 ) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
-    The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. Every candidate is evaluated in
-    closed form. The cheapest are sized by simulation until no cheaper one is left. The plan keeps each limit with a
-    chance of 80 % (--confidence), as far as the error of the prediction is known. Where it is not known, the plan
-    rests on the prediction itself and says so first. Without a plan: exit code 3, the nearest miss and the smallest
-    relaxation.
+    The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. The cheapest candidates in closed
+    form are sized by simulation. The plan keeps each limit with a chance of 80 % (--confidence), as far as the error of
+    the prediction is known; where it is not, the plan rests on the prediction itself and says so first. Without a plan:
+    exit code 3 and the nearest miss.
 
-    --workload sets lengths and limits, --slo only limits; --ttft and similar options replace single ones.
-
-    With --from URL a running server of MODEL corrects the plan by its own times (--help measuring).
+    --workload sets lengths and limits, --slo only limits; --ttft and similar options replace single ones. --from URL:
+    a running server corrects the plan.
 
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """

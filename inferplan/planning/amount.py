@@ -68,6 +68,11 @@ def in_words(demand: Demand, amount: float) -> str:
     return f"{amount:,.3g} {unit_of(demand)}"
 
 
+def lengths_in_words(demand: Demand) -> str:
+    """A load of any size: ``"any number of people, 1,155 tokens in, 211 out"``."""
+    return demand.describe().replace(demand.loaded(), f"any number of {unit_of(demand)}", 1)
+
+
 def option_of(demand: Demand) -> str:
     """The option that asks for it: ``"--people"``."""
     if demand.people is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.support import DRAFTS, lacking, too_few
-from inferplan.planning.amount import amount_of, asks_for, in_words, with_amount
+from inferplan.planning.amount import amount_of, asks_for, in_words, lengths_in_words, with_amount
 from inferplan.planning.confidence import MIDDLE, slowness
 from inferplan.planning.constraints import COUNTED, constraints_of
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
@@ -39,9 +39,8 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     """The error that says so. failed: finalists that missed a limit in simulation, if the search got so far."""
     slo = question.slo
     asked = limits_in_words(slo, question.demand.classes)
-    what = f"no plan serves {question.space.base.model} with {question.demand.describe()}" + (
-        f" under {asked}" if asked else ""
-    )
+    load = lengths_in_words(question.demand) if question.most else question.demand.describe()
+    what = f"no plan serves {question.space.base.model} with {load}" + (f" under {asked}" if asked else "")
     constraints = constraints_of(slo, question.sizing)
     what = " ".join([what, *(words for one in constraints if (words := one.describe()))])
     beside = [(one, run) for run in failed or () if run.meets(slo) for one in constraints if not one.kept(run)]
@@ -72,7 +71,7 @@ def too_dear(question: Question, cheapest: PlanOption) -> InfeasibleError | None
     return InfeasibleError(
         f"no plan serves {question.space.base.model} with {question.demand.describe()}"
         + (f" under {asked}" if asked else "")
-        + f" for {most:g} {unit}",
+        + f" for {most:,.2f} {unit}",
         because=f"the cheapest is {what} at {cheapest.cost:,.2f} {unit}",
         hint=f"--max-cost {own:.2f}, or {'a longer --deadline' if question.demand.offline else 'looser limits'}",
     )

@@ -490,7 +490,7 @@ def _with_the_most(error: InfeasibleError, question: Question, searched: SearchR
     asked = amount_of(demand)
     amount = rounded_down(demand, min(found.amount, asked * (1 - CAPACITY_TOLERANCE)))
     sizing = question.sizing
-    who = f"{sizing.max_cost:g} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
+    who = f"{sizing.max_cost:,.2f} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
     serve = f"the most for {who} is about {in_words(demand, amount)}, {amount / asked:.0%} of that"
     return InfeasibleError(
         error.what,

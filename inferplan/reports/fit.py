@@ -294,7 +294,11 @@ def memory_report(fitting: Fitting) -> Report:
         else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = [_fewer_do_not(fitting), *deployment.model_lines, *(f"note: {text}" for text in _sizes(deployment.hardware))]
+    notes = [
+        _fewer_do_not(fitting),
+        *deployment.model_lines,
+        *(f"note: {text}" for text in _sizes(deployment.hardware)),
+    ]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
         notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]

@@ -94,7 +94,7 @@ def served_line(plan: Plan) -> str:
     if not question.bounded or found is None:
         return ""
     amount = in_words(demand, amount_of(demand))
-    who = f"{sizing.max_cost:g} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
+    who = f"{sizing.max_cost:,.2f} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
     if question.most:
         kept = f", at {sizing.utilisation:.0%} of capacity" if sizing.utilisation < 1 else ""
         return f"the most for {who} within these limits: {amount}{kept}"

@@ -106,7 +106,7 @@ def _told_apart(option: PlanOption, plan: Plan) -> str:
 def _safety(plan: Plan) -> Figure | None:
     """The least cost at each confidence; nothing where fewer than two have one."""
     kept = [alike for alike in alike_steps(plan) if alike[0].option is not None]
-    if len(kept) < 2 or plan.option.tariff is None:
+    if sum(map(len, kept)) < 2 or plan.option.tariff is None:
         return None
     bars = [
         (f"up to {alike[-1].confidence:g}: {devices(option)}", alike[0].cost * HOURS_PER_MONTH)
