@@ -160,7 +160,7 @@ def find(kind: str, name: str) -> Path:
         if "up to" in path.read_text(encoding="utf-8"):
             raise UnknownNameError(
                 f"no GPU named {name!r}",
-                hint=f"the memory is said apart: --gpu {path.stem} --memory {size}GB, or --have 1x-{path.stem} --memory {size}GB",
+                hint=f"memory apart: --gpu {path.stem} --memory {size}GB, or --have 1x-{path.stem} --memory {size}GB",
             )
         raise UnknownNameError(
             f"no GPU named {name!r}", hint=f"{path.stem}, which has another memory; or see {listing}"

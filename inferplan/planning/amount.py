@@ -92,12 +92,6 @@ def is_whole(demand: Demand) -> bool:
     return demand.people is not None or demand.users is not None
 
 
-def less(demand: Demand) -> str:
-    """What a smaller load is, as a hint: ``"fewer --people"``, ``"a lower --rate"``."""
-    option = option_of(demand)
-    return f"{'fewer' if option == '--people' else 'less' if option == '--in-flight' else 'a lower'} {option}"
-
-
 def _loop(demand: Demand) -> OpenLoop:
     assert demand.sessions is not None
     loop = demand.sessions.arrivals

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from inferplan.estimate.deployment import Deployment
-from inferplan.planning.amount import less
 from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.grid import LoadGrid
 from inferplan.planning.option import OwnedGpus, PlanOption, Sizing
@@ -185,7 +184,7 @@ class WithinOwned(Constraint):
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         taken = OwnedGpus.of(nearest.kinds)
         because = f"the fewest that keep the limits are {taken.describe()}: {_counted(nearest)}"
-        return because, f"--gpu {','.join(taken.names)}, {less(question.demand)}, or looser limits"
+        return because, f"--gpu {','.join(taken.names)}, or looser limits"
 
 
 class Survives(Constraint):
