@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferplan.answers.cost import CostAsked, parse_api_price
 from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
@@ -180,6 +181,7 @@ _OPTIONS = [
     *options_of(PowerBudget),
     *options_of(TiersTried),
     *options_of(SizingAsked),
+    *options_of(CostAsked, "api"),
     *options_of(StartAsked),
     *options_of(Request, without=_NOT_CONSTANT),
 ]
@@ -249,6 +251,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
         most=most,
+        api=parse_api_price(values["api_price"]),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, isinf
 
+from inferplan.answers.cost import ApiPrice
 from inferplan.catalog.assemble import load_engine
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook
@@ -53,6 +54,8 @@ class Question:
     that are simulated with all replicas together."""
     most: bool = False
     """The load is the most that is carried by the GPUs there are, or for a cost per hour, whatever the demand says."""
+    api: ApiPrice | None = None
+    """What an API charges, beside which the bill is shown."""
 
     @property
     def stream(self) -> Stream:

@@ -16,7 +16,7 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.search import point
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.verify import TOO_SHORT
-from inferplan.reports.cost import cost_energy_table, cost_table
+from inferplan.reports.cost import cost_energy_table, load_cost_table
 from inferplan.reports.plan_figures import (
     CERTAIN,
     alike_steps,
@@ -70,7 +70,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [tiers_table(plan)] if plan.tiered else []
     tables += [confidence_table(plan)] if plan.curve else []
     cost, energy = cost_of(plan), energy_of(plan)
-    tables += [cost_table(cost), *terms_tables(plan)] if cost else []
+    tables += [load_cost_table(cost, plan.question.api), *terms_tables(plan)] if cost else []
     tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
     if plan.sensitivity:
