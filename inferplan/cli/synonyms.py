@@ -88,8 +88,8 @@ _ELSEWHERE = {
     "what costs less; --aggregated leaves them out; inferplan simulate --prefill-replicas 1 --decode-replicas 2 runs "
     "pools of your own",
     ("report", "prefill-replicas"): "as plan: separate pools are tried with --rate, and taken where they cost less",
-    ("cost", "workload"): "the bill here covers a static batch: --prompt 1155 --output 211 --batch 32; under a load with "
-    "limits: inferplan plan MODEL --gpu GPU --workload chat --rate 10, which prices a million tokens too",
+    ("cost", "workload"): "the bill here covers a static batch: --prompt 1155 --output 211 --batch 32; under a load "
+    "with limits: inferplan plan MODEL --gpu GPU --workload chat --rate 10, which prices a million tokens too",
     ("fit", "prompt"): "--context counts prompt and output together",
     ("fit", "output"): "--context counts prompt and output together",
 }

@@ -396,7 +396,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         *([said["line"]] if (said := given.get("model_counts")) else []),
         *(f"note: {text}" for text in given.get("model_notes", ())),
         *([asked["rests_on"]] if (asked := given.get("structured")) else []),
-        f"holds for {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}, and this load generator",
+        f"the figures hold for {given.get('engine', 'the engine')} with {', '.join(flags)}{engines}, and for this load",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
         f"basis: {record['basis']}, constants {given['calibration']}{_anchored(result)}",
         *filter(None, [outside_band(given.get("rests_on", {}))]),
