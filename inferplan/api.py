@@ -625,8 +625,7 @@ def make_plan(
     """
     from inferplan.reports.progress import progress_counter
 
-    given = check_arguments(question, PlanQuestion, "a plan has no")
-    given, most = with_most(given)
+    given, most = with_most(check_arguments(question, PlanQuestion, "a plan has no"))
     take = given.pop
     people, load = _load_of_people(given)
     demand = Demand(

@@ -98,7 +98,7 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
 
     \b
     run      Will it run on the GPUs that I have? Without a model: what will?
-    people   How many people can my GPUs serve? With --people 300: do they serve 300?
+    people   How many people can my GPUs serve? (--people 300: do they?)
     buy      What do I buy?
     format   Which number format?
     slow     Is my server slow?

@@ -190,13 +190,7 @@ _OPTIONS = [
 def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed: str | None = "users") -> Question:
     """The question that the options ask. closed: the key of requests in flight; ``None`` where a load is a rate."""
     named = load_workload(values["workload"]) if values["workload"] else None
-    values, most = with_most(values)
-    if most and closed is None:
-        raise UsageError(
-            f"{MOST_LOAD} is a load of plan",
-            because="what is bought here is for a load that is known",
-            hint=f"inferplan plan MODEL --gpu 2x-h100 --people {MOST_LOAD}, or a number",
-        )
+    values, most = _with_most(values, closed)
     classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
@@ -253,6 +247,18 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         most=most,
         api=parse_api_price(values["api_price"]),
     )
+
+
+def _with_most(values: dict[str, Any], closed: str | None) -> tuple[dict[str, Any], bool]:
+    """As :func:`with_most`. Raises ``UsageError`` for a command that buys for a load that is known."""
+    values, most = with_most(values)
+    if most and closed is None:
+        raise UsageError(
+            f"{MOST_LOAD} is a load of plan",
+            because="what is bought here is for a load that is known",
+            hint=f"inferplan plan MODEL --gpu 2x-h100 --people {MOST_LOAD}, or a number",
+        )
+    return values, most
 
 
 def _note_replaced(values: dict[str, Any], named: WorkloadSpec | None) -> None:

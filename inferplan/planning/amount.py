@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import floor, log10
+from math import floor, inf, log10
 
 from inferplan.planning.demand import Demand
+from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.traffic.requests import OpenLoop
 
+_MOST_REPLICAS = 1 << 20
 _DIGITS = 3
 """Of a rate that is worked out."""
 
@@ -90,6 +92,32 @@ def asks_for(demand: Demand, amount: float) -> str:
 def is_whole(demand: Demand) -> bool:
     """Whether it is counted: people, or requests in flight."""
     return demand.people is not None or demand.users is not None
+
+
+def carried_in_closed_form(option: PlanOption, count: int, question: Question) -> float:
+    """What so many replicas are given at the point of an option, in the unit of the question."""
+    demand = question.demand
+    each = amount_of(demand) / (demand.users if demand.users is not None else demand.rate or 1.0)
+    load = option.rate if demand.users is None else option.concurrency + option.rate * demand.think
+    return count * load * question.sizing.utilisation * each
+
+
+def most_replicas(option: PlanOption, question: Question) -> int:
+    """The most replicas within what there is and what may be spent; 0 for none."""
+    most_cost = question.sizing.max_cost
+
+    def within(count: int) -> bool:
+        cost = option.sized(count).cost
+        return cost is not None and cost < inf and (most_cost is None or cost <= most_cost * (1 + 1e-9))
+
+    high = 1
+    while within(high) and high < _MOST_REPLICAS:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
 
 
 def _loop(demand: Demand) -> OpenLoop:

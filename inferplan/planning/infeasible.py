@@ -9,11 +9,18 @@ import numpy as np
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.support import DRAFTS, lacking, too_few
-from inferplan.planning.amount import amount_of, asks_for, in_words, lengths_in_words, with_amount
+from inferplan.planning.amount import (
+    amount_of,
+    asks_for,
+    carried_in_closed_form,
+    in_words,
+    lengths_in_words,
+    most_replicas,
+    with_amount,
+)
 from inferplan.planning.confidence import MIDDLE, slowness
 from inferplan.planning.constraints import COUNTED, constraints_of
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
-from inferplan.planning.largest import carried_in_closed_form, most_replicas
 from inferplan.planning.option import PlanOption, PricedGrid, option_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss

@@ -7,10 +7,9 @@ much that is (:func:`inferplan.planning.sizing.capacity`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
 from typing import NamedTuple
 
-from inferplan.planning.amount import amount_of, is_whole, with_amount
+from inferplan.planning.amount import amount_of, carried_in_closed_form, is_whole, most_replicas, with_amount
 from inferplan.planning.confidence import MIDDLE
 from inferplan.planning.finalists import options_at, too_long_alone
 from inferplan.planning.option import PlanOption
@@ -23,7 +22,6 @@ _MOST_TRIED = 4
 _USUAL, _WORTH = 0.85, 1.03
 """Of the load in closed form the share that simulation mostly finds, or more; a structure is simulated where that
 share, or the best so far, would make it carry so many times as much as the best."""
-_MOST_REPLICAS = 1 << 20
 _FEW = 1e-3
 """Requests, or sessions, per second that one replica of anything carries."""
 
@@ -66,32 +64,6 @@ def _sized(options: list[PlanOption], question: Question) -> Iterator[tuple[floa
         count = most_replicas(option, question)
         if count and option.pools is None and not too_long_alone(option, question):
             yield carried_in_closed_form(option, count, question), option.sized(count)
-
-
-def carried_in_closed_form(option: PlanOption, count: int, question: Question) -> float:
-    """What so many replicas are given at the point of an option, in the unit of the question."""
-    demand = question.demand
-    each = amount_of(demand) / (demand.users if demand.users is not None else demand.rate or 1.0)
-    load = option.rate if demand.users is None else option.concurrency + option.rate * demand.think
-    return count * load * question.sizing.utilisation * each
-
-
-def most_replicas(option: PlanOption, question: Question) -> int:
-    """The most replicas within what there is and what may be spent; 0 for none."""
-    most_cost = question.sizing.max_cost
-
-    def within(count: int) -> bool:
-        cost = option.sized(count).cost
-        return cost is not None and cost < inf and (most_cost is None or cost <= most_cost * (1 + 1e-9))
-
-    high = 1
-    while within(high) and high < _MOST_REPLICAS:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if within(middle) else (low, middle)
-    return low
 
 
 def _simulated(option: PlanOption, question: Question) -> float:

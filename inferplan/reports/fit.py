@@ -306,16 +306,16 @@ def memory_report(fitting: Fitting) -> Report:
     if bill is None and prices is not None and prices.named:
         notes.append(f"no price: {deployment.hardware.name} is in none of the lists that --prices names")
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
-    report = Report(record=whole, tables=[*load, *memory, capacity], notes=[note for note in notes if note])
+    report = Report(record=whole, tables=[*load, *memory, capacity], notes=[*_fewer_do_not(fitting), *notes])
     return report if fitting.asked is None else of_people(report, fitting.asked)
 
 
-def _fewer_do_not(fitting: Fitting) -> str:
+def _fewer_do_not(fitting: Fitting) -> list[str]:
     """That fewer GPUs hold no replica in this format, and what says which format they do hold; empty for one."""
     count, gpu = fitting.deployment.parallel.devices, fitting.deployment.hardware.name
     if fitting.asked is None or fitting.asked.tp is not None or count == 1:
-        return ""
-    return f"{count} is the fewest that hold it in this format; all formats on GPUs that you have: --have 1x-{gpu}"
+        return []
+    return [f"{count} is the fewest that hold it in this format; all formats on GPUs that you have: --have 1x-{gpu}"]
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:
