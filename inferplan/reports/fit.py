@@ -244,7 +244,7 @@ def _sizes(hardware: HardwareSpec) -> list[str]:
     if hardware.memory.usable_basis == "--memory" or hardware.memory.usable is None:
         return []
     taken = f"here {format_bytes(hardware.memory.usable)} are usable"
-    return [f"{note.rstrip('.')} ({taken})" for note in hardware.notes if "--memory" in note]
+    return [f"note: {note.rstrip('.')} ({taken})" for note in hardware.notes if "--memory" in note]
 
 
 def memory_report(fitting: Fitting) -> Report:
@@ -294,11 +294,7 @@ def memory_report(fitting: Fitting) -> Report:
         else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = [
-        _fewer_do_not(fitting),
-        *deployment.model_lines,
-        *(f"note: {text}" for text in _sizes(deployment.hardware)),
-    ]
+    notes = [*_fewer_do_not(fitting), *deployment.model_lines, *_sizes(deployment.hardware)]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
         notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]
@@ -306,7 +302,7 @@ def memory_report(fitting: Fitting) -> Report:
     if bill is None and prices is not None and prices.named:
         notes.append(f"no price: {deployment.hardware.name} is in none of the lists that --prices names")
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
-    report = Report(record=whole, tables=[*load, *memory, capacity], notes=[*_fewer_do_not(fitting), *notes])
+    report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
     return report if fitting.asked is None else of_people(report, fitting.asked)
 
 
