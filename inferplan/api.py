@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
 
 from inferplan.answers.compare import Comparison, compare
 from inferplan.answers.cost import BatchCost, CostAsked, cost_of_batch, parse_api_price
@@ -40,7 +40,7 @@ from inferplan.catalog.assemble import Request, assemble_with_request, request_o
 from inferplan.catalog.counted import counted
 from inferplan.catalog.host_times import HostTimes
 from inferplan.catalog.offload import OffloadAsked
-from inferplan.catalog.people import people_load
+from inferplan.catalog.people import people_load, with_most
 from inferplan.catalog.price_lists import Contract, PriceBook, price_book
 from inferplan.catalog.sessions import people_of
 from inferplan.catalog.workloads import load_workload
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from inferplan.validation.files import Validation
 
 _DEGREES = tuple(field.name for field in fields(Parallelism))
-_COUNTED_BY = ("utilisation", "spare", "confidence", "miss_cost", "mtbf")
+_COUNTED_BY = ("utilisation", "spare", "confidence", "miss_cost", "max_cost", "mtbf")
 """What says how replicas are counted."""
 
 Tokens = float | str | Lengths
@@ -284,23 +284,25 @@ class PlanQuestion(PriceOptions, total=False):
     """What :func:`make_plan` takes by keyword; times in seconds, or text such as ``"500ms"``.
 
     The load: people (at work in the busy hour, with the think time of ``workload``, or ``think_time``, also
-    ``"exponential:30s"``; sessions_a_day: that each begins), or rate (requests a second), or users (requests in flight,
-    each ``think_time`` behind the answer before it), or requests with a deadline; cached: prompt tokens that are always
-    in the prefix cache; chat: requests are messages, so that a checkpoint tuned on instructions is started, as for
-    users who think. Limits: ttft, tpot, e2el, answer_ttft, and the percentile of the requests that must meet them.
-    Sizing: utilisation (the share of its capacity to load a replica with), spare (replicas beyond those needed),
-    confidence, miss_cost (of an hour in which a limit is missed). survive: keep the limits while so many replicas
-    are lost at a time (or ``"node"``), which are back after restart; mtbf: between failures of one GPU.
-    power_budget: the most watts of all GPUs, by their nameplates. Prices: as in :class:`PriceOptions`. Space:
-    quants, engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its TDP), ideal.
-    prefill_schedule_interval, prefill_decode_interval: steps that keep prompts out, as vLLM and SGLang name them.
+    ``"exponential:30s"``; sessions_a_day: that each begins), or rate (requests a second), or users (requests in
+    flight, each ``think_time`` behind the answer before it), or requests with a deadline; cached: prompt tokens
+    that are always in the prefix cache. "most" in place of a number of people, a rate or users is the most that
+    numbered GPUs (``gpus="2x-h100"``) carry, or max_cost, the most that an hour may cost. chat: requests are
+    messages, so that a checkpoint tuned on instructions is started, as for users who think. Limits: ttft, tpot,
+    e2el, answer_ttft, and the percentile of the requests that must meet them. Sizing: utilisation (the share of its
+    capacity to load a replica with), spare (replicas beyond those needed), confidence, miss_cost (of an hour in
+    which a limit is missed). survive: keep the limits while so many replicas are lost at a time (or ``"node"``),
+    which are back after restart; mtbf: between failures of one GPU. power_budget: the most watts of all GPUs, by
+    their nameplates. Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one replica),
+    power_caps (watts of a GPU to try, instead of its TDP), ideal. prefill_schedule_interval,
+    prefill_decode_interval: steps that keep prompts out, as vLLM and SGLang name them.
     """
 
-    people: Count
+    people: Count | Literal["most"]
     sessions_a_day: float
     workload: str
-    rate: float
-    users: Count
+    rate: float | Literal["most"]
+    users: Count | Literal["most"]
     think_time: float | str
     requests: Count
     deadline: Seconds
@@ -315,6 +317,7 @@ class PlanQuestion(PriceOptions, total=False):
     spare: Few
     confidence: float
     miss_cost: float
+    max_cost: float | str
     survive: int | str
     restart: Seconds
     mtbf: Seconds
@@ -622,7 +625,7 @@ def make_plan(
     """
     from inferplan.reports.progress import progress_counter
 
-    given = check_arguments(question, PlanQuestion, "a plan has no")
+    given, most = with_most(check_arguments(question, PlanQuestion, "a plan has no"))
     take = given.pop
     people, load = _load_of_people(given)
     demand = Demand(
@@ -661,7 +664,7 @@ def make_plan(
         caps=take("power_caps", ()),
     )
     with progress_counter("simulations", None, progress) as told:
-        return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices), told)
+        return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices, most=most), told)
 
 
 _LOAD = ("people", "sessions_a_day", "workload", "think_time", "rate", "users", "requests", "deadline")

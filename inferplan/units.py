@@ -116,9 +116,10 @@ def format_quantity(value: float, unit: str, digits: int = 4) -> str:
     return _engineering(value, unit, _UP + _DOWN[1:] if 0 < abs(value) < _one(digits) else _UP, digits)
 
 
-def format_count(value: float) -> str:
-    """How many parameters: ``"8.030B"``, where a billion is B."""
-    return _engineering(value, "", [(1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, "")], 4).replace(" ", "")
+def format_parameters(count: float) -> str:
+    """Parameters as model names count them: ``"1.03T"``, ``"70.6B"``, ``"494M"``."""
+    unit, size = next((unit, size) for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("", 1.0)) if count >= size)
+    return f"{count / size:,.3g}{unit}"
 
 
 def format_bytes(value: float, digits: int = 4) -> str:

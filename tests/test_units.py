@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferplan.units import format_bytes, format_count, format_quantity, format_time, parse_count, parse_quantity
+from inferplan.units import format_bytes, format_parameters, format_quantity, format_time, parse_count, parse_quantity
 from tests.cases import for_each
 
 
@@ -41,7 +41,7 @@ def test_people_read_decimal_prefixes() -> None:
     assert format_time(0.0048536) == "4.854 ms"
     assert format_time(39.13e-9) == "39.13 ns"
     assert format_quantity(989.4e12, "FLOP/s") == "989.4 TFLOP/s"
-    assert [format_count(n) for n in (8.03e9, 1.04e12, 22.71e6)] == ["8.030B", "1.040T", "22.71M"]
+    assert [format_parameters(n) for n in (8.03e9, 1.04e12, 22.71e6)] == ["8.03B", "1.04T", "22.7M"]
     assert format_bytes(0.0) == "0 B"
 
 

@@ -73,6 +73,8 @@ class FitOption:
     quant: str
     """``native`` for the checkpoint's own formats."""
     fitting: Fitting | None = None
+    roomier: Fitting | None = None
+    """The same GPUs divided so that many more requests fit, each with a longer time per token."""
     reason: str = ""
     short: float = inf
     """Bytes of each GPU that the load lacks, where it is memory that it lacks."""

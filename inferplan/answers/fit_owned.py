@@ -80,6 +80,8 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
 
 Asked = tuple[int, FitAsked, PriceBook]
 """Tokens of a request, what is asked, and prices."""
+_MANY_MORE = 1.25
+"""Times the requests of a division for which another is worth a word."""
 _SHORTEST = 512
 """Tokens of the shortest context that a hint names."""
 
@@ -114,7 +116,9 @@ def _would_do(spec: ModelSpec, model: str, meant: Sequence[Counted], load: Asked
 
 
 def best_division(have: Counted, request: Request, quant: str | None, load: Asked) -> FitOption:
-    """The division over all of them that holds most requests; of equals the one with fewest stages."""
+    """The division over all of them with the fewest stages, and with tensor parallelism within a node: each token takes
+    least time there. One that holds many more requests stands beside it.
+    """
     tokens, asked, prices = load
     named, found, reasons = quant or "native", list[Fitting](), list[tuple[float, str]]()
     for parallel in _divisions(have.number or 1, asked.tp):
@@ -133,8 +137,16 @@ def best_division(have: Counted, request: Request, quant: str | None, load: Aske
     if not found:
         short, reason = min(reasons, key=itemgetter(0))
         return FitOption(gpu=have.gpu, quant=named, reason=reason, short=short)
-    best = max(found, key=lambda one: (one.requests, -one.deployment.parallel.pp))
-    return FitOption(gpu=have.gpu, quant=named, fitting=best, bill=bill_of(best, prices))
+    best = min(found, key=_stages)
+    most = max(found, key=lambda one: (one.requests, -one.deployment.parallel.pp))
+    roomier = most if most.requests > _MANY_MORE * best.requests else None
+    return FitOption(gpu=have.gpu, quant=named, fitting=best, roomier=roomier, bill=bill_of(best, prices))
+
+
+def _stages(fitting: Fitting) -> tuple[bool, int]:
+    """Whether tensor parallelism leaves the node, and the stages."""
+    parallel, node = fitting.deployment.parallel, fitting.deployment.hardware.node
+    return node is not None and parallel.tp > node, parallel.pp
 
 
 def _divisions(count: int, tp: int | None) -> Iterator[Parallelism]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from inferplan.catalog.assemble import Request, assemble, cache_format, native_precision, precision_of
 from inferplan.catalog.backends import Backends, with_backends
-from inferplan.catalog.files import load_hardware, load_model, read_yaml, validate
+from inferplan.catalog.files import load_hardware, load_model, names, read_yaml, validate
 from inferplan.errors import UnknownNameError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.models.prediction import MTP, DraftModels, draft_models, head_models
@@ -20,6 +20,9 @@ from inferplan.work.parallel import Parallelism
 
 _PADDING = 1024
 """Rows by which two tables of one vocabulary may differ: checkpoints of one family are padded differently."""
+_MUCH_SMALLER = 5
+_HEADS = {"eagle", "eagle2", "eagle3", "peagle", "dflash", "dspark", "medusa", "hydra"}
+"""Names of published kinds of heads, without dashes."""
 _HEAD_FIELDS = {"features", "joins_embedding"}
 """What the file of a head has and that of a model has not."""
 
@@ -68,9 +71,7 @@ def _load(name: str, model: ModelSpec, loader: Callable[[str], ModelSpec]) -> tu
     try:
         draft = loader(name)
     except UnknownNameError as error:
-        own = [*([MTP] if model.mtp else []), *(head.name for head in model.drafts)]
-        known = f"of {model.name} itself: {', '.join(own)}; " if own else ""
-        raise UnknownNameError(error.what, error.because, f"{known}free for n-grams; {error.hint}") from None
+        raise _no_draft(name, model, error, loader) from None
     if abs(draft.vocab - model.vocab) > _PADDING:
         raise UsageError(
             f"{draft.name} cannot draft for {model.name}",
@@ -78,6 +79,33 @@ def _load(name: str, model: ModelSpec, loader: Callable[[str], ModelSpec]) -> tu
             hint="a smaller model of the same family",
         )
     return DraftModels(draft, draft, draft), False
+
+
+def _no_draft(name: str, model: ModelSpec, error: UnknownNameError, loader: Callable[[str], ModelSpec]) -> Exception:
+    """The error that a draft is not on file: which are, and how a head is stated."""
+    own = [*([MTP] if model.mtp else []), *(head.name for head in model.drafts)]
+    known = f"--draft {' or '.join(own)} of {model.name} itself, " if own else ""
+    if name.lower().replace("-", "") not in _HEADS:
+        return UnknownNameError(error.what, error.because, f"{known}--draft free for n-grams; {error.hint}")
+    small = _smaller(model, loader)
+    known += f"--draft {small} (a smaller model of its family), " if small else ""
+    return UnknownNameError(
+        f"no {name} head of {model.name} is on file",
+        because="heads are trained for one model each, and their shape is stated in its file or in one of its own",
+        hint=f"{known}--draft free for n-grams; or state its shape in five lines, --draft head.yaml "
+        "(docs/techniques/speculation.md)",
+    )
+
+
+def _smaller(model: ModelSpec, loader: Callable[[str], ModelSpec]) -> str:
+    """The smallest model on file of the same family and vocabulary, with a fifth of the parameters at most; empty
+    without one."""
+    begins, own = model.name.split("-")[0], model.parameters["total"]
+    found = [loader(name) for name in names("models") if name.split("-")[0] == begins and name != model.name]
+    found = [one for one in found if one.family == model.family and not one.encodes]
+    alike = [one for one in found if abs(one.vocab - model.vocab) <= _PADDING]
+    alike = [one for one in alike if one.parameters["total"] <= own / _MUCH_SMALLER]
+    return min(alike, key=lambda one: one.parameters["total"]).name if alike else ""
 
 
 def _head_file(name: str, model: ModelSpec) -> DraftModels | None:

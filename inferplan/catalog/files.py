@@ -156,7 +156,10 @@ def find(kind: str, name: str) -> Path:
     if kind == "hardware" and (sized := _with_size(_candidates(kind, name)[-1])) is not None:
         path, size = sized
         if "up to" in path.read_text(encoding="utf-8"):
-            raise UnknownNameError(f"no GPU named {name!r}", hint=f"--gpu {path.stem} --memory {size}GB")
+            raise UnknownNameError(
+                f"no GPU named {name!r}",
+                hint=f"memory apart: --gpu {path.stem} --memory {size}GB, or --have 1x-{path.stem} --memory {size}GB",
+            )
         raise UnknownNameError(
             f"no GPU named {name!r}", hint=f"{path.stem}, which has another memory; or see {listing}"
         )

@@ -15,6 +15,8 @@ from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.people import IN_FLIGHT, People, PeopleFigure
 
 _LOADS = ("users", "concurrency", "rate", "trace", "deadline", "classes", "session_rate", "peak")
+MOST_LOAD = "most"
+"""In place of a load: the most that is carried."""
 _HINT = "--workload chat (or another with people: in its file), or --think-time 60s"
 
 
@@ -176,6 +178,12 @@ def _number(figure: FigureSpec) -> float:
         return float(figure.value)
     except ValueError:
         raise UsageError(f"{figure.value!r:.40} is not a number", hint="value: 2.5") from None
+
+
+def with_most(values: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The options with a load of one where the most is asked for, and whether it is."""
+    asked = [key for key in ("people", "rate", "users") if values.get(key) == MOST_LOAD]
+    return {**values, **{key: 1.0 if key == "rate" else 1 for key in asked}}, bool(asked)
 
 
 def people_load(values: dict[str, Any], people: People | None, closed: str | None) -> dict[str, Any]:

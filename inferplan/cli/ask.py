@@ -12,6 +12,7 @@ import click
 from inferplan.catalog.assemble import default_quants, load_engine, usual_engine
 from inferplan.catalog.counted import counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model
+from inferplan.catalog.people import MOST_LOAD
 from inferplan.cli.layers import Layered
 from inferplan.cli.numbers import Count
 from inferplan.cli.options import WORDS
@@ -33,6 +34,13 @@ def _run(said: Mapping[str, str]) -> list[str]:
 
 
 def _people(said: Mapping[str, str]) -> list[str]:
+    meant = devices_meant(said["have"])
+    if len(meant) > 1:
+        raise UsageError(
+            f"{said['have']} says how much memory there is, not how fast it is",
+            because=f"{len(meant)} GPUs on file are sold with it",
+            hint=f"one of their names: --have {meant[0].number}x-{meant[0].gpu} (inferplan gpus)",
+        )
     gpu = said["have"] if counted(said["have"]).number is not None else f"1x-{said['have']}"
     return ["plan", said["model"], "--gpu", gpu, *_load(said)]
 
@@ -42,7 +50,7 @@ def _buy(said: Mapping[str, str]) -> list[str]:
 
 
 def _load(said: Mapping[str, str]) -> list[str]:
-    return ["--workload", said["workload"], "--people", said["people"]]
+    return ["--workload", said["workload"], "--people", said.get("people", MOST_LOAD)]
 
 
 def _format(said: Mapping[str, str]) -> list[str]:
@@ -60,7 +68,7 @@ def _slow(said: Mapping[str, str]) -> list[str]:
 
 QUESTIONS = {
     "run": Question("Will it run on the GPUs that I have?", ("have",), _run, ("model",)),
-    "people": Question("How many people can my GPUs serve?", ("model", "have", "people", "workload"), _people),
+    "people": Question("How many people can my GPUs serve?", ("model", "have", "workload"), _people, ("people",)),
     "buy": Question("What do I buy?", ("model", "people", "workload"), _buy),
     "format": Question("Which number format?", ("model", "have"), _format),
     "slow": Question("Is my server slow?", ("model", "have", "server"), _slow),
@@ -90,7 +98,7 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
 
     \b
     run      Will it run on the GPUs that I have? Without a model: what will?
-    people   How many people can my GPUs serve?
+    people   How many people can my GPUs serve? (--people 300: do they?)
     buy      What do I buy?
     format   Which number format?
     slow     Is my server slow?

@@ -24,7 +24,7 @@ from inferplan.models.spec import ModelSpec
 from inferplan.reports.cost import price_record
 from inferplan.reports.price_update import updated_report
 from inferplan.table import Report, Table
-from inferplan.units import format_bytes, format_count, format_quantity, parse_quantity
+from inferplan.units import format_bytes, format_parameters, format_quantity, parse_quantity
 
 _RIGHT = frozenset({"count", "value"})
 
@@ -72,8 +72,8 @@ def _model_row(spec: ModelSpec) -> list[Figure]:
         Figure("source", spec.source),
         Figure("licence", spec.licence or None),
         *(Figure(name, value) for name, value in model_counts(spec).items()),
-        text("parameters", format_count(counts["total"])),
-        text("active", format_count(counts["active"])),
+        text("parameters", format_parameters(counts["total"])),
+        text("active", format_parameters(counts["active"])),
         text("KV/token", f"{spec.kv_elements_per_token:,}"),
         text("beyond windows", f"{spec.kv_elements_per_token_beyond_windows:,}"),
         text("context", str(spec.max_context or "-"), left=True),

@@ -96,7 +96,10 @@ def _change(request: Request, text: str) -> Request:
             request = replace(request, **changed)
         else:
             known = ", ".join(sorted({*names, *degrees, *ROLES}))
-            raise UsageError(f"--vs {part!r} changes nothing known", hint=f"KEY=VALUE with one of {known}")
+            raise UsageError(
+                f"--vs {part!r} changes nothing known",
+                hint=f"--vs gpu=a100, or --gpu h100,a100 for several GPUs; KEY=VALUE with one of {known}",
+            )
     return request
 
 

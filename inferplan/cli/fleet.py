@@ -39,7 +39,7 @@ _NOT_HERE = (
     *("samples", "cache_tier", "routing", "users", "trace", "requests", "deadline", "gpu", "classes", "queue"),
     *("redundant_experts", "two_batch_overlap", "prefill_redundant_experts", "prefill_two_batch_overlap"),
     *("session_time", "answer_ttft", "power_cap", "aggregated", "confidence", "miss_cost", "spare", "anchor"),
-    *("survive", "restart", "mtbf"),
+    *("survive", "restart", "mtbf", "max_cost", "api_price"),
 )
 """Options of a plan that a fleet has not: it is of a rate or people, on GPUs that are named; replicas are plain."""
 

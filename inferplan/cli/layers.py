@@ -96,7 +96,7 @@ GROUPS: dict[str, Group] = {
     ),
     "money": Group(
         "Prices",
-        "price prices term currency api-price ratio user-requests own-price against max-rise",
+        "price prices term currency max-cost api-price ratio user-requests own-price against max-rise",
     ),
     "power": Group(
         "Power and carbon", "power-cap power-budget provision power-share energy pue host-watts carbon grid"
@@ -125,7 +125,7 @@ COMMON: dict[str, str] = {
     "fit": "gpu have quant tp engine memory context in-flight people workload price format o",
     "explain": "gpu quant tp engine memory batch prompt output calibration ideal format o",
     "simulate": "gpu quant tp replicas workload prompt output rate people in-flight ttft tpot format o",
-    "plan": "gpu quant workload prompt output rate people in-flight ttft tpot price report format o",
+    "plan": "gpu quant workload prompt output rate people in-flight ttft tpot price max-cost report format o",
     "report": "gpu quant workload prompt output rate people in-flight ttft tpot price o",
     "fleet": "own rent quant workload prompt output rate people ttft tpot price format o",
     "day": "gpu quant tp workload profile peak people ttft tpot policy cold-start price format o",

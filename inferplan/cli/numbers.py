@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferplan.catalog.people import MOST_LOAD
 from inferplan.errors import UsageError
 from inferplan.units import MOST, parse_count, parse_number
 
@@ -16,12 +17,24 @@ else:
     _Any = click.ParamType  # generic from click 8.3 on
 
 
+def _require_one(kind: _Any, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> None:
+    """Fail for a list where one number is asked for."""
+    if value == MOST_LOAD:
+        kind.fail(f"{value} is answered by inferplan plan alone (--gpu 2x-h100 --people most)", param, ctx)
+    parts = value.split(",") if isinstance(value, str) else []
+    if len(parts) > 1 and all(part.strip() for part in parts):
+        whole = all(len(part) == 3 and part.isdigit() for part in parts[1:])  # 2,000
+        hint = f"{''.join(parts)} without a comma, or ask" if whole else "ask"
+        kind.fail(f"{value} is {len(parts)} numbers, and this takes one: {hint} once for each", param, ctx)
+
+
 class _Digits(_Any):
     """A number in the digits 0 to 9: Python reads those of every script."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and not value.isascii():
             self.fail(f"{value!r} is not a number", param, ctx)
+        _require_one(self, value, param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -71,6 +84,7 @@ class Count(click.types.IntParamType):
         self.low, self.most = low, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        _require_one(self, value, param, ctx)
         try:
             number = value if isinstance(value, int) and not isinstance(value, bool) else parse_count(str(value))
         except ValueError as error:
@@ -80,6 +94,16 @@ class Count(click.types.IntParamType):
         if number > self.most:
             self.fail(f"{number} must be at most {self.most:,}", param, ctx)
         return number
+
+
+class OrMost(_Any):
+    """A number of a kind, or the word ``most``."""
+
+    def __init__(self, number: _Any) -> None:
+        self.number, self.name = number, number.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == MOST_LOAD else self.number.convert(value, param, ctx)
 
 
 def share(option: str, text: str | None) -> float | None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inferplan.answers.cost import CostAsked, parse_api_price
 from inferplan.answers.drafting import DraftsTried
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.counted import Counted
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.offload import OffloadsTried
-from inferplan.catalog.people import PeopleAsked, people_load
+from inferplan.catalog.people import MOST_LOAD, PeopleAsked, people_load, with_most
 from inferplan.catalog.price_lists import PriceBook, PricesAsked
 from inferplan.catalog.sessions import (
     NOT_PLANNED,
@@ -39,7 +40,7 @@ from inferplan.catalog.workloads import (
 from inferplan.cli.declared import Declared, gets, options_of, quantity, with_options
 from inferplan.cli.from_server import FromAsked, anchored, from_options
 from inferplan.cli.layers import Layered
-from inferplan.cli.numbers import Count, Finite, share
+from inferplan.cli.numbers import Count, Finite, OrMost, share
 from inferplan.cli.options import (
     BACKEND,
     USUAL,
@@ -125,7 +126,7 @@ _OPTIONS = [
     Declared("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     *options_of(ClassesAsked),
     *options_of(Flags, "queue"),
-    Declared("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
+    Declared("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, or lognormal:1024:0.6."),
     Declared("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
     *options_of(ThoughtsAsked, "tokens"),
     Declared(
@@ -140,12 +141,18 @@ _OPTIONS = [
     ),
     *options_of(MediaAsked),
     *options_of(SharedPrefix),
-    *options_of(PeopleAsked),
-    Declared("--rate", type=Finite(), help="Requests per second."),
+    Declared(
+        "--people",
+        type=OrMost(Count(most=10**9)),
+        help="People at work in the busy hour, with pauses of --think-time [of the workload]. most: as many as "
+        "--gpu 2x-h100, or --max-cost, serves.",
+    ),
+    *options_of(PeopleAsked, without=["people"]),
+    Declared("--rate", type=OrMost(Finite()), help="Requests per second, or most."),
     Declared(
         *(*IN_FLIGHT, "users"),
-        type=Count(),
-        help=IN_FLIGHT_HELP,
+        type=OrMost(Count()),
+        help=f"{IN_FLIGHT_HELP} A number, or most.",
     ),
     Declared("--trace", metavar="FILE", help="A trace of requests with arrival times, or of sessions of agents."),
     *options_of(SessionsAsked, "sessions", "rate"),
@@ -174,6 +181,7 @@ _OPTIONS = [
     *options_of(PowerBudget),
     *options_of(TiersTried),
     *options_of(SizingAsked),
+    *options_of(CostAsked, "api"),
     *options_of(StartAsked),
     *options_of(Request, without=_NOT_CONSTANT),
 ]
@@ -182,6 +190,7 @@ _OPTIONS = [
 def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed: str | None = "users") -> Question:
     """The question that the options ask. closed: the key of requests in flight; ``None`` where a load is a rate."""
     named = load_workload(values["workload"]) if values["workload"] else None
+    values, most = _with_most(values, closed)
     classes = asked_classes(values, alone=False)
     if not (named or values["trace"] or values["sessions"] or classes.classes):
         values = _with_lengths(load_model(model), values)
@@ -235,7 +244,21 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         chains=chains,
         routing=asked.routing,
         budgets=budgets if len(budgets) > 1 else (),
+        most=most,
+        api=parse_api_price(values["api_price"]),
     )
+
+
+def _with_most(values: dict[str, Any], closed: str | None) -> tuple[dict[str, Any], bool]:
+    """As :func:`with_most`. Raises ``UsageError`` for a command that buys for a load that is known."""
+    values, most = with_most(values)
+    if most and closed is None:
+        raise UsageError(
+            f"{MOST_LOAD} is a load of plan",
+            because="what is bought here is for a load that is known",
+            hint=f"inferplan plan MODEL --gpu 2x-h100 --people {MOST_LOAD}, or a number",
+        )
+    return values, most
 
 
 def _note_replaced(values: dict[str, Any], named: WorkloadSpec | None) -> None:
@@ -447,15 +470,13 @@ def plan_command(
 ) -> Report:
     """What to buy and how to run it: the cheapest deployment that meets the limits under the load.
 
-    The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. Every candidate is evaluated in
-    closed form. The cheapest are sized by simulation until no cheaper one is left. The plan keeps each limit with a
-    chance of 80 % (--confidence), as far as the error of the prediction is known. Where it is not known, the plan
-    rests on the prediction itself and says so first. Without a plan: exit code 3, the nearest miss and the smallest
-    relaxation.
+    The load is --people, --rate, --in-flight, --trace, or --requests with --deadline. The cheapest candidates in closed
+    form are sized by simulation. The plan keeps each limit with a chance of 80 % (--confidence), as far as the error of
+    the prediction is known; where it is not, the plan rests on the prediction itself and says so first. Without a plan:
+    exit code 3 and the nearest miss.
 
-    --workload sets lengths and limits, --slo only limits; --ttft and similar options replace single ones.
-
-    With --from URL a running server of MODEL corrects the plan by its own times (--help measuring).
+    --workload sets lengths and limits, --slo only limits; --ttft and similar options replace single ones. --from URL:
+    a running server corrects the plan.
 
     Example: inferplan plan llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms
     """

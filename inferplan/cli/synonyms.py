@@ -43,6 +43,7 @@ SAME: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("page-size", "tokens-per-block"), ("block-size",)),
     "random-seed": ("seed",),
     **dict.fromkeys(("e2e-latency", "request-latency", "e2el"), ("e2e",)),
+    **dict.fromkeys(("budget", "max-price", "max-spend", "cost-limit"), ("max-cost",)),
 }
 """A name to those of our options that mean the same, the first that a command has: it is understood there."""
 SYNONYMS: dict[str, tuple[str, ...]] = {
@@ -68,6 +69,11 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "prefix-cache": ("prefix-caching",),
     **dict.fromkeys(("model-path", "model-name"), ("model",)),
     "think": ("think-time",),
+    **dict.fromkeys(
+        ("disaggregated", "disaggregate", "disaggregation", "disagg", "disaggregation-mode", "pd", "separate-pools"),
+        ("prefill-replicas",),
+    ),
+    **dict.fromkeys(("speculative", "speculative-config", "speculative-algorithm", "spec"), ("draft-model",)),
     **dict.fromkeys(("ttft-slo", "max-ttft"), ("ttft",)),
     **dict.fromkeys(("tpot-slo", "max-tpot"), ("tpot",)),
 }
@@ -78,6 +84,12 @@ _OTHERWISE = {("plan", "requests"), ("report", "requests")}
 """Options that mean something else in a command: there --requests are those of an offline job."""
 _ELSEWHERE = {
     ("recipe", "draft-model"): "drafts are an ingredient: --with speculative:draft=NAME:length=4:acceptance=0.7",
+    ("plan", "prefill-replicas"): "with --rate, plan also tries separate pools for prompts and for decodes, and takes "
+    "what costs less; --aggregated leaves them out; inferplan simulate --prefill-replicas 1 --decode-replicas 2 runs "
+    "pools of your own",
+    ("report", "prefill-replicas"): "as plan: separate pools are tried with --rate, and taken where they cost less",
+    ("cost", "workload"): "the bill here covers a static batch: --prompt 1155 --output 211 --batch 32; under a load "
+    "with limits: inferplan plan MODEL --gpu GPU --workload chat --rate 10, which prices a million tokens too",
     ("fit", "prompt"): "--context counts prompt and output together",
     ("fit", "output"): "--context counts prompt and output together",
 }
@@ -89,6 +101,7 @@ _BESIDE = {
     "mem-fraction-static": ", with --engine sglang",
     **dict.fromkeys(("ctx-size", "n-ctx"), ", of one request; llama.cpp's is shared by all slots"),
     **dict.fromkeys(("users", "num-users", "concurrent-users"), _PEOPLE),
+    **dict.fromkeys(("disaggregated", "disaggregate", "disaggregation", "disagg", "pd"), " and --decode-replicas"),
 }
 """What else a name may have meant."""
 _NO_OPTION = {

@@ -93,6 +93,11 @@ def validate_command(files: tuple[str, ...], pricing: Pricing, **values: Any) ->
 
     Example: inferplan validate bench.json --gpu h100-sxm --tp 2 --quant fp8 --rows predicted.csv
     """
+    if files[0].startswith(("http://", "https://")):
+        raise UsageError(
+            f"{files[0]} is a server, and validate reads files of its benchmark",
+            hint=f"inferplan measure {files[0]} --model MODEL --gpu GPU",
+        )
     if files[0].lower().endswith(".json"):
         from inferplan.reports.plan_measured import is_plan
 

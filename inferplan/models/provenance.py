@@ -66,14 +66,14 @@ class MadeFrom(Spec):
         """The same in words, for a reader of figures: one line."""
         said = self._read()
         if self.traced:
-            return f"counts: traced: {self.traced}"
+            return f"model sizes: traced: {self.traced}"
         if self.told:
-            return "counts: every stored byte; its layers are told from names and shapes of its tensors"
+            return "model sizes: every stored byte; its layers are told from names and shapes of its tensors"
         if self.named:
-            return f"counts: {said}; stored as its name says, {self.named}; its config would say exactly"
+            return f"model sizes: {said}; stored as its name says, {self.named}; its config would say exactly"
         if self.tensors:
-            return f"counts: equal to the tensors of the checkpoint; {said}"
-        return f"counts: {said}"
+            return f"model sizes: equal to the tensors of the checkpoint; {said}"
+        return f"model sizes: {said}"
 
     def of_another(self, name: str) -> Self:
         """That of a model with other sizes, which was made of the one with this."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import get_args
 
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
@@ -19,10 +19,13 @@ from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
 from inferplan.serving.cold_start import ColdStart, restart_missing
 from inferplan.serving.routing import Routing
+from inferplan.units import HOURS_PER_MONTH, parse_number
 from inferplan.work.parallel import MOST_DEGREE
 
 _MOST_TRIED = 256
 """Values of a degree or a budget that a search tries: each goes with each of the others."""
+_HOURS = {"": 1.0, "h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": HOURS_PER_MONTH, "year": 8760.0}
+"""Hours of the spans that a cost may be of."""
 Counts = tuple[int, ...] | None
 """The values that are named; ``None`` where none are."""
 
@@ -41,6 +44,18 @@ def _caps(text: str) -> tuple[float, ...]:
     if not found:
         raise UsageError(f"--power-cap {text!r} names no watts", hint="--power-cap 700W,500W")
     return found
+
+
+def _spent(text: str) -> float:
+    """What may be spent per hour: ``"20"``, ``"20/h"``, ``"500/day"``, ``"3000/month"``."""
+    number, _, span = text.strip().lower().partition("/")
+    try:
+        hours, found = _HOURS[span.strip()], parse_number(number.strip())
+    except (KeyError, ValueError):
+        raise UsageError(f"--max-cost {text!r} is no cost", hint="20 (per hour), 500/day or 3000/month") from None
+    if not 0 < found < inf:
+        raise UsageError(f"--max-cost must be more than 0, not {number}")
+    return found / hours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +226,13 @@ class SizingAsked:
         "would keep it].",
         None,
     )
+    max_cost: float | None = ask(
+        "--max-cost",
+        Text(_spent),
+        "Most to spend per hour, or 3000/month; for an offline job in all. With --people most: how many that serves.",
+        None,
+        metavar="MONEY",
+    )
     spare: int = ask(
         "--spare",
         Whole(0, MOST_DEGREE),
@@ -248,6 +270,7 @@ class SizingAsked:
             confidence=usual if self.confidence is None else self.confidence,
             insists=self.confidence is not None,
             miss_cost=self.miss_cost,
+            max_cost=self.max_cost,
             power=power,
             survive=self._survived(start, [one.gpu for one in gpus]),
         )

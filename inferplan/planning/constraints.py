@@ -184,7 +184,7 @@ class WithinOwned(Constraint):
     def ruled_out(self, nearest: PlanOption, question: Question) -> tuple[str, str]:
         taken = OwnedGpus.of(nearest.kinds)
         because = f"the fewest that keep the limits are {taken.describe()}: {_counted(nearest)}"
-        return because, f"--gpu {','.join(taken.names)}, a lower --rate, or looser limits"
+        return because, f"--gpu {','.join(taken.names)}, or looser limits"
 
 
 class Survives(Constraint):

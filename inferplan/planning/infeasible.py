@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+from typing import NamedTuple
+
 import numpy as np
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.support import DRAFTS, lacking, too_few
+from inferplan.planning.amount import (
+    amount_of,
+    asks_for,
+    carried_in_closed_form,
+    in_words,
+    lengths_in_words,
+    most_replicas,
+    with_amount,
+)
 from inferplan.planning.confidence import MIDDLE, slowness
 from inferplan.planning.constraints import COUNTED, constraints_of
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
-from inferplan.planning.option import PlanOption
+from inferplan.planning.option import PlanOption, PricedGrid, option_at
 from inferplan.planning.question import Question
 from inferplan.planning.search import SearchResult, nearest_miss
 from inferplan.planning.verify import SHOWN, TOO_SHORT, Verified, verify
@@ -24,6 +36,8 @@ REASONS = {
     "drafts": "the draft model cannot be divided that way (tried without it)",
     "unmeasured": "no constants on file: the bare roofline would flatter them",
 }
+_HARDLY_MORE = 1.25
+"""Of points that miss the limits by no more than so many times the least, the one that carries most is named."""
 _OPTIONS = {"e2el": "e2e", "answer_ttft": "answer-ttft", "session": "session-time"}
 """Options whose name is not that of the metric they limit."""
 
@@ -32,9 +46,8 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     """The error that says so. failed: finalists that missed a limit in simulation, if the search got so far."""
     slo = question.slo
     asked = limits_in_words(slo, question.demand.classes)
-    what = f"no plan serves {question.space.base.model} with {question.demand.describe()}" + (
-        f" under {asked}" if asked else ""
-    )
+    load = lengths_in_words(question.demand) if question.most else question.demand.describe()
+    what = f"no plan serves {question.space.base.model} with {load}" + (f" under {asked}" if asked else "")
     constraints = constraints_of(slo, question.sizing)
     what = " ".join([what, *(words for one in constraints if (words := one.describe()))])
     beside = [(one, run) for run in failed or () if run.meets(slo) for one in constraints if not one.kept(run)]
@@ -48,8 +61,85 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     if nearest is not None and not searched.options:
         because, hint = next(one for one in constraints if not one.allows(nearest)).ruled_out(nearest, question)
         return InfeasibleError(what, because=because, hint=hint)
+    if question.sizing.owned is not None and (owned := nearest_owned(searched, question)) is not None:
+        return _missed_on_owned(what, owned)
     miss = nearest_miss(searched, question.stream)
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
+
+
+def too_dear(question: Question, cheapest: PlanOption) -> InfeasibleError | None:
+    """The error that the cheapest plan costs more than may be spent; ``None`` where it does not."""
+    most = question.sizing.max_cost
+    if most is None or cheapest.cost is None or cheapest.cost <= most * (1 + 1e-9):
+        return None
+    unit = question.prices.currency + ("" if question.demand.offline else "/h")
+    asked = limits_in_words(question.slo, question.demand.classes)
+    what, own = f"{cheapest.replicas} x {cheapest.deployment.describe()}", np.ceil(cheapest.cost * 100) / 100
+    return InfeasibleError(
+        f"no plan serves {question.space.base.model} with {question.demand.describe()}"
+        + (f" under {asked}" if asked else "")
+        + f" for {most:,.2f} {unit}",
+        because=f"the cheapest is {what} at {cheapest.cost:,.2f} {unit}",
+        hint=f"--max-cost {own:.2f}, or {'a longer --deadline' if question.demand.offline else 'looser limits'}",
+    )
+
+
+class NearestOwned(NamedTuple):
+    """What comes nearest to the limits of the GPUs there are. question: with the load that it carries."""
+
+    question: Question
+    option: PlanOption
+
+
+def nearest_owned(searched: SearchResult, question: Question) -> NearestOwned | None:
+    """The point on no more GPUs than there are that misses the limits by least; of those that miss them by hardly more,
+    the one that carries most. ``None`` where nothing runs there."""
+    found: list[tuple[float, float, PricedGrid, tuple[int, int]]] = []
+    for priced in searched.grids:
+        grid = priced.grid
+        one = option_at(priced, question.demand, question.sizing, (0, 0)).sized(1)
+        if priced.tariff is None or not one.allowed:
+            continue
+        worst = np.ones_like(grid.rate)
+        for name, limit in question.slo.limits.items():
+            worst = np.maximum(worst, getattr(grid, name) / limit)
+        worst = np.where(grid.possible, worst, np.inf)
+        near = worst <= _HARDLY_MORE * worst.min()
+        at = np.unravel_index(int(np.argmax(np.where(near, grid.rate, -np.inf))), worst.shape)
+        if np.isfinite(worst[at]):
+            found.append((float(worst[at]), float(grid.rate[at]), priced, (int(at[0]), int(at[1]))))
+    if not found:
+        return None
+    least = min(worst for worst, *_ in found)
+    _, _, priced, place = max((one for one in found if one[0] <= _HARDLY_MORE * least), key=itemgetter(1))
+    option = option_at(priced, question.demand, question.sizing, place)
+    count = most_replicas(option, question)
+    if not count:
+        return None
+    amount = carried_in_closed_form(option, count, question)
+    amount = amount if question.most else min(amount, amount_of(question.demand))
+    return NearestOwned(with_amount(question, amount), option.sized(count))
+
+
+def _missed_on_owned(what: str, nearest: NearestOwned) -> InfeasibleError:
+    """No load is small enough for the limits on the GPUs there are: what they would keep, and under how much."""
+    question, option = nearest
+    checked, amount = verify(option, question, precision=SHOWN), amount_of(question.demand)
+    factors = checked.violations(question.slo)
+    times = checked.achieved if checked.result is not None and factors and _finite(factors, checked.achieved) else {}
+    factors = factors if times else option.violations(question.slo)
+    ttft, tpot = (format_time(times.get(name, getattr(option, name)), 3) for name in ("ttft", "tpot"))
+    return InfeasibleError(
+        what,
+        because="no load is small enough for these limits on them: the nearest is "
+        f"{option.replicas} x {_named(checked)} ({'simulated ' if times else ''}TTFT {ttft}, TPOT {tpot} with "
+        f"{in_words(question.demand, amount)})",
+        hint=f"{_relaxation(question, factors)} {asks_for(question.demand, amount)}, or other GPUs",
+    )
+
+
+def _finite(*values: dict[str, float]) -> bool:
+    return bool(np.isfinite([one for each in values for one in each.values()]).all())
 
 
 def no_error_known(question: Question, searched: SearchResult) -> InfeasibleError | None:

@@ -35,8 +35,8 @@ class Sizing:
     (:mod:`inferplan.planning.confidence`). insists: a plan that cannot keep them at that confidence is refused; else it
     is for the prediction itself, and says so. miss_cost: of an hour in which a limit is missed, in the currency of the
     prices; ``None``: as :mod:`inferplan.planning.miss` derives it. power: the most watts of all devices.
-    owned: the most GPUs. survive: what may be lost at a time, with the limits kept through it
-    (:mod:`inferplan.planning.survival`).
+    owned: the most GPUs. max_cost: the most per hour, of a job in all, in the currency of the prices. survive: what may
+    be lost at a time, with the limits kept through it (:mod:`inferplan.planning.survival`).
     """
 
     utilisation: float = 0.8
@@ -46,6 +46,7 @@ class Sizing:
     miss_cost: float | None = None
     power: PowerBudget | None = None
     owned: OwnedGpus | None = None
+    max_cost: float | None = None
     survive: Survive | None = None
 
     @property

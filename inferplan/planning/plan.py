@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferplan.errors import InfeasibleError
 from inferplan.estimate.deployment import Deployment
+from inferplan.planning.amount import amount_of, asks_for, in_words, rounded_down, with_amount
 from inferplan.planning.beside import MOST_UNKNOWN, STEPS, Curve, Step
 from inferplan.planning.confidence import AS_PREDICTED, MIDDLE, SAFE, USUAL, Slowness
 from inferplan.planning.finalists import (
@@ -28,13 +29,14 @@ from inferplan.planning.finalists import (
     without_unmeasured,
 )
 from inferplan.planning.forms import outranked, settled
-from inferplan.planning.infeasible import infeasible, no_error_known
+from inferplan.planning.infeasible import infeasible, no_error_known, too_dear
+from inferplan.planning.largest import most_carried
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
 from inferplan.planning.processes import run_beside
 from inferplan.planning.question import Chain, Question
-from inferplan.planning.search import SearchResult, nearest_miss, search
-from inferplan.planning.sizing import Capacity, Simulated, Simulations, capacity
+from inferplan.planning.search import SearchResult, nearest_miss, search, searched_again
+from inferplan.planning.sizing import CAPACITY_TOLERANCE, Capacity, Simulated, Simulations, capacity, running_total
 from inferplan.planning.tiering import Tiered, beside, cheapest
 from inferplan.planning.verify import IN_PASSING, Verified, verify
 from inferplan.shown import PRINTERS, Shown
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_MOST_LOADS = 8
+"""Loads that are planned for to find the most that is carried."""
 WORTH = 0.05
 """A plan that costs less by a smaller share is not named beside one whose error is known."""
 
@@ -423,13 +427,76 @@ def plan(question: Question, progress: Callable[[int], None] | None = None) -> P
     have to be in several conversations at a time with answers as long as these.
     """
     question = question.with_owned_counted()
-    searched, known = without_unmeasured(search(question.space, question.stream, question.prices)), _Known(progress)
+    searched = without_unmeasured(search(question.space, question.stream, question.prices))
+    if question.most:
+        return _largest(question, searched, progress)
     try:
-        return _with_fewer_misses(_planned(question, searched, known), searched, known)
+        return _at_a_confidence(question, searched, _Known(progress))
+    except InfeasibleError as error:
+        raise _with_the_most(error, question, searched) from None
+
+
+def _at_a_confidence(question: Question, searched: SearchResult, known: _Known) -> Plan:
+    """The plan of a search, within what may be spent. Raises ``InfeasibleError`` as :func:`plan`."""
+    try:
+        found = _with_fewer_misses(_planned(question, searched, known), searched, known)
     except InfeasibleError as error:
         if question.sizing.insists or question.sizing.confidence == MIDDLE:
             raise
-        return replace(_planned(question.at(MIDDLE), searched, known), unkept=error)
+        found = replace(_planned(question.at(MIDDLE), searched, known), unkept=error)
+    if (dearer := too_dear(question, found.option)) is not None:
+        raise dearer
+    return found
+
+
+def _largest(question: Question, searched: SearchResult, progress: Callable[[int], None] | None) -> Plan:
+    """The plan for the most that is carried. Settings that are chosen for a load may carry more than those that were
+    tried, so it is planned for more until nothing is. Raises ``InfeasibleError`` where no load is small enough."""
+    found = most_carried(question, searched)
+    if found is None:
+        raise infeasible(question, searched)
+    amount, beyond, best, done = rounded_down(question.demand, found.amount), inf, None, running_total(progress)
+    for _ in range(_MOST_LOADS):
+        there = with_amount(question, amount).at(found.confidence)
+        known = _Known(None)
+        try:
+            best = _planned(there, searched_again(searched, there.stream), known)
+        except InfeasibleError as error:
+            refused, beyond = error, amount
+        done(len(known))
+        if best is None:
+            amount = rounded_down(question.demand, amount * (1 - CAPACITY_TOLERANCE))
+            continue
+        own = amount_of(best.question.demand)
+        factor = 0.0 if best.capacity is None else best.capacity.factor
+        more = min(own * factor * question.sizing.utilisation, beyond * (1 - CAPACITY_TOLERANCE / 2))
+        if more <= own * (1 + CAPACITY_TOLERANCE):
+            return best
+        amount = rounded_down(question.demand, more)
+    if best is None:
+        raise refused
+    return best
+
+
+def _with_the_most(error: InfeasibleError, question: Question, searched: SearchResult) -> InfeasibleError:
+    """The error with what the GPUs there are, or a cost per hour, do carry; as it is where that has no bound, and where
+    no load is small enough."""
+    demand = question.demand
+    if not question.bounded or demand.offline or demand.trace is not None:
+        return error
+    found = most_carried(question, searched)
+    if found is None:
+        return error
+    asked = amount_of(demand)
+    amount = rounded_down(demand, min(found.amount, asked * (1 - CAPACITY_TOLERANCE)))
+    sizing = question.sizing
+    who = f"{sizing.max_cost:,.2f} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
+    serve = f"the most for {who} is about {in_words(demand, amount)}, {amount / asked:.0%} of that"
+    return InfeasibleError(
+        error.what,
+        because=f"{serve}, at a confidence of {found.confidence:g}; {error.because}",
+        hint=f"{asks_for(demand, amount)}, or {error.hint}",
+    )
 
 
 def _with_fewer_misses(found: Plan, searched: SearchResult, known: _Known) -> Plan:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, isinf
 
+from inferplan.answers.cost import ApiPrice
 from inferplan.catalog.assemble import load_engine
 from inferplan.catalog.files import load_hardware
 from inferplan.catalog.price_lists import PriceBook
@@ -51,6 +52,10 @@ class Question:
     routing: Routing | None = None
     """Which replica gets a request; ``None``: one after another, with later turns where the first went. Others than
     that are simulated with all replicas together."""
+    most: bool = False
+    """The load is the most that is carried by the GPUs there are, or for a cost per hour, whatever the demand says."""
+    api: ApiPrice | None = None
+    """What an API charges, beside which the bill is shown."""
 
     @property
     def stream(self) -> Stream:
@@ -68,7 +73,8 @@ class Question:
         owned = self.sizing.owned is not None and set(names) <= {
             load_hardware(gpu).name for gpu in self.sizing.owned.counts
         }
-        if not owned or self.chains or self.sizing.miss_cost is not None:
+        money = self.sizing.miss_cost is not None or self.sizing.max_cost is not None
+        if not owned or self.chains or money:
             return self
         return replace(self, prices=self.prices.counting(names))
 
@@ -97,9 +103,18 @@ class Question:
         )
         return own | self.space.features | self.demand.features
 
+    @property
+    def bounded(self) -> bool:
+        """Whether what there is, or what may be spent, bounds the load that can be carried."""
+        sizing = self.sizing
+        counts = {} if sizing.owned is None else sizing.owned.counts
+        return sizing.max_cost is not None or all(load_hardware(gpu).name in counts for gpu in self.space.gpus)
+
     def __post_init__(self) -> None:
         require_together("plan", self.features)
         self._require_tiers()
+        if self.most:
+            self._require_bound()
         if self.routing == "sticky" and self.demand.prefix.turns == 1:
             raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing prefix-aware")
         if not 0 < self.sizing.utilisation <= 1:
@@ -124,6 +139,17 @@ class Question:
         if not self.slo.limits and not self.demand.offline:
             hint = "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"
             raise UsageError("a plan needs a limit on latency", hint=hint)
+
+    def _require_bound(self) -> None:
+        """Raise ``UsageError`` where the most load has no bound, or is not of a kind that grows."""
+        if not self.bounded:
+            raise UsageError(
+                "the most has no bound",
+                because="more GPUs serve more; nothing says how many there are, or what may be spent",
+                hint="--gpu 2x-h100, or --max-cost 20 (per hour)",
+            )
+        if self.budgets:
+            raise UsageError("the most is found for one --thinking-budget", hint="one --thinking-budget")
 
     def _require_tiers(self) -> None:
         """Raise ``UsageError`` for tiers that are no chain, in another currency, or where nothing is kept in them, or

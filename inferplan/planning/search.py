@@ -57,6 +57,8 @@ class SearchResult(NamedTuple):
         return [priced.grid.deployment for priced in self.grids]
 
 
+_WHATEVER_THE_LOAD = ("impossible", "host", "weights")
+"""Reasons that rule a candidate out before it is priced."""
 _ALIKE = 1e-9
 """Figures that differ by no more than this share of them differ by rounding."""
 _LATENCY_ERROR = {"ttft": 2.0, "tpot": 1.15, "e2el": 1.3, "answer_ttft": 1.3}
@@ -120,6 +122,17 @@ def search(space: Space, stream: Stream, prices: PriceBook) -> SearchResult:
                     state.add(priced)
                 if space.disaggregate and _may_be_apart(deployment, demand):
                     state.add_pools(priced, prompts, decodes)
+    return state.result()
+
+
+def searched_again(searched: SearchResult, stream: Stream) -> SearchResult:
+    """The options of the same grids under another load, without separate pools."""
+    state = _Search(stream=stream, evaluated=searched.evaluated - sum(one.grid.rate.size for one in searched.grids))
+    for reason in _WHATEVER_THE_LOAD:
+        if count := searched.rejections.counts[reason]:
+            state.rejections.add(reason, count, searched.rejections.examples.get(reason, ""))
+    for priced in searched.grids:
+        state.add(priced)
     return state.result()
 
 

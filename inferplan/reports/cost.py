@@ -97,6 +97,32 @@ def cost_table(cost: Cost, api: ApiPrice | None = None, requests_a_day: float | 
     return lines("cost", _bill(cost, api, requests_a_day))
 
 
+def load_cost_table(cost: Cost, api: ApiPrice | None) -> Table:
+    """The same of a load that was asked for, beside what an API charges for it."""
+    return lines("cost", [*_bill(cost, None, None), *_same_load(cost, api)])
+
+
+def load_cost_record(cost: Cost, api: ApiPrice | None) -> dict[str, Any]:
+    """As JSON."""
+    return {**cost_record(cost), **record(_same_load(cost, api))}
+
+
+def _same_load(cost: Cost, api: ApiPrice | None) -> list[Figure]:
+    """What an API charges in a month for the load that is served, all of the month; nothing without one."""
+    if api is None:
+        return []
+    monthly = cost.capacity_per_month * cost.per_month / cost.break_even(api)
+    unit, times = cost.bill.offer.currency, monthly / cost.per_month
+    return [
+        Figure(
+            "api_per_month",
+            monthly,
+            f"an API at {api.input:g}/{api.output:g} for this load, all month",
+            lambda charged: f"{charged:,.0f} {unit} per month, {times:.2g} times this bill",
+        )
+    ]
+
+
 def _bill(cost: Cost, api: ApiPrice | None, requests_a_day: float | None) -> list[Figure]:
     """What is paid, and what that is of a token, a request, a user."""
     unit, bills = cost.bill.offer.currency, [*([] if cost.beside is None else [cost.beside]), cost.bill]

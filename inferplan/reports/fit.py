@@ -244,7 +244,7 @@ def _sizes(hardware: HardwareSpec) -> list[str]:
     if hardware.memory.usable_basis == "--memory" or hardware.memory.usable is None:
         return []
     taken = f"here {format_bytes(hardware.memory.usable)} are usable"
-    return [f"{note.rstrip('.')} ({taken})" for note in hardware.notes if "--memory" in note]
+    return [f"note: {note.rstrip('.')} ({taken})" for note in hardware.notes if "--memory" in note]
 
 
 def memory_report(fitting: Fitting) -> Report:
@@ -294,7 +294,7 @@ def memory_report(fitting: Fitting) -> Report:
         else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = [*deployment.model_lines, *(f"note: {text}" for text in _sizes(deployment.hardware))]
+    notes = [*_fewer_do_not(fitting), *deployment.model_lines, *_sizes(deployment.hardware)]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
         notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]
@@ -304,6 +304,14 @@ def memory_report(fitting: Fitting) -> Report:
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
     report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
     return report if fitting.asked is None else of_people(report, fitting.asked)
+
+
+def _fewer_do_not(fitting: Fitting) -> list[str]:
+    """That fewer GPUs hold no replica in this format, and what says which format they do hold; empty for one."""
+    count, gpu = fitting.deployment.parallel.devices, fitting.deployment.hardware.name
+    if fitting.asked is None or fitting.asked.tp is not None or count == 1:
+        return []
+    return [f"{count} is the fewest that hold it in this format; all formats on GPUs that you have: --have 1x-{gpu}"]
 
 
 def _memory(footprint: Footprint, title: str, keeps: bool) -> Table:

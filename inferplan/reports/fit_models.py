@@ -9,7 +9,7 @@ from inferplan.answers.fit_models import ModelFit, ModelsThatFit
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.reports.fit import load_record, option_figures
 from inferplan.table import Report
-from inferplan.units import format_bytes
+from inferplan.units import format_bytes, format_parameters
 
 _MOST = 40
 """Models in the table."""
@@ -61,18 +61,12 @@ def _figures(one: ModelFit, several: bool) -> list[Figure]:
     seen = _SEEN if several else _SEEN - {"GPU"}
     return [
         Figure("model", one.model.name, "model", left=True),
-        Figure("parameters", counts["total"], "parameters", _in_billions),
-        Figure("active_parameters", counts["active"], "active", _in_billions),
+        Figure("parameters", counts["total"], "parameters", format_parameters),
+        Figure("active_parameters", counts["active"], "active", format_parameters),
         text("weights", format_bytes(footprint.weights * parallel.devices)),
         Figure("division", parallel.describe()),
         *(replace(figure, seen=figure.label in seen) for figure in option_figures(option)),
     ]
-
-
-def _in_billions(count: int) -> str:
-    """Parameters as model names count them: ``"1.03T"``, ``"70.6B"``, ``"494M"``."""
-    unit, size = next((unit, size) for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("", 1.0)) if count >= size)
-    return f"{count / size:,.3g}{unit}"
 
 
 def _record(one: ModelFit) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def owned_report(found: OwnedFits) -> Report:
         notes=[
             *engine_notes(fitting),
             *dict.fromkeys(_refused(option) for option in found.options if option.fitting is None),
+            *dict.fromkeys(_roomier(option) for option in fitting if option.roomier is not None),
             "requests: how many fit at once, each with the tokens above; judge for yourself whether answers in a "
             "narrower format are good enough",
             spec.made_from.line,
@@ -68,6 +69,16 @@ def _record(option: FitOption) -> dict[str, Any]:
     if option.fitting is None:
         return {"gpu": option.gpu, "quant": option.quant, "fits": False, "reason": option.reason}
     return record(_figures(option))
+
+
+def _roomier(option: FitOption) -> str:
+    """That stages hold more requests than tensor parallelism."""
+    assert option.roomier is not None
+    other, held = option.roomier.deployment.parallel, option.roomier.requests
+    return (
+        f"{option.gpu}, {option.quant}: {other.describe()} holds {held:,} requests, each with a longer time per token "
+        f"(--tp {other.tp})"
+    )
 
 
 def _refused(option: FitOption) -> str:

@@ -16,8 +16,10 @@ from inferplan.planning.plan import Plan
 from inferplan.planning.search import point
 from inferplan.planning.sizing import CAPACITY_TOLERANCE
 from inferplan.planning.verify import TOO_SHORT
-from inferplan.reports.cost import cost_energy_table, cost_table
+from inferplan.reports.cost import cost_energy_table, load_cost_table
 from inferplan.reports.plan_figures import (
+    CERTAIN,
+    alike_steps,
     candidates,
     cost_of,
     dated_money,
@@ -30,6 +32,7 @@ from inferplan.reports.plan_figures import (
     power,
     quants,
     replicas_given,
+    served_line,
     session_rate,
     shape,
     terms_of,
@@ -45,6 +48,7 @@ from inferplan.units import format_time
 
 _RIGHT = frozenset({"value", "GPUs", "cost", "TTFT", "TPOT", "candidates", "tokens/s/GPU", "tokens/s/user", "load"})
 _RIGHT |= {"latency", "requests/s/GPU"}
+_TERMS = "the same replicas on other terms, each at its cheapest seller; whole instances are paid for"
 BOTTLENECKS = {
     "ttft": "the limit on TTFT",
     "tpot": "the limit on TPOT",
@@ -66,7 +70,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [tiers_table(plan)] if plan.tiered else []
     tables += [confidence_table(plan)] if plan.curve else []
     cost, energy = cost_of(plan), energy_of(plan)
-    tables += [cost_table(cost), *terms_tables(plan)] if cost else []
+    tables += [load_cost_table(cost, plan.question.api), *terms_tables(plan)] if cost else []
     tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
     if plan.sensitivity:
@@ -75,7 +79,7 @@ def plan_report(plan: Plan) -> Report:
     rows = [record(row) for row in candidates(plan)]
     return Report(
         record=plan_record(plan),
-        opening=opening(plan),
+        opening=[*filter(None, [served_line(plan)]), *opening(plan)],
         tables=tables,
         notes=notes(plan),
         rows=rows,
@@ -118,14 +122,16 @@ def summary_table(plan: Plan) -> Table:
 
 def _confidence(plan: Plan) -> str:
     """``"0.8 for each limit; chance of a miss under this load at most 1%"``."""
-    risk = "" if plan.miss is None else f"; chance of a miss under this load at most {plan.miss.chance:.0%}"
+    risk = ""
+    if plan.miss is not None and plan.miss.chance < CERTAIN:
+        risk = f"; chance of a miss under this load at most {plan.miss.chance:.0%}"
     return f"{plan.confidence:g} for each limit{risk}"
 
 
 def terms_tables(plan: Plan) -> list[Table]:
     """What is bought on each of the terms that it is sold on; nothing where those of the plan are the only ones."""
     sold = terms_of(plan)
-    return [side_by_side("the same replicas on other terms", sold)] if len(sold) > 1 else []
+    return [side_by_side(_TERMS, sold)] if len(sold) > 1 else []
 
 
 def _adapters(plan: Plan) -> list[list[str]]:
@@ -175,7 +181,7 @@ def capacity_rows(plan: Plan) -> list[list[str]]:
     each = "" if option.pools else f", {least}{carried / option.replicas:,.{0 if whole else 2}f} per replica"
     return [
         [
-            f"capacity under the limits (simulated, within {100 * CAPACITY_TOLERANCE:g} %)",
+            f"capacity of these settings (simulated, within {100 * CAPACITY_TOLERANCE:g} %)",
             f"{least}{carried:,.{0 if whole else 1}f} {unit}{_of_sessions(plan, found.factor)}{each}",
         ],
         ["load over capacity", f"{1 / found.factor:.0%} (limit {plan.question.sizing.utilisation:.0%})"],
@@ -202,17 +208,23 @@ def confidence_table(plan: Plan) -> Table:
     most = max((step.cost for step in plan.curve if step.option is not None), default=0.0)
     rows = [
         [
-            Figure("", step.confidence, "confidence", "g"),
+            text("confidence", _from_to([f"{one.confidence:g}" for one in alike])),
             text("cost", _cost_of_step(step)),
             text("", bar(step.cost / most, 12) if step.option is not None and most else "", left=True),
-            text("step times", _slowness(step), left=True),
+            text("step times", _from_to([_slowness(one) for one in alike]), left=True),
             text("GPUs", "no option meets the limits" if step.option is None else devices(step.option), left=True),
             text("replicas", "" if step.option is None else shape(step.option), left=True),
             text("format", "" if step.option is None else quants(step.option), left=True),
         ]
-        for step in plan.curve
+        for alike in alike_steps(plan)
+        for step in alike[:1]
     ]
     return side_by_side(f"Cost of safety: each limit kept at {_at(plan)} with this confidence", rows)
+
+
+def _from_to(texts: list[str]) -> str:
+    """The first and the last, where they differ: ``"0.5 to 0.8"``."""
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
 
 
 def _cost_of_step(step: Step) -> str:

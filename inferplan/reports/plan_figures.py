@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 from math import inf
 from typing import Any
 
@@ -15,6 +16,8 @@ from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
 from inferplan.figures import Figure, short_time, text
 from inferplan.planning.agents import session_seconds
+from inferplan.planning.amount import amount_of, in_words, option_of
+from inferplan.planning.beside import Step
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
@@ -22,6 +25,9 @@ from inferplan.planning.verify import Verified
 from inferplan.serving.techniques.speculation import break_even
 from inferplan.traffic.people import in_flight_line
 from inferplan.units import HOURS_PER_MONTH, format_quantity
+
+CERTAIN = 0.995
+"""A chance that is at most as much is written as 100 %, which says nothing."""
 
 
 def launch_of(plan: Plan) -> Launch:
@@ -78,6 +84,24 @@ def opening(plan: Plan) -> list[str]:
     if demand.people is not None:
         return demand.people.lines(plan.rate, plan.rate * plan.response, session_time(plan))
     return [] if demand.users is None or demand.think else [in_flight_line(demand.users, demand.chat)]
+
+
+def served_line(plan: Plan) -> str:
+    """How much of the load the GPUs there are, or an hourly cost, carry: all of it, or the most; empty where nothing
+    bounds it."""
+    question, found = plan.question, plan.capacity
+    demand, sizing = question.demand, question.sizing
+    if not question.bounded or found is None:
+        return ""
+    amount = in_words(demand, amount_of(demand))
+    who = f"{sizing.max_cost:,.2f} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
+    if question.most:
+        kept = f", at {sizing.utilisation:.0%} of capacity" if sizing.utilisation < 1 else ""
+        return f"the most for {who} within these limits: {amount}{kept}"
+    if demand.trace is not None:
+        return ""
+    share = f"{1 / found.factor:.0%} of the capacity of {devices(plan.option)}"
+    return f"yes: {amount} are {share} in settings for this load; the most for {who}: {option_of(demand)} most"
 
 
 def people_record(plan: Plan) -> dict[str, Any] | None:
@@ -211,10 +235,21 @@ def _on_terms(term: str, bills: list[Bill]) -> list[Figure]:
         Figure("per_hour", hourly, f"{unit}/h", ",.2f"),
         Figure("per_month", hourly * HOURS_PER_MONTH, f"{unit} per month", ",.0f"),
         text("bought", " + ".join(f"{bill.units:,} x {bill.offer.what}" for bill in bills), left=True),
+        Figure("gpus_paid", sum(bill.bought for bill in bills), "GPUs paid"),
         Figure("list", [bill.offer.source for bill in bills], text=""),
-        text("list", " + ".join(dict.fromkeys(bill.offer.seller for bill in bills)), left=True),
+        text("seller", " + ".join(dict.fromkeys(bill.offer.seller for bill in bills)), left=True),
         text("date", " + ".join(dict.fromkeys(str(bill.offer.date) for bill in bills)), left=True),
     ]
+
+
+def alike_steps(plan: Plan) -> list[list[Step]]:
+    """The curve of cost against confidence, neighbours that buy the same together."""
+
+    def bought(step: Step) -> tuple[object, ...]:
+        option = step.option
+        return (step.exact, *((devices(option), shape(option), quants(option), money(option)) if option else ()))
+
+    return [[*alike] for _, alike in groupby(plan.curve, key=bought)]
 
 
 def devices(option: PlanOption) -> str:

@@ -25,6 +25,7 @@ from inferplan.reports.emit import cap_note
 from inferplan.reports.estimate import media_note
 from inferplan.reports.known_error import constants_of, late_tokens
 from inferplan.reports.plan_figures import (
+    CERTAIN,
     break_even_batch,
     cheapest_drafting,
     dated_money,
@@ -39,6 +40,7 @@ from inferplan.reports.plan_figures import (
     quants,
     relaxation,
     screened_costs,
+    served_line,
     shape,
 )
 from inferplan.reports.plan_tiers import tier_lines
@@ -67,7 +69,7 @@ def answer(plan: Plan) -> str:
     text += f" The load: {first[0] if first else plan.question.demand.loaded()}" * bool(first or load)
     text += f": {load}." if load else "." * bool(first)
     lines = (native_line(plan), confidence_line(plan), unknown_line(plan))
-    return " ".join([*_sentences([error_unknown(plan)]), text, *_sentences(lines)])
+    return " ".join([*_sentences([error_unknown(plan), served_line(plan)]), text, *_sentences(lines)])
 
 
 def sentence(line: str) -> str:
@@ -106,7 +108,8 @@ def error_unknown(plan: Plan) -> str:
     nothing = f"no option with a known error keeps the limits at a confidence of {USUAL:g}"
     if plan.supported:
         return (
-            f"{nothing}{_too_late(plan)}: this plan keeps them if the prediction is right, and is as likely to miss one"
+            f"{nothing}{_too_late(plan)}. This plan keeps them if real times are no longer than predicted, which is an "
+            "even chance"
             if unkept
             else ""
         )
@@ -413,11 +416,12 @@ def miss_line(plan: Plan) -> str:
     if risk is None or plan.option.tariff is None:
         return "--miss-cost changes nothing: the chance of a miss of this plan is not known" if stated else ""
     unit = plan.option.tariff.currency
-    how = "--miss-cost" if stated else "the replicas that would keep it"
+    how = "--miss-cost" if stated else "more replicas, which would keep it"
     each = " and ".join(METRIC_NAMES[name] for name in sorted(risk.metrics, reverse=True))
     of_each = f" ({1.0 - risk.held:.0%} for each of {each})" if len(risk.metrics) > 1 else ""
+    known = f"at most {risk.chance:.0%}{of_each}" if risk.chance < CERTAIN else "not bounded by what was measured"
     return (
-        f"chance of a miss under this load: at most {risk.chance:.0%}{of_each}; "
+        f"chance of a miss under this load: {known}; "
         f"a miss costs {risk.cost:,.2f} {unit}/h ({how}), which is {risk.expected:,.2f} {unit}/h on average"
     )
 
@@ -484,7 +488,8 @@ def search_line(plan: Plan) -> str:
         text += f"; try your own questions on answers in {chosen}; --quant native leaves narrower formats out"
     result = plan.best.result
     if result is not None and result.converged is False:
-        text += f"; the quoted percentiles come from {result.counts['arrived']:,} requests and are less sure than 3 %"
+        count = result.counts["arrived"]
+        text += f"; the quoted percentiles come from {count:,} requests and are known to no better than 3 %"
     if plan.unseen:
         text += f"; {plan.unseen} structures that might be cheaper were not simulated (fewer --gpu or --quant)"
     return text

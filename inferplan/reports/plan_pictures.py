@@ -16,7 +16,7 @@ from inferplan.planning.search import pareto
 from inferplan.planning.verify import Verified
 from inferplan.reports import plots
 from inferplan.reports.plan import BOTTLENECKS
-from inferplan.reports.plan_figures import devices, quants, replicas_given, shape
+from inferplan.reports.plan_figures import alike_steps, devices, quants, replicas_given, shape
 from inferplan.units import HOURS_PER_MONTH, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -105,13 +105,15 @@ def _told_apart(option: PlanOption, plan: Plan) -> str:
 
 def _safety(plan: Plan) -> Figure | None:
     """The least cost at each confidence; nothing where fewer than two have one."""
-    kept = [step for step in plan.curve if step.option is not None]
-    if len(kept) < 2 or plan.option.tariff is None:
+    kept = [alike for alike in alike_steps(plan) if alike[0].option is not None]
+    if sum(map(len, kept)) < 2 or plan.option.tariff is None:
         return None
     bars = [
-        (f"{step.confidence:g}: {devices(step.option)}", step.cost * HOURS_PER_MONTH) for step in kept if step.option
+        (f"up to {alike[-1].confidence:g}: {devices(option)}", alike[0].cost * HOURS_PER_MONTH)
+        for alike in kept
+        if (option := alike[0].option) is not None
     ]
-    first = next((place for place, step in enumerate(kept) if step.confidence == plan.confidence), 0)
+    first = next((at for at, alike in enumerate(kept) if plan.confidence in [one.confidence for one in alike]), 0)
     return plots.bars(bars, f"{plan.option.tariff.currency} per month, by confidence", first)
 
 

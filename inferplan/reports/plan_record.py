@@ -14,7 +14,7 @@ from inferplan.planning.beside import Step
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.verify import Verified
-from inferplan.reports.cost import cost_energy_record, cost_record
+from inferplan.reports.cost import cost_energy_record, load_cost_record
 from inferplan.reports.plan_figures import (
     break_even_batch,
     candidate,
@@ -72,7 +72,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
             "simulation_time_scale": plan.option.slow.step,
             "late_at_p99_s": plan.option.slow.tail,
         },
-        "cost": cost_record(cost) if cost else None,
+        "cost": load_cost_record(cost, plan.question.api) if cost else None,
         "terms": [record(row) for row in terms_of(plan)],
         "energy": cost_energy_record(energy) if energy else None,
         "power": None if watts is None else record(watts),
@@ -201,6 +201,8 @@ def question_record(plan: Plan) -> dict[str, Any]:
         "spare": question.sizing.spare,
         "confidence": question.sizing.confidence,
         "miss_cost_per_h": question.sizing.miss_cost,
+        "max_cost": question.sizing.max_cost,
+        "most": question.most,
     }
 
 

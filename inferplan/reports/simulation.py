@@ -19,7 +19,7 @@ from inferplan.reports.classes import class_tables, limits_by_class
 from inferplan.reports.known_error import late_tokens
 from inferplan.reports.sessions import session_tables
 from inferplan.serving.records import FINISHED, Meter
-from inferplan.serving.result import SimulationResult, while_counting
+from inferplan.serving.result import SimulationResult, limits_missed, while_counting
 from inferplan.serving.run_length import WORTH
 from inferplan.serving.steady import SteadyState
 from inferplan.table import Report, Table
@@ -114,7 +114,7 @@ def _rows(result: SimulationResult, record: Mapping[str, Any]) -> list[list[str]
     return [
         *_simulated(result.conditions),
         ["load", _load(result.conditions)],
-        ["verdict", _verdict(record)],
+        ["verdict", _verdict(record, limits_missed(result))],
         ["run", _length(record)],
         ["while requests came", _in_time(result)] if cut else ["requests counted", counts],
         *refused,
@@ -306,13 +306,14 @@ def _lengths(lengths: Mapping[str, Any]) -> str:
     return "{kind}:{mean:.12g}:{spread:.12g}".format(**lengths) + most
 
 
-def _verdict(record: Mapping[str, Any]) -> str:
-    """The verdict, and the capacity that the load is measured against."""
+def _verdict(record: Mapping[str, Any], missed: str) -> str:
+    """The verdict on the queue, the capacity that the load is measured against, and what is missed of the limits."""
     capacity, text = record["capacity"], str(record["verdict"])
+    limits = f"; limits missed: {missed}" if missed else ""
     if capacity is None or capacity["load"] is None:
-        return text
+        return f"{text}{limits}"
     near = ", within the error of capacity" if capacity["within_error"] else ""
-    return f"{text}{near}: {capacity['load']:,.0%} of the maximum, {capacity['requests_per_s']:.4g} requests/s"
+    return f"{text}{near}: {capacity['load']:,.0%} of the maximum, {capacity['requests_per_s']:.4g} requests/s{limits}"
 
 
 def _length(record: Mapping[str, Any]) -> str:
@@ -395,7 +396,7 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
         *([said["line"]] if (said := given.get("model_counts")) else []),
         *(f"note: {text}" for text in given.get("model_notes", ())),
         *([asked["rests_on"]] if (asked := given.get("structured")) else []),
-        f"holds for {given.get('engine', 'the engine')}: {', '.join(flags)}{engines}, and this load generator",
+        f"the figures hold for {given.get('engine', 'the engine')} with {', '.join(flags)}{engines}, and for this load",
         *([f"kernels: {given['kernels']}"] if given.get("kernels") else []),
         f"basis: {record['basis']}, constants {given['calibration']}{_anchored(result)}",
         *filter(None, [outside_band(given.get("rests_on", {}))]),

@@ -118,3 +118,13 @@ def test_a_refusal_of_memory_has_bars(run: Run) -> None:
     assert list(drawn)[:2] == ["usable", "weights"]
     assert (drawn["weights"], drawn["usable"], drawn["state"]) == (50, round(50 * 25.76 / 141.1), 1)
     assert lines[-1].startswith("hint: ")
+
+
+def test_without_a_number_of_people_the_most_is_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("inferplan.cli.ask._answer", asked.append)
+    assert run("ask", "people", "--model", "llama-3.1-8b", "--have", "2x-l40s").code == 0
+    assert asked == [["plan", "llama-3.1-8b", "--gpu", "2x-l40s", "--workload", "chat", "--people", "most"]]
+    asked.clear()
+    assert run("ask", "people", "--model", "llama-3.1-8b", "--have", "2x24GB").code == 2  # 15 GPUs of other speeds
+    assert asked == []

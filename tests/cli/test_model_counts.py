@@ -19,7 +19,7 @@ COMMANDS = [
 def test_every_command_says_it_in_one_line(run):
     for command in COMMANDS:
         ran = run(*command.split())
-        lines = [line for line in ran.out.splitlines() if "counts: " in line]
+        lines = [line for line in ran.out.splitlines() if "model sizes: " in line]
         assert ran.code == 0 and len(lines) == 1, (command, ran.err, lines)
         assert "read from its config (aiconfigurator-core 0.12.0)" in lines[0]
 
@@ -27,4 +27,4 @@ def test_every_command_says_it_in_one_line(run):
 def test_json_holds_what_the_model_was_made_from(run):
     record = json.loads(run("estimate", "qwen3-8b", "--gpu", "h100-sxm", "--format", "json").out)["model_counts"]
     assert record["trust"] == "config" and len(record["sha256"]) == 64
-    assert record["line"].startswith("counts: read from its config")
+    assert record["line"].startswith("model sizes: read from its config")

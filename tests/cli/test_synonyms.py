@@ -24,6 +24,7 @@ simulate --random-output-len = --output
 simulate --output-tokens-mean = --output
 simulate --request-rate = --rate
 plan --qps = --rate
+plan --budget = --max-cost
 simulate --max-concurrency = --in-flight
 recipe --max-concurrency = --in-flight
 simulate --num-prompts = --requests

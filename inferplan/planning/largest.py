@@ -1,0 +1,73 @@
+"""The most load that the GPUs there are, or a cost per hour, carry within the limits.
+
+Of each structure as many replicas as may be had are taken; the closed form says which carry most, and simulation how
+much that is (:func:`inferplan.planning.sizing.capacity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from inferplan.planning.amount import amount_of, carried_in_closed_form, is_whole, most_replicas, with_amount
+from inferplan.planning.confidence import MIDDLE
+from inferplan.planning.finalists import options_at, too_long_alone
+from inferplan.planning.option import PlanOption
+from inferplan.planning.question import Question
+from inferplan.planning.search import SearchResult, searched_again
+from inferplan.planning.sizing import Simulations, capacity
+
+_MOST_TRIED = 4
+"""Structures that are simulated."""
+_USUAL, _WORTH = 0.85, 1.03
+"""Of the load in closed form the share that simulation mostly finds, or more; a structure is simulated where that
+share, or the best so far, would make it carry so many times as much as the best."""
+_FEW = 1e-3
+"""Requests, or sessions, per second that one replica of anything carries."""
+
+
+class Carried(NamedTuple):
+    """What is carried. confidence: that the limits are kept with. amount: in the unit of the question
+    (:mod:`inferplan.planning.amount`), each replica at its share ``--utilisation``."""
+
+    confidence: float
+    amount: float
+
+
+def most_carried(question: Question, searched: SearchResult) -> Carried | None:
+    """The most that is carried at the confidence of a question, or, where nothing is and nobody insists on it, by the
+    prediction itself; ``None`` where no load is small enough for the limits. searched: under any load."""
+    few = with_amount(question, 1.0 if is_whole(question.demand) else _FEW)
+    searched = searched_again(searched, few.stream)
+    usual = question.sizing.confidence
+    for confidence in dict.fromkeys([usual, usual if question.sizing.insists else MIDDLE]):
+        found = _carried(options_at(searched, few, confidence), question.at(confidence))
+        if found is not None:
+            return found
+    return None
+
+
+def _carried(options: list[PlanOption], question: Question) -> Carried | None:
+    sized = sorted(_sized(options, question), key=lambda pair: -pair[0])
+    best, share = Carried(question.sizing.confidence, 0.0), _USUAL
+    for amount, option in sized[:_MOST_TRIED]:
+        if best.amount and amount * share <= best.amount * _WORTH:
+            break
+        carried = _simulated(option, with_amount(question, amount))
+        best, share = max(best, best._replace(amount=carried)), max(share, carried / amount)
+    return best if best.amount else None
+
+
+def _sized(options: list[PlanOption], question: Question) -> Iterator[tuple[float, PlanOption]]:
+    """Each option with as many replicas as may be had, and what they are given in closed form."""
+    for option in options:
+        count = most_replicas(option, question)
+        if count and option.pools is None and not too_long_alone(option, question):
+            yield carried_in_closed_form(option, count, question), option.sized(count)
+
+
+def _simulated(option: PlanOption, question: Question) -> float:
+    """What a fleet is given, by simulation, near the load of a question."""
+    simulations = Simulations(most=0)
+    found = capacity(lambda factor: simulations.long(option, question, factor), question)
+    return found.factor * amount_of(question.demand) * question.sizing.utilisation

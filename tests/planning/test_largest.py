@@ -1,0 +1,67 @@
+"""The most that GPUs, or a bill per hour, serve: held to the question whether they serve a given load."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from inferplan.api import make_plan
+from inferplan.errors import InfeasibleError, UsageError
+from inferplan.fields import question_of
+from inferplan.planning.asked import SizingAsked
+from inferplan.planning.plan import Plan
+from tests.cases import for_each
+
+ASKED: dict[str, Any] = {
+    "quants": None,
+    "price": {"l40s": 2.0},
+    "ttft": 1.0,
+    "tpot": 0.06,
+    "most": 1,
+    "confidence": 0.5,
+    "progress": False,
+}
+
+
+def planned(**more: Any) -> Plan:
+    return make_plan("llama-3.1-8b", 512, 64, **{"gpus": "l40s", **ASKED, **more})
+
+
+def test_no_more_is_served_than_the_most_and_no_less() -> None:
+    """One GPU serves what was found, and not a tenth more."""
+    found = planned(gpus="1x-l40s", rate="most")
+    rate = found.question.demand.rate
+    assert rate is not None
+    assert (found.option.devices, planned(gpus="1x-l40s", rate=rate).option.devices) == (1, 1)
+    with pytest.raises(InfeasibleError) as refused:
+        planned(gpus="1x-l40s", rate=1.1 * rate)
+    said = re.search(r"--rate ([0-9.]+),", refused.value.hint)  # what it does serve
+    assert said is not None
+    assert float(said[1]) == pytest.approx(rate, rel=0.05)
+
+
+def test_a_bill_buys_the_gpus_that_it_pays_for() -> None:
+    """At 2 USD an hour 5 USD buy two GPUs, which carry at least twice what one does."""
+    two, one = planned(rate="most", max_cost=5.0), planned(gpus="1x-l40s", rate="most")
+    assert (two.option.cost, two.option.devices) == (4.0, 2)
+    assert 1.9 < (two.question.demand.rate or 0.0) / (one.question.demand.rate or 1.0) < 2.6
+    with pytest.raises(InfeasibleError) as refused:
+        planned(rate=4 * (two.question.demand.rate or 0.0), max_cost=5.0)
+    assert "--max-cost" in refused.value.hint and "--rate" in refused.value.hint
+
+
+def test_the_most_needs_a_bound() -> None:
+    with pytest.raises(UsageError):
+        planned(rate="most")
+
+
+SPENT = {"20": 20.0, "48/day": 2.0, "3000/month": 3000 / 730, "8760/year": 1.0}
+
+
+@for_each("text, hourly", SPENT.items())
+def test_a_cost_is_of_an_hour_or_of_a_longer_span(text: str, hourly: float) -> None:
+    assert question_of(SizingAsked, {"max_cost": text}).max_cost == pytest.approx(hourly)
+    with pytest.raises(UsageError):
+        question_of(SizingAsked, {"max_cost": f"{text}/fortnight"})
