@@ -28,6 +28,8 @@ from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
 from inferplan.planning.day_work import DayWork, work_of
+from inferplan.planning.happened import Happened
+from inferplan.planning.paid import HOUR, Paid
 from inferplan.planning.processes import Progress, StoppedError, run_beside
 from inferplan.planning.question import Question
 from inferplan.planning.verify import options_of
@@ -50,7 +52,6 @@ Policy = Literal["recorded", "static", "scheduled", "reactive"]
 POLICIES: tuple[Policy, ...] = ("static", "scheduled", "reactive")
 """Those that are compared where nobody names any."""
 EVERY_POLICY: tuple[Policy, ...] = ("recorded", *POLICIES)
-HOUR = 3600.0
 _INSTANT = 1e-6
 """Seconds behind the edge of a step at which its rate holds, whatever the rounding of the edge."""
 
@@ -186,7 +187,7 @@ class DayAsked:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PolicyDay:
+class PolicyDay(Paid):
     """What one policy makes of the day."""
 
     policy: Policy
@@ -218,29 +219,6 @@ class PolicyDay:
         return times, np.cumsum([changes[time] for time in times])[:-1]
 
     @property
-    def peak(self) -> int:
-        """The most replicas that are paid for at once."""
-        return int(np.max(self.paid[1]))
-
-    @property
-    def replica_hours(self) -> float:
-        """Hours of replicas that are paid for, in the span."""
-        times, counts = self.paid
-        return float(np.dot(np.diff(times), counts)) / HOUR
-
-    @property
-    def cost(self) -> float:
-        """What the span costs: at every time the bill of the replicas that are there, whole instances."""
-        times, counts = self.paid
-        return float(np.dot(np.diff(times), np.asarray(self.tariff.cost(counts.astype(float))))) / HOUR
-
-    def mean_replicas(self, start: float, stop: float) -> float:
-        """Replicas that are paid for between two times, on average."""
-        times, counts = self.paid
-        inside = np.diff(np.clip(times, start, stop))
-        return float(np.dot(inside, counts)) / (stop - start)
-
-    @property
     def taken(self) -> int:
         """Replicas that were taken away in the span."""
         return sum(life.taken for life in self.result.lives)
@@ -262,8 +240,8 @@ class PolicyDay:
         records = self.result.records
         done, kept = records.outcome == FINISHED, np.zeros(len(records.prompt), dtype=bool)
         of = np.zeros(len(kept), dtype=np.int64) if records.of is None else np.asarray(records.of)
-        for place, part in enumerate([part for _, part in self.parts] or [self.result]):
-            kept[done & (of == place)] = part.attained
+        for place, result in enumerate([each for _, each in self.parts] or [self.result]):
+            kept[done & (of == place)] = result.attained
         return ~kept
 
     @property
@@ -301,6 +279,16 @@ class Day:
     requests: Requests
     policies: list[PolicyDay]
     label: str = ""
+
+    @cached_property
+    def happened(self) -> Happened | None:
+        """What the log says happened, where it says anything."""
+        asked = self.asked
+        if asked.replay is None:
+            return None
+        log = asked.replay.first(asked.span)
+        found = Happened(log=log, ran=asked.ran, span=asked.span, slo=self.question.slo, tariff=self.tariff)
+        return found if found.known else None
 
     @property
     def undone(self) -> list[Policy]:
@@ -570,7 +558,7 @@ def scaling_of(policy: Policy, asked: DayAsked, question: Question, load: Profil
 
 
 def _timetable(load: Profile, replicas: Callable[[float], int], span: float, seconds: float) -> Schedule:
-    """At any time the replicas for the most from then until one that is ordered then would be ready, ``seconds`` later."""
+    """At any time the replicas for the most from then until one that is ordered then is ready, ``seconds`` later."""
     edges = {start for start, _ in load.steps(span)}
     edges |= {start - seconds for start, _ in load.steps(span + seconds) if start > seconds}
     changes: list[tuple[float, int]] = []

@@ -75,9 +75,9 @@ def run_beside(
     """What each task gives, in order; in up to ``jobs`` processes, of which this is one that does the first task. Each
     takes another task when it has done one.
 
-    kept: objects that results may hold and that stay the same objects here. progress: told what the others do. Processes
-    are forked, which needs no start of Python; where the system has no fork (Windows) all tasks run here. A task that
-    fails there, or whose process was killed, is done here again, so that what it raises is raised here.
+    kept: objects that results may hold and that stay the same objects here. progress: told what the others do.
+    Processes are forked, which needs no start of Python; where the system has no fork (Windows) all tasks run here. A
+    task that fails there, or whose process was killed, is done here again, so that what it raises is raised here.
 
     Raises :class:`StoppedError` on Ctrl-C, with what is done by then.
     """

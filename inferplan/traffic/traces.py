@@ -103,7 +103,8 @@ def read_recorded(path: Path) -> Recorded:
 
 def _formats() -> str:
     return (
-        "a CSV with the columns arrival_s (or timestamp),prompt,output, an Azure 2023 CSV (TIMESTAMP,ContextTokens,GeneratedTokens), "
+        "a CSV with the columns arrival_s (or timestamp),prompt,output, an Azure 2023 CSV "
+        "(TIMESTAMP,ContextTokens,GeneratedTokens), "
         "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), or sessions of agents: Bailian JSON "
         "lines (chat_id, parent_chat_id), Weka JSON (requests)"
     )
