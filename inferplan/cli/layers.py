@@ -36,7 +36,7 @@ GROUPS: dict[str, Group] = {
         "Load",
         "workload people sessions-a-day think-time answer-time rate in-flight concurrency batch prompt output isl osl "
         "context requests samples deadline arrivals burstiness burst ramp length-ratio-min trace profile "
-        "profile-from fold peak duration seed warmup simulate",
+        "profile-from fold replay replay-replicas peak duration seed warmup simulate",
     ),
     "limits": Group(
         "Limits",

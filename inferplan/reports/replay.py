@@ -171,7 +171,7 @@ def replay_notes(day: Day) -> list[str]:
         lines.append("recorded: the replicas of --replay-replicas, each ordered a cold start before it took requests")
     if found is not None:
         of = [NAMES[name] for name in METRICS if name in found.measured]
-        said = f"{' and '.join(of)} as measured" if of else "no latency was measured"
+        said = f"{', '.join(of)} as measured" if of else "no latency was measured"
         lines.append(
             f"as it was: {said}; replicas at the price of this design" if day.asked.ran else f"as it was: {said}"
         )
