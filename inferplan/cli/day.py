@@ -16,7 +16,14 @@ from inferplan.catalog.people import PeopleAsked
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.sessions import people_of
-from inferplan.catalog.workloads import WorkloadSpec, asked_arrivals, asked_lengths, asked_limits, load_workload
+from inferplan.catalog.workloads import (
+    WorkloadSpec,
+    asked_arrivals,
+    asked_lengths,
+    asked_limits,
+    load_workload,
+    shared_text,
+)
 from inferplan.cli.candidates import changed, labels_of, split_names
 from inferplan.cli.declared import asks, gets, options_of, with_options
 from inferplan.cli.layers import Layered
@@ -36,9 +43,9 @@ from inferplan.cli.restarts import cold_start_of
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
-from inferplan.fields import option_values, question_if_asked
+from inferplan.fields import first_given, option_values, question_if_asked
 from inferplan.planning.day import EVERY_POLICY, POLICIES, DayAsked, DayDesign, LossesAsked, Policy, simulate_days
-from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by
+from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.design import answer_alone
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
@@ -48,7 +55,9 @@ from inferplan.reports.people import with_people
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
 from inferplan.serving.routing import Routing
+from inferplan.serving.techniques.tiers import CacheTier, nothing_shared
 from inferplan.table import Report
 from inferplan.traffic import traces
 from inferplan.traffic.people import People
@@ -61,6 +70,8 @@ _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("min_replicas", "max_replicas"), frozenset({"reactive", "scheduled"})),
 )
 """Options that some policies alone follow, and those."""
+_SIZED = 20_000
+"""Requests of a log whose prompts share text on which a replica is sized, the first: it is replayed some ten times."""
 _STARTS = (
     ("cold_start", "storage_bandwidth", "loader", "engine_start", "startup_log", "minimum_bill"),
     frozenset({"recorded", "reactive", "scheduled"}),
@@ -88,7 +99,7 @@ load_options = option_group(
         help="Scale the profile to this peak, in requests/s [the load of --people].",
     ),
     asks(PeopleAsked),
-    with_options(options_of(SharedPrefix, "think")),
+    with_options(options_of(SharedPrefix, "tokens", "distinct", "think")),
     click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     click.option("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
@@ -108,6 +119,7 @@ policy_options = option_group(
     ),
     click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
     asks(StartAsked, LossesAsked, FailuresAsked, DayAsked),
+    with_options(options_of(Options, "tiers")),
     click.option(
         "--vs",
         "others",
@@ -212,8 +224,17 @@ def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
 def _as_they_came(values: dict[str, Any], replayed: Replayed) -> Demand:
     """What a replica is sized for: the lengths of the log, with arrivals of its own."""
     kind, burstiness = asked_arrivals(values)
-    found = demand_of_trace(replayed.log.requests)
-    return replace(found, trace=None, rate=1.0, arrivals=kind, burstiness=burstiness)
+    requests = replayed.log.requests
+    if requests.hashes is None:
+        found = demand_of_trace(requests)
+        return replace(found, trace=None, rate=1.0, arrivals=kind, burstiness=burstiness)
+    option = first_given(values, ("arrivals", "burstiness"))
+    if option:
+        raise UsageError(
+            f"{option} and a log whose prompts share text exclude each other",
+            because="a replica is sized on the log itself, faster or slower",
+        )
+    return demand_of_trace(requests.head(_SIZED))
 
 
 def _designs(
@@ -382,10 +403,21 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
             hint="--prompt 1024 --output 256, --workload chat, or --profile-from TRACE",
         )
     own, generated = parse_lengths(prompt), parse_lengths(output)
-    # what the table of features refuses of a day has to be seen to be refused
-    shared: dict[str, Any] = {"prefix": named.shared_prefix(), "samples": named.samples} if named else {}
-    cached = round(named.cached_share * own.average) if named is not None else 0
-    return Demand(prompt=own, output=generated, cached=cached, rate=1.0, arrivals=kind, burstiness=burstiness, **shared)
+    prefix, samples = shared_text(values, named), 1 if named is None else named.samples
+    whole, cached = sharing(own, generated, prefix, samples)
+    if named is not None:
+        cached = cached or round(named.cached_share * whole.average)
+    return Demand(
+        prompt=whole,
+        output=generated,
+        cached=cached,
+        own=None if whole is own else own,
+        prefix=prefix,
+        samples=samples,
+        rate=1.0,
+        arrivals=kind,
+        burstiness=burstiness,
+    )
 
 
 def _asked(values: dict[str, Any], load: _Load, deployment: Deployment) -> DayAsked:
@@ -404,10 +436,20 @@ def _asked(values: dict[str, Any], load: _Load, deployment: Deployment) -> DayAs
     return DayAsked(
         profile=load.profile,
         cold_start=cold_start_of(values, deployment, "--cold-start"),
+        tiers=_tiers(values, load),
         losses=None if spot is None else spot.losses(given.get("seed", 0)),
         failures=None if lossy is None else lossy.on(deployment),
         **given,
     )
+
+
+def _tiers(values: dict[str, Any], load: _Load) -> tuple[CacheTier, ...]:
+    """The cache tiers that are asked for. Raises ``UsageError`` where nothing is ever found in them."""
+    found: tuple[CacheTier, ...] = option_values(Options, values).get("tiers", ())
+    logged = load.replayed is not None and load.replayed.log.requests.hashes is not None
+    if found and not logged and not load.demand.prefix.tokens:
+        raise nothing_shared()
+    return found
 
 
 def _require_used(policies: tuple[Policy, ...], options: tuple[tuple[tuple[str, ...], frozenset[str]], ...]) -> None:

@@ -43,6 +43,8 @@ from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.tiers import CacheTier
+from inferplan.traffic.block_names import Streams
 from inferplan.traffic.profile import DAY, Profile
 from inferplan.traffic.requests import MOST_REQUESTS, Requests, TrafficClass, drawn_of
 from inferplan.traffic.traces import Recorded
@@ -117,7 +119,7 @@ class DayAsked:
     times of the day, of every policy. minimum_bill: seconds that a replica is paid for at least. replay: the log whose
     requests come as they came, in the place of those that are drawn; ``profile`` has its rates. ran: seconds, and the
     replicas that took requests from then on. timetable: rates that ``scheduled`` goes by where they are not those of
-    the profile.
+    the profile. tiers: below the caches of the replicas, without a price.
     """
 
     profile: Profile
@@ -132,6 +134,7 @@ class DayAsked:
     replay: Recorded | None = None
     ran: tuple[tuple[float, int], ...] = ()
     timetable: Profile | None = None
+    tiers: tuple[CacheTier, ...] = ()
     minimum_bill: float = ask(
         "--minimum-bill",
         Quantity("seconds"),
@@ -151,6 +154,8 @@ class DayAsked:
 
     def __post_init__(self) -> None:
         require_some(self.least, self.most)
+        if priced := [tier.name for tier in self.tiers if tier.price is not None]:
+            raise UsageError(f"the bill of a day has no cache tiers, and {priced[0]} has a price", hint="leave it out")
         if not self.policies:
             raise UsageError("no policy is named", hint=f"--policy {','.join(POLICIES)}")
         lost = self.losses is not None or self.failures is not None
@@ -404,7 +409,7 @@ class DayDesign:
 
     def work(self) -> DayWork:
         """What a replica carries, by simulation."""
-        return work_of(self.request, self.deployment, self.question, self.asked.profile)
+        return work_of(self.request, self.deployment, self.question, self.asked.profile, self.asked.tiers)
 
     def target(self, work: DayWork) -> float:
         """Requests in a replica that the reactive policy aims at."""
@@ -479,7 +484,8 @@ def simulate_days(
     for one in designs:
         require_together("day", one.deployment.features | one.question.features | {"elastic"})
         _ = one.tariff  # an error without a price, before the day
-    requests = day_requests(designs[0].question, designs[0].asked)
+    first = designs[0]
+    requests = day_requests(first.question, first.asked, first.deployment.engine.defaults.block_size)
     kept = [requests, *designs, *(one.deployment for one in designs), *(one.question for one in designs)]
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
@@ -501,9 +507,10 @@ def simulate_days(
     ]
 
 
-def day_requests(question: Question, asked: DayAsked) -> Requests:
+def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Requests:
     """The requests of the day: those of the log; or arrivals by the profile, lengths of the demand, or of the class of
-    each, which is drawn by the rates of the moment. Raises ``UsageError`` without any.
+    each, which is drawn by the rates of the moment. Text that prompts begin with has names by blocks of so many
+    tokens. Raises ``UsageError`` without any.
     """
     if (recorded := asked.arrived) is not None:
         return recorded
@@ -515,8 +522,15 @@ def day_requests(question: Question, asked: DayAsked) -> Requests:
         of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
         return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)
     rng = np.random.default_rng((asked.seed, 1))
-    prompt, output = demand.prompt.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
-    return Requests(prompt=prompt, output=output, arrival=arrival)
+    own = demand.prompt if demand.own is None else demand.own
+    prompt, output = own.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
+    if not demand.prefix.tokens:
+        return Requests(prompt=prompt, output=output, arrival=arrival)
+    prompt = prompt + demand.prefix.tokens
+    texts = np.random.default_rng((asked.seed, 2)).integers(demand.prefix.distinct, size=len(arrival)).tolist()
+    common, full = [demand.prefix.tokens // block] * len(arrival), ((prompt + output - 1) // block).tolist()
+    names = Streams(texts, common, range(len(arrival)), full)
+    return Requests(prompt=prompt, output=output, arrival=arrival, hashes=names, hash_block=block)
 
 
 def replicas_for(load: float, asked: DayAsked, question: Question) -> int:

@@ -40,6 +40,7 @@ from inferplan.reports.replay import (
 )
 from inferplan.serving.autoscaling import Reactive
 from inferplan.serving.class_results import METRICS, at_percentile
+from inferplan.serving.techniques.tiers import tier_records
 from inferplan.table import Report, Table
 from inferplan.traffic.profile import DAY
 from inferplan.traffic.requests import Slo
@@ -126,7 +127,8 @@ def _times(day: Day) -> list[Table]:
 def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
     """What of a policy is no single figure."""
     failures = {} if day.asked.failures is None else {"failures": episode_records(one.outages)}
-    return {"classes": class_records(one) or None, "hours": _hours(day, one), **failures}
+    tiers = tier_records(one.result)
+    return {"classes": class_records(one) or None, "cache_tiers": tiers, "hours": _hours(day, one), **failures}
 
 
 def _profile(day: Day) -> dict[str, Any]:
@@ -171,6 +173,7 @@ def _row(day: Day, one: PolicyDay, beside: PolicyDay | None = None) -> list[Figu
     design."""
     slo, ranks = day.question.slo, day.work.design.deployment.parallel.ranks
     first, classes, spot = beside or day.policies[0], class_records(one), day.asked.losses is not None
+    shared = day.requests.hashes is not None
     meets = all(of["meets"] is not False for of in classes) if classes else meets_percentile(one.missed, slo)
     saving = 1.0 - one.cost / first.cost if first.cost else None
     return [
@@ -182,6 +185,7 @@ def _row(day: Day, one: PolicyDay, beside: PolicyDay | None = None) -> list[Figu
         Figure("saving", saving, "saving", ".1%", text="" if one is first else None, absent=""),
         Figure("missed", one.missed, "miss", text=f"{one.missed:.2%}{'' if meets else ' !'}"),
         Figure("meets", meets),
+        Figure("prefix_cache_hit_rate", one.result.hit_rate if shared else None, "hits", ".1%", seen=shared),
         Figure("utilisation", one.utilisation),
         Figure("taken_away", one.taken),
         Figure("begun_anew", one.resent),

@@ -51,6 +51,7 @@ def happened_rows(day: Day) -> list[list[Figure]]:
         Figure("cost_per_day", cost, f"{day.tariff.currency} per day", ",.2f", absent=""),
         text("saving", ""),
         Figure("missed", missed, "miss", text=late),
+        text("hits", "", seen=day.requests.hashes is not None),
         *(
             Figure(
                 f"{name}_s",
@@ -159,10 +160,11 @@ def replay_notes(day: Day) -> list[str]:
     if replay is None:
         return []
     found, lines = day.happened, []
-    came = "its requests come at the times and with the lengths of the log"
+    came, sized = "its requests come at the times and with the lengths of the log", "for Poisson arrivals of them"
     if day.requests.hashes is not None:
         came += f", and find the text that they share in the caches, in blocks of {day.requests.hash_block} tokens"
-    lines.append(f"{day.asked.profile.name} is replayed: {came}; a replica is sized for Poisson arrivals of them")
+        sized = "on the log itself, faster or slower, as if it alone had all of it"
+    lines.append(f"{day.asked.profile.name} is replayed: {came}; a replica is sized {sized}")
     if "scheduled" in [one.policy for one in day.policies]:
         table = day.asked.timetable
         knows = "what came in each five minutes" if table is None else f"one day made of them ({table.source})"

@@ -15,6 +15,7 @@ from inferplan.catalog.assemble import assemble
 from inferplan.errors import InputFileError, UsageError
 from inferplan.planning.day import DayAsked, DayDesign, Policy, scaling_of, simulate_days
 from inferplan.planning.day_work import DayWork
+from inferplan.planning.demand import demand_of_trace
 from inferplan.reports.day import days_report
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cold_start import ColdStart
@@ -22,10 +23,11 @@ from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.tiers import CacheTier, TierPrice
 from inferplan.table import plain
 from inferplan.traffic.profile import profile_of
 from inferplan.traffic.request_log import read_replicas
-from inferplan.traffic.requests import Requests
+from inferplan.traffic.requests import Requests, Slo
 from inferplan.traffic.traces import Recorded, read_recorded
 from tests.cases import for_each
 from tests.planning.test_day import REQUEST, busy, question
@@ -193,3 +195,29 @@ def test_a_span_of_the_log() -> None:
     assert hour.arrived is not None and len(hour.arrived) == int(np.sum(log.requests.arrival < 3600.0))
     with pytest.raises(UsageError):
         replace(whole, span=whole.profile.end + 1)
+
+
+def test_a_log_whose_prompts_share_text_finds_it() -> None:
+    """Two texts of 2,048 tokens in turns, 5 s apart, and a tier below: all but the first two find 2,032 of their tokens,
+    for the last block is computed. A replica is sized on the log, faster: it carries more than one in 5 s."""
+    count = 40
+    sent = Requests(
+        prompt=np.full(count, 2048),
+        output=np.full(count, 64),
+        arrival=np.arange(count) * 5.0,
+        hashes=[tuple(range(128 * (place % 2), 128 * (place % 2 + 1))) for place in range(count)],
+        hash_block=16,
+    )
+    tier = CacheTier(name="host", capacity=100e9, bandwidth=50e9)
+    made = design(Recorded(requests=sent), ("static",), tiers=(tier,))
+    asks = replace(made.question, demand=demand_of_trace(sent), slo=Slo(ttft=2.0, percentile=95.0))
+    (day,) = simulate_days([replace(made, question=asks)])
+    (static,) = day.policies
+    cached = static.result.records.cached
+    assert [cached.get(place, 0) for place in range(count)] == [0, 0, *[2032] * (count - 2)]
+    record = days_report([day]).record["policies"][0]
+    assert record["prefix_cache_hit_rate"] == pytest.approx(38 * 2032 / (40 * 2048))
+    assert [one["name"] for one in record["cache_tiers"]] == ["device", "host"]
+    assert day.work.design.rate > 2 / 5
+    with pytest.raises(UsageError):
+        replace(made.asked, tiers=(replace(tier, price=TierPrice(0.004, "USD")),))
