@@ -96,6 +96,8 @@ def run_beside(
             if place not in found:
                 found[place] = tasks[place]()
     except KeyboardInterrupt:
+        while os.read(left, 1024):  # nobody takes another
+            pass
         for process, pipe in others.items():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGINT)
