@@ -198,13 +198,13 @@ def test_a_span_of_the_log() -> None:
 
 
 def test_a_log_whose_prompts_share_text_finds_it() -> None:
-    """Two texts of 2,048 tokens in turns, 5 s apart, and a tier below: all but the first two find 2,032 of their tokens,
-    for the last block is computed. A replica is sized on the log, faster: it carries more than one in 5 s."""
+    """Two texts of 2,048 tokens in turns, 5 s apart, and a tier below: all but the first two find 2,032 tokens, for the
+    last block is computed. A replica is sized on the log, faster: it carries more than one in 5 s."""
     count = 40
     sent = Requests(
         prompt=np.full(count, 2048),
         output=np.full(count, 64),
-        arrival=np.arange(count) * 5.0,
+        arrival=np.arange(0.0, 5.0 * count, 5.0),
         hashes=[tuple(range(128 * (place % 2), 128 * (place % 2 + 1))) for place in range(count)],
         hash_block=16,
     )
