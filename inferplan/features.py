@@ -158,6 +158,7 @@ _PASSED_OVER = "no engine states how it treats a class whose requests are passed
 _PLAIN_BATCH = "it is known of a plain batch"
 _STEADY = "replicas of one pool are lost under a steady load, and as many bought as that takes"
 _PLAIN = "requests are text that shares nothing"
+_APART = "requests are text, each sent at a time of its own"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
@@ -254,7 +255,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("page", "budgets", "plan", "a page takes one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
     ("unlike", "shared-text turns samples media", "fleet", _PLAIN, _LENGTHS),
-    ("elastic", "shared-text turns samples media", "day", _PLAIN, _LENGTHS),
+    ("elastic", "turns samples media", "day", _APART, _LENGTHS),
     ("elastic", "sessions", "day", _AHEAD, "a trace of requests, or inferplan simulate --sessions"),
     ("elastic", "replicas", "day", "the policies say how many there are", "--min-replicas and --max-replicas"),
     ("cadence", "pipelines", "estimate simulate plan", "its count of batches in flight is not known", _LEAVE),

@@ -260,6 +260,15 @@ def test_energy_is_explained_by_its_formula() -> None:
     assert places["static"] == "configs/power.yaml:4: clocks.static", "once for all makers"
 
 
+def test_grams_between_any_moments() -> None:
+    """100 g until 6:00, 500 until 18:00, 300 until midnight; an hour on both sides of midnight has 200."""
+    grid = Carbon(grams=0.0, source="by hand", steps=((0.0, 100.0), (21_600.0, 500.0), (64_800.0, 300.0)))
+    assert grid.between(3600.0, 7200.0) == 100.0
+    assert grid.between(86_400.0 + 18_000.0, 86_400.0 + 25_200.0) == pytest.approx(300.0)
+    assert grid.between(82_800.0, 90_000.0) == pytest.approx(200.0)
+    assert grid.between(9 * 86_400.0 + 84_600.0, 10 * 86_400.0 + 1800.0) == pytest.approx(200.0)
+
+
 def test_carbon_by_hand() -> None:
     """3.6 MJ are a kWh."""
     found = StaticEnergy(estimate=batch(), asked=EnergyAsked(carbon=Carbon(grams=380.0, source="by hand")))

@@ -34,11 +34,15 @@ class Carbon:
     steps: tuple[tuple[float, float], ...] = ()
 
     def between(self, start: float, stop: float) -> float:
-        """Mean grams a kWh between two seconds of a day."""
+        """Mean grams a kWh between two moments, at most a day apart, in seconds since some midnight."""
         if not self.steps:
             return self.grams
         from inferplan.traffic.profile import DAY
 
+        start, stop = start % DAY, start % DAY + stop - start
+        if stop > DAY:
+            parts = (self.between(start, DAY) * (DAY - start), self.between(0.0, stop - DAY) * (stop - DAY))
+            return sum(parts) / (stop - start)
         edges = np.clip([*(time for time, _ in self.steps), DAY], start, stop)
         return float(np.dot(np.diff(edges), [grams for _, grams in self.steps])) / (stop - start)
 

@@ -4,41 +4,63 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
 
-from inferplan.catalog.assemble import Request, assemble
+from inferplan.catalog.assemble import Request, assemble, require_precision
 from inferplan.catalog.classes import ClassesAsked, ClassMix, asked_classes
 from inferplan.catalog.energy import EnergyOfDay
 from inferplan.catalog.people import PeopleAsked
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.catalog.profiles import load_profile
 from inferplan.catalog.sessions import people_of
-from inferplan.catalog.workloads import WorkloadSpec, asked_arrivals, asked_lengths, asked_limits, load_workload
+from inferplan.catalog.workloads import (
+    WorkloadSpec,
+    asked_arrivals,
+    asked_lengths,
+    asked_limits,
+    load_workload,
+    shared_text,
+)
+from inferplan.cli.candidates import changed, labels_of, split_names
 from inferplan.cli.declared import asks, gets, options_of, with_options
 from inferplan.cli.layers import Layered
-from inferplan.cli.numbers import Positive, Within
-from inferplan.cli.options import asks_of_request, counting, deployment_options, option_group, report_options, without
+from inferplan.cli.numbers import Count, Positive, Within
+from inferplan.cli.options import (
+    asks_of_request,
+    counting,
+    deployment_options,
+    option_group,
+    processes,
+    report_options,
+    usual_engines,
+    without,
+)
+from inferplan.cli.replay import Replayed, replay_of, replay_options
 from inferplan.cli.restarts import cold_start_of
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
-from inferplan.fields import option_values, question_if_asked
-from inferplan.planning.day import POLICIES, DayAsked, LossesAsked, Policy, simulate_day
-from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by
+from inferplan.fields import first_given, option_values, question_if_asked
+from inferplan.planning.day import EVERY_POLICY, POLICIES, DayAsked, DayDesign, LossesAsked, Policy, simulate_days
+from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.design import answer_alone
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
-from inferplan.reports.day import day_report, with_day_energy
+from inferplan.reports.day import days_report
 from inferplan.reports.people import with_people
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.failures import FailuresAsked
 from inferplan.serving.flags import Flags
+from inferplan.serving.options import Options
+from inferplan.serving.routing import Routing
+from inferplan.serving.techniques.tiers import CacheTier, nothing_shared
 from inferplan.table import Report
 from inferplan.traffic import traces
+from inferplan.traffic.people import People
 from inferplan.traffic.profile import DAY, Profile, profile_of, require_classes
 from inferplan.traffic.request_log import Log, fold_days, read_log, way_of
 from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Slo, parse_lengths
@@ -48,9 +70,11 @@ _OPTIONS_OF: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (("min_replicas", "max_replicas"), frozenset({"reactive", "scheduled"})),
 )
 """Options that some policies alone follow, and those."""
+_SIZED = 20_000
+"""Requests of a log whose prompts share text on which a replica is sized, the first: it is replayed some ten times."""
 _STARTS = (
     ("cold_start", "storage_bandwidth", "loader", "engine_start", "startup_log", "minimum_bill"),
-    frozenset({"reactive", "scheduled"}),
+    frozenset({"recorded", "reactive", "scheduled"}),
 )
 """Those of a replica that is ordered: static replicas are there from the beginning, unless some are taken away."""
 
@@ -64,6 +88,7 @@ load_options = option_group(
         help="Rates (over five minutes) and lengths from a trace, which repeats; or rates from a log "
         "(timestamp[,class]).",
     ),
+    *replay_options,
     click.option(
         "--fold", metavar="WAY", help="How one day is made of the days in that file: mean, or a percentile such as p95."
     ),
@@ -74,7 +99,7 @@ load_options = option_group(
         help="Scale the profile to this peak, in requests/s [the load of --people].",
     ),
     asks(PeopleAsked),
-    with_options(options_of(SharedPrefix, "think")),
+    with_options(options_of(SharedPrefix, "tokens", "distinct", "think")),
     click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     click.option("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
@@ -94,6 +119,15 @@ policy_options = option_group(
     ),
     click.option("--cold-start", metavar="TIME", help="From the order of a replica until it takes requests."),
     asks(StartAsked, LossesAsked, FailuresAsked, DayAsked),
+    with_options(options_of(Options, "tiers")),
+    click.option(
+        "--vs",
+        "others",
+        multiple=True,
+        metavar="KEY=VALUE,...",
+        help="Another design, as the options it changes: gpu=l40s,tp=2, or routing=round-robin.",
+    ),
+    click.option("--jobs", type=Count(), help="Processes; the answer is the same for any number [all cores]."),
 )
 
 
@@ -105,17 +139,64 @@ policy_options = option_group(
 @asks_of_request("host", "power_cap")
 @gets(energy=EnergyOfDay)
 @report_options
-def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | None, **values: Any) -> Report:
+def day_command(
+    request: Request,
+    prices: PricesAsked,
+    energy: EnergyOfDay | None,
+    others: tuple[str, ...],
+    jobs: int | None,
+    **values: Any,
+) -> Report:
     """A load that rises and falls: the cost of replicas that run all day, on a timetable, or by an autoscaler.
 
     Every policy serves the same requests. static runs the peak's replicas all day. scheduled follows the profile and
     starts replicas ahead of each step. reactive follows the rule of Kubernetes' autoscaler. The load per replica is
-    found as in plan: the largest rate within the limits, by simulation, times --utilisation.
+    found as in plan: the largest rate within the limits, by simulation, times --utilisation. --replay serves the
+    requests of a log, of hours to weeks; --vs adds other GPUs, divisions or routings.
 
     Example: inferplan day llama-3.1-8b --gpu l4 --profile azure-2023-code --workload chat --ttft 2s --tpot 120ms
     --cold-start 90s
     """
-    deployment = assemble(request)
+    load = _load(values, assemble(request))
+    designs = _designs(request, load, prices, values, others)
+    if energy is not None:
+        for one in designs:
+            _ = one.deployment.hardware.tdp  # an error without one, before the day
+            require_together("day", one.deployment.features | {"energy"})
+    total = load.requests(designs[0].asked.span) * sum(len(one.asked.policies) for one in designs)
+    with counting("requests", total) as progress:
+        days = simulate_days(designs, progress, processes(jobs))
+    report = with_people(days_report(days, energy), load.people, load.profile.peak, load.response, most=True)
+    stopped = len(days) < len(designs) or any(day.undone for day in days)
+    return replace(report, ends=_interrupted) if stopped else report
+
+
+def _interrupted() -> None:
+    """Exit 130, after what is done has been written."""
+    raise click.Abort
+
+
+class _Load(NamedTuple):
+    """What comes. response: seconds of a mean request alone, of people."""
+
+    profile: Profile
+    demand: Demand
+    slo: Slo
+    people: People | None = None
+    response: float = 0.0
+    replayed: Replayed | None = None
+
+    def requests(self, span: float) -> int:
+        """How many come, about, for a bar."""
+        return round(self.profile.expected(span))
+
+
+def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
+    """The requests of the day: of a log, or of a profile."""
+    replayed = replay_of(values)
+    if replayed is not None:
+        slo = asked_limits(values, None, Slo(percentile=95.0))
+        return _Load(replayed.profile, _as_they_came(values, replayed), slo, replayed=replayed)
     log = read_log(Path(values["profile_from"])) if values["profile_from"] else None
     trace = traces.read_trace(Path(values["profile_from"])) if values["profile_from"] and log is None else None
     if trace is not None:
@@ -137,24 +218,67 @@ def day_command(request: Request, prices: PricesAsked, energy: EnergyOfDay | Non
     if people is not None:
         people.require_one_each(response)
         profile = profile.scaled(people.rate(response))
-    question = Question(
-        space=Space(base=request, gpus=(request.gpu,), disaggregate=not request.flags.keeps_prompts_out),
-        demand=demand,
-        slo=slo,
-        sizing=Sizing(utilisation=values["utilisation"]),
-        prices=prices.book,
+    return _Load(profile, demand, slo, people, response)
+
+
+def _as_they_came(values: dict[str, Any], replayed: Replayed) -> Demand:
+    """What a replica is sized for: the lengths of the log, with arrivals of its own."""
+    kind, burstiness = asked_arrivals(values)
+    requests = replayed.log.requests
+    if requests.hashes is None:
+        found = demand_of_trace(requests)
+        return replace(found, trace=None, rate=1.0, arrivals=kind, burstiness=burstiness)
+    option = first_given(values, ("arrivals", "burstiness"))
+    if option:
+        raise UsageError(
+            f"{option} and a log whose prompts share text exclude each other",
+            because="a replica is sized on the log itself, faster or slower",
+        )
+    return demand_of_trace(requests.head(_SIZED))
+
+
+def _designs(
+    request: Request, load: _Load, prices: PricesAsked, values: dict[str, Any], others: tuple[str, ...]
+) -> list[DayDesign]:
+    """The design that is asked for, and those that change some of its options."""
+    routed = [_routed(text) for text in others]
+    requests = [request, *(changed(request, text) for text, _ in routed)]
+    usual_engines(
+        request.engine,
+        [one.model for one, text in zip(requests, ("", *others)) if "engine=" not in text],
+        [one.gpu for one, text in zip(requests, ("", *others)) if "engine=" not in text],
     )
-    question.prices.check([deployment.hardware.name])
-    asked = _asked(values, profile, deployment)
-    if energy is not None:
-        _ = deployment.hardware.tdp  # an error without one, before the day
-        require_together("day", deployment.features | {"energy"})
-    with counting("requests", round(profile.expected(asked.span)) * len(asked.policies)) as progress:
-        day = simulate_day(request, deployment, question, asked, progress)
-    report = with_people(day_report(day), people, profile.peak, response, most=True)
-    if energy is None:
-        return report
-    return with_day_energy(report, day, energy)
+    usual: Routing = option_values(DayAsked, values).get("routing", DayAsked.routing)
+    routings = [usual, *(way or usual for _, way in routed)]
+    labels = labels_of(requests) if others else [""]
+    if len(set(routings)) > 1:
+        labels = [f"{label} {way}" for label, way in zip(labels, routings)]
+    found = []
+    for one, label, routing in zip(requests, labels, routings):
+        require_precision(one.quant)
+        deployment = assemble(one)
+        question = Question(
+            space=Space(base=one, gpus=(one.gpu,), disaggregate=not one.flags.keeps_prompts_out),
+            demand=load.demand,
+            slo=load.slo,
+            sizing=Sizing(utilisation=values["utilisation"]),
+            prices=prices.book,
+        )
+        question.prices.check([deployment.hardware.name])
+        asked = replace(_asked(values, load, deployment), routing=routing)
+        found.append(DayDesign(request=one, deployment=deployment, question=question, asked=asked, label=label))
+    return found
+
+
+def _routed(text: str) -> tuple[str, Routing | None]:
+    """A candidate without its routing, and that, if it names one."""
+    parts = split_names(text)
+    ways = [part.removeprefix("routing=") for part in parts if part.startswith("routing=")]
+    known: tuple[Routing, ...] = ("least-loaded", "round-robin")
+    if wrong := [way for way in ways if way not in known]:
+        raise UsageError(f"--vs routing={wrong[0]:.40} is no routing of a day", hint=f"routing={' or '.join(known)}")
+    way = next((one for one in known if one in ways), None)
+    return ",".join(part for part in parts if not part.startswith("routing=")), way
 
 
 without(day_command, "anchor")
@@ -279,26 +403,53 @@ def _demand(values: dict[str, Any], named: WorkloadSpec | None, trace: Requests 
             hint="--prompt 1024 --output 256, --workload chat, or --profile-from TRACE",
         )
     own, generated = parse_lengths(prompt), parse_lengths(output)
-    # what the table of features refuses of a day has to be seen to be refused
-    shared: dict[str, Any] = {"prefix": named.shared_prefix(), "samples": named.samples} if named else {}
-    cached = round(named.cached_share * own.average) if named is not None else 0
-    return Demand(prompt=own, output=generated, cached=cached, rate=1.0, arrivals=kind, burstiness=burstiness, **shared)
+    prefix, samples = shared_text(values, named), 1 if named is None else named.samples
+    whole, cached = sharing(own, generated, prefix, samples)
+    if named is not None:
+        cached = cached or round(named.cached_share * whole.average)
+    return Demand(
+        prompt=whole,
+        output=generated,
+        cached=cached,
+        own=None if whole is own else own,
+        prefix=prefix,
+        samples=samples,
+        rate=1.0,
+        arrivals=kind,
+        burstiness=burstiness,
+    )
 
 
-def _asked(values: dict[str, Any], profile: Profile, deployment: Deployment) -> DayAsked:
+def _asked(values: dict[str, Any], load: _Load, deployment: Deployment) -> DayAsked:
     given, lossy, spot = (
         option_values(DayAsked, values),
         question_if_asked(FailuresAsked, values),
         question_if_asked(LossesAsked, values),
     )
-    _require_used(given.get("policies", POLICIES), _OPTIONS_OF if spot or lossy else (*_OPTIONS_OF, _STARTS))
+    if load.replayed is not None:
+        given = {"span": load.profile.end, "policies": EVERY_POLICY if load.replayed.ran else POLICIES} | given
+        given |= load.replayed.asked
+    policies = given.get("policies", POLICIES)
+    if "scheduled" not in policies and load.replayed is not None and load.replayed.timetable is not None:
+        raise UsageError("--fold makes the timetable of a replay", hint="--policy scheduled as well, or leave it out")
+    _require_used(policies, _OPTIONS_OF if spot or lossy else (*_OPTIONS_OF, _STARTS))
     return DayAsked(
-        profile=profile,
+        profile=load.profile,
         cold_start=cold_start_of(values, deployment, "--cold-start"),
+        tiers=_tiers(values, load),
         losses=None if spot is None else spot.losses(given.get("seed", 0)),
         failures=None if lossy is None else lossy.on(deployment),
         **given,
     )
+
+
+def _tiers(values: dict[str, Any], load: _Load) -> tuple[CacheTier, ...]:
+    """The cache tiers that are asked for. Raises ``UsageError`` where nothing is ever found in them."""
+    found: tuple[CacheTier, ...] = option_values(Options, values).get("tiers", ())
+    logged = load.replayed is not None and load.replayed.log.requests.hashes is not None
+    if found and not logged and not load.demand.prefix.tokens:
+        raise nothing_shared()
+    return found
 
 
 def _require_used(policies: tuple[Policy, ...], options: tuple[tuple[tuple[str, ...], frozenset[str]], ...]) -> None:

@@ -1,13 +1,14 @@
 """A day of a load that rises and falls, served by replicas that come and go: what each policy pays and misses.
 
 static: replicas for the largest rate, all day. scheduled: those of every step of the profile, ordered ahead of time by
-the cold start. reactive: an autoscaler that knows nothing ahead (:mod:`inferplan.serving.autoscaling`). Every policy
-serves the same requests in one simulation of the whole span; docs/day.md has the formulas.
+the cold start. reactive: an autoscaler that knows nothing ahead (:mod:`inferplan.serving.autoscaling`). recorded: those
+that a log says there were. Every policy serves the same requests, drawn from the profile or those of a log, in one
+simulation of the whole span; docs/day.md has the formulas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil, inf
@@ -27,6 +28,9 @@ from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
 from inferplan.planning.day_work import DayWork, work_of
+from inferplan.planning.happened import Happened
+from inferplan.planning.paid import HOUR, Paid
+from inferplan.planning.processes import Progress, StoppedError, run_beside
 from inferplan.planning.question import Question
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
@@ -35,16 +39,21 @@ from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.outages import Outages
+from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import simulate
+from inferplan.serving.techniques.tiers import CacheTier
+from inferplan.traffic.block_names import Streams
 from inferplan.traffic.profile import DAY, Profile
 from inferplan.traffic.requests import MOST_REQUESTS, Requests, TrafficClass, drawn_of
-from inferplan.units import Array
+from inferplan.traffic.traces import Recorded
+from inferplan.units import Array, BoolArray
 
-Policy = Literal["static", "scheduled", "reactive"]
+Policy = Literal["recorded", "static", "scheduled", "reactive"]
 POLICIES: tuple[Policy, ...] = ("static", "scheduled", "reactive")
-HOUR = 3600.0
+"""Those that are compared where nobody names any."""
+EVERY_POLICY: tuple[Policy, ...] = ("recorded", *POLICIES)
 _INSTANT = 1e-6
 """Seconds behind the edge of a step at which its rate holds, whatever the rounding of the edge."""
 
@@ -97,21 +106,24 @@ class LossesAsked:
 
 def _policies(text: str) -> tuple[Policy, ...]:
     names = list(dict.fromkeys(parse_values(text)))
-    if unknown := [name for name in names if name not in POLICIES]:
+    if unknown := [name for name in names if name not in EVERY_POLICY]:
         hint = f"--policy {','.join(POLICIES)}, or some of them"
         raise UsageError(f"no policy is named {unknown[0]!r}", hint=hint)
-    return tuple(next(one for one in POLICIES if one == name) for name in names)
+    return tuple(next(one for one in EVERY_POLICY if one == name) for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DayAsked:
     """What is asked of a day. span: seconds that are simulated. least, most: replicas, of the policies that change
     their number; 0 where no requests come. cold_start: ``None`` where nobody needs one. losses: of spot. failures: at
-    times of the day, of every policy. minimum_bill: seconds that a replica is paid for at least.
+    times of the day, of every policy. minimum_bill: seconds that a replica is paid for at least. replay: the log whose
+    requests come as they came, in the place of those that are drawn; ``profile`` has its rates. ran: seconds, and the
+    replicas that took requests from then on. timetable: rates that ``scheduled`` goes by where they are not those of
+    the profile. tiers: below the caches of the replicas, without a price.
     """
 
     profile: Profile
-    span: float = ask("--duration", Quantity("seconds"), "Time simulated [24h].", DAY)
+    span: float = ask("--duration", Quantity("seconds"), "Time simulated [24h, or all of --replay].", DAY)
     seed: int = ask("--seed", Whole(0, 2**31 - 1), "Seed of lengths and arrivals. [0]", 0)
     policies: tuple[Policy, ...] = ask(
         "--policy", Text(_policies), f"Policies to compare [{','.join(POLICIES)}].", POLICIES, metavar="LIST"
@@ -119,6 +131,10 @@ class DayAsked:
     cold_start: ColdStart | None = None
     losses: Losses | None = None
     failures: Failures | None = None
+    replay: Recorded | None = None
+    ran: tuple[tuple[float, int], ...] = ()
+    timetable: Profile | None = None
+    tiers: tuple[CacheTier, ...] = ()
     minimum_bill: float = ask(
         "--minimum-bill",
         Quantity("seconds"),
@@ -138,6 +154,8 @@ class DayAsked:
 
     def __post_init__(self) -> None:
         require_some(self.least, self.most)
+        if priced := [tier.name for tier in self.tiers if tier.price is not None]:
+            raise UsageError(f"the bill of a day has no cache tiers, and {priced[0]} has a price", hint="leave it out")
         if not self.policies:
             raise UsageError("no policy is named", hint=f"--policy {','.join(POLICIES)}")
         lost = self.losses is not None or self.failures is not None
@@ -147,15 +165,19 @@ class DayAsked:
                 because="it depends on your storage and your engine",
                 hint="--cold-start 90s, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
             )
-        if not 0 < self.span <= DAY:
-            raise UsageError("--duration is more than 0 and at most 24h")
+        if not 0 < self.span <= (DAY if self.replay is None else self.profile.end):
+            raise UsageError(f"--duration is more than 0 and at most {'24h' if self.replay is None else 'the log'}")
+        if "recorded" in self.policies and not self.ran:
+            raise UsageError(
+                "the policy recorded needs the replicas that there were", hint="--replay FILE --replay-replicas FILE"
+            )
         if self.failures is not None and self.failures.at[-1].at >= self.span:
             raise UsageError(
                 f"a failure at {self.failures.at[-1].at:g} s is outside the simulated time",
                 because=f"that is {self.span:g} s",
                 hint="an earlier --fail, or a longer --duration",
             )
-        expected = self.profile.expected(self.span)
+        expected = self.profile.expected(self.span) if self.replay is None else len(self.replay.requests)
         if expected > MOST_REQUESTS:
             raise UsageError(
                 f"about {expected:,.0f} requests are more than a run can hold",
@@ -163,9 +185,14 @@ class DayAsked:
                 hint="a shorter --duration, or a lower --peak with as many times fewer replicas",
             )
 
+    @property
+    def arrived(self) -> Requests | None:
+        """The requests of the log that come in the time simulated; ``None`` where they are drawn."""
+        return None if self.replay is None else self.replay.first(self.span).requests
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PolicyDay:
+class PolicyDay(Paid):
     """What one policy makes of the day."""
 
     policy: Policy
@@ -197,29 +224,6 @@ class PolicyDay:
         return times, np.cumsum([changes[time] for time in times])[:-1]
 
     @property
-    def peak(self) -> int:
-        """The most replicas that are paid for at once."""
-        return int(np.max(self.paid[1]))
-
-    @property
-    def replica_hours(self) -> float:
-        """Hours of replicas that are paid for, in the span."""
-        times, counts = self.paid
-        return float(np.dot(np.diff(times), counts)) / HOUR
-
-    @property
-    def cost(self) -> float:
-        """What the span costs: at every time the bill of the replicas that are there, whole instances."""
-        times, counts = self.paid
-        return float(np.dot(np.diff(times), np.asarray(self.tariff.cost(counts.astype(float))))) / HOUR
-
-    def mean_replicas(self, start: float, stop: float) -> float:
-        """Replicas that are paid for between two times, on average."""
-        times, counts = self.paid
-        inside = np.diff(np.clip(times, start, stop))
-        return float(np.dot(inside, counts)) / (stop - start)
-
-    @property
     def taken(self) -> int:
         """Replicas that were taken away in the span."""
         return sum(life.taken for life in self.result.lives)
@@ -235,12 +239,20 @@ class PolicyDay:
         as a replica takes to start, on average."""
         return Outages(self.result, self.scaling.cold_start)
 
+    @cached_property
+    def late(self) -> BoolArray:
+        """Which requests miss a limit, of their class where there are some; those that never finish are among them."""
+        records = self.result.records
+        done, kept = records.outcome == FINISHED, np.zeros(len(records.prompt), dtype=bool)
+        of = np.zeros(len(kept), dtype=np.int64) if records.of is None else np.asarray(records.of)
+        for place, result in enumerate([each for _, each in self.parts] or [self.result]):
+            kept[done & (of == place)] = result.attained
+        return ~kept
+
     @property
     def missed(self) -> float:
-        """Share of the requests that miss a limit, of their class where there are some; those that never finish are
-        among them."""
-        kept = [part.attained for _, part in self.parts] or [self.result.attained]
-        return 1.0 - sum(float(np.sum(each)) for each in kept) / len(self.result.records.prompt)
+        """Share of the requests that are late."""
+        return float(np.mean(self.late))
 
     @cached_property
     def parts(self) -> list[tuple[TrafficClass, SimulationResult]]:
@@ -261,7 +273,8 @@ class PolicyDay:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Day:
-    """The answer: the replica, and the policies in the order in which they were asked for."""
+    """The answer: the replica, and the policies in the order in which they were asked for, as far as they are done.
+    label: what tells it from the others, where several designs are compared."""
 
     asked: DayAsked
     question: Question
@@ -270,6 +283,35 @@ class Day:
     tariff: Tariff
     requests: Requests
     policies: list[PolicyDay]
+    label: str = ""
+
+    @cached_property
+    def happened(self) -> Happened | None:
+        """What the log says happened, where it says anything."""
+        asked = self.asked
+        if asked.replay is None:
+            return None
+        log = asked.replay.first(asked.span)
+        found = Happened(log=log, ran=asked.ran, span=asked.span, slo=self.question.slo, tariff=self.tariff)
+        return found if found.known else None
+
+    @property
+    def undone(self) -> list[Policy]:
+        """Policies that somebody stopped."""
+        return [one for one in self.asked.policies if one not in [served.policy for served in self.policies]]
+
+    @cached_property
+    def hourly(self) -> list[tuple[float, float, slice]]:
+        """Where the hours begin and end, in seconds, and which requests come in each."""
+        span, arrival = self.asked.span, self.requests.arrival
+        assert arrival is not None  # a day has arrivals
+        edges = [(hour * HOUR, min((hour + 1) * HOUR, span)) for hour in range(ceil(span / HOUR))]
+        at = [(int(np.searchsorted(arrival, start)), int(np.searchsorted(arrival, stop))) for start, stop in edges]
+        return [(start, stop, slice(*which)) for (start, stop), which in zip(edges, at)]
+
+    def needed(self, start: float, stop: float) -> int:
+        """Replicas that the most of the load between two times takes."""
+        return int(self.question.sizing.replicas(self.work.load.most(start, stop - _INSTANT), 1.0))
 
     @property
     def days(self) -> float:
@@ -304,23 +346,15 @@ class DayEnergy:
     @cached_property
     def hours(self) -> list[tuple[float, float]]:
         """Of every hour what the devices draw for being on and what they work, in joules of the devices alone."""
-        deployment, arrival = self.day.work.design.deployment, self.day.requests.arrival
-        assert arrival is not None  # a day has arrivals
+        deployment, requests = self.day.work.design.deployment, len(self.day.requests)
         running, worked = self.steps
         standing = standing_watts(deployment.hardware) * deployment.parallel.ranks
         found = []
-        for start, stop in self.edges:
-            first, last = (int(np.searchsorted(arrival, time)) for time in (start, stop))
-            share = (last - first) / len(arrival)
+        for start, stop, which in self.day.hourly:
+            share = (which.stop - which.start) / requests
             on = standing * self.policy.mean_replicas(start, stop) * (stop - start) + running * share
             found.append((on, worked * share))
         return found
-
-    @property
-    def edges(self) -> list[tuple[float, float]]:
-        """Where the hours begin and end, in seconds."""
-        span = self.day.asked.span
-        return [(hour * HOUR, min((hour + 1) * HOUR, span)) for hour in range(ceil(span / HOUR))]
 
     @cached_property
     def kwh(self) -> list[float]:
@@ -329,7 +363,7 @@ class DayEnergy:
         return [
             self.asked.whole(on + worked, ranks, self.policy.mean_replicas(start, stop) * (stop - start))
             / JOULES_PER_KWH
-            for (on, worked), (start, stop) in zip(self.hours, self.edges)
+            for (on, worked), (start, stop, _) in zip(self.hours, self.day.hourly)
         ]
 
     @property
@@ -338,7 +372,12 @@ class DayEnergy:
         carbon = self.asked.carbon
         if carbon is None:
             return None
-        return [kwh * carbon.between(start, stop) for kwh, (start, stop) in zip(self.kwh, self.edges)]
+        replay = self.day.asked.replay
+        begins = replay.began if replay is not None and replay.dated else 0.0
+        return [
+            kwh * carbon.between(begins + start, begins + stop)
+            for kwh, (start, stop, _) in zip(self.kwh, self.day.hourly)
+        ]
 
     @property
     def idle_share(self) -> float:
@@ -352,6 +391,74 @@ class DayEnergy:
         return sum(self.kwh) * JOULES_PER_KWH / float(np.sum(self.day.requests.output))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DayDesign:
+    """A replica, with what is asked of a day with it: of the same requests as others, where several are compared."""
+
+    request: Request
+    deployment: Deployment
+    question: Question
+    asked: DayAsked
+    label: str = ""
+
+    @property
+    def tariff(self) -> Tariff:
+        """What replicas cost."""
+        parallel = self.deployment.parallel
+        return self.question.prices.require(self.deployment.hardware.name, parallel.ranks, parallel.tp)
+
+    def work(self) -> DayWork:
+        """What a replica carries, by simulation."""
+        return work_of(self.request, self.deployment, self.question, self.asked.profile, self.asked.tiers)
+
+    def target(self, work: DayWork) -> float:
+        """Requests in a replica that the reactive policy aims at."""
+        return self.asked.autoscaler.target or work.design.requests
+
+    def scaling(self, policy: Policy, work: DayWork) -> Scaling:
+        """How replicas come and go under a policy."""
+        load, timetable = work.load, self.asked.timetable
+        if policy == "scheduled" and timetable is not None:
+            load = timetable.weighted([1 / work.design.rate] * len(timetable.rates))
+        return scaling_of(policy, self.asked, self.question, load, self.target(work))
+
+    def served(
+        self, policy: Policy, work: DayWork, requests: Requests, progress: Callable[[int], None] | None
+    ) -> SimulationResult:
+        """The day under one policy."""
+        scaling = self.scaling(policy, work)
+        asked = self.asked
+        fleet = Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures)
+        options = replace(options_of(work.design.option, self.question, fleet), progress=progress)
+        return simulate(self.deployment, requests, work.design.flags, options)
+
+    def day(self, work: DayWork, requests: Requests, results: dict[Policy, SimulationResult]) -> Day:
+        """The answer from what each policy gives, of those that were simulated to the end."""
+        taken = work.seconds(len(requests), self.asked.profile, self.asked.span)
+        policies = [
+            PolicyDay(
+                policy=policy,
+                scaling=self.scaling(policy, work),
+                result=result,
+                span=self.asked.span,
+                tariff=self.tariff,
+                work=taken,
+                minimum_bill=self.asked.minimum_bill,
+            )
+            for policy, result in results.items()
+        ]
+        return Day(
+            asked=self.asked,
+            question=self.question,
+            work=work,
+            target=self.target(work),
+            tariff=self.tariff,
+            requests=requests,
+            policies=policies,
+            label=self.label,
+        )
+
+
 def simulate_day(
     request: Request,
     deployment: Deployment,
@@ -359,55 +466,54 @@ def simulate_day(
     asked: DayAsked,
     progress: Callable[[int], None] | None = None,
 ) -> Day:
-    """Serve the profile under each policy; the rate of the question's demand does not matter.
+    """:func:`simulate_days` of one design."""
+    design = DayDesign(request=request, deployment=deployment, question=question, asked=asked)
+    return simulate_days([design], progress)[0]
 
-    progress: called with the requests that are done, of all policies one after another. Raises ``InfeasibleError``
-    where a replica keeps the limits under no load.
+
+def simulate_days(
+    designs: Sequence[DayDesign], progress: Callable[[int], None] | None = None, jobs: int = 1
+) -> list[Day]:
+    """Serve the profile, or the log, under each policy with each design, in up to ``jobs`` processes: the answer is the
+    same for any number. The rate of the question's demand does not matter.
+
+    progress: called with the requests that are done, of all policies together. Ctrl-C ends it: the answer then has the
+    policies that are done, and the designs that have any. Raises ``InfeasibleError`` where a replica keeps the limits
+    under no load, ``KeyboardInterrupt`` where no policy is done.
     """
-    require_together("day", deployment.features | question.features | {"elastic"})
-    hardware, parallel = deployment.hardware.name, deployment.parallel
-    tariff = question.prices.require(hardware, parallel.ranks, parallel.tp)
-    requests, work = day_requests(question, asked), work_of(request, deployment, question, asked.profile)
-    target = asked.autoscaler.target or work.design.requests
-    taken = work.seconds(len(requests), asked.profile, asked.span)
-    served = []
-    for index, policy in enumerate(asked.policies):
-        scaling = scaling_of(policy, asked, question, work.load, target)
-        fleet = Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures)
-        told = None if progress is None else partial(_told, progress, index * len(requests))
-        options = replace(options_of(work.design.option, question, fleet), progress=told)
-        result = simulate(deployment, requests, work.design.flags, options)
-        served.append(
-            PolicyDay(
-                policy=policy,
-                scaling=scaling,
-                result=result,
-                span=asked.span,
-                tariff=tariff,
-                work=taken,
-                minimum_bill=asked.minimum_bill,
-            )
-        )
-    return Day(
-        asked=asked,
-        question=question,
-        work=work,
-        target=target,
-        tariff=tariff,
-        requests=requests,
-        policies=served,
-    )
+    for one in designs:
+        require_together("day", one.deployment.features | one.question.features | {"elastic"})
+        _ = one.tariff  # an error without a price, before the day
+    first = designs[0]
+    requests = day_requests(first.question, first.asked, first.deployment.engine.defaults.block_size)
+    kept = [requests, *designs, *(one.deployment for one in designs), *(one.question for one in designs)]
+    works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
+    runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
+    told = None if progress is None else Progress(len(runs), progress)
+    tasks = [
+        partial(designs[place].served, policy, works[place], requests, None if told is None else told.of(run))
+        for run, (place, policy) in enumerate(runs)
+    ]
+    try:
+        results = dict(enumerate(run_beside(tasks, jobs, [*kept, *works], told)))
+    except StoppedError as stopped:
+        results = stopped.found
+        if not results:
+            raise
+    return [
+        one.day(work, requests, {runs[run][1]: results[run] for run in sorted(results) if runs[run][0] == place})
+        for place, (one, work) in enumerate(zip(designs, works))
+        if any(runs[run][0] == place for run in results)
+    ]
 
 
-def _told(progress: Callable[[int], None], before: int, done: int) -> None:
-    """Tell of the requests of one policy behind those before it."""
-    progress(before + done)
-
-
-def day_requests(question: Question, asked: DayAsked) -> Requests:
-    """The requests of the day: arrivals by the profile, lengths of the demand, or of the class of each, which is drawn
-    by the rates of the moment. Raises ``UsageError`` without any.
+def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Requests:
+    """The requests of the day: those of the log; or arrivals by the profile, lengths of the demand, or of the class of
+    each, which is drawn by the rates of the moment. Text that prompts begin with has names by blocks of so many
+    tokens. Raises ``UsageError`` without any.
     """
+    if (recorded := asked.arrived) is not None:
+        return recorded
     demand, classes = question.demand, question.demand.classes
     arrival, step = asked.profile.placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
     if not len(arrival):
@@ -416,8 +522,15 @@ def day_requests(question: Question, asked: DayAsked) -> Requests:
         of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
         return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)
     rng = np.random.default_rng((asked.seed, 1))
-    prompt, output = demand.prompt.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
-    return Requests(prompt=prompt, output=output, arrival=arrival)
+    own = demand.prompt if demand.own is None else demand.own
+    prompt, output = own.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
+    if not demand.prefix.tokens:
+        return Requests(prompt=prompt, output=output, arrival=arrival)
+    prompt = prompt + demand.prefix.tokens
+    texts = np.random.default_rng((asked.seed, 2)).integers(demand.prefix.distinct, size=len(arrival)).tolist()
+    common, full = [demand.prefix.tokens // block] * len(arrival), ((prompt + output - 1) // block).tolist()
+    names = Streams(texts, common, range(len(arrival)), full)
+    return Requests(prompt=prompt, output=output, arrival=arrival, hashes=names, hash_block=block)
 
 
 def replicas_for(load: float, asked: DayAsked, question: Question) -> int:
@@ -438,14 +551,11 @@ def scaling_of(policy: Policy, asked: DayAsked, question: Question, load: Profil
         peak = load.most(0.0, asked.span - _INSTANT)
         return Schedule(changes=((0.0, int(question.sizing.replicas(peak, 1.0))),), cold_start=seconds)
     if policy == "scheduled":
-        edges = {start for start, _ in load.steps(asked.span)}
-        edges |= {start - seconds for start, _ in load.steps(asked.span + seconds) if start > seconds}
-        changes: list[tuple[float, int]] = []
-        for time in sorted(edges):
-            wanted = replicas_for(load.most(time + _INSTANT, time + seconds + _INSTANT), asked, question)
-            if not changes or wanted != changes[-1][1]:
-                changes.append((time, wanted))
-        return Schedule(changes=tuple(changes), cold_start=seconds)
+        return _timetable(load, lambda busy: replicas_for(busy, asked, question), asked.span, seconds)
+    if policy == "recorded":
+        starts, counts = zip(*asked.ran)
+        ran = Profile(name="replicas", starts=starts, rates=counts, end=max(asked.span, starts[-1] + 1.0))
+        return _timetable(ran, round, asked.span, seconds)
     first = replicas_for(load.rates[0], asked, question)
     rule = asked.autoscaler
     return Reactive(
@@ -459,3 +569,15 @@ def scaling_of(policy: Policy, asked: DayAsked, question: Question, load: Profil
         stabilisation=rule.stabilisation,
         until=asked.span,
     )
+
+
+def _timetable(load: Profile, replicas: Callable[[float], int], span: float, seconds: float) -> Schedule:
+    """At any time the replicas for the most from then until one that is ordered then is ready, ``seconds`` later."""
+    edges = {start for start, _ in load.steps(span)}
+    edges |= {start - seconds for start, _ in load.steps(span + seconds) if start > seconds}
+    changes: list[tuple[float, int]] = []
+    for time in sorted(edges):
+        wanted = replicas(load.most(time + _INSTANT, time + seconds + _INSTANT))
+        if not changes or wanted != changes[-1][1]:
+            changes.append((time, wanted))
+    return Schedule(changes=tuple(changes), cold_start=seconds)

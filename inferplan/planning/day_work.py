@@ -17,6 +17,7 @@ from inferplan.planning.demand import lengths_of_classes, screened_by
 from inferplan.planning.design import Design, alone, best_point, design_at
 from inferplan.planning.question import Question
 from inferplan.planning.verify import slots_for
+from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.profile import Profile
 from inferplan.traffic.requests import Slo
@@ -60,9 +61,15 @@ class DayWork:
         return requests * self.load.expected(span) / profile.expected(span)
 
 
-def work_of(request: Request, deployment: Deployment, question: Question, profile: Profile) -> DayWork:
+def work_of(
+    request: Request,
+    deployment: Deployment,
+    question: Question,
+    profile: Profile,
+    tiers: tuple[CacheTier, ...] = (),
+) -> DayWork:
     """What replicas carry of a profile; it has the rates of each class where the demand has classes. All are started
-    with slots for the mix that takes most of them.
+    with slots for the mix that takes most of them. tiers: below the cache of each device.
 
     Raises ``InfeasibleError`` where a mix keeps its limits under no load.
     """
@@ -70,7 +77,7 @@ def work_of(request: Request, deployment: Deployment, question: Question, profil
     shares = profile.shares[there] if classes else np.zeros((len(there), 0))
     chosen, near, apart = spread_mixes(shares, np.array([one.share for one in classes]))
     asked = [_of_mix(question, mix) for mix in shares[chosen]]
-    options = [best_point(request, deployment, one) for one in asked]
+    options = [replace(best_point(request, deployment, one), tiers=tiers) for one in asked]
     loads = [alone(option, one) for option, one in zip(options, asked)]
     slots = max(slots_for(option, one.demand, one.sizing.utilisation) for option, one in zip(options, loads))
     mixes = tuple(

@@ -76,8 +76,11 @@ def design_at(option: PlanOption, question: Question) -> Design:
 
 
 def alone(option: PlanOption, question: Question) -> Question:
-    """The question under the load that one replica is given, in closed form."""
-    return replace(question, demand=replace(question.demand, rate=option.rate * question.sizing.utilisation))
+    """The question under the load that one replica is given, in closed form; a trace comes as fast as that."""
+    rate, trace = option.rate * question.sizing.utilisation, question.demand.trace
+    if trace is not None and trace.arrival is not None:
+        trace = replace(trace, arrival=trace.arrival * (question.demand.rate or 0.0) / rate)
+    return replace(question, demand=replace(question.demand, rate=rate, trace=trace))
 
 
 def carried_by(option: PlanOption, question: Question, simulations: Simulations) -> Design:

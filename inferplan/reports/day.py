@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from math import ceil, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -16,26 +16,51 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.deployment import parts_rest_on
 from inferplan.estimate.resting import Resting, outside_band
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
-from inferplan.planning.day import HOUR, Day, DayEnergy, PolicyDay
+from inferplan.planning.day import Day, DayAsked, DayEnergy, PolicyDay
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
+from inferplan.planning.paid import HOUR
 from inferplan.reports.cost import bill_record
 from inferplan.reports.energy import WATTS, asked_record, carbon_notes, error_note, joules
 from inferplan.reports.estimate import deployment_record
 from inferplan.reports.failures import episode_records, failure_table
 from inferplan.reports.known_error import Served, error_notes, error_record
 from inferplan.reports.plan import BOTTLENECKS
+from inferplan.reports.replay import (
+    NAMES,
+    by_day,
+    happened_record,
+    happened_rows,
+    hours_over,
+    late_share,
+    meets_percentile,
+    moment,
+    replay_notes,
+    with_designs,
+)
 from inferplan.serving.autoscaling import Reactive
 from inferplan.serving.class_results import METRICS, at_percentile
+from inferplan.serving.techniques.tiers import tier_records
 from inferplan.table import Report, Table
+from inferplan.traffic.profile import DAY
 from inferplan.traffic.requests import Slo
 from inferplan.units import format_bytes, format_time
 
-_NAMES = METRIC_NAMES | {"e2el": "latency"}
+
+def days_report(days: Sequence[Day], energy: EnergyAsked | None = None) -> Report:
+    """The report of a day, with the other designs beside it where there are any."""
+    priced = list(dict.fromkeys(day.work.design.deployment.hardware.name for day in days))
+    reports = [day_report(day, priced) for day in days]
+    if energy is not None:
+        reports = [with_day_energy(report, day, energy) for report, day in zip(reports, days)]
+    if len(days) == 1:
+        return reports[0]
+    return with_designs(reports, days, [_row(day, one, days[0].policies[0]) for day in days for one in day.policies])
 
 
-def day_report(day: Day) -> Report:
-    """The policies side by side, and the replicas of each by the hour."""
+def day_report(day: Day, priced: Sequence[str] = ()) -> Report:
+    """The policies side by side, and the replicas of each by the hour. priced: devices whose prices are of use here,
+    where it is not this one alone."""
     rows, classes, replica = [_row(day, one) for one in day.policies], day.question.demand.classes, day.work.design
     asked, policies = day.asked, [record(row) for row in rows]
     whole = {
@@ -62,28 +87,48 @@ def day_report(day: Day) -> Report:
         "routing": asked.routing,
         "minimum_bill_s": asked.minimum_bill,
         "failures": asked.failures and {"mode": asked.failures.mode, "replicas_per_node": asked.failures.per_node},
+        "recorded": happened_record(day),
+        "undone": day.undone,
         "policies": [{**row, **_more(day, one)} for row, one in zip(policies, day.policies)],
     }
-    tables = [side_by_side(_title(day), rows), *([by_class(day)] if classes else []), _by_hour(day)]
+    tables = [
+        side_by_side(_title(day), [*happened_rows(day), *rows]),
+        *([by_class(day)] if classes else []),
+        *_times(day),
+    ]
     if asked.failures is not None:
-        tables.insert(-1, failure_table([(one.policy, one.outages) for one in day.policies], "policy"))
+        tables.insert(2 if classes else 1, failure_table([(one.policy, one.outages) for one in day.policies], "policy"))
     flat = [
         {**row, "classes": {of["name"]: of for of in class_records(one)}} for row, one in zip(policies, day.policies)
     ]
-    return Report(record=whole, tables=tables, notes=_notes(day), rows=flat)
+    return Report(record=whole, tables=tables, notes=_notes(day, priced), rows=flat)
 
 
 def _title(day: Day) -> str:
     slo, classes = day.question.slo, day.question.demand.classes
-    limits = ", ".join(f"{_NAMES[name]} {short_time(limit)}" for name, limit in slo.limits.items())
+    limits = ", ".join(f"{NAMES[name]} {short_time(limit)}" for name, limit in slo.limits.items())
     asked = limits_in_words(slo, classes) if classes else f"{limits} at {percentile_of(slo)}"
-    return f"{day.work.design.deployment.describe()}: 24 h, profile {day.asked.profile.name}, {asked}"
+    return f"{day.work.design.deployment.describe()}: {_what(day)}, {asked}"
+
+
+def _what(day: Day) -> str:
+    """What is served, and for how long."""
+    if day.asked.replay is None:
+        return f"24 h, profile {day.asked.profile.name}"
+    return f"{day.asked.span / HOUR:.3g} h of {day.asked.profile.name} from {moment(day, 0.0)} on"
+
+
+def _times(day: Day) -> list[Table]:
+    """The hours; of more than a day the days, and of a replay the hours over the limits."""
+    over = None if day.asked.replay is None else hours_over(day)
+    return [_by_hour(day) if day.asked.span <= DAY else by_day(day), *([] if over is None else [over])]
 
 
 def _more(day: Day, one: PolicyDay) -> dict[str, Any]:
     """What of a policy is no single figure."""
     failures = {} if day.asked.failures is None else {"failures": episode_records(one.outages)}
-    return {"classes": class_records(one) or None, "hours": _hours(day, one), **failures}
+    tiers = tier_records(one.result)
+    return {"classes": class_records(one) or None, "cache_tiers": tiers, "hours": _hours(day, one), **failures}
 
 
 def _profile(day: Day) -> dict[str, Any]:
@@ -123,10 +168,12 @@ def _cold_start(day: Day) -> dict[str, Any] | None:
     }
 
 
-def _row(day: Day, one: PolicyDay) -> list[Figure]:
-    """One policy; GPU-hours and cost are of a day, whatever the span."""
+def _row(day: Day, one: PolicyDay, beside: PolicyDay | None = None) -> list[Figure]:
+    """One policy; GPU-hours and cost are of a day, whatever the span. beside: the one that it saves against, of another
+    design."""
     slo, ranks = day.question.slo, day.work.design.deployment.parallel.ranks
-    first, classes, spot = day.policies[0], class_records(one), day.asked.losses is not None
+    first, classes, spot = beside or day.policies[0], class_records(one), day.asked.losses is not None
+    shared = day.requests.hashes is not None
     meets = all(of["meets"] is not False for of in classes) if classes else meets_percentile(one.missed, slo)
     saving = 1.0 - one.cost / first.cost if first.cost else None
     return [
@@ -138,6 +185,7 @@ def _row(day: Day, one: PolicyDay) -> list[Figure]:
         Figure("saving", saving, "saving", ".1%", text="" if one is first else None, absent=""),
         Figure("missed", one.missed, "miss", text=f"{one.missed:.2%}{'' if meets else ' !'}"),
         Figure("meets", meets),
+        Figure("prefix_cache_hit_rate", one.result.hit_rate if shared else None, "hits", ".1%", seen=shared),
         Figure("utilisation", one.utilisation),
         Figure("taken_away", one.taken),
         Figure("begun_anew", one.resent),
@@ -145,7 +193,7 @@ def _row(day: Day, one: PolicyDay) -> list[Figure]:
             Figure(
                 f"{name}_s",
                 None if classes else one.percentile(name, slo.percentile),
-                f"{_NAMES[name]} {percentile_of(slo)}",
+                f"{NAMES[name]} {percentile_of(slo)}",
                 short_time,
                 seen=name in slo.limits and not classes,
             )
@@ -159,21 +207,19 @@ def _row(day: Day, one: PolicyDay) -> list[Figure]:
 
 
 def _hours(day: Day, one: PolicyDay) -> list[dict[str, Any]]:
-    """The replicas that are paid for and the requests that come, hour by hour."""
-    span, arrival = day.asked.span, day.requests.arrival
-    assert arrival is not None
+    """The replicas that are paid for, the requests that come and how many of them are late, hour by hour."""
     found = []
     names, of = [kind.name for kind in day.requests.classes], day.requests.of
-    for hour in range(ceil(span / HOUR)):
-        start, stop = hour * HOUR, min((hour + 1) * HOUR, span)
-        first, last = (int(np.searchsorted(arrival, time)) for time in (start, stop))
+    for hour, (start, stop, which) in enumerate(day.hourly):
         row: dict[str, Any] = {
             "hour": hour,
-            "requests_per_s": (last - first) / (stop - start),
+            "requests_per_s": (which.stop - which.start) / (stop - start),
             "replicas": one.mean_replicas(start, stop),
+            "replicas_needed": day.needed(start, stop),
+            "missed": late_share(one.late, which),
         }
         if of is not None:
-            counts = np.bincount(of[first:last], minlength=len(names)) / (stop - start)
+            counts = np.bincount(of[which], minlength=len(names)) / (stop - start)
             row["of_class"] = dict(zip(names, counts.tolist()))
         found.append(row)
     return found
@@ -199,7 +245,7 @@ def _served(day: Day) -> Served:
     return {"a replica": (day.work.design.deployment, float(np.mean(day.requests.prompt)))}
 
 
-def _notes(day: Day) -> list[str]:
+def _notes(day: Day, priced: Sequence[str]) -> list[str]:
     asked, replica, profile = day.asked, day.work.design, day.asked.profile
     sizing, percentile, classes = day.question.sizing, day.question.slo.percentile, day.question.demand.classes
     of = " of the most demanding mix" if len(day.work.mixes) > 1 else ""
@@ -209,9 +255,10 @@ def _notes(day: Day) -> list[str]:
         f"to {sizing.utilisation:.0%} of that; it runs with --max-num-seqs {replica.flags.max_num_seqs} "
         f"--max-num-batched-tokens {replica.flags.max_num_batched_tokens}",
         f"{len(day.requests):,} requests in {asked.span / HOUR:.3g} h, of {np.mean(day.requests.prompt):,.0f} tokens "
-        f"in and {np.mean(day.requests.output):,.0f} out on average, {day.question.demand.arrivals} arrivals, the "
+        f"in and {np.mean(day.requests.output):,.0f} out on average, {_arrivals(day)}, the "
         f"same for every policy; {asked.routing} routing; used: requests, over the capacity of the replicas paid for",
         *(mix_notes(day) if classes else []),
+        *replay_notes(day),
     ]
     if profile.end < asked.span:
         lines.append(f"the profile lasts {format_time(profile.end, 4)} and repeats")
@@ -233,18 +280,10 @@ def _notes(day: Day) -> list[str]:
             f"reactive: {rule.target:.3g} requests in a replica{whose}; checked every {rule.interval:g} s, tolerance "
             f"{rule.tolerance:g}, {rule.stabilisation:g} s before fewer, {rule.least} to {rule.most} replicas"
         )
-    if asked.losses is not None:
-        lines.append(
-            f"each replica is taken away {asked.losses.rate * HOUR:g} times per hour, {asked.losses.notice:g} s after "
-            "a notice; a replacement is ordered at the notice; restarted: requests it still had"
-        )
-    if asked.failures is not None:
-        how = "gone at once" if asked.failures.mode == "cut" else "drained first"
-        lines.append(
-            f"a replica that fails is {how}, and back after a cold start; the backlog is gone when the fleet holds no "
-            "more requests than it did on average before the failure"
-        )
-    if asked.span < 24 * HOUR:
+    lines += _loss_notes(asked)
+    if day.undone:
+        lines.append(f"interrupted: {', '.join(day.undone)} not simulated to the end")
+    if asked.span != 24 * HOUR:
         lines.append(
             f"GPU-hours and cost are {24 * HOUR / asked.span:g} times those of the {asked.span / HOUR:.3g} h simulated"
         )
@@ -258,7 +297,29 @@ def _notes(day: Day) -> list[str]:
     lines.append(f"a replica is billed from its order until its last request is done, by the second{least}")
     lines += error_notes(_served(day), "a service whose replicas come and go")
     lines += filter(None, [outside_band(_rests_on(day))])
-    return [*lines, *day.tariff.bill(1).remarks, *day.question.prices.remarks([replica.deployment.hardware.name])]
+    lines += day.tariff.bill(1).remarks
+    return [*lines, *day.question.prices.remarks(priced or [replica.deployment.hardware.name])]
+
+
+def _loss_notes(asked: DayAsked) -> list[str]:
+    """What is taken away, and what fails."""
+    lines = []
+    if asked.losses is not None:
+        lines.append(
+            f"each replica is taken away {asked.losses.rate * HOUR:g} times per hour, {asked.losses.notice:g} s after "
+            "a notice; a replacement is ordered at the notice; restarted: requests it still had"
+        )
+    if asked.failures is not None:
+        how = "gone at once" if asked.failures.mode == "cut" else "drained first"
+        lines.append(
+            f"a replica that fails is {how}, and back after a cold start; the backlog is gone when the fleet holds no "
+            "more requests than it did on average before the failure"
+        )
+    return lines
+
+
+def _arrivals(day: Day) -> str:
+    return f"{day.question.demand.arrivals} arrivals" if day.asked.replay is None else "as they came"
 
 
 def classes_record(day: Day) -> list[dict[str, Any]] | None:
@@ -290,11 +351,6 @@ def mixes_record(day: Day) -> dict[str, Any] | None:
 def class_records(one: PolicyDay) -> list[dict[str, Any]]:
     """What each class has of a policy; latencies at the percentile of the class, null for one that nobody has."""
     return [record(_class(one, place)) for place in range(len(one.parts))]
-
-
-def meets_percentile(missed: float, slo: Slo) -> bool:
-    """Whether no more miss a limit than the percentile allows; who has none is never late."""
-    return not slo.limits or missed <= 1 - slo.percentile / 100 + 1e-12
 
 
 def by_class(day: Day) -> Table:

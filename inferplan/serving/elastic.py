@@ -223,7 +223,7 @@ class ElasticReplicas:
 
     def ended(self, request: int, time: float, rank: int) -> None:
         """A request is done: the replica that had it may be drained now."""
-        if self.fleet.failures is None:
+        if self.fleet.failures is None and self.fleet.losses is None:
             return
         self._seen.append((time, request, rank))
         while self._seen and self._seen[0][0] <= self.cluster.now:

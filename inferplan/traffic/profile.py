@@ -175,7 +175,7 @@ def profile_of(trace: Requests, name: str = "trace") -> Profile:
 
 def read_profile(path: Path) -> Profile:
     """The profile of a CSV file. Raises ``InputFileError`` that names the line."""
-    rows = _rows(path)
+    rows = numbered_rows(path)
     if not rows:
         raise InputFileError(f"{path} is empty", hint=_COLUMNS)
     columns = [cell.strip().lower() for cell in rows[0][1]]
@@ -220,7 +220,7 @@ def read_steps(path: Path, column: str, unit: str) -> tuple[tuple[float, float],
     Raises ``InputFileError``, with the line, for what is no such file: times rise from 0, values are 0 or more.
     """
     needed = f"a CSV with the columns time (0, 3600 or 01:00) and {column} ({unit})"
-    rows = _rows(path)
+    rows = numbered_rows(path)
     columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
     if sorted(columns) != sorted(("time", column)) or len(rows) < 2:
         because = f"its first line is {','.join(columns)[:80]!r}" if columns else "it is empty"
@@ -256,7 +256,7 @@ def require_classes(profile: Profile, names: Sequence[str], path: Path) -> None:
         )
 
 
-def _rows(path: Path) -> list[tuple[int, list[str]]]:
+def numbered_rows(path: Path) -> list[tuple[int, list[str]]]:
     """The rows of a CSV file that hold anything, with the number of their line."""
     lines = read_text(path, LARGEST_SPEC).splitlines()
     return [(number, row) for number, row in enumerate(csv.reader(lines), 1) if any(cell.strip() for cell in row)]

@@ -17,7 +17,7 @@ import numpy as np
 from inferplan.errors import InputFileError, UsageError
 from inferplan.files import announce
 from inferplan.traffic.conversations import Floats, Ints
-from inferplan.traffic.profile import BIN, DAY, Profile
+from inferplan.traffic.profile import BIN, DAY, Profile, numbered_rows
 from inferplan.units import parse_number
 
 
@@ -57,6 +57,50 @@ def read_log(path: Path) -> Log | None:
     kinds = tuple(dict.fromkeys(names)) if len(columns) == 2 else ()
     of = np.array([kinds.index(name) for name in names]) if kinds else np.zeros(len(times), dtype=np.int64)
     return Log(times[order], of[order], kinds)
+
+
+def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, int], ...]:
+    """(seconds, replicas that took requests from then on), of a CSV with the columns ``timestamp``, on the clock of a
+    log whose first request is at ``began``, and ``replicas``; the first is at 0, rows without a change are left out.
+
+    Raises ``InputFileError``, with the line, for another file, for times of another kind than those of the log, and
+    where nothing is said of the time of the first request.
+    """
+    rows = numbered_rows(path)
+    columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
+    if sorted(columns) != ["replicas", "timestamp"]:
+        because = f"its first line is {','.join(columns)[:80]!r}" if columns else "it is empty"
+        hint = "a CSV with the columns timestamp (as in the log) and replicas"
+        raise InputFileError(f"{path} does not say how many replicas there were", because=because, hint=hint)
+    found: list[tuple[float, int]] = []
+    for line, row in rows[1:]:
+        if len(row) != 2:
+            raise _bad(path, line, f"has {len(row)} columns where 2 are needed")
+        cell = dict(zip(columns, (text.strip() for text in row)))
+        seconds = _time(path, line, cell["timestamp"])[0] - began
+        if _is_date(cell["timestamp"]) is not dated:
+            kind = "dates and times" if dated else "seconds"
+            raise _bad(path, line, f"timestamp is {cell['timestamp']!r:.40}; the log has {kind}")
+        if found and seconds <= found[-1][0]:
+            raise _bad(path, line, f"timestamp {cell['timestamp']} is not after the one before it")
+        if not cell["replicas"].isdecimal():
+            raise _bad(path, line, f"replicas is {cell['replicas']!r:.40}, not 0, 1, 2, ...")
+        found.append((seconds, int(cell["replicas"])))
+    if not found or found[0][0] > 0:
+        late = f"its first row is {found[0][0]:,.6g} s after it" if found else "it has no rows"
+        raise InputFileError(f"{path} has no replicas at the first request of the log", because=late)
+    first = [count for seconds, count in found if seconds <= 0][-1]
+    changes = [(0.0, first), *((seconds, count) for seconds, count in found if seconds > 0)]
+    return tuple(one for before, one in zip([(0.0, -1), *changes], changes) if one[1] != before[1])
+
+
+def _is_date(text: str) -> bool:
+    """Whether a time that can be read is a date and time."""
+    try:
+        parse_number(text)
+    except ValueError:
+        return True
+    return False
 
 
 def _time(path: Path, line: int, text: str) -> tuple[float, bool]:

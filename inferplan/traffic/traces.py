@@ -6,7 +6,9 @@ Formats, told apart by their first line:
 - Mooncake: JSON lines with ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``, the names of the
   512-token blocks of the prompt. Its timestamps come in bins of about three seconds, which are spread before replay:
   the requests of a bin are sent evenly until the next bin begins;
-- plain CSV with the columns ``arrival_s``, ``prompt`` and ``output`` (``arrival_s`` may be absent for a closed loop);
+- plain CSV with the columns ``arrival_s``, or ``timestamp`` with dates and times (ISO 8601), ``prompt`` and ``output``
+  (times may be absent for a closed loop), and, of a log, what was measured: ``ttft_s`` and ``latency_s``, empty where
+  an answer never came;
 - traces of agents, which are sessions: Bailian and Weka (:mod:`inferplan.traffic.agent_traces`), a folder of them too.
 
 Times are counted from the first request. Every problem is an ``InputFileError`` (exit 4) that names the line.
@@ -17,8 +19,10 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +43,42 @@ _AZURE_ROW = re.compile(
 _LARGEST = 2**40
 
 
+MEASURED = {"ttft_s": "ttft", "latency_s": "e2el"}
+"""Columns of a log that say what was measured, and what that is elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recorded:
+    """A log: the requests that came, and what became of them.
+
+    began: the first request on the clock of the file, in seconds; since 1970 where the file has dates (``dated``).
+    measured: seconds by request of ``ttft`` and ``e2el``, as far as the log has them; infinite where no answer came.
+    """
+
+    requests: Requests
+    began: float = 0.0
+    dated: bool = False
+    measured: Mapping[str, Floats] = field(default_factory=dict)
+
+    def first(self, span: float) -> Recorded:
+        """What came in the first ``span`` seconds."""
+        assert self.requests.arrival is not None
+        count = int(np.searchsorted(self.requests.arrival, span))
+        measured = {name: values[:count] for name, values in self.measured.items()}
+        return Recorded(requests=self.requests.head(count), began=self.began, dated=self.dated, measured=measured)
+
+
 def read_trace(path: Path) -> Requests:
     """The requests of a trace file, in order of arrival; of agents session by session. Raises ``InputFileError``."""
+    return read_recorded(path).requests
+
+
+def read_recorded(path: Path) -> Recorded:
+    """:func:`read_trace`, with what the file says of the answers."""
     if path.is_dir():
         from inferplan.traffic.agent_traces import read_agent_folder
 
-        return read_agent_folder(path)
+        return Recorded(requests=read_agent_folder(path))
     try:
         announce(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -57,7 +91,8 @@ def read_trace(path: Path) -> Requests:
     if start is None:
         raise InputFileError(f"{path} is empty", hint=_formats())
     if start.lstrip().startswith("{"):
-        return _agents(path, start, lines) or _mooncake(path, lines)
+        agents = _agents(path, start, lines)
+        return _mooncake(path, lines) if agents is None else Recorded(requests=agents)
     columns = [column.strip() for column in start.split(",")]
     if tuple(columns[:3]) == _AZURE:
         return _azure(path, lines)
@@ -68,7 +103,8 @@ def read_trace(path: Path) -> Requests:
 
 def _formats() -> str:
     return (
-        "a CSV with the columns arrival_s,prompt,output, an Azure 2023 CSV (TIMESTAMP,ContextTokens,GeneratedTokens), "
+        "a CSV with the columns arrival_s (or timestamp),prompt,output, an Azure 2023 CSV "
+        "(TIMESTAMP,ContextTokens,GeneratedTokens), "
         "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), or sessions of agents: Bailian JSON "
         "lines (chat_id, parent_chat_id), Weka JSON (requests)"
     )
@@ -152,7 +188,7 @@ def _rows(path: Path, lines: list[str], columns: int) -> Iterator[tuple[int, lis
         yield reader.line_num, row
 
 
-def _azure(path: Path, lines: list[str]) -> Requests:
+def _azure(path: Path, lines: list[str]) -> Recorded:
     rows = _AZURE_ROW.findall("\n".join(lines))
     if not rows or len(rows) < len(lines) - 1:
         return _azure_by_row(path, lines)
@@ -161,10 +197,10 @@ def _azure(path: Path, lines: list[str]) -> Requests:
         seconds = np.array(times, "datetime64[us]").astype(np.int64) / 1e6
     except ValueError:  # a date that is none
         return _azure_by_row(path, lines)
-    return _ordered(path, (seconds, list(map(int, prompt)), list(map(int, output))))
+    return _ordered(path, (seconds, list(map(int, prompt)), list(map(int, output))), dated=True)
 
 
-def _azure_by_row(path: Path, lines: list[str]) -> Requests:
+def _azure_by_row(path: Path, lines: list[str]) -> Recorded:
     """A file that is not as it was published: quoted or empty cells, other times, or rows to complain about."""
     times: list[float] = []
     prompt: list[int] = []
@@ -176,23 +212,39 @@ def _azure_by_row(path: Path, lines: list[str]) -> Requests:
             raise _bad(path, line, f"TIMESTAMP is {row[0]!r}, not a date and time") from None
         prompt.append(_count(path, line, "ContextTokens", row[1]))
         output.append(_count(path, line, "GeneratedTokens", row[2]))
-    return _ordered(path, (times, prompt, output))
+    return _ordered(path, (times, prompt, output), dated=True)
 
 
-def _plain(path: Path, lines: list[str], columns: list[str]) -> Requests:
+def _plain(path: Path, lines: list[str], columns: list[str]) -> Recorded:
     at = {name: index for index, name in enumerate(columns)}
+    dated = "timestamp" in at and "arrival_s" not in at
     times: list[float] = []
     prompt: list[int] = []
     output: list[int] = []
+    measured: dict[str, list[float]] = {name: [] for name in MEASURED if name in at}
     for line, row in _rows(path, lines, len(columns)):
-        if "arrival_s" in at:
+        if dated:
+            times.append(_moment(path, line, row[at["timestamp"]].strip()))
+        elif "arrival_s" in at:
             times.append(_seconds(path, line, "arrival_s", row[at["arrival_s"]]))
         prompt.append(_count(path, line, "prompt", row[at["prompt"]]))
         output.append(_count(path, line, "output", row[at["output"]]))
-    return _ordered(path, (times, prompt, output), timed="arrival_s" in at)
+        for name, values in measured.items():
+            said = row[at[name]].strip()
+            values.append(_seconds(path, line, name, said) if said else inf)
+    return _ordered(path, (times, prompt, output), bool(times), dated=dated, measured=measured)
 
 
-def _mooncake(path: Path, lines: list[str]) -> Requests:
+def _moment(path: Path, line: int, text: str) -> float:
+    """Seconds since 1970 of a date and time; one without an offset is taken for UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _bad(path, line, f"timestamp is {text!r:.40}, not a date and time (ISO 8601)") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _mooncake(path: Path, lines: list[str]) -> Recorded:
     times: list[float] = []
     prompt: list[int] = []
     output: list[int] = []
@@ -216,23 +268,29 @@ def _ordered(
     columns: tuple[Sequence[float] | Floats, Sequence[int] | Ints, Sequence[int] | Ints],
     timed: bool = True,
     hashes: list[tuple[int, ...]] | None = None,
-) -> Requests:
+    *,
+    dated: bool = False,
+    measured: Mapping[str, Sequence[float]] | None = None,
+) -> Recorded:
     """Requests sorted by arrival, times from the first one on."""
     times, prompt, output = columns
     if not len(prompt):
         raise InputFileError(f"{path} holds no request", hint=_formats())
     if not timed:
-        return Requests(prompt=np.asarray(prompt), output=np.asarray(output))
+        return Recorded(requests=Requests(prompt=np.asarray(prompt), output=np.asarray(output)))
     arrival = np.asarray(times, dtype=np.float64)
     order = np.argsort(arrival, kind="stable")
-    arrival = arrival[order] - arrival[order[0]]
-    return Requests(
+    began = float(arrival[order[0]])
+    arrival = arrival[order] - began
+    requests = Requests(
         prompt=np.asarray(prompt)[order],
         output=np.asarray(output)[order],
         arrival=spread_in_bins(arrival) if hashes is not None else arrival,
         hashes=None if hashes is None else [hashes[index] for index in order],
         hash_block=MOONCAKE_BLOCK if hashes is not None else 0,
     )
+    seen = {MEASURED[name]: np.asarray(values, dtype=np.float64)[order] for name, values in (measured or {}).items()}
+    return Recorded(requests=requests, began=began, dated=dated, measured=seen)
 
 
 def spread_in_bins(arrival: Floats) -> Floats:

@@ -23,7 +23,7 @@ def main(files: list[str]) -> None:
     for file in files:
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         ran = subprocess.run(
-            [sys.executable, "-m", "inferplan", *ASKED, "--profile-from", file, "--format", "json"],
+            [sys.executable, "-m", "inferplan", *ASKED, "--profile-from", file, "--jobs", "1", "--format", "json"],
             stdout=subprocess.PIPE,
             check=True,
         )

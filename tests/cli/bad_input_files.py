@@ -209,6 +209,7 @@ TEXTS: dict[str, str | bytes] = {
     "trace-digits.csv": _TRACE + "0,１０,5\n",
     "trace-time.csv": _TRACE + "soon,10,5\n",
     "trace-heading.csv": _TRACE,
+    "trace-good.csv": _TRACE + "0,10,5\n9,10,5\n",
     "mooncake-bad.jsonl": "{bad\n",
     "mooncake-deep.jsonl": _MOONCAKE + '{"timestamp": ' + DEEP + "\n",
     "mooncake-hash.jsonl": _MOONCAKE.replace("}", ', "hash_ids": ["a"]}'),

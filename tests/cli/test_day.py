@@ -248,3 +248,63 @@ def test_a_log_of_several_days_is_one_day(run: Run, tmp_path: Path) -> None:
     assert found["peak_requests_per_s"] == pytest.approx(3 / 300)
     refused = run(*asked, "--profile", "azure-2023-conv", "--workload", "chat", "--fold", "mean")
     assert (refused.code, "--fold needs a file" in refused.err) == (2, True)
+
+
+def test_a_log_beside_other_designs(run: Run, tmp_path: Path) -> None:
+    """Two hours of one request a second; a replica more from 01:00 on; every tenth answer took a minute longer."""
+    log, ran = tmp_path / "log.csv", tmp_path / "ran.csv"
+    rows = [f"{at},64,8,{60.1 if at % 10 == 0 else 0.1},{60.4 if at % 10 == 0 else 0.4}\n" for at in range(7200)]
+    log.write_text("arrival_s,prompt,output,ttft_s,latency_s\n" + "".join(rows), encoding="utf-8")
+    ran.write_text("timestamp,replicas\n0,1\n3600,2\n", encoding="utf-8")
+    asked = (
+        "day",
+        "llama-3.1-8b",
+        "--gpu",
+        "l4",
+        "--ttft",
+        "2s",
+        *PRICE,
+        "--price",
+        "l40s=3.00",
+        "--cold-start",
+        "60s",
+    )
+    asked = (*asked, "--replay", str(log), "--replay-replicas", str(ran), "--policy", "recorded,static")
+    ran_all = run(*asked, "--vs", "gpu=l40s", "--format", "json")
+    record = ran_all.json
+    recorded, static = record["policies"]
+    assert (recorded["policy"], static["policy"]) == ("recorded", "static")
+    assert record["profile"]["requests"] == static["requests"]["arrived"] == 7200
+    span = record["profile"]["simulated_s"]
+    assert span == pytest.approx(7200.0)
+    was = record["recorded"]
+    assert (was["peak_replicas"], was["missed"]) == (2, pytest.approx(0.1))
+    assert was["gpu_hours"] == pytest.approx(3 * 12)  # three replica hours in two, of 24
+    assert recorded["gpu_hours"] == pytest.approx((3 + 60 / 3600) * 12, abs=0.01)
+    assert [hour["replicas"] for hour in was["hours"]] == [1.0, pytest.approx(2.0)]
+    (other,) = record["others"]
+    assert (record["design"], other["design"], other["gpu"]) == ("l4", "l40s", "l40s")
+    assert other["policies"][1]["cost_per_day"] == pytest.approx(other["policies"][1]["peak_replicas"] * 24 * 3.00)
+    assert sorted([*static, "failures"]) == sorted(listed("day", "policies[]"))
+    assert sorted(was) == sorted(listed("day", "recorded"))
+    lines = run(*asked, "--vs", "gpu=l40s", "--format", "csv").out.splitlines()
+    assert lines[0].startswith("design,policy,")
+    assert [line.split(",")[1] for line in lines[1:]] == ["recorded", "static"] * 2
+    said = " ".join(run(*asked, "--duration", "1h").out.split())
+    assert "as it was" in said and "Hours over the limits: 1" in said and "1 h of log from day 1 00:00 on" in said
+
+
+def test_a_replay_by_a_folded_timetable(run: Run, tmp_path: Path) -> None:
+    """Two days: nothing but one request an hour on the first, two a second from 12:00 to 13:00 on the second. A
+    timetable of the mean day has replicas for one a second at 12:00 on both."""
+    log = tmp_path / "log.csv"
+    times = sorted([*range(0, 172_801, 3600), *[129_600.25 + half / 2 for half in range(7200)]])
+    log.write_text("arrival_s,prompt,output\n" + "".join(f"{at},512,32\n" for at in times), encoding="utf-8")
+    asked = (*ASKED[:4], "--ttft", "2s", "--tpot", "120ms", *PRICE, "--cold-start", "60s", "--replay", str(log))
+    asked = (*asked, "--policy", "scheduled", "--utilisation", "0.2", "--format", "json")
+    known, folded = (run(*asked, *more).json["policies"][0] for more in ((), ("--fold", "mean")))
+    carried = run(*asked).json["replica"]["requests_per_s"] * 0.2
+    for one, first, second in ((known, 1, -(-2 // carried)), (folded, -(-1 // carried), -(-1 // carried))):
+        assert [round(one["hours"][hour]["replicas"]) for hour in (12, 36)] == [first, second]
+    said = " ".join(run(*asked[:-2]).out.split())
+    assert "48 h of log" in said and "day 2 00:00" in said

@@ -20,7 +20,7 @@ from inferplan.planning.day import (
     scaling_of,
     simulate_day,
 )
-from inferplan.planning.demand import Demand
+from inferplan.planning.demand import Demand, sharing
 from inferplan.planning.design import best_point, design_at
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
@@ -32,7 +32,7 @@ from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.traffic.profile import Profile
-from inferplan.traffic.requests import Lengths, OpenLoop, Slo, Traffic
+from inferplan.traffic.requests import Lengths, OpenLoop, SharedPrefix, Slo, Traffic
 
 REQUEST = Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True)
 PEAKS = Profile(name="peaks", starts=(0.0, 600.0, 1200.0), rates=(4.0, 20.0, 8.0), end=1800.0)
@@ -232,3 +232,32 @@ def test_what_a_day_needs() -> None:
     with pytest.raises(UsageError, match="a number of replicas"):
         many = assemble(replace(REQUEST, parallel=replace(REQUEST.parallel, replicas=2)))
         simulate_day(REQUEST, many, question(), DayAsked(profile=FLAT, policies=("static",)))
+
+
+def test_text_that_prompts_begin_with_is_found_as_in_a_simulation() -> None:
+    """Three texts of 200 tokens, 12 blocks of 16 each: all but the first request of each text finds 192 tokens, for the
+    cache forgets none, on one replica; and the run is that of the same requests with other names for the same blocks.
+    """
+    own = Lengths(kind="uniform", mean=256, spread=0.5)
+    prefix = SharedPrefix(tokens=200, distinct=3)
+    whole, cached = sharing(own, SMALL["output"], prefix, 1)
+    asks = question()
+    demand = Demand(prompt=whole, own=own, output=SMALL["output"], prefix=prefix, cached=cached, rate=1.0)
+    asked = DayAsked(profile=FLAT, span=300.0, policies=("static",))
+    day = simulate_day(REQUEST, assemble(REQUEST), replace(asks, demand=demand), asked)
+    (static,) = day.policies
+    requests = day.requests
+    assert static.peak == 1 and requests.hashes is not None
+    texts = [names[0] for names in requests.hashes]
+    assert len(set(texts)) == 3 and requests.hash_block == 16
+    later = np.array([text in texts[:place] for place, text in enumerate(texts)])
+    found = static.result.records.cached
+    assert [found.get(place, 0) for place in range(len(texts))] == np.where(later, 192, 0).tolist()
+    named = [
+        tuple((text, block) if block < 12 else (place, block) for block in range((prompt + output - 1) // 16))
+        for place, (text, prompt, output) in enumerate(zip(texts, requests.prompt.tolist(), requests.output.tolist()))
+    ]
+    codes = {name: code for code, name in enumerate(dict.fromkeys(name for names in named for name in names))}
+    same = replace(requests, hashes=[tuple(codes[name] for name in names) for names in named])
+    again = simulate(assemble(REQUEST), same, day.work.design.flags)
+    assert again.ttft.tolist() == static.result.ttft.tolist()

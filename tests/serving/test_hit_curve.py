@@ -123,6 +123,17 @@ def test_a_run_of_conversations_finds_what_the_curve_says() -> None:
     assert curve[0]["capacity_bytes"] == curve[0]["capacity_tokens"] * KV_BYTES
 
 
+def test_who_is_refused_is_not_in_the_curve() -> None:
+    """Prompts of 33 tokens twice and one of 4,000 between them, for which 1,000 are no room: of 66 tokens the second
+    finds 32. With the one that never ran it would be 32 of 4,066."""
+    sent = requests((0.0, 33, 1), (1.0, 4_000, 1), (2.0, 33, 1), hashes=((1, 2), (1, 2), (1, 2)), hash_block=BLOCK)
+    made = plain(capacity=1_000, prefix_caching=True)
+    found = simulate(made, sent, Flags(), Options())
+    assert found.counts["rejected"] == 1
+    curve = curve_records(found, (made, None), BLOCK)
+    assert curve[-1]["hit_rate"] == pytest.approx(32 / 66) == pytest.approx(found.hit_rate)
+
+
 def test_each_device_pays_for_its_own_tier_and_a_store_is_paid_for_once() -> None:
     """512 GB at 0.004 USD an hour beside 8 devices: 16.384 USD/h; a store of them 2.048."""
     price = TierPrice(0.004, "USD")

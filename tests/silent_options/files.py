@@ -25,6 +25,7 @@ FILES: Mapping[str, str] = {
     "config.json": json.dumps(LLAMA_3_1_8B),
     "start.log": _LOG,
     "day.csv": "time,rate\n00:00,1\n08:00,3\n16:00,2\n",
+    "ran.csv": "timestamp,replicas\n0,1\n5,3\n",
     "grid.csv": "time,grams\n00:00,100\n06:00,500\n18:00,300\n",
     "base.json": json.dumps(
         {"schema_version": 2, "plan": {"cost": 0.5, "currency": "USD", "hours": None, "deployment": {}}}

@@ -194,13 +194,15 @@ def tier_records(result: RunFigures) -> list[dict[str, Any]] | None:
 
 def curve_records(result: RunFigures, served: Served, block: int) -> list[dict[str, Any]]:
     """What one LRU cache would find of the requests of a run, in the order in which they came, at a few sizes
-    (:data:`SHARES`); of the prompts that count. Bytes are of one device of a replica, ``block`` tokens have one name.
+    (:data:`SHARES`); of the prompts that count. Who was refused, or gave up in the queue, is in no cache. Bytes are of
+    one device of a replica, ``block`` tokens have one name.
 
     Raises ``UsageError`` where prompts share no text.
     """
     records = result.records
     arrival = np.asarray(records.arrival)
-    order = np.argsort(arrival, kind="stable")[: int(np.sum(~np.isnan(arrival)))]
+    order = np.argsort(arrival, kind="stable")
+    order = order[~np.isnan(np.asarray(records.admitted)[order])]
     counted = np.zeros(len(arrival), dtype=bool)
     counted[result.counted] = True
     came = Requests(
