@@ -99,12 +99,14 @@ def _meant(hint: Any) -> Any:
         return pydantic.Field(**hint.given)
     origin, parts = get_origin(hint), get_args(hint)
     found = tuple(_meant(part) for part in parts)
-    if all(one is part for one, part in zip(found, parts)):
+    if origin not in (Union, UnionType) and all(one is part for one, part in zip(found, parts)):
         return hint
     if origin is Annotated:
         return Annotated[found]
-    if origin in (Union, UnionType):
-        return reduce(or_, found)
+    if origin in (Union, UnionType):  # faults name a spec of several types, not the function that checks it
+        return reduce(
+            or_, (Annotated[one, pydantic.Tag(one.__name__)] if hasattr(one, "spec_hold") else one for one in found)
+        )
     return origin[found]
 
 

@@ -246,7 +246,7 @@ class Spec:
         raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be removed")
 
     def __getstate__(self) -> tuple[dict[str, Any], frozenset[str]]:
-        return vars(self), self.model_fields_set
+        return dict(vars(self)), self.model_fields_set
 
     def __setstate__(self, state: tuple[dict[str, Any], frozenset[str]]) -> None:
         self.spec_hold(*state)

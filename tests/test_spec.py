@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -130,6 +131,23 @@ def test_a_spec_is_checked_as_a_model_of_pydantic(data: dict[str, Any]) -> None:
     assert _told(lambda given: _Cart(**given), data) == _told(lambda given: _TheirCart(**given), data)
 
 
+def test_a_fault_names_the_type_of_a_spec_or_a_text() -> None:
+    class Hub(Spec):
+        wheel: _Wheel | str
+
+    class Theirs(pydantic.BaseModel):
+        wheel: _OurWheel | str
+
+    def places(model: Any, given: Any) -> list[Any]:
+        with pytest.raises(pydantic.ValidationError) as caught:
+            model.model_validate({"wheel": given})
+        return [tuple(part.removeprefix("_Our").lstrip("_") for part in one["loc"]) for one in caught.value.errors()]
+
+    for given_wheel in (5, {"radius": "wide"}):
+        assert places(Hub, given_wheel) == places(Theirs, given_wheel)
+    assert places(Hub, 5) == [("wheel", "Wheel"), ("wheel", "str")]
+
+
 def test_a_default_has_every_field() -> None:
     assert _Whole.default() == _Whole()
     with pytest.raises(TypeError, match="_Lacking has no default: size is required"):
@@ -163,6 +181,8 @@ def test_what_is_pickled_is_equal_and_hashes_alike() -> None:
     assert again == wheel
     assert hash(again) == hash(wheel)
     assert again.model_fields_set == {"radius", "spokes"}
+    assert copy(wheel) == wheel
+    assert vars(copy(wheel)) is not vars(wheel)
     assert wheel != _Wheel(radius="1 m", spokes=6)  # type: ignore[arg-type]
 
 

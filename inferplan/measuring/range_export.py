@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import isfinite
 from typing import Any
 
 from inferplan.errors import InputFileError
@@ -28,6 +27,8 @@ _SERVER = ("pod", "instance")
 """Labels that Prometheus gives to each server that it scrapes; a server has one value of each."""
 _DEPLOYMENT = ("model_name", "cluster", "namespace", "job", "prometheus", "prometheus_replica")
 """Labels that all servers of one deployment share, and all that one Prometheus kept."""
+_END = 253_402_300_800
+"""Seconds since 1970 at which the year 10000 begins, which no calendar here has."""
 _HOW = (
     'curl -sG http://prometheus:9090/api/v1/query_range --data-urlencode \'query={__name__=~"vllm:.+",job="vllm"}\' '
     "-d start=... -d end=... -d step=15s"
@@ -140,9 +141,10 @@ def _result(path: str, text: str) -> list[Any]:
 def _point(point: Any, where: str) -> tuple[float, str]:
     if isinstance(point, list) and len(point) == 2 and isinstance(point[1], str):
         at = point[0]
-        if isinstance(at, (int, float)) and not isinstance(at, bool) and isfinite(at):
+        if isinstance(at, (int, float)) and not isinstance(at, bool) and 0 <= at < _END:
             return float(at), point[1]
-    raise InputFileError(f"{where} has a value that is no [seconds, number]", because=str(point)[:80], hint=_HOW)
+    because = f"{str(point)[:80]}; seconds are counted from 1970, the number is text"
+    raise InputFileError(f"{where} has a value that is no [seconds, number]", because=because, hint=_HOW)
 
 
 def _written(labels: Mapping[str, str]) -> str:

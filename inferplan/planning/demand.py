@@ -103,8 +103,8 @@ class Demand:
         if len(given) != 1:
             raise UsageError(
                 "a plan needs one kind of demand" + (f", not {' and '.join(given)}" if given else ""),
-                hint="--people 2000, --rate 50, --in-flight 200, --trace FILE, or --requests 1M --deadline 24h; to "
-                "find the capacity of given GPUs, plan for a small load",
+                hint="--people 2000, --rate 50, --in-flight 200, --trace FILE, or --requests 1M --deadline 24h; "
+                "what GPUs serve at most: --gpu 2x-h100 --people most",
             )
         if self.prefix.think.mean and self.prefix.turns == 1 and self.users is None:
             raise UsageError(

@@ -454,6 +454,8 @@ def _largest(question: Question, searched: SearchResult, progress: Callable[[int
     tried, so it is planned for more until nothing is. Raises ``InfeasibleError`` where no load is small enough."""
     found = most_carried(question, searched)
     if found is None:
+        if question.sizing.max_cost is not None and question.sizing.owned is None:
+            _at_a_confidence(replace(question, most=False), searched, _Known(None))  # raises what the least costs
         raise infeasible(question, searched)
     amount, beyond, best, done = rounded_down(question.demand, found.amount), inf, None, running_total(progress)
     for _ in range(_MOST_LOADS):

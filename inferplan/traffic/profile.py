@@ -164,9 +164,15 @@ def profile_of(trace: Requests, name: str = "trace") -> Profile:
     last. It ends, and repeats, one mean gap behind the last request. Raises ``UsageError`` without arrival times.
     """
     if trace.arrival is None or len(trace) < 2 or not trace.arrival[-1] > trace.arrival[0]:
-        raise UsageError("a profile needs a trace with arrival times", hint="--profile with a file of rates")
+        raise UsageError("rates are those of a trace with two arrival times or more", hint="a trace that lasts longer")
     arrival = trace.arrival - trace.arrival[0]
     end = float(arrival[-1]) * len(trace) / (len(trace) - 1)
+    if end > _MOST_STEPS * BIN:
+        raise UsageError(
+            f"{name} lasts {end / DAY:,.3g} days",
+            because=f"{_MOST_STEPS * BIN / DAY:,.0f} are the most",
+            hint="a part of it, or mend its times",
+        )
     edges = [*np.arange(max(round(end / BIN), 1)) * BIN, end]
     counts, _ = np.histogram(arrival, bins=edges)
     rates = counts / np.diff(edges)

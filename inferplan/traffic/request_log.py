@@ -20,6 +20,9 @@ from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.profile import BIN, DAY, Profile, numbered_rows
 from inferplan.units import parse_number
 
+_DIGITS = 6
+"""Of a number of replicas."""
+
 
 class Log(NamedTuple):
     """When requests came. seconds: in order, from some midnight. of: the class of each, by its place; none of all."""
@@ -83,8 +86,10 @@ def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, i
             raise _bad(path, line, f"timestamp is {cell['timestamp']!r:.40}; the log has {kind}")
         if found and seconds <= found[-1][0]:
             raise _bad(path, line, f"timestamp {cell['timestamp']} is not after the one before it")
-        if not cell["replicas"].isdecimal():
-            raise _bad(path, line, f"replicas is {cell['replicas']!r:.40}, not 0, 1, 2, ...")
+        if not cell["replicas"].isdecimal() or len(cell["replicas"]) > _DIGITS:
+            raise _bad(
+                path, line, f"replicas is {cell['replicas']!r:.40}, not 0, 1, 2, ... of {_DIGITS} digits at most"
+            )
         found.append((seconds, int(cell["replicas"])))
     if not found or found[0][0] > 0:
         late = f"its first row is {found[0][0]:,.6g} s after it" if found else "it has no rows"

@@ -232,6 +232,8 @@ def _plain(path: Path, lines: list[str], columns: list[str]) -> Recorded:
         for name, values in measured.items():
             said = row[at[name]].strip()
             values.append(_seconds(path, line, name, said) if said else inf)
+        if len(measured) == len(MEASURED) and measured["latency_s"][-1] < measured["ttft_s"][-1] < inf:
+            raise _bad(path, line, "latency_s is less than ttft_s: an answer ends with its last token")
     return _ordered(path, (times, prompt, output), bool(times), dated=dated, measured=measured)
 
 

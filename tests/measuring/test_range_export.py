@@ -70,6 +70,8 @@ NONE = {
     "cut": (FORMS["answer"][:-20], "kept.json"),
     "a value that is none": (answer([{"metric": {"__name__": RUNNING}, "values": [[1, 2]]}]), "[1, 2]"),
     "a time that is none": (answer([{"metric": {"__name__": RUNNING}, "values": [["1", "2"]]}]), "['1', '2']"),
+    "milliseconds": (answer([{"metric": {"__name__": RUNNING}, "values": [[1.7e12, "2"]]}]), "counted from 1970"),
+    "before 1970": (answer([{"metric": {"__name__": RUNNING}, "values": [[-1, "2"]]}]), "counted from 1970"),
     "no values": (answer([{"metric": {"__name__": RUNNING}}]), "no values"),
     "no labels": (json.dumps([{"metric": {}}, 3]), "kept.json"),
 }

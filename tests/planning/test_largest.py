@@ -52,6 +52,14 @@ def test_a_bill_buys_the_gpus_that_it_pays_for() -> None:
     assert "--max-cost" in refused.value.hint and "--rate" in refused.value.hint
 
 
+def test_a_bill_that_buys_nothing_says_what_the_least_costs() -> None:
+    """One GPU costs 2 USD an hour; no limit on latency is in the way."""
+    with pytest.raises(InfeasibleError) as refused:
+        planned(rate="most", max_cost=1.0)
+    assert "at 2.00 USD/h" in refused.value.because
+    assert refused.value.hint.startswith("--max-cost 2.00")
+
+
 def test_the_most_needs_a_bound() -> None:
     with pytest.raises(UsageError):
         planned(rate="most")

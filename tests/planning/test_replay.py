@@ -86,6 +86,7 @@ def test_replicas_on_the_clock_of_the_log(tmp_path: Path) -> None:
         ("timestamp,replicas\n500,1\n", "400 s after"),
         ("timestamp,replicas\n0,1\n0,2\n", ":3"),
         ("timestamp,replicas\n0,1.5\n", ":2"),
+        (f"timestamp,replicas\n0,{'9' * 5000}\n", ":2"),
         ("timestamp,replicas\n2026-05-04,1\n", ":2"),
         ("timestamp,replicas\n0\n", ":2"),
         ("", "empty"),
@@ -96,6 +97,22 @@ def test_replicas_that_cannot_be_read(tmp_path: Path, text: str, said: str) -> N
     path.write_text(text)
     with pytest.raises(InputFileError) as refused:
         read_replicas(path, 100.0, False)
+    assert said in str(refused.value)
+
+
+def test_an_answer_does_not_end_before_its_first_token(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("arrival_s,prompt,output,ttft_s,latency_s\n0,7,3,0.5,\n1,7,1,0.5,0.5\n2,7,3,0.5,0.4\n")
+    with pytest.raises(InputFileError, match=r"log\.csv:4: latency_s is less than ttft_s"):
+        read_recorded(path)
+
+
+@for_each(("arrival", "said"), [([0.0], "two arrival times"), ([0.0, 1e300], "days"), ([0.0, 3e7], "347 are the most")])
+def test_logs_that_have_no_rates(arrival: list[float], said: str) -> None:
+    """100,000 steps of 300 s are 347 days; 3e7 s, and a mean gap behind them, are 694."""
+    tokens = np.full(len(arrival), 9)
+    with pytest.raises(UsageError) as refused:
+        profile_of(Requests(prompt=tokens, output=tokens, arrival=np.array(arrival)))
     assert said in str(refused.value)
 
 
