@@ -493,7 +493,7 @@ def _with_the_most(error: InfeasibleError, question: Question, searched: SearchR
     amount = rounded_down(demand, min(found.amount, asked * (1 - CAPACITY_TOLERANCE)))
     sizing = question.sizing
     who = f"{sizing.max_cost:,.2f} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
-    serve = f"the most for {who} is about {in_words(demand, amount)}, {amount / asked:.0%} of that"
+    serve = f"the most for {who} is {in_words(demand, amount)}, {amount / asked:.0%} of that, or a little more"
     return InfeasibleError(
         error.what,
         because=f"{serve}, at a confidence of {found.confidence:g}; {error.because}",

@@ -230,7 +230,7 @@ def _by_hour(day: Day) -> Table:
     columns = ["hour", "requests/s", *names, *(one.policy for one in day.policies)]
     rows = [
         [
-            f"{hour['hour']:02d}:00",
+            f"{hour['hour']:02d}:00" if day.asked.replay is None else moment(day, hour["hour"] * HOUR),
             f"{hour['requests_per_s']:,.2f}",
             *(f"{hour['of_class'][name]:,.2f}" for name in names),
             *(f"{of[index]['replicas']:.2f}" for of in policies),
