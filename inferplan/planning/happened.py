@@ -40,8 +40,8 @@ class Happened(Paid):
 
     @cached_property
     def measured(self) -> dict[str, Array]:
-        """Seconds of ``ttft``, ``e2el`` and ``tpot`` by request, as far as they were measured. An answer of one token has no
-        further token to be late with, whatever its stream took to end."""
+        """Seconds of ``ttft``, ``e2el`` and ``tpot`` by request, as far as they were measured. An answer of
+        one token has no further token to be late with, whatever its stream took to end."""
         found = dict(self.log.measured)
         if {"ttft", "e2el"} <= found.keys():
             with np.errstate(invalid="ignore"):  # of an answer that never came
