@@ -243,7 +243,7 @@ class SizingAsked:
         "would keep it].",
         None,
     )
-    max_cost: Spent | None = ask(
+    max_cost: Spent | float | None = ask(
         "--max-cost",
         Text(_spent),
         "Most to spend per hour, or 3000/month; for an offline job in all. With --people most: how many that serves.",
@@ -279,6 +279,7 @@ class SizingAsked:
     ) -> Sizing:
         """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived` and
         :meth:`Spent.of`."""
+        spent = self.max_cost if self.max_cost is None or isinstance(self.max_cost, Spent) else Spent(self.max_cost)
         usual = MIDDLE if offline or ideal else USUAL
         owned = {one.gpu: one.number for one in gpus if one.number is not None}
         return Sizing(
@@ -288,7 +289,7 @@ class SizingAsked:
             confidence=usual if self.confidence is None else self.confidence,
             insists=self.confidence is not None,
             miss_cost=self.miss_cost,
-            max_cost=None if self.max_cost is None else self.max_cost.of(offline),
+            max_cost=spent and spent.of(offline),
             power=power,
             survive=self._survived(start, [one.gpu for one in gpus]),
         )

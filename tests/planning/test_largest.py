@@ -63,7 +63,7 @@ SPENT = {"20": 20.0, "48/day": 2.0, "3000/month": 3000 / 730, "8760/year": 1.0}
 @for_each("text, hourly", SPENT.items())
 def test_a_cost_is_of_an_hour_or_of_a_longer_span(text: str, hourly: float) -> None:
     spent = question_of(SizingAsked, {"max_cost": text}).max_cost
-    assert spent is not None and spent.of(offline=False) == pytest.approx(hourly)
+    assert isinstance(spent, Spent) and spent.of(offline=False) == pytest.approx(hourly)
     with pytest.raises(UsageError):
         question_of(SizingAsked, {"max_cost": f"{text}/fortnight"})
 
