@@ -161,6 +161,8 @@ def _said(pipe: int, kept: Sequence[object], progress: Progress | None) -> dict[
         progress.tell()
     with os.fdopen(os.dup(pipe), "rb") as file:
         data = file.read()
+    if progress is not None:
+        progress.tell()
     found: dict[int, Any] = {}
     with contextlib.suppress(EOFError, pickle.UnpicklingError):  # its end is missing
         found = _Unpickler(io.BytesIO(data), kept).load()
