@@ -6,6 +6,7 @@ first value that has to be checked: a start reads specs that were checked before
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from operator import itemgetter
@@ -76,7 +77,7 @@ class Spec:
                 defaults.update(base.spec_defaults)
                 checks.update(base.spec_checks)
         own = vars(cls)
-        for name, annotation in own.get("__annotations__", {}).items():
+        for name, annotation in _annotations(cls).items():
             if name.startswith("_") or str(annotation).removeprefix("typing.").startswith("ClassVar"):
                 continue
             fields[name] = None
@@ -265,6 +266,17 @@ class Spec:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self)})"
+
+
+def _annotations(cls: type) -> Mapping[str, Any]:
+    """What a class itself annotates; of names that are not there yet a stand-in. From Python 3.14 on they are made when
+    they are asked for (PEP 649)."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format, get_annotations
+
+        return get_annotations(cls, format=Format.FORWARDREF)
+    found: dict[str, Any] = vars(cls).get("__annotations__", {})
+    return found
 
 
 def _is_required(default: Any) -> bool:

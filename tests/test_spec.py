@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inferplan.spec import Field, Spec, field_validator, model_validator
@@ -125,6 +125,7 @@ def _told(make: Any, data: Any) -> Any:
     return made.model_dump(), made.model_dump(exclude_defaults=True), set(made.model_fields_set)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
 @given(_carts)
 def test_a_spec_is_checked_as_a_model_of_pydantic(data: dict[str, Any]) -> None:
     assert _told(_Cart.model_validate, data) == _told(_TheirCart.model_validate, data)

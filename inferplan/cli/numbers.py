@@ -20,7 +20,8 @@ else:
 def _require_one(kind: _Any, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> None:
     """Fail for a list where one number is asked for."""
     if value == MOST_LOAD:
-        kind.fail(f"{value} is answered by inferplan plan alone (--gpu 2x-h100 --people most)", param, ctx)
+        where = "--people, --rate and --in-flight of inferplan plan alone"
+        kind.fail(f"{value} is taken by {where} (--gpu 2x-h100 --people most)", param, ctx)
     parts = value.split(",") if isinstance(value, str) else []
     if len(parts) > 1 and all(part.strip() for part in parts):
         whole = all(len(part) == 3 and part.isdigit() for part in parts[1:])  # 2,000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.counted import Counted, counted_device
@@ -24,7 +24,7 @@ from inferplan.work.parallel import MOST_DEGREE
 
 _MOST_TRIED = 256
 """Values of a degree or a budget that a search tries: each goes with each of the others."""
-_HOURS = {"": 1.0, "h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": HOURS_PER_MONTH, "year": 8760.0}
+_HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": HOURS_PER_MONTH, "year": 8760.0}
 """Hours of the spans that a cost may be of."""
 Counts = tuple[int, ...] | None
 """The values that are named; ``None`` where none are."""
@@ -46,16 +46,33 @@ def _caps(text: str) -> tuple[float, ...]:
     return found
 
 
-def _spent(text: str) -> float:
-    """What may be spent per hour: ``"20"``, ``"20/h"``, ``"500/day"``, ``"3000/month"``."""
-    number, _, span = text.strip().lower().partition("/")
+class Spent(NamedTuple):
+    """What may be spent. hours: in how many; ``None`` where no span is named."""
+
+    amount: float
+    hours: float | None = None
+
+    def of(self, offline: bool) -> float:
+        """Per hour; of an offline job in all. Raises ``UsageError`` for a job with a span."""
+        if offline and self.hours is not None:
+            raise UsageError(
+                "--max-cost of an offline job is a sum, not one per span of time",
+                because="a job is paid for once",
+                hint=f"--max-cost {self.amount:g}",
+            )
+        return self.amount / (self.hours or 1.0)
+
+
+def _spent(text: str) -> Spent:
+    """What may be spent: ``"20"``, ``"20/h"``, ``"500/day"``, ``"3000/month"``."""
+    number, over, span = text.strip().lower().partition("/")
     try:
-        hours, found = _HOURS[span.strip()], parse_number(number.strip())
+        hours, found = _HOURS[span.strip()] if over else None, parse_number(number.strip())
     except (KeyError, ValueError):
         raise UsageError(f"--max-cost {text!r} is no cost", hint="20 (per hour), 500/day or 3000/month") from None
     if not 0 < found < inf:
         raise UsageError(f"--max-cost must be more than 0, not {number}")
-    return found / hours
+    return Spent(found, hours)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +243,7 @@ class SizingAsked:
         "would keep it].",
         None,
     )
-    max_cost: float | None = ask(
+    max_cost: Spent | float | None = ask(
         "--max-cost",
         Text(_spent),
         "Most to spend per hour, or 3000/month; for an offline job in all. With --people most: how many that serves.",
@@ -260,7 +277,9 @@ class SizingAsked:
     def sizing(
         self, power: PowerBudget | None, start: ColdStart | None, gpus: Sequence[Counted], offline: bool, ideal: bool
     ) -> Sizing:
-        """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived`."""
+        """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived` and
+        :meth:`Spent.of`."""
+        spent = self.max_cost if self.max_cost is None or isinstance(self.max_cost, Spent) else Spent(self.max_cost)
         usual = MIDDLE if offline or ideal else USUAL
         owned = {one.gpu: one.number for one in gpus if one.number is not None}
         return Sizing(
@@ -270,7 +289,7 @@ class SizingAsked:
             confidence=usual if self.confidence is None else self.confidence,
             insists=self.confidence is not None,
             miss_cost=self.miss_cost,
-            max_cost=self.max_cost,
+            max_cost=spent and spent.of(offline),
             power=power,
             survive=self._survived(start, [one.gpu for one in gpus]),
         )

@@ -40,12 +40,14 @@ class Happened(Paid):
 
     @cached_property
     def measured(self) -> dict[str, Array]:
-        """Seconds of ``ttft``, ``e2el`` and ``tpot`` by request, as far as they were measured."""
+        """Seconds of ``ttft``, ``e2el`` and ``tpot`` by request, as far as they were measured. An answer of
+        one token has no further token to be late with, whatever its stream took to end."""
         found = dict(self.log.measured)
         if {"ttft", "e2el"} <= found.keys():
             with np.errstate(invalid="ignore"):  # of an answer that never came
-                rest = (found["e2el"] - found["ttft"]) / np.maximum(self.log.requests.output - 1, 1)
-            found["tpot"] = np.where(np.isnan(rest), np.inf, rest)
+                rest = found["e2el"] - found["ttft"]
+            further = self.log.requests.output - 1
+            found["tpot"] = np.where(np.isnan(rest), np.inf, np.where(further, rest, 0.0) / np.maximum(further, 1))
         return found
 
     def percentile(self, name: str) -> float | None:

@@ -101,8 +101,7 @@ def run_beside(
         for process, pipe in others.items():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGINT)
-            with contextlib.suppress(EOFError, pickle.UnpicklingError):  # of one that was being read
-                found |= _said(pipe, kept, None)
+            found |= _said(pipe, kept, None)
         raise StoppedError(found) from None
     finally:
         os.close(left)
@@ -157,12 +156,16 @@ def _stop(*_: object) -> NoReturn:
 
 
 def _said(pipe: int, kept: Sequence[object], progress: Progress | None) -> dict[int, Any]:
-    """What another process has found, by place; nothing of one that was killed."""
+    """What another process has found, by place; nothing of one that was killed, or that was being read before."""
     while progress is not None and not select.select([pipe], [], [], _LOOK)[0]:
         progress.tell()
     with os.fdopen(os.dup(pipe), "rb") as file:
         data = file.read()
-    found: dict[int, Any] = _Unpickler(io.BytesIO(data), kept).load() if data else {}
+    if progress is not None:
+        progress.tell()
+    found: dict[int, Any] = {}
+    with contextlib.suppress(EOFError, pickle.UnpicklingError):  # its end is missing
+        found = _Unpickler(io.BytesIO(data), kept).load()
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from inferplan.api import make_plan
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.fields import question_of
-from inferplan.planning.asked import SizingAsked
+from inferplan.planning.asked import SizingAsked, Spent
 from inferplan.planning.plan import Plan
 from tests.cases import for_each
 
@@ -70,6 +70,15 @@ SPENT = {"20": 20.0, "48/day": 2.0, "3000/month": 3000 / 730, "8760/year": 1.0}
 
 @for_each("text, hourly", SPENT.items())
 def test_a_cost_is_of_an_hour_or_of_a_longer_span(text: str, hourly: float) -> None:
-    assert question_of(SizingAsked, {"max_cost": text}).max_cost == pytest.approx(hourly)
+    spent = question_of(SizingAsked, {"max_cost": text}).max_cost
+    assert isinstance(spent, Spent) and spent.of(offline=False) == pytest.approx(hourly)
     with pytest.raises(UsageError):
         question_of(SizingAsked, {"max_cost": f"{text}/fortnight"})
+
+
+def test_a_job_costs_a_sum() -> None:
+    """A job has no month: 3000/month is not 4.11 in all."""
+    job, monthly = Spent(9.0), Spent(3000.0, 730.0)
+    assert job.of(offline=True) == 9.0
+    with pytest.raises(UsageError):
+        monthly.of(offline=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import time
 from functools import partial
@@ -10,7 +11,7 @@ from functools import partial
 import pytest
 
 from inferplan.planning.plan import complete, plan
-from inferplan.planning.processes import Progress, StoppedError, run_beside
+from inferplan.planning.processes import Progress, StoppedError, _said, run_beside
 from inferplan.reports.plan_record import plan_record
 from inferplan.table import plain
 from tests.planning.test_confidence import asked
@@ -52,6 +53,19 @@ def test_the_tasks_of_a_process_that_is_killed_are_done_here() -> None:
         return 7
 
     assert run_beside([int, dies, int], 2) == [0, 7, 0]
+
+
+def test_half_a_message_of_a_process_that_is_killed_says_nothing() -> None:
+    """Killed while it wrote, wherever it was: after every number of bytes but all."""
+    whole = pickle.dumps({0: list(range(100)), 1: "done"})
+    found = []
+    for size in range(len(whole) + 1):
+        out, into = os.pipe()
+        os.write(into, whole[:size])
+        os.close(into)
+        found.append(_said(out, (), None))
+        os.close(out)
+    assert found == [{}] * len(whole) + [{0: list(range(100)), 1: "done"}]
 
 
 def test_ctrl_c_keeps_what_is_done() -> None:

@@ -16,6 +16,7 @@ from inferplan.errors import InputFileError, UsageError
 from inferplan.planning.day import DayAsked, DayDesign, Policy, scaling_of, simulate_days
 from inferplan.planning.day_work import DayWork
 from inferplan.planning.demand import demand_of_trace
+from inferplan.planning.happened import Happened
 from inferplan.reports.day import days_report
 from inferplan.serving.autoscaling import Schedule
 from inferplan.serving.cold_start import ColdStart
@@ -150,6 +151,17 @@ def test_what_happened_by_hand() -> None:
     # two replicas of the policy were ordered a minute before: 120 s more, and one that leaves finishes what it has
     (recorded,) = day.policies
     assert 120 - 1e-6 <= recorded.replica_hours * 3600 - found.replica_hours * 3600 < 130
+
+
+def test_an_answer_of_one_token_is_not_late_with_the_next() -> None:
+    """Its stream ended 0.1 s behind it, and the limit on TPOT is 20 ms; of six tokens 0.099/5 s keeps it. One never
+    came."""
+    requests = Requests(prompt=np.full(3, 8), output=np.array([1, 6, 1]), arrival=np.arange(3.0))
+    measured = {"ttft": np.array([0.2, 0.2, np.inf]), "e2el": np.array([0.3, 0.299, np.inf])}
+    log = Recorded(requests=requests, measured=measured)
+    slo, tariff = Slo(tpot=0.020), question().prices.require("h100-sxm", 1, 1)
+    found = Happened(log=log, ran=(), span=3.0, slo=slo, tariff=tariff)
+    assert found.late is not None and found.late.tolist() == [False, False, True]
 
 
 def test_static_replicas_are_those_of_simulate() -> None:

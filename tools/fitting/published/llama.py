@@ -399,7 +399,8 @@ def _constants(values: Known, one: Published, error: dict[str, float]) -> Consta
     scores, cache = values.get("scores", values["attention"]), values.get("cache", values["stream"])
     decode = Fit(math=scores, memory=cache, error=error)
     if one.depth:
-        few = f"median of {len(one.depth)} models behind many tokens on {', '.join({deep.card for deep in one.depth})}"
+        cards = ", ".join(sorted({deep.card for deep in one.depth}))
+        few = f"median of {len(one.depth)} models behind many tokens on {cards}"
         decode = decode.model_copy(update={"basis": "transferred", "source": few})
     prefill = Fit(math=values["attention"], memory=stream, error=error)
     return {
