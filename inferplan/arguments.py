@@ -117,6 +117,11 @@ def _either(name: str, value: Any, kinds: Sequence[Any]) -> Any:
             refused = error
             if len(others) == 1:
                 raise
+    words = [word for kind in others if get_origin(kind) is Literal for word in get_args(kind)]
+    if words and isinstance(value, str):
+        raise UsageError(
+            f"{name}: {value!r:.60} is not a number", hint=f"a number, or {' or '.join(words)}"
+        ) from refused
     names = " or ".join(getattr(kind, "__name__", str(kind)) for kind in others)
     raise _not(name, value, names) from refused
 

@@ -217,7 +217,7 @@ class Spec:
             if isinstance(value, Spec):
                 return value.model_dump(mode=mode, exclude_defaults=exclude_defaults, exclude_none=exclude_none)
             if isinstance(value, Mapping):
-                return {key: dumped(one) for key, one in value.items() if not (exclude_none and one is None)}
+                return {key: dumped(one) for key, one in value.items()}
             if isinstance(value, list | tuple):
                 parts = [dumped(one) for one in value]
                 return tuple(parts) if isinstance(value, tuple) and mode == "python" else parts

@@ -52,7 +52,7 @@ class _Cart(Spec):
     name: str = Field(min_length=2, pattern="[a-z]+")
     wheels: list[_Wheel] = Field(default=[], max_length=4)
     spare: _Wheel | None = None
-    load: dict[str, float] = {}
+    load: dict[str, float | None] = {}
     first: int = Field(default=1, ge=1, alias="from")
 
     @field_validator("name")
@@ -68,7 +68,7 @@ class _Cart(Spec):
 
     @cached_property
     def total(self) -> float:
-        return sum(self.load.values())
+        return sum(one or 0.0 for one in self.load.values())
 
 
 class _OurWheel(pydantic.BaseModel):
@@ -84,7 +84,7 @@ class _TheirCart(pydantic.BaseModel):
     name: str = pydantic.Field(min_length=2, pattern="[a-z]+")
     wheels: list[_OurWheel] = pydantic.Field(default=[], max_length=4)
     spare: _OurWheel | None = None
-    load: dict[str, float] = {}
+    load: dict[str, float | None] = {}
     first: int = pydantic.Field(default=1, ge=1, alias="from")
 
     @pydantic.field_validator("name")
@@ -122,7 +122,8 @@ def _told(make: Any, data: Any) -> Any:
         made = make(data)
     except pydantic.ValidationError as error:
         return sorted((one["loc"], one["type"], one["msg"].replace("_OurWheel", "_Wheel")) for one in error.errors())
-    return made.model_dump(), made.model_dump(exclude_defaults=True), set(made.model_fields_set)
+    dumps = [made.model_dump(**how) for how in ({}, {"exclude_defaults": True}, {"exclude_none": True})]
+    return dumps, set(made.model_fields_set)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly

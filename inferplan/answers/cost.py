@@ -189,10 +189,11 @@ def parse_api_price(text: str | None) -> ApiPrice | None:
     except ValueError:
         price = ApiPrice(input=-1.0, output=-1.0)
     if not all(0 <= each < float("inf") for each in (price.input, price.output)):
+        both = f"{first}/{first}" if first.replace(".", "", 1).isdecimal() and not second else "0.9/0.9"
         raise UsageError(
             f"--api-price {text} is not a price",
             because="APIs charge input and output tokens apart",
-            hint="--api-price 3/15 (per million input/output tokens); one price for both: 0.9/0.9",
+            hint=f"--api-price 3/15 (per million input/output tokens); one price for both: {both}",
         )
     return price
 

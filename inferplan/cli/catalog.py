@@ -156,7 +156,12 @@ def gpus_command(conditions: tuple[str, ...]) -> Report:
     if not specs:
         raise UnknownNameError(
             f"none of the {len(every)} accelerators on file meets {', '.join(map(repr, conditions))}",
-            hint="fewer conditions; segments are "
+            hint=(
+                "an instance of MIG is named after its GPU: h100-sxm:3g.40gb (docs/mig.md); "
+                if "mig" in conditions
+                else ""
+            )
+            + "fewer conditions; segments are "
             + ", ".join(sorted({spec.segment for spec in every if spec.segment is not None})),
         )
     rows = [_gpu_row(spec) for spec in specs]

@@ -90,6 +90,10 @@ _ELSEWHERE = {
     ("report", "prefill-replicas"): "as plan: separate pools are tried with --rate, and taken where they cost less",
     ("cost", "workload"): "the bill here covers a static batch: --prompt 1155 --output 211 --batch 32; under a load "
     "with limits: inferplan plan MODEL --gpu GPU --workload chat --rate 10, which prices a million tokens too",
+    **{(name, "own"): "GPUs of your own are --gpu 4x-h100 here" for name in ("plan", "simulate", "report")},
+    ("fit", "own"): "GPUs of your own are --have 4x-h100 here",
+    ("fleet", "sessions"): "agents on GPUs of one kind: inferplan plan MODEL --gpu 4x-h100 --sessions coding-agent "
+    "--people 50 --ttft 1s --tpot 40ms",
     ("fit", "prompt"): "--context counts prompt and output together",
     ("fit", "output"): "--context counts prompt and output together",
 }

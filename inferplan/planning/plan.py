@@ -462,7 +462,10 @@ def _largest(question: Question, searched: SearchResult, progress: Callable[[int
         there = with_amount(question, amount).at(found.confidence)
         known = _Known(None)
         try:
-            best = _planned(there, searched_again(searched, there.stream), known)
+            found_plan = _planned(there, searched_again(searched, there.stream), known)
+            if (dearer := too_dear(there, found_plan.option)) is not None:
+                raise dearer
+            best = found_plan
         except InfeasibleError as error:
             refused, beyond = error, amount
         done(len(known))
@@ -491,9 +494,9 @@ def _with_the_most(error: InfeasibleError, question: Question, searched: SearchR
         return error
     asked = amount_of(demand)
     amount = rounded_down(demand, min(found.amount, asked * (1 - CAPACITY_TOLERANCE)))
-    sizing = question.sizing
-    who = f"{sizing.max_cost:,.2f} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
-    serve = f"the most for {who} is {in_words(demand, amount)}, {amount / asked:.0%} of that, or a little more"
+    serve = (
+        f"the most for {question.bound} is {in_words(demand, amount)}, {amount / asked:.0%} of that, or a little more"
+    )
     return InfeasibleError(
         error.what,
         because=f"{serve}, at a confidence of {found.confidence:g}; {error.because}",

@@ -110,6 +110,13 @@ class Question:
         counts = {} if sizing.owned is None else sizing.owned.counts
         return sizing.max_cost is not None or all(load_hardware(gpu).name in counts for gpu in self.space.gpus)
 
+    @property
+    def bound(self) -> str:
+        """That in words: ``"2 x l40s"``, ``"20.00 USD/h"``, or both."""
+        sizing = self.sizing
+        money = [] if sizing.max_cost is None else [f"{sizing.max_cost:,.2f} {self.prices.currency}/h"]
+        return " and ".join([*([] if sizing.owned is None else [sizing.owned.describe()]), *money])
+
     def __post_init__(self) -> None:
         require_together("plan", self.features)
         self._require_tiers()

@@ -18,6 +18,7 @@ from inferplan.figures import Figure, short_time, text
 from inferplan.planning.agents import session_seconds
 from inferplan.planning.amount import amount_of, in_words, option_of
 from inferplan.planning.beside import Step
+from inferplan.planning.demand import limits_in_words
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
@@ -94,14 +95,17 @@ def served_line(plan: Plan) -> str:
     if not question.bounded or found is None:
         return ""
     amount = in_words(demand, amount_of(demand))
-    who = f"{sizing.max_cost:,.2f} {question.prices.currency}/h" if sizing.owned is None else sizing.owned.describe()
     if question.most:
         kept = f", at {sizing.utilisation:.0%} of capacity" if sizing.utilisation < 1 else ""
-        return f"the most for {who} within these limits: {amount}{kept}"
+        limits = limits_in_words(question.slo, demand.classes)
+        sure = f", at a confidence of {plan.confidence:g}" if plan.has_confidences else ""
+        return f"the most for {question.bound}: {amount}, with {limits}{sure}{kept}"
     if demand.trace is not None:
         return ""
     share = f"{1 / found.factor:.0%} of the capacity of {devices(plan.option)}"
-    return f"yes: {amount} are {share} in settings for this load; the most for {who}: {option_of(demand)} most"
+    return (
+        f"yes: {amount} are {share} in settings for this load; the most for {question.bound}: {option_of(demand)} most"
+    )
 
 
 def people_record(plan: Plan) -> dict[str, Any] | None:

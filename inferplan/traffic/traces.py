@@ -43,6 +43,11 @@ _AZURE_ROW = re.compile(
 _LARGEST = 2**40
 
 
+_USAGE = {
+    **dict.fromkeys(("prompt_tokens", "input_tokens"), "prompt"),
+    **dict.fromkeys(("completion_tokens", "output_tokens"), "output"),
+}
+"""Columns by the names that APIs have in ``usage``."""
 MEASURED = {"ttft_s": "ttft", "latency_s": "e2el"}
 """Columns of a log that say what was measured, and what that is elsewhere."""
 
@@ -96,6 +101,7 @@ def read_recorded(path: Path) -> Recorded:
     columns = [column.strip() for column in start.split(",")]
     if tuple(columns[:3]) == _AZURE:
         return _azure(path, lines)
+    columns = [_USAGE.get(column, column) for column in columns]
     if {"prompt", "output"} <= set(columns):
         return _plain(path, lines, columns)
     raise InputFileError(f"{path}:1: not a trace", because=f"the first line is {start[:80]!r}", hint=_formats())
@@ -103,8 +109,8 @@ def read_recorded(path: Path) -> Recorded:
 
 def _formats() -> str:
     return (
-        "a CSV with the columns arrival_s (or timestamp),prompt,output, an Azure 2023 CSV "
-        "(TIMESTAMP,ContextTokens,GeneratedTokens), "
+        "a CSV with the columns arrival_s (or timestamp),prompt,output (or prompt_tokens,completion_tokens), "
+        "an Azure 2023 CSV (TIMESTAMP,ContextTokens,GeneratedTokens), "
         "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), or sessions of agents: Bailian JSON "
         "lines (chat_id, parent_chat_id), Weka JSON (requests)"
     )

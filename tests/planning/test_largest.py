@@ -82,3 +82,10 @@ def test_a_job_costs_a_sum() -> None:
     assert job.of(offline=True) == 9.0
     with pytest.raises(UsageError):
         monthly.of(offline=True)
+
+
+def test_the_most_for_a_bill_costs_no_more() -> None:
+    """Two GPUs are there and cost 2 USD an hour each; 3 USD pay for one."""
+    found = planned(gpus="2x-l40s", rate="most", max_cost=3.0)
+    assert (found.option.cost, found.option.devices) == (2.0, 1)
+    assert found.question.bound == "2 x l40s and 3.00 USD/h"

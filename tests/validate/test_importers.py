@@ -14,7 +14,7 @@ from inferplan.errors import InputFileError
 from inferplan.validation.importers import aiperf, llama_bench, plain, read_file
 from inferplan.validation.importers.record import Record
 from inferplan.validation.importers.vllm_bench import _engine
-from inferplan.validation.rows import Row, Run, Spread, Unusable, Waits, _alike, fact_of, interpret
+from inferplan.validation.rows import Row, Run, Shared, Spread, Unusable, Waits, _alike, fact_of, interpret
 from tests.cases import for_each
 
 SUPPLIED = {"gpu": "h100-sxm", "tp": "2", "precision": "fp8", "engine": "vllm", "model": "llama-3.1-70b"}
@@ -326,7 +326,7 @@ READ: dict[str, Any] = (
     | {"rate": None, "duration": None, "batch": 22, "tp": 2, "pp": 3, "ep": 6, "dp": 5, "requests": 11}
     | {"ratio_min": 0.5, "warmup": 7, "token_budget": 2048, "slots": 33, "memory_fraction": 0.8, "context": 4096}
     | {"waits": Waits(poll=9, batch=10, fill=0.25, balance=12, schedule=13, rounds=14, delayer=True, passes=15)}
-    | {"suspect": "cold", "campaign": "own", "system_prompt": 16, "system_prompts": 17, "users": 18}
+    | {"suspect": "cold", "campaign": "own", "shared": Shared(system_prompt=16, system_prompts=17, users=18)}
     | {"timeout": 19.5, "workers": 20, "prefill": None, "kernels": "vllm@0.20", "draft": "mtp", "draft_tokens": 3}
     | {"spread": Spread(slots=21, in_order=True, dispatch="fp8", exchange="gather")}
     | {"backends": (("experts", "triton"), ("attention", "fa3"))}
