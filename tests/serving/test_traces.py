@@ -115,7 +115,7 @@ def test_columns_may_have_the_names_of_usage(tmp_path: Path) -> None:
     log.write_text(
         "timestamp,prompt_tokens,completion_tokens\n2026-11-20T10:00:05Z,200,30\n2026-11-20T10:00:00Z,100,20\n"
     )
-    found = read_trace(log)
+    found = traces.read_trace(log)
     assert (found.prompt.tolist(), found.output.tolist()) == ([100, 200], [20, 30])
     assert found.arrival is not None
     assert found.arrival.tolist() == [0.0, 5.0]
