@@ -289,7 +289,7 @@ def _profile(values: dict[str, Any], trace: Requests | None, log: Log | None) ->
     given = trace is not None or log is not None
     if (values["profile"] is None) is not given:
         raise UsageError(
-            "a day needs one profile" + (", not two" if given else ""),
+            "a day needs a profile of its load" + (", one alone" if given else ""),
             hint="--profile azure-2023-conv, --profile day.csv, or --profile-from TRACE",
         )
     if trace is not None and values["workload"] is not None:

@@ -69,7 +69,10 @@ def _spent(text: str) -> Spent:
     try:
         hours, found = _HOURS[span.strip()] if over else None, parse_number(number.strip())
     except (KeyError, ValueError):
-        raise UsageError(f"--max-cost {text!r} is no cost", hint="20 (per hour), 500/day or 3000/month") from None
+        raise UsageError(
+            f"--max-cost {text!r} is no cost",
+            hint="20 (per hour, in the currency of the prices), 500/day or 3000/month",
+        ) from None
     if not 0 < found < inf:
         raise UsageError(f"--max-cost must be more than 0, not {number}")
     return Spent(found, hours)

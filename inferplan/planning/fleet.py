@@ -421,8 +421,9 @@ def _too_little(question: Question, asked: FleetAsked, most: float, unusable: di
     if len(unusable) == len({kind.gpu for kind in asked.kinds}):
         return InfeasibleError(
             f"no replica of {question.space.base.model} on {', '.join(unusable)} keeps the limits",
-            because="neither in closed form nor in simulation does any division of it under any load",
-            hint="longer limits, another GPU, a larger --most, or inferplan plan for the nearest miss",
+            because="no division of the model over them does, in closed form or in simulation, however small the load",
+            hint=f"longer limits, another GPU, a larger --most, or the nearest miss: inferplan plan "
+            f"{question.space.base.model} --gpu {','.join(unusable)} with the same load and limits",
         )
     limited = [kind for kind in asked.kinds if kind.most is not None]
     counts = {kind.gpu: sum(one.most or 0 for one in limited if one.gpu == kind.gpu) for kind in limited}

@@ -272,7 +272,8 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         opens = f"{format_time(start.start, 3)} before {start.loader} reads, " if start.start else ""
         read = opens + read if isfinite(start.bandwidth) else ""
         of = f" of {start.measured}, by its log: no pod, no image" if start.measured else ""
-        lines.append(f"cold start: {format_time(start.seconds, 3)} = {read}{format_time(start.rest, 3)}{of}")
+        parts = f" = {read}{format_time(start.rest, 3)}" if read else ""
+        lines.append(f"cold start: {format_time(start.seconds, 3)}{parts}{of}")
     rule = next((one.scaling for one in day.policies if isinstance(one.scaling, Reactive)), None)
     if rule is not None:
         whose = "" if asked.autoscaler.target else ", as many as a replica has at its share of its capacity"
@@ -285,7 +286,8 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         lines.append(f"interrupted: {', '.join(day.undone)} not simulated to the end")
     if asked.span != 24 * HOUR:
         lines.append(
-            f"GPU-hours and cost are {24 * HOUR / asked.span:g} times those of the {asked.span / HOUR:.3g} h simulated"
+            f"GPU-hours and cost are per day, over {asked.span / HOUR:.3g} h simulated; all of it costs "
+            + ", ".join(f"{one.policy} {one.cost:,.2f} {day.tariff.currency}" for one in day.policies)
         )
     if classes and any(of["meets"] is False for one in day.policies for of in class_records(one)):
         lines.append(

@@ -167,8 +167,9 @@ def replay_notes(day: Day) -> list[str]:
     lines.append(f"{day.asked.profile.name} is replayed: {came}; a replica is sized {sized}")
     if "scheduled" in [one.policy for one in day.policies]:
         table = day.asked.timetable
-        knows = "what came in each five minutes" if table is None else f"one day made of them ({table.source})"
-        lines.append(f"scheduled knows {knows}{', which nobody does ahead' if table is None else ''}")
+        follows = "the log itself, five minutes by five minutes: no timetable made ahead can cost less"
+        follows = follows if table is None else f"one day made of those of the log ({table.source})"
+        lines.append(f"scheduled follows {follows}")
     if day.asked.ran:
         lines.append("recorded: the replicas of --replay-replicas, each ordered a cold start before it took requests")
     if found is not None:

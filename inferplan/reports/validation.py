@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from inferplan.figures import Figure, record, side_by_side, text
@@ -19,6 +20,10 @@ from inferplan.validation.startup_logs import Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
+
+
+_SLOW = 1.5
+"""Measured over predicted beyond which a line says where to look."""
 
 
 def clean(scored: Sequence[Scored]) -> list[Scored]:
@@ -185,10 +190,28 @@ def _notes(scored: Sequence[Scored]) -> list[str]:
             f"physically impossible (faster than a perfect device, more than memory holds): {len(fast)} rows "
             f"({shown}{', ...' if len(fast) > SHOWN_LIMIT else ''}); they count in the score, but not in a fit"
         )
+    notes += _ratio_notes(scored)
     notes += above_notes(scored)
     notes += prediction_notes(scored)
     bases = Counter(one.prediction.basis for one in scored if one.prediction)
     notes.append("basis: " + ", ".join(f"{name} {count}" for name, count in bases.most_common()))
+    return notes
+
+
+def _ratio_notes(scored: Sequence[Scored]) -> list[str]:
+    """How many times as long as predicted the measured latencies are, and where to look if that is much; empty without
+    a row that was answered."""
+    found = {metric: [1 / (1 + e) for one in scored if (e := one.error(metric)) is not None] for metric in METRICS}
+    times = {metric: median(ratios) for metric, ratios in found.items() if ratios}
+    if not times:
+        return []
+    said = ", ".join(f"{metric.upper()} {value:.3g} times" for metric, value in times.items())
+    notes = [f"measured over predicted, median: {said}"]
+    if max(times.values()) > _SLOW:
+        notes.append(
+            "much slower than predicted: compare the server's release, flags and GPUs with those stated; inferplan "
+            "learn reads its log or /metrics and says which part of a step takes longer (docs/learn.md)"
+        )
     return notes
 
 

@@ -49,7 +49,7 @@ class ColdStart:
 def restart_missing(what: str) -> UsageError:
     """The error where ``what`` is lost and nothing says when it is back."""
     return UsageError(
-        f"what {what} is back after a time to restart, and it is missing",
+        f"the time to restart is missing: how long what {what} stays away",
         because="it depends on your storage and your engine",
         hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
     )

@@ -169,7 +169,7 @@ WRONG = [
     (lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft="soon"), "ttft: 'soon' is not a quantity"),
     (
         lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft=1, survive=1),
-        "is back after a time to restart, and it is missing",
+        "the time to restart is missing",
     ),
     (
         lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft=1, survive="rack", restart="1min"),

@@ -398,6 +398,20 @@ def test_above_the_tolerance_it_exits_6_after_the_report(tmp_path: Path) -> None
         assert code == 4 and "cannot write /dev/full" in error and "mean error" not in error
 
 
+def test_a_server_much_slower_than_predicted_is_told_where_to_look(tmp_path: Path) -> None:
+    """Twice the prediction of each of its own rows, three times; what is near says nothing."""
+    source, target = tmp_path / "rows.csv", tmp_path / "out.csv"
+    source.write_text(f"{HEAD}\n{GOOD}\n")
+    invoke(str(source), "--rows", str(target))
+    ttft, tpot = (float(cell) for cell in list(csv.reader(io.StringIO(target.read_text())))[1][-3:-1])
+    source.write_text(f"{HEAD}\n{GOOD.removesuffix(',40,8')},{2 * ttft},{3 * tpot}\n")
+    out = invoke(str(source))[1]
+    assert "measured over predicted, median: TTFT 2 times, TPOT 3 times" in out
+    assert "inferplan learn" in " ".join(out.split())
+    source.write_text(f"{HEAD}\n{GOOD.removesuffix(',40,8')},{1.2 * ttft},{tpot}\n")
+    assert "slower than predicted" not in invoke(str(source))[1]
+
+
 def test_main_is_the_same_program() -> None:
     assert callable(main)
 
