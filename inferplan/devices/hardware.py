@@ -209,6 +209,14 @@ class HardwareSpec(Spec):
         return f"keep the activations wide (--activations {wide}), choose another --quant, or another GPU"
 
     @property
+    def size_lines(self) -> list[str]:
+        """That a device is sold with less memory too, unless the user has said with how much."""
+        if self.memory.usable_basis == "--memory" or self.memory.usable is None:
+            return []
+        taken = f"here {format_bytes(self.memory.usable)} are usable"
+        return [f"note: {note.rstrip('.')} ({taken})" for note in self.notes if "--memory" in note]
+
+    @property
     def uncertain(self) -> bool:
         """Whether a run that is faster than the peaks shows that these are too low: measured ones say what the device
         can do at the least, and those of low confidence may be another device's or an estimate."""

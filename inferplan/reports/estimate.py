@@ -596,6 +596,7 @@ def _notes(estimate: Estimate) -> list[str]:
         outside_band(estimate.rests_on),
         routing_note(estimate),
         f"hardware: {hardware.name}, confidence {hardware.confidence}",
+        *hardware.size_lines,
         _host_note(estimate.deployment),
     ]
     return [note for note in notes if note]

@@ -9,7 +9,6 @@ from typing import Any
 from inferplan.answers.fit import FitAsked, FitOption, Fits, Fitting, bill_of, first_choices
 from inferplan.catalog.assemble import parse_memory
 from inferplan.catalog.bills import Bill
-from inferplan.devices.hardware import HardwareSpec
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.run import most_layers
 from inferplan.figures import Figure, record, side_by_side, text
@@ -239,14 +238,6 @@ def _bought(bill: Bill | None) -> tuple[str, str]:
     return f"{bill.per_hour:,.2f} {bill.offer.currency}{kind}", bought
 
 
-def _sizes(hardware: HardwareSpec) -> list[str]:
-    """That a device is sold with less memory too, unless the user has said with how much."""
-    if hardware.memory.usable_basis == "--memory" or hardware.memory.usable is None:
-        return []
-    taken = f"here {format_bytes(hardware.memory.usable)} are usable"
-    return [f"note: {note.rstrip('.')} ({taken})" for note in hardware.notes if "--memory" in note]
-
-
 def memory_report(fitting: Fitting) -> Report:
     """The memory of one device, and what it holds."""
     prices = fitting.prices
@@ -294,7 +285,7 @@ def memory_report(fitting: Fitting) -> Report:
         else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = [*_fewer_do_not(fitting), *deployment.model_lines, *_sizes(deployment.hardware)]
+    notes = [*_fewer_do_not(fitting), *deployment.model_lines, *deployment.hardware.size_lines]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
         notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]

@@ -26,6 +26,7 @@ EIGHT = ["llama-3.1-8b", "--quant", "q4_k_m"]
         ("M3 Max", "m3-max"),
         ("AMD Radeon RX 7900 XTX", "rx-7900-xtx"),
         ("5080", "rtx-5080"),
+        ("RTX 6000 Pro", "rtx-pro-6000-ws"),
     ],
 )
 def test_devices_have_the_names_that_tools_print(name: str, device: str) -> None:
@@ -94,6 +95,12 @@ def test_comparisons_and_pictures_of_lists_do_too(run: Run, tmp_path: Path) -> N
         assert mixed.code == 2 and "no engine is the usual one for all of them" in mixed.err
     assert run(*others, "gpu=m4-max,engine=llama.cpp").code == 0
     assert run(*others, "gpu=m4-max,engine=vllm").code == 0
+
+
+def test_an_estimate_says_that_a_chip_is_sold_with_less_memory(run: Run) -> None:
+    said = run("estimate", *EIGHT, "--gpu", "m3-ultra")
+    assert "give yours with --memory" in said.out
+    assert "give yours with --memory" not in run("estimate", *EIGHT, "--gpu", "m3-ultra", "--memory", "96GB").out
 
 
 def test_every_apple_chip_answers(run: Run) -> None:
