@@ -32,8 +32,8 @@ from inferplan.reports.replay import (
     happened_record,
     happened_rows,
     hours_over,
-    late_share,
     meets_percentile,
+    missed_share,
     moment,
     replay_notes,
     with_designs,
@@ -216,7 +216,7 @@ def _hours(day: Day, one: PolicyDay) -> list[dict[str, Any]]:
             "requests_per_s": (which.stop - which.start) / (stop - start),
             "replicas": one.mean_replicas(start, stop),
             "replicas_needed": day.needed(start, stop),
-            "missed": late_share(one.late, which),
+            "missed": missed_share(one.late, which),
         }
         if of is not None:
             counts = np.bincount(of[which], minlength=len(names)) / (stop - start)

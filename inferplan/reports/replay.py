@@ -29,7 +29,7 @@ def meets_percentile(missed: float, slo: Slo) -> bool:
     return not slo.limits or missed <= 1 - slo.percentile / 100 + 1e-12
 
 
-def late_share(late: BoolArray | None, which: slice) -> float | None:
+def missed_share(late: BoolArray | None, which: slice) -> float | None:
     """The share of some requests that are late; ``None`` for none, and where nobody knows."""
     return None if late is None or which.stop == which.start else float(np.mean(late[which]))
 
@@ -39,7 +39,7 @@ def happened_rows(day: Day) -> list[list[Figure]]:
     found, slo, ran = day.happened, day.question.slo, bool(day.asked.ran)
     if found is None:
         return []
-    missed = late_share(found.late, slice(0, len(day.requests)))
+    missed = missed_share(found.late, slice(0, len(day.requests)))
     late = "" if missed is None else f"{missed:.2%}{'' if meets_percentile(missed, slo) else ' !'}"
     cost = found.cost * day.days if ran else None
     row = [
@@ -83,7 +83,7 @@ def happened_record(day: Day) -> dict[str, Any] | None:
         {
             "hour": hour,
             "replicas": found.mean_replicas(start, stop) if day.asked.ran else None,
-            "missed": late_share(found.late, which),
+            "missed": missed_share(found.late, which),
         }
         for hour, (start, stop, which) in enumerate(day.hourly)
     ]
@@ -117,7 +117,7 @@ def by_day(day: Day) -> Table:
 
 
 def _cells(one: PolicyDay, start: float, stop: float, which: slice) -> list[str]:
-    missed = late_share(one.late, which)
+    missed = missed_share(one.late, which)
     return [f"{one.mean_replicas(start, stop):.2f}", "" if missed is None else f"{missed:.2%}"]
 
 
@@ -129,7 +129,7 @@ def hours_over(day: Day) -> Table | None:
     found = []
     for start, stop, which in day.hourly:
         lates = [measured, *(one.late for one in day.policies)]
-        missed = [late_share(late, which) for late in lates]
+        missed = [missed_share(late, which) for late in lates]
         worst = max((share for share in missed if share is not None), default=0.0)
         if worst > allowed:
             found.append((worst, start, stop, which, missed))
