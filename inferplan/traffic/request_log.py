@@ -18,7 +18,7 @@ from inferplan.errors import InputFileError, UsageError
 from inferplan.files import announce
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.profile import BIN, DAY, Profile, numbered_rows
-from inferplan.units import parse_number
+from inferplan.units import MOST, parse_number
 
 _DIGITS = 6
 """Of a number of replicas."""
@@ -86,7 +86,7 @@ def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, i
             raise _bad(path, line, f"timestamp is {cell['timestamp']!r:.40}; the log has {kind}")
         if found and seconds <= found[-1][0]:
             raise _bad(path, line, f"timestamp {cell['timestamp']} is not after the one before it")
-        if not cell["replicas"].isdecimal() or len(cell["replicas"]) > _DIGITS:
+        if not (cell["replicas"].isascii() and cell["replicas"].isdecimal()) or len(cell["replicas"]) > _DIGITS:
             raise _bad(
                 path, line, f"replicas is {cell['replicas']!r:.40}, not 0, 1, 2, ... of {_DIGITS} digits at most"
             )
@@ -94,6 +94,10 @@ def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, i
     if not found or found[0][0] > 0:
         late = f"its first row is {found[0][0]:,.6g} s after it" if found else "it has no rows"
         raise InputFileError(f"{path} has no replicas at the first request of the log", because=late)
+    if not any(count for _, count in found):
+        raise InputFileError(f"{path} has no replicas", because="0 stands in every row")
+    if found[-1][0] > MOST:
+        raise InputFileError(f"{path} ends {found[-1][0]:.3g} s after the log begins")
     first = [count for seconds, count in found if seconds <= 0][-1]
     changes = [(0.0, first), *((seconds, count) for seconds, count in found if seconds > 0)]
     return tuple(one for before, one in zip([(0.0, -1), *changes], changes) if one[1] != before[1])

@@ -90,6 +90,9 @@ def test_replicas_on_the_clock_of_the_log(tmp_path: Path) -> None:
         (f"timestamp,replicas\n0,{'9' * 5000}\n", ":2"),
         ("timestamp,replicas\n2026-05-04,1\n", ":2"),
         ("timestamp,replicas\n0\n", ":2"),
+        ("timestamp,replicas\n0,0\n200,0\n", "0 stands in every row"),
+        ("timestamp,replicas\n0,1\n1e308,2\n", "1e+308 s after"),
+        ("timestamp,replicas\n0,٣\n", ":2"),
         ("", "empty"),
     ],
 )
