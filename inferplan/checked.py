@@ -76,8 +76,8 @@ def _made_of(spec: type[Any]) -> type[BaseModel]:
         "__annotations__": {name: _meant(hint) for name, hint in spec.spec_hints().items()},
         "model_config": ConfigDict(**config),  # type: ignore[typeddict-item]
     }
-    for name, default in spec.spec_defaults.items():
-        body[name] = pydantic.Field(**default.given) if isinstance(default, Limits) else default
+    body |= spec.spec_defaults
+    body |= {name: pydantic.Field(**limits.given) for name, limits in spec.spec_limits.items()}
     for name, check in spec.spec_checks.items():
         if check.fields:
             method = getattr(spec, name)

@@ -59,7 +59,9 @@ class Spec:
     """Settings of pydantic beside those of every spec; those of a base class hold too."""
     spec_fields: ClassVar[tuple[str, ...]] = ()
     spec_defaults: ClassVar[dict[str, Any]] = {}
-    """By field, :class:`Limits` or the value itself; none of a field without limits that has to be given."""
+    """By field; none of one that has to be given."""
+    spec_limits: ClassVar[dict[str, Limits]] = {}
+    """By field, where it is declared with :func:`Field`."""
     spec_checks: ClassVar[dict[str, Check]] = {}
     """By the name of the method, those of base classes first."""
     _values: ClassVar[Callable[[dict[str, Any]], Any]]
@@ -70,23 +72,32 @@ class Spec:
         super().__init_subclass__()
         fields: dict[str, None] = {}
         defaults: dict[str, Any] = {}
+        limits: dict[str, Limits] = {}
         checks: dict[str, Check] = {}
         for base in reversed(cls.__mro__[1:]):
             if base is not Spec and issubclass(base, Spec):
                 fields.update(dict.fromkeys(base.spec_fields))
                 defaults.update(base.spec_defaults)
+                limits.update(base.spec_limits)
                 checks.update(base.spec_checks)
         own = vars(cls)
         for name, annotation in _annotations(cls).items():
             if name.startswith("_") or str(annotation).removeprefix("typing.").startswith("ClassVar"):
                 continue
             fields[name] = None
-            defaults.pop(name, None)
-            if name in own:
+            for kept in (defaults, limits):
+                kept.pop(name, None)
+            if name not in own:
+                continue
+            if isinstance(own[name], Limits):
+                limits[name] = own[name]
+                if "default" in own[name].given:
+                    defaults[name] = own[name].given["default"]
+            else:
                 defaults[name] = own[name]
-                delattr(cls, name)
+            delattr(cls, name)
         checks |= {name: made.check for name, made in own.items() if isinstance(getattr(made, "check", None), Check)}
-        cls.spec_fields, cls.spec_defaults, cls.spec_checks = tuple(fields), defaults, checks
+        cls.spec_fields, cls.spec_defaults, cls.spec_limits, cls.spec_checks = tuple(fields), defaults, limits, checks
         if fields:
             cls._values = itemgetter(*fields)
 
@@ -114,17 +125,11 @@ class Spec:
     @classmethod
     def _lacking(cls) -> list[str]:
         """The fields that have to be given."""
-        return [
-            name for name in cls.spec_fields if name not in cls.spec_defaults or _is_required(cls.spec_defaults[name])
-        ]
+        return [name for name in cls.spec_fields if name not in cls.spec_defaults]
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
-        return {
-            name: _default_of(cls.spec_defaults[name])
-            for name in cls.spec_fields
-            if name in cls.spec_defaults and not _is_required(cls.spec_defaults[name])
-        }
+        return {name: cls.spec_default(name) for name in cls.spec_fields if name in cls.spec_defaults}
 
     @classmethod
     def model_construct(cls, **values: Any) -> Self:
@@ -146,8 +151,9 @@ class Spec:
 
     @classmethod
     def spec_default(cls, name: str) -> Any:
-        """The default of a field that has one."""
-        return _default_of(cls.spec_defaults[name])
+        """The default of a field that has one, which nobody else may change."""
+        value = cls.spec_defaults[name]
+        return deepcopy(value) if isinstance(value, list | dict | set) else value
 
     @classmethod
     def spec_hints(cls) -> dict[str, Any]:
@@ -233,10 +239,8 @@ class Spec:
             left_out = (include is not None and name not in include) or name in (exclude or ())
             if left_out or (exclude_none and value is None):
                 continue
-            if exclude_defaults and name in type(self).spec_defaults:
-                default = type(self).spec_defaults[name]
-                if not _is_required(default) and value == _default_of(default):
-                    continue
+            if exclude_defaults and name in type(self).spec_defaults and value == type(self).spec_defaults[name]:
+                continue
             found[name] = dumped(value)
         return found
 
@@ -277,13 +281,3 @@ def _annotations(cls: type) -> Mapping[str, Any]:
         return get_annotations(cls, format=Format.FORWARDREF)
     found: dict[str, Any] = vars(cls).get("__annotations__", {})
     return found
-
-
-def _is_required(default: Any) -> bool:
-    return isinstance(default, Limits) and "default" not in default.given
-
-
-def _default_of(default: Any) -> Any:
-    """A default, which nobody else may change."""
-    value = default.given["default"] if isinstance(default, Limits) else default
-    return deepcopy(value) if isinstance(value, list | dict | set) else value
