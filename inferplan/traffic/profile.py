@@ -181,7 +181,7 @@ def profile_of(trace: Requests, name: str = "trace") -> Profile:
 
 def read_profile(path: Path) -> Profile:
     """The profile of a CSV file. Raises ``InputFileError`` that names the line."""
-    rows = numbered_rows(path)
+    rows = _rows(path)
     if not rows:
         raise InputFileError(f"{path} is empty", hint=_COLUMNS)
     columns = [cell.strip().lower() for cell in rows[0][1]]
@@ -192,16 +192,16 @@ def read_profile(path: Path) -> Profile:
     classes: dict[str, list[tuple[float, float]]] = {}
     for line, row in rows[1:]:
         if len(row) != len(columns):
-            raise _bad(path, line, f"has {len(row)} columns where {len(columns)} are needed")
+            raise bad_line(path, line, f"has {len(row)} columns where {len(columns)} are needed")
         cell = dict(zip(columns, (text.strip() for text in row)))
         if cell.get("class") == "":
-            raise _bad(path, line, "class is empty")
+            raise bad_line(path, line, "class is empty")
         steps = classes.setdefault(cell.get("class", ""), [])
         time, rate = _time(path, line, cell["time"]), _rate(path, line, cell["rate"])
         if not steps and time:
-            raise _bad(path, line, f"the first time is {cell['time']}, not 0: a day begins at 00:00")
+            raise bad_line(path, line, f"the first time is {cell['time']}, not 0: a day begins at 00:00")
         if steps and time <= steps[-1][0]:
-            raise _bad(path, line, f"time {cell['time']} is not after the one before it")
+            raise bad_line(path, line, f"time {cell['time']} is not after the one before it")
         steps.append((time, rate))
     if not classes:
         raise InputFileError(f"{path} has no rows", hint=_COLUMNS)
@@ -226,25 +226,17 @@ def read_steps(path: Path, column: str, unit: str) -> tuple[tuple[float, float],
     Raises ``InputFileError``, with the line, for what is no such file: times rise from 0, values are 0 or more.
     """
     needed = f"a CSV with the columns time (0, 3600 or 01:00) and {column} ({unit})"
-    rows = numbered_rows(path)
-    columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
-    if sorted(columns) != sorted(("time", column)) or len(rows) < 2:
-        because = f"its first line is {','.join(columns)[:80]!r}" if columns else "it is empty"
-        raise InputFileError(f"{path} has no steps of a day", because=because, hint=needed)
     found: list[tuple[float, float]] = []
-    for line, row in rows[1:]:
-        if len(row) != 2:
-            raise _bad(path, line, f"has {len(row)} columns where 2 are needed")
-        cell = dict(zip(columns, (text.strip() for text in row)))
+    for line, cell in pairs_of(path, ("time", column), "has no steps of a day", needed, least=1):
         time = _time(path, line, cell["time"])
         if time <= found[-1][0] if found else time > 0:
-            raise _bad(path, line, f"time {cell['time']} is not {'after the one before it' if found else '0'}")
+            raise bad_line(path, line, f"time {cell['time']} is not {'after the one before it' if found else '0'}")
         try:
             value = parse_number(cell[column])
         except ValueError:
-            raise _bad(path, line, f"{column} is {cell[column]!r:.40}, not a number ({unit})") from None
+            raise bad_line(path, line, f"{column} is {cell[column]!r:.40}, not a number ({unit})") from None
         if not 0 <= value < inf:
-            raise _bad(path, line, f"{column} is {cell[column]}, not 0 or more ({unit})")
+            raise bad_line(path, line, f"{column} is {cell[column]}, not 0 or more ({unit})")
         found.append((time, value))
     return tuple(found)
 
@@ -255,14 +247,33 @@ def require_classes(profile: Profile, names: Sequence[str], path: Path) -> None:
         if name not in names:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 line = next(line for line, row in enumerate(csv.reader(file), 1) if name in map(str.strip, row))
-            raise _bad(path, line, f"no class is named {name!r}; there are {', '.join(names)}")
+            raise bad_line(path, line, f"no class is named {name!r}; there are {', '.join(names)}")
     if lacking := [name for name in names if name not in profile.classes]:
         raise InputFileError(
             f"{path} has no rate of class {lacking[0]!r}", hint="rows of it, or leave the class out of --classes"
         )
 
 
-def numbered_rows(path: Path) -> list[tuple[int, list[str]]]:
+def pairs_of(
+    path: Path, names: tuple[str, str], wrong: str, needed: str, least: int = 0
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file of two columns, by their names, in any order, with the number of their line.
+
+    Raises ``InputFileError``, of what is ``wrong`` and ``needed``, for other columns and fewer rows than ``least``, and
+    with the line for a row of more or fewer cells.
+    """
+    rows = _rows(path)
+    columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
+    if sorted(columns) != sorted(names) or len(rows) <= least:
+        because = f"its first line is {','.join(columns)[:80]!r}" if columns else "it is empty"
+        raise InputFileError(f"{path} {wrong}", because=because, hint=needed)
+    for line, row in rows[1:]:
+        if len(row) != 2:
+            raise bad_line(path, line, f"has {len(row)} columns where 2 are needed")
+        yield line, dict(zip(columns, (text.strip() for text in row)))
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """The rows of a CSV file that hold anything, with the number of their line."""
     lines = read_text(path, LARGEST_SPEC).splitlines()
     return [(number, row) for number, row in enumerate(csv.reader(lines), 1) if any(cell.strip() for cell in row)]
@@ -275,7 +286,8 @@ def _held(steps: Sequence[tuple[float, float]], starts: Sequence[float]) -> Floa
     return held
 
 
-def _bad(path: Path, line: int, reason: str) -> InputFileError:
+def bad_line(path: Path, line: int, reason: str) -> InputFileError:
+    """The error of a line of a file."""
     return InputFileError(f"{path}:{line}: {reason}")
 
 
@@ -286,9 +298,9 @@ def _time(path: Path, line: int, text: str) -> float:
         hours, minutes, rest = (int(part or 0) for part in clock.groups()) if clock is not None else (0, 0, 0)
         seconds = parse_number(text) if clock is None else 3600.0 * hours + 60.0 * minutes + rest
     except ValueError:
-        raise _bad(path, line, f"time is {text!r:.40}, neither seconds nor HH:MM") from None
+        raise bad_line(path, line, f"time is {text!r:.40}, neither seconds nor HH:MM") from None
     if not 0 <= seconds < DAY:
-        raise _bad(path, line, f"time {text} is not within a day, from 0 to 86399 s or 23:59")
+        raise bad_line(path, line, f"time {text} is not within a day, from 0 to 86399 s or 23:59")
     return float(seconds)
 
 
@@ -296,7 +308,7 @@ def _rate(path: Path, line: int, text: str) -> float:
     try:
         rate = parse_number(text)
     except ValueError:
-        raise _bad(path, line, f"rate is {text!r:.40}, not a number of requests per second") from None
+        raise bad_line(path, line, f"rate is {text!r:.40}, not a number of requests per second") from None
     if not isfinite(rate) or not 0 <= rate <= _MOST_RATE:
-        raise _bad(path, line, f"rate is {text}, not 0 to {_MOST_RATE:,.0f} requests/s")
+        raise bad_line(path, line, f"rate is {text}, not 0 to {_MOST_RATE:,.0f} requests/s")
     return rate

@@ -17,7 +17,7 @@ import numpy as np
 from inferplan.errors import InputFileError, UsageError
 from inferplan.files import announce
 from inferplan.traffic.conversations import Floats, Ints
-from inferplan.traffic.profile import BIN, DAY, Profile, numbered_rows
+from inferplan.traffic.profile import BIN, DAY, Profile, bad_line, pairs_of
 from inferplan.units import MOST, parse_number
 
 _DIGITS = 6
@@ -45,7 +45,7 @@ def read_log(path: Path) -> Log | None:
             for row in rows:
                 if len(row) != len(columns):
                     if row:
-                        raise _bad(path, rows.line_num, f"has {len(row)} columns where {len(columns)} are needed")
+                        raise bad_line(path, rows.line_num, f"has {len(row)} columns where {len(columns)} are needed")
                     continue
                 seconds.append(_time(path, rows.line_num, row[at].strip()))
                 names.append("" if len(row) == 1 else row[1 - at].strip())
@@ -69,25 +69,17 @@ def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, i
     Raises ``InputFileError``, with the line, for another file, for times of another kind than those of the log, and
     where nothing is said of the time of the first request.
     """
-    rows = numbered_rows(path)
-    columns = [cell.strip().lower() for cell in rows[0][1]] if rows else []
-    if sorted(columns) != ["replicas", "timestamp"]:
-        because = f"its first line is {','.join(columns)[:80]!r}" if columns else "it is empty"
-        hint = "a CSV with the columns timestamp (as in the log) and replicas"
-        raise InputFileError(f"{path} does not say how many replicas there were", because=because, hint=hint)
+    needed = "a CSV with the columns timestamp (as in the log) and replicas"
     found: list[tuple[float, int]] = []
-    for line, row in rows[1:]:
-        if len(row) != 2:
-            raise _bad(path, line, f"has {len(row)} columns where 2 are needed")
-        cell = dict(zip(columns, (text.strip() for text in row)))
+    for line, cell in pairs_of(path, ("timestamp", "replicas"), "does not say how many replicas there were", needed):
         seconds = _time(path, line, cell["timestamp"])[0] - began
         if _is_date(cell["timestamp"]) is not dated:
             kind = "dates and times" if dated else "seconds"
-            raise _bad(path, line, f"timestamp is {cell['timestamp']!r:.40}; the log has {kind}")
+            raise bad_line(path, line, f"timestamp is {cell['timestamp']!r:.40}; the log has {kind}")
         if found and seconds <= found[-1][0]:
-            raise _bad(path, line, f"timestamp {cell['timestamp']} is not after the one before it")
+            raise bad_line(path, line, f"timestamp {cell['timestamp']} is not after the one before it")
         if not (cell["replicas"].isascii() and cell["replicas"].isdecimal()) or len(cell["replicas"]) > _DIGITS:
-            raise _bad(
+            raise bad_line(
                 path, line, f"replicas is {cell['replicas']!r:.40}, not 0, 1, 2, ... of {_DIGITS} digits at most"
             )
         found.append((seconds, int(cell["replicas"])))
@@ -120,15 +112,11 @@ def _time(path: Path, line: int, text: str) -> tuple[float, bool]:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            raise _bad(path, line, f"timestamp is {text!r:.40}, neither a date and time nor seconds") from None
+            raise bad_line(path, line, f"timestamp is {text!r:.40}, neither a date and time nor seconds") from None
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), moment.tzinfo is not None
     if not isfinite(seconds) or seconds < 0:
-        raise _bad(path, line, f"timestamp is {text}, not 0 seconds or more")
+        raise bad_line(path, line, f"timestamp is {text}, not 0 seconds or more")
     return seconds, False
-
-
-def _bad(path: Path, line: int, reason: str) -> InputFileError:
-    return InputFileError(f"{path}:{line}: {reason}")
 
 
 def fold_days(log: Log, name: str, percentile: float | None = None, source: str = "") -> Profile:
