@@ -67,15 +67,15 @@ def infeasible(question: Question, searched: SearchResult, failed: list[Verified
     return _nothing_runs(what, question, searched) if miss is None else _missed(what, question, searched, miss)
 
 
-def too_dear(question: Question, cheapest: PlanOption) -> InfeasibleError | None:
-    """The error that the cheapest plan costs more than may be spent; ``None`` where it does not."""
+def require_within_cost(question: Question, cheapest: PlanOption) -> None:
+    """Raise ``InfeasibleError`` where the cheapest plan costs more than may be spent."""
     most = question.sizing.max_cost
     if most is None or cheapest.cost is None or cheapest.cost <= most * (1 + 1e-9):
-        return None
+        return
     unit = question.prices.currency + ("" if question.demand.offline else "/h")
     asked = limits_in_words(question.slo, question.demand.classes)
     what, own = f"{cheapest.replicas} x {cheapest.deployment.describe()}", np.ceil(cheapest.cost * 100) / 100
-    return InfeasibleError(
+    raise InfeasibleError(
         f"no plan serves {question.space.base.model} with {question.demand.describe()}"
         + (f" under {asked}" if asked else "")
         + f" for {most:,.2f} {unit}",

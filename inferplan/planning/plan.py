@@ -29,7 +29,7 @@ from inferplan.planning.finalists import (
     without_unmeasured,
 )
 from inferplan.planning.forms import outranked, settled
-from inferplan.planning.infeasible import infeasible, no_error_known, too_dear
+from inferplan.planning.infeasible import infeasible, no_error_known, require_within_cost
 from inferplan.planning.largest import most_carried
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
@@ -444,8 +444,7 @@ def _at_a_confidence(question: Question, searched: SearchResult, known: _Known) 
         if question.sizing.insists or question.sizing.confidence == MIDDLE:
             raise
         found = replace(_planned(question.at(MIDDLE), searched, known), unkept=error)
-    if (dearer := too_dear(question, found.option)) is not None:
-        raise dearer
+    require_within_cost(question, found.option)
     return found
 
 
@@ -462,10 +461,9 @@ def _largest(question: Question, searched: SearchResult, progress: Callable[[int
         there = with_amount(question, amount).at(found.confidence)
         known = _Known(None)
         try:
-            found_plan = _planned(there, searched_again(searched, there.stream), known)
-            if (dearer := too_dear(there, found_plan.option)) is not None:
-                raise dearer
-            best = found_plan
+            planned = _planned(there, searched_again(searched, there.stream), known)
+            require_within_cost(there, planned.option)
+            best = planned
         except InfeasibleError as error:
             refused, beyond = error, amount
         done(len(known))

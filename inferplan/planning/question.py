@@ -69,14 +69,19 @@ class Question:
     def with_owned_counted(self) -> Question:
         """The same, in hours of GPUs where all are owned and no list has a price of any
         (:meth:`inferplan.catalog.price_lists.PriceBook.counting`) and nothing else that costs money is asked for."""
-        names = [load_hardware(gpu).name for gpu in self.space.gpus]
-        owned = self.sizing.owned is not None and set(names) <= {
-            load_hardware(gpu).name for gpu in self.sizing.owned.counts
-        }
         money = self.sizing.miss_cost is not None or self.sizing.max_cost is not None
-        if not owned or self.chains or money:
+        if not self._all_owned or self.chains or money:
             return self
+        names = [load_hardware(gpu).name for gpu in self.space.gpus]
         return replace(self, prices=self.prices.counting(names))
+
+    @property
+    def _all_owned(self) -> bool:
+        """Whether it is known how many GPUs there are of each kind that may be used."""
+        if self.sizing.owned is None:
+            return False
+        counts = self.sizing.owned.counts
+        return {load_hardware(gpu).name for gpu in self.space.gpus} <= {load_hardware(gpu).name for gpu in counts}
 
     def each_budget(self) -> list[Question]:
         """The question under each of its budgets of thought; itself alone where none are compared."""
@@ -106,9 +111,7 @@ class Question:
     @property
     def bounded(self) -> bool:
         """Whether what there is, or what may be spent, bounds the load that can be carried."""
-        sizing = self.sizing
-        counts = {} if sizing.owned is None else sizing.owned.counts
-        return sizing.max_cost is not None or all(load_hardware(gpu).name in counts for gpu in self.space.gpus)
+        return self.sizing.max_cost is not None or self._all_owned
 
     @property
     def bound(self) -> str:
