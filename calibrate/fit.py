@@ -27,7 +27,7 @@ SHARPNESS = (1.0, 1.5, 2.0, 4.0)
 """The p-norms that need roots only; a fitted sharpness is moved to the nearest and the rest is fitted again."""
 TERMS_OF: dict[str, tuple[str, ...]] = {
     "matmul": ("depth", "rows", "spread", "padding"),
-    "grouped_matmul": ("experts", "spread", "depth"),
+    "grouped_matmul": ("experts", "spread", "depth", "sorting"),
     "grouped_matmul.exchanged": ("experts", "depth"),
     "attention.decode": ("merges", "items", "windowed"),
     "attention.prefill": ("spread", "blocks", "items"),

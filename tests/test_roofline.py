@@ -114,6 +114,22 @@ def test_quantised_rows_and_experts_are_counted() -> None:
     assert counts["spread"] == pytest.approx(100 / (6.5 * 2))
 
 
+def test_rows_that_are_sorted_take_seconds_on_the_side_that_other_operators_keep() -> None:
+    """By hand, 100 SMs: 300 rows of 7,168 come in, 21,504 numbers of an SM; 300 rows of 7,168 go out. Rows that other
+    ranks have sorted, and those that a kernel reads through an index, take none.
+    """
+    sizes = {"m": 300.0, "experts": 8, "touched": 8.0, "weight": FP8, "input": FP8, "output": BF16}
+    way_in = GroupedMatmul(name="in", k=7168, n=512, reordered="input", **sizes)
+    way_out = GroupedMatmul(name="out", k=256, n=7168, reordered="output", **sizes)
+    plain = GroupedMatmul(name="x", k=7168, n=512, **sizes)
+    fit = Fit(overhead=4e-6, terms={"sorting": 4e-10})
+    assert seconds(way_in, fit) - seconds(plain, fit) == pytest.approx(8.6016e-6)
+    assert ideal_time(way_out, way_out.work(), device(), ["sorting"]).counts["sorting"] == pytest.approx(21_504)
+    assert ideal_time(plain, plain.work(), device(), ["sorting"]).counts["sorting"] == 0.0
+    unknown = device().model_copy(update={"units": None})
+    assert ideal_time(way_out, way_out.work(), unknown, ["sorting"]).counts["sorting"] == 0.0
+
+
 def test_collective_terms_are_hops_and_pipeline() -> None:
     op = Collective(name="c", pattern="all_gather", elements=1e6, group=4, format=BF16, span=4)
     wire = 0.75 * 2e6 / 100e9

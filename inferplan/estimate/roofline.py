@@ -601,6 +601,15 @@ def _experts(op: Op, hardware: HardwareSpec) -> Num:
     return op.touched if isinstance(op, GroupedMatmul) else 0.0
 
 
+def _sorting(op: Op, hardware: HardwareSpec) -> Num:
+    """Numbers of the routed rows for each multiprocessor: an engine whose matmul needs the rows one expert after the
+    other sorts, pads and narrows them, and adds up what comes out, in kernels of its own.
+    """
+    if not isinstance(op, GroupedMatmul) or not op.reordered or not hardware.multiprocessors:
+        return 0.0
+    return op.m * ((op.k if op.reordered == "input" else op.n) / hardware.multiprocessors)
+
+
 def _hops(op: Op, hardware: HardwareSpec) -> Num:
     """Doublings of the group: ``log2(n)``."""
     return float(np.log2(op.group)) if isinstance(op, Wired) else 0.0
@@ -678,6 +687,7 @@ TERMS: dict[str, FurtherTerm] = {
     ),
     "rows": FurtherTerm(effect="seconds", scale=1e-7, counted="rows of an SM", count=_rows),
     "experts": FurtherTerm(effect="seconds", scale=1e-7, counted="experts touched", count=_experts),
+    "sorting": FurtherTerm(effect="seconds", scale=1e-10, counted="numbers of an SM's routed rows", count=_sorting),
     "hops": FurtherTerm(effect="seconds", scale=1e-6, counted="doublings of the group", count=_hops),
     "nodes": FurtherTerm(effect="seconds", scale=1e-5, counted="doublings of the innermost domains", count=_nodes),
     "handled": FurtherTerm(

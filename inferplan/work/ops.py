@@ -302,7 +302,9 @@ class GroupedMatmul(Op):
     came from other ranks, grouped by expert: engines have kernels of their own for that. skew: how a measurement deals
     rows to the touched experts (the deviation of their popularity's logarithm); the work is the same. adapter: the
     experts are LoRA adapters (2106.09685), and this is their way in (``shrink``) or out (``expand``), whose product is
-    added to what is in the output already. slices: parts of ``n`` that each have ``k`` inputs of their own.
+    added to what is in the output already. slices: parts of ``n`` that each have ``k`` inputs of their own. reordered:
+    the side whose rows other operators keep in the order of the tokens: an input is brought into the experts' order, an
+    output back into the tokens'.
     """
 
     kind: ClassVar[str] = "grouped_matmul"
@@ -318,6 +320,7 @@ class GroupedMatmul(Op):
     skew: float = 0.0
     adapter: Literal["", "shrink", "expand"] = ""
     slices: int = 1
+    reordered: Literal["", "input", "output"] = ""
 
     def work(self) -> Work:
         write = self.m * self.n * self.output.width

@@ -17,7 +17,7 @@ from inferplan.devices.constants import Calibration, Fit
 from inferplan.errors import InputFileError, UsageError
 from inferplan.estimate.roofline import TERMS, price
 from inferplan.work.formats import find_format
-from inferplan.work.ops import Attention, Collective, Copy, Mask, Matmul, Op
+from inferplan.work.ops import Attention, Collective, Copy, GroupedMatmul, Mask, Matmul, Op
 from tests.cases import for_each
 from tools.fitting.tables.calibrations import calibrate_device, vector_constants, with_fallbacks
 from tools.fitting.tables.choose import EAGER, gather
@@ -203,6 +203,28 @@ def test_attention_rows_are_decode_and_prefill(tmp_path: Path) -> None:
     assert isinstance(decode, Attention) and isinstance(prefill, Attention)
     assert (decode.new, decode.past, decode.mask.size, decode.label) == (1.0, 511.0, 128, "bf16-kv-fp8-d64")
     assert (prefill.new, prefill.past, prefill.kernel) == (512.0, 0.0, "attention.prefill")
+
+
+@for_each(
+    ("kernel", "dtype", "sides"),
+    [
+        ("moe_torch_flow_cutlass", "fp8_block", ["input", "output"]),
+        ("moe_torch_flow", "bfloat16", ["input", "output"]),
+        ("moe_torch_flow", "w4a16_mxfp4", ["", ""]),
+        ("sglang_fused_moe_triton", "fp8_block", ["", ""]),
+    ],
+)
+def test_rows_of_experts_are_sorted_apart_where_the_matmul_needs_it(
+    tmp_path: Path, kernel: str, dtype: str, sides: list[str]
+) -> None:
+    """TensorRT-LLM's CUTLASS kernels take the rows one expert after the other, Triton's read them through an index."""
+    row = WHERE | {"kernel_source": kernel, "moe_dtype": dtype, "num_tokens": 4096, "hidden_size": 7168, "topk": 8}
+    row |= {"inter_size": 2048, "num_experts": 256, "moe_tp_size": 8, "moe_ep_size": 1, "distribution": "balanced"}
+    table(tmp_path, "moe", [row | {"latency_ms": 1.0}])
+    (found,) = read_tables(tmp_path)
+    experts = [op for op in (found.measurement.op, *found.measurement.rest) if isinstance(op, GroupedMatmul)]
+    assert [op.reordered for op in experts] == sides
+    assert [(op.m, op.k, op.n) for op in experts] == [(32768.0, 7168, 512), (32768.0, 256, 7168)]
 
 
 def test_collective_messages_are_in_elements(tmp_path: Path) -> None:

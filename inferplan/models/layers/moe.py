@@ -179,10 +179,12 @@ class MoeLayer(FeedForward):
         how, sent = meeting(context, self, "dispatch") if parallel.dp > 1 else ("normal", precision.base)
         sums, narrowed = how == "low_latency", how == "low_latency" and sent != precision.base
         sizes = {"gate_up" if self.gated else "up": (width, columns * (1 + self.gated)), "down": (columns, width)}
+        exchanged = parallel.dp > 1 and parallel.ep > 1
         for name, (k, n) in sizes.items():
+            wide = name == "down"
             weight = precision.stored("experts", f"expert.{name.partition('_')[0]}")
             inputs = precision.linear_input(weight)
-            if inputs != precision.base and not (name != "down" and narrowed):
+            if inputs != precision.base and (wide or not narrowed):
                 yield context.quantise(f"ffn.expert.{name}.quantise", rows * k, inputs)
             yield GroupedMatmul(
                 name=f"ffn.expert.{name}",
@@ -195,9 +197,9 @@ class MoeLayer(FeedForward):
                 weight=weight,
                 input=inputs,
                 output=precision.base,
-                exchanged=parallel.dp > 1 and parallel.ep > 1,
+                exchanged=exchanged,
+                reordered="" if exchanged else "output" if wide else "input",
             )
-            wide = name == "down"
             if wide and self.latent_norms:
                 yield context.normalise("ffn.expert.norm", width, rows=rows, style="rms")
             if wide and sums:

@@ -63,6 +63,11 @@ serving launches them inside a graph."""
 LAUNCHED = {"moe_deepep_prefill": 4.0}
 """Tables that were launched kernel by kernel: rows count that take so many times as long as the fastest of their GPU
 and release, which is launches alone."""
+SORTED = "moe_torch_flow"
+"""Kernels of experts around which the engine sorts the rows in kernels of their own (TensorRT-LLM
+``cpp/tensorrt_llm/kernels/cutlass_kernels/moe_gemm/moe_kernels.cu``: ``expandInputRowsKernel``,
+``finalizeMoeRoutingKernel``), but for weights in mxfp4, which other kernels take. Triton's and Marlin's read rows
+through an index."""
 LARGE_MESSAGE = 2**19
 """Elements from which the slowest of the unlabelled collectives is the all-reduce: it sends twice the bytes."""
 WRITTEN_APART = ("0.16", "0.24")
@@ -244,9 +249,11 @@ def _moe(row: Any) -> tuple[Op, ...]:
     width, columns = int(row.hidden_size), int(row.inter_size) // int(row.moe_tp_size)
     shared: dict[str, Any] = {"experts": int(row.num_experts) // ranks, "touched": reached, "weight": weight}
     shared |= {"input": inputs, "output": BF16, "m": rows}
+    apart = str(row.kernel_source).startswith(SORTED) and weight.name != "mxfp4"
+    ways: tuple[Any, Any] = ("input", "output") if apart else ("", "")
     return (
-        GroupedMatmul(name="gate_up", k=width, n=2 * columns, **shared),
-        GroupedMatmul(name="down", k=columns, n=width, **shared),
+        GroupedMatmul(name="gate_up", k=width, n=2 * columns, reordered=ways[0], **shared),
+        GroupedMatmul(name="down", k=columns, n=width, reordered=ways[1], **shared),
         *_quantise("gate_up.quantise", rows * width, inputs),
         *_quantise("down.quantise", rows * columns, inputs),
         Elementwise(name="activation", tokens=rows, width=columns, base=BF16, reads=2.0, flops=5.0),
