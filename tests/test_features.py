@@ -593,6 +593,7 @@ def test_a_feature_at_its_neutral_value_is_none() -> None:
         run = Run()
         change(run)
         same = simulate(*run.asked())
-        if any(list(getattr(same.records, of)) != list(getattr(plain.records, of)) for of in ("first", "finish")):
-            wrong.append(name)
+        for of in ("first", "finish"):  # sums of the same steps in another order may differ in their last bit
+            if list(getattr(same.records, of)) != pytest.approx(list(getattr(plain.records, of)), rel=1e-12, abs=0.0):
+                wrong.append(name)
     assert not wrong
