@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 HOME = Path(__file__).parent
+_SPECS = HOME / "specs.pickle"
 HERE = (
     *("estimate", "fit", "compare", "cost", "explain", "recipe", "simulate", "emit"),
     *("models", "gpus", "formats", "show", "prices", "settings", "sweep"),
@@ -26,14 +27,19 @@ class _Packed(dict[tuple[str, str], Any]):
 
     def __init__(self, root: Path) -> None:
         super().__init__()
-        packed = pickle.loads((HOME / "specs.pickle").read_bytes())
-        self.packed = {(str(root / place), kind): made for (place, kind), made in packed.items()}
+        with _SPECS.open("rb") as file:
+            places = pickle.load(file)
+            self.begin = file.tell()
+        self.places = {(str(root / name), kind): where for (name, kind), where in places.items()}
 
     def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or key in self.packed
+        return super().__contains__(key) or key in self.places
 
     def __missing__(self, key: tuple[str, str]) -> Any:
-        self[key] = [], pickle.loads(self.packed[key])
+        start, length = self.places[key]
+        with _SPECS.open("rb") as file:
+            file.seek(self.begin + start)
+            self[key] = [], pickle.loads(file.read(length))
         return self[key]
 
 

@@ -27,6 +27,12 @@ PYODIDE = "314.0.7"
 INTEGRITY = "sha512-0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="
 """As the registry has it: ``npm view pyodide@314.0.7 dist.integrity``."""
 CORE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+PATCH = (
+    "Module.HEAP8.set(t),l",
+    "t.length>Module.HEAP8.length&&(wasmMemory.grow((t.length-Module.HEAP8.length)/65536),updateMemoryViews()),"
+    "Module.HEAP8.set(t),l",
+)
+"""In pyodide.asm.mjs, where a snapshot is put into memory: this release does not make room for one beyond 30 MB."""
 PACKAGES = ("click", "yaml")
 """Beside the standard library, in plain Python, as they are installed here."""
 STATIC = ("style.css", "icon.svg", "theme.js")
@@ -75,7 +81,8 @@ def pyodide(cache: Path) -> Path:
 
 
 def packed_specs() -> bytes:
-    """Every shipped spec as it was read and checked here: by file and kind, each pickled for itself."""
+    """Every shipped spec as it was read and checked here, each pickled for itself: their places, by file and kind, in
+    front of them."""
     from click.testing import CliRunner
 
     from inferplan.catalog import file_cache
@@ -97,11 +104,12 @@ def packed_specs() -> bytes:
             for path in sorted(folder.glob("*.yaml")):
                 spec_of(path, spec)
     held = {(path, kind): made for (path, kind), (_, made) in file_cache._held.items()}
-    packed = {
-        (Path(path).relative_to(root).as_posix(), kind): pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
-        for (path, kind), made in held.items()
-    }
-    return pickle.dumps(packed, pickle.HIGHEST_PROTOCOL)
+    places, packed = {}, b""
+    for (path, kind), made in held.items():
+        one = pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
+        places[Path(path).relative_to(root).as_posix(), kind] = len(packed), len(one)
+        packed += one
+    return pickle.dumps(places, pickle.HIGHEST_PROTOCOL) + packed
 
 
 def sources() -> Iterator[tuple[str, Path]]:
@@ -150,6 +158,10 @@ def build(folder: Path, cache: Path) -> None:
     (folder / "pyodide").mkdir(parents=True)
     for name in CORE:
         shutil.copyfile(core / name, folder / "pyodide" / name)
+    glue = (core / "pyodide.asm.mjs").read_text(encoding="utf-8")
+    if glue.count(PATCH[0]) != 1:
+        raise BuildError("pyodide.asm.mjs has another place for a snapshot than the release that was pinned")
+    (folder / "pyodide" / "pyodide.asm.mjs").write_text(glue.replace(*PATCH), encoding="utf-8")
     lock = json.loads((core / "pyodide-lock.json").read_text())
     (folder / "pyodide" / "pyodide-lock.json").write_text(json.dumps(lock | {"packages": {}}))  # none is fetched
     for path in sorted((HERE / "page").iterdir()):
