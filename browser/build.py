@@ -65,7 +65,7 @@ def pyodide(cache: Path) -> Path:
         if npm is None:
             raise BuildError("npm is not installed: it fetches Pyodide, and node runs it once")
         command = [npm, "pack", "--silent", f"pyodide@{PYODIDE}", "--pack-destination", str(cache)]
-        if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE).returncode:
+        if subprocess.run(command, capture_output=True, check=False).returncode:
             raise BuildError("npm could not fetch Pyodide: the registry was not reached, or has it no more")
     found = "sha512-" + base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     if found != INTEGRITY:
@@ -168,10 +168,11 @@ def build(folder: Path, cache: Path) -> None:
         shutil.copyfile(path, folder / path.name)
     for name in STATIC:
         shutil.copyfile(ROOT / "inferplan" / "web" / "static" / name, folder / name)
+    shutil.copyfile(ROOT / "docs" / "images" / "web-estimate.png", folder / "preview.png")
     (folder / "choices.json").write_text(json.dumps(choices()), encoding="utf-8")
     text = json.dumps(files(), ensure_ascii=False).encode()
     (folder / "files.json.gz").write_bytes(gzip.compress(text, 9, mtime=0))
-    done = subprocess.run([node, str(HERE / "snapshot.mjs"), str(folder)], capture_output=True, text=True)
+    done = subprocess.run([node, str(HERE / "snapshot.mjs"), str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"the interpreter could not be started in node:\n{done.stdout}{done.stderr}")
 

@@ -57,6 +57,7 @@ const say = (text) => (at("state").textContent = text);
 
 function fail(why) {
   running = null;
+  at("answer").hidden = false;
   at("stop").disabled = true;
   at("notes").dataset.code = 1;
   at("notes").textContent = `error: ${why}\nhint: a page of a file system has no programs: serve the folder over HTTP`;
@@ -64,6 +65,7 @@ function fail(why) {
 }
 
 function shown({ stdout, stderr, code }) {
+  at("answer").hidden = false;
   at("said").textContent = stdout;
   at("notes").textContent = stderr;
   at("notes").dataset.code = code;

@@ -6,9 +6,9 @@ There is no build of numpy for Pyodide on the package indexes. Results are numpy
 
 from __future__ import annotations
 
-from math import e, inf, nan, pi
+from math import e, inf, nan, pi  # noqa: F401
 
-from . import fft, linalg, random, typing
+from . import fft, linalg, random, typing  # noqa: F401
 from .arrays import *  # noqa: F403
 from .arrays import absolute, divmod_, nonzero  # noqa: F401
 from .functions import *  # noqa: F403

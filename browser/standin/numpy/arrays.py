@@ -10,7 +10,7 @@ import array as buffers
 import math
 import operator
 import struct
-from itertools import product, repeat
+from itertools import repeat
 from math import inf, nan
 
 NEWAXIS = None
@@ -96,10 +96,6 @@ class floating(number):
 
 class integer(number):
     pass
-
-
-def _float_add(self, other):
-    return _made(float64, float.__add__(self, other)) if type(other) in _FLOATS else NotImplemented
 
 
 class float64(float, floating):
@@ -254,17 +250,42 @@ _TYPES = {
     "object": ("O", 8, "", lambda value: value, lambda value: value),
 }
 """Name to kind, bytes, code of :mod:`struct`, type of the elements in the list, type of one that is taken out."""
-_RANK = {"bool": 0, "uint8": 1, "int32": 2, "int64": 3, "uint64": 4, "float32": 5, "float64": 6, "complex128": 7, "str": 8, "object": 9}
+_RANK = {
+    "bool": 0,
+    "uint8": 1,
+    "int32": 2,
+    "int64": 3,
+    "uint64": 4,
+    "float32": 5,
+    "float64": 6,
+    "complex128": 7,
+    "str": 8,
+    "object": 9,
+}
 _NAMES = {name: name for name in _TYPES}
 _NAMES |= {bool: "bool", int: "int64", float: "float64", complex: "complex128", object: "object", str: "str"}
-_NAMES |= {bool_: "bool", uint8: "uint8", int32: "int32", int64: "int64", uint64: "uint64", float32: "float32", float64: "float64"}
-_NAMES |= {"<i4": "int32", "<i8": "int64", "<f8": "float64", "d": "float64", "q": "int64", "float": "float64", "int": "int64"}
+_NAMES |= {
+    bool_: "bool",
+    uint8: "uint8",
+    int32: "int32",
+    int64: "int64",
+    uint64: "uint64",
+    float32: "float32",
+    float64: "float64",
+}
+_NAMES |= {
+    "<i4": "int32",
+    "<i8": "int64",
+    "<f8": "float64",
+    "d": "float64",
+    "q": "int64",
+    "float": "float64",
+    "int": "int64",
+}
 FLOAT, INT, BOOL, OBJECT, COMPLEX = (dtype(one) for one in ("float64", "int64", "bool", "object", "complex128"))
-_FLOATS = frozenset((float, float64, int, int64))
 _NUMBERS = (float, int, bool_)
-_SCALARS = {float: FLOAT, float64: FLOAT, int: INT, int64: INT, bool: BOOL, bool_: BOOL, float32: dtype("float32"),
-            uint8: dtype("uint8"), int32: dtype("int32"), uint64: dtype("uint64"), complex: COMPLEX, complex128: COMPLEX}  # fmt: skip
-_made = float64.__new__
+_SCALARS = {kind.scalar: kind for kind in map(dtype, _TYPES) if kind.kind not in "OU"}
+_SCALARS |= {float: FLOAT, int: INT, bool: BOOL, complex: COMPLEX}
 
 
 def _plain(value):
@@ -392,7 +413,11 @@ class ndarray:
         return ndarray(list(self.data), self.shape, self.dtype)
 
     def reshape(self, *shape, order="C"):
-        shape = tuple(map(int, shape[0])) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else tuple(map(int, shape))
+        shape = (
+            tuple(map(int, shape[0]))
+            if len(shape) == 1 and isinstance(shape[0], (tuple, list))
+            else tuple(map(int, shape))
+        )
         if -1 in shape:
             others = math.prod(length for length in shape if length != -1)
             shape = tuple(len(self.data) // max(others, 1) if length == -1 else length for length in shape)
@@ -412,9 +437,15 @@ class ndarray:
     def transpose(self, *axes):
         if len(self.shape) < 2:
             return self
-        axes = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple) else axes or tuple(reversed(range(len(self.shape))))
+        axes = (
+            axes[0]
+            if len(axes) == 1 and isinstance(axes[0], tuple)
+            else axes or tuple(reversed(range(len(self.shape))))
+        )
         steps, shape = _strides(self.shape), tuple(self.shape[axis] for axis in axes)
-        at = _offsets([range(0, length * steps[axis], steps[axis]) if length else () for axis, length in zip(axes, shape)])
+        at = _offsets(
+            [range(0, length * steps[axis], steps[axis]) if length else () for axis, length in zip(axes, shape)]
+        )
         return ndarray([self.data[place] for place in at], shape, self.dtype, self)
 
     def swapaxes(self, one, other):
@@ -451,7 +482,11 @@ class ndarray:
         if type(value) in _SCALARS:
             given = repeat(_cast([value], _SCALARS[type(value)], self.dtype)[0])
         else:
-            whole = asarray(value) if self.dtype is not OBJECT or isinstance(value, (ndarray, list, tuple)) else ndarray([value], (), OBJECT)
+            whole = (
+                asarray(value)
+                if self.dtype is not OBJECT or isinstance(value, (ndarray, list, tuple))
+                else ndarray([value], (), OBJECT)
+            )
             given = _cast(_spread(_no_wider(whole, shape), shape), whole.dtype, self.dtype)
         data = self.data
         for place, one in zip(at, given):
@@ -536,7 +571,10 @@ def _where(whole, key):
     keys = list(key) if isinstance(key, tuple) else [key]
     keys = [asarray(one) if isinstance(one, (list, range)) else one for one in keys]
     keys = [one if type(one) is not ndarray or one.size or one.dtype.kind in "biu" else one.astype(INT) for one in keys]
-    axes = sum(0 if one is None or one is Ellipsis else one.ndim if type(one) is ndarray and one.dtype is BOOL else 1 for one in keys)
+    axes = sum(
+        0 if one is None or one is Ellipsis else one.ndim if type(one) is ndarray and one.dtype is BOOL else 1
+        for one in keys
+    )
     if axes > len(shape):
         raise IndexError("too many indices for array")
     rest = [slice(None)] * (len(shape) - axes)
@@ -634,7 +672,11 @@ def array(given, dtype=None, copy=True, ndmin=0):
     if type(given) is ndarray:
         return ndarray(_cast(given.data, given.dtype, kind or given.dtype), given.shape, kind or given.dtype)
     if isinstance(given, buffers.array):
-        own = _dtype({"d": "float64", "q": "int64", "l": "int64", "i": "int32", "B": "uint8", "b": "int64", "f": "float32"}[given.typecode])
+        own = _dtype(
+            {"d": "float64", "q": "int64", "l": "int64", "i": "int32", "B": "uint8", "b": "int64", "f": "float32"}[
+                given.typecode
+            ]
+        )
         return ndarray(_cast(given.tolist(), own, kind or own), (len(given),), kind or own)
     if hasattr(given, "__array__"):
         return array(given.__array__(), dtype)
@@ -660,7 +702,9 @@ def _flattened(given, objects=False):
     if kinds <= _SCALARS.keys():
         own = _promoted(*(_SCALARS[kind] for kind in kinds))
         return list(map(own.plain, given)), (len(given),), own
-    if any(issubclass(kind, (list, tuple, ndarray, range, buffers.array)) or hasattr(kind, "__array__") for kind in kinds):
+    if any(
+        issubclass(kind, (list, tuple, ndarray, range, buffers.array)) or hasattr(kind, "__array__") for kind in kinds
+    ):
         try:
             parts = [array(one, OBJECT if objects else None) for one in given]
             shape = parts[0].shape
@@ -722,7 +766,9 @@ def _spread(one, shape):
     outer, block = len(shape) - lasting, math.prod(shape[len(shape) - lasting :])
     steps = [0 if length == 1 else step for length, step in zip(own, _strides(own))]
     found, data = [], one.data
-    for start in _offsets([[place * step for place in range(length)] for length, step in zip(shape[:outer], steps[:outer])]):
+    for start in _offsets(
+        [[place * step for place in range(length)] for length, step in zip(shape[:outer], steps[:outer])]
+    ):
         found += data[start : start + block]
     return found
 
@@ -744,7 +790,9 @@ def matmul(one, other):
         rows = [one.data[place : place + len(other.data)] for place in range(0, len(one.data), len(other.data))] or [[]]
         if one.shape[-1] != other.shape[0]:
             raise ValueError("matmul: mismatch in its core dimension")
-        made = [sum(map(operator.mul, row, other.data), 0.0 if FLOAT in (one.dtype, other.dtype) else 0) for row in rows]
+        made = [
+            sum(map(operator.mul, row, other.data), 0.0 if FLOAT in (one.dtype, other.dtype) else 0) for row in rows
+        ]
         kind = _promoted(one.dtype, other.dtype)
         return kind.scalar(made[0]) if one.ndim == 1 else ndarray(made, one.shape[:-1], kind)
     if one.ndim == 1:
@@ -754,7 +802,11 @@ def matmul(one, other):
     columns = [other.data[place :: other.shape[1]] for place in range(other.shape[1])]
     rows = [one.data[place * one.shape[1] : (place + 1) * one.shape[1]] for place in range(one.shape[0])]
     kind = _promoted(one.dtype, other.dtype)
-    return ndarray([kind.plain(sum(map(operator.mul, row, column))) for row in rows for column in columns], (len(rows), len(columns)), kind)
+    return ndarray(
+        [kind.plain(sum(map(operator.mul, row, column))) for row in rows for column in columns],
+        (len(rows), len(columns)),
+        kind,
+    )
 
 
 # Functions of elements
@@ -765,7 +817,12 @@ class ufunc:
     type of the result from those of the arguments."""
 
     def __init__(self, name, function, kind, many=None):
-        self.__name__, self.function, self.kind, self.many = name, function, kind, many or (lambda *lists: list(map(function, *lists)))
+        self.__name__, self.function, self.kind, self.many = (
+            name,
+            function,
+            kind,
+            many or (lambda *lists: list(map(function, *lists))),
+        )
         UFUNCS[name] = self
 
     def __repr__(self):
@@ -790,12 +847,20 @@ class ufunc:
         if len(arrays) == 2 and shape and not arrays[1].shape and self.__name__ == "power":
             many = _power_of(lists[1][0] if lists[1] else 1, self.many)
         made = many(*lists) if not objects else [_of_objects(self, *values) for values in zip(*lists)]
-        if kind.kind in "fiub" and made and (kind.plain is not type(made[0]) or any(one.dtype is not kind for one in arrays)):
+        if (
+            kind.kind in "fiub"
+            and made
+            and (kind.plain is not type(made[0]) or any(one.dtype is not kind for one in arrays))
+        ):
             made = list(map(kind.plain, made))
         if out is not None:
             out = out[0] if isinstance(out, tuple) else out
             kept = None if where is True else _spread(asarray(where), shape)
-            out.data[:] = _cast(made, kind, out.dtype) if kept is None else [new if which else old for new, old, which in zip(made, out.data, kept)]
+            out.data[:] = (
+                _cast(made, kind, out.dtype)
+                if kept is None
+                else [new if which else old for new, old, which in zip(made, out.data, kept)]
+            )
             return out
         return kind.scalar(made[0]) if not shape else ndarray(made, shape, kind)
 
@@ -808,7 +873,9 @@ class ufunc:
                 said = own(one, self, method, *given, **options, **({"out": outs} if outs else {}))
                 if said is not NotImplemented:
                     return said
-                raise TypeError(f"operand type(s) all returned NotImplemented from __array_ufunc__({self!r}, '{method}')")
+                raise TypeError(
+                    f"operand type(s) all returned NotImplemented from __array_ufunc__({self!r}, '{method}')"
+                )
         return NotImplemented
 
     def outer(self, one, other):
@@ -856,10 +923,11 @@ def _weak(given, arrays):
     found = []
     for kind, one in zip(kinds, given):
         if strong and type(one) is int and any(other.kind in "iufcO" for other in strong):
-            kind = max(strong, key=lambda other: _RANK[other.name])
+            found.append(max(strong, key=lambda other: _RANK[other.name]))
         elif strong and type(one) is float and any(other.name == "float32" for other in strong):
-            kind = _dtype("float32")
-        found.append(kind)
+            found.append(_dtype("float32"))
+        else:
+            found.append(kind)
     return found
 
 
@@ -883,10 +951,6 @@ def _boolean(*kinds):
 def _real(*kinds):
     found = _promoted(*kinds)
     return found if found.kind in "fc" or found is OBJECT else FLOAT
-
-
-def _add_kind(*kinds):
-    return _promoted(*kinds)
 
 
 def _divide(x, y):
@@ -997,10 +1061,6 @@ def _sign(x):
     return x if x != x else type(x)((x > 0) - (x < 0))
 
 
-def _negative_all(xs):
-    return list(map(operator.neg, xs))
-
-
 _root, _root_all = _checked(math.sqrt)
 add = ufunc("add", operator.add, _common, lambda xs, ys: list(map(operator.add, xs, ys)))
 subtract = ufunc("subtract", operator.sub, _common)
@@ -1028,7 +1088,11 @@ log1p = ufunc("log1p", _checked(math.log1p, lambda x: -inf if x == -1 else nan)[
 expm1 = ufunc("expm1", _checked(math.expm1)[0], _real)
 cbrt = ufunc("cbrt", math.cbrt, _real)
 hypot = ufunc("hypot", _hypot, _real)
-logaddexp = ufunc("logaddexp", lambda x, y: x if x == y == -inf else max(x, y) + math.log1p(math.exp(-abs(x - y))) if x != y else x + math.log(2), _real)
+logaddexp = ufunc(
+    "logaddexp",
+    lambda x, y: x if x == y == -inf else max(x, y) + math.log1p(math.exp(-abs(x - y))) if x != y else x + math.log(2),
+    _real,
+)
 nextafter = ufunc("nextafter", math.nextafter, _real)
 isnan = ufunc("isnan", lambda x: x != x, _boolean)
 isfinite = ufunc("isfinite", math.isfinite, _boolean)

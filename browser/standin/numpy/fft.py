@@ -10,7 +10,10 @@ from .arrays import COMPLEX, FLOAT, asarray, ndarray
 def _transform(values, sign):
     count = len(values)
     if count % 2 or count < 4:
-        return [sum(value * exp(sign * 2j * pi * (at * place % count) / count) for place, value in enumerate(values)) for at in range(count)]
+        return [
+            sum(value * exp(sign * 2j * pi * (at * place % count) / count) for place, value in enumerate(values))
+            for at in range(count)
+        ]
     even, odd = _transform(values[::2], sign), _transform(values[1::2], sign)
     turned = [exp(sign * 2j * pi * at / count) * value for at, value in enumerate(odd)]
     return [one + other for one, other in zip(even, turned)] + [one - other for one, other in zip(even, turned)]

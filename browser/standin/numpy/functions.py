@@ -6,6 +6,7 @@ import math
 import operator
 from bisect import bisect_left, bisect_right
 from itertools import accumulate, chain
+from itertools import pairwise as neighbours
 from math import inf, nan
 
 from .arrays import (
@@ -17,7 +18,6 @@ from .arrays import (
     UFUNCS,
     _cast,
     _divide,
-    _flattened,
     _offsets,
     _plain,
     _promoted,
@@ -29,12 +29,10 @@ from .arrays import (
     broadcast_shapes,
     divide,
     dtype,
-    isfinite,
     maximum,
     minimum,
     multiply,
     ndarray,
-    power,
     rint,
     sqrt,
     subtract,
@@ -118,7 +116,9 @@ def geomspace(start, stop, num=50):
 
 
 def eye(count):
-    return array([[float(row == column) for column in range(count)] for row in range(count)], float).reshape(count, count)
+    return array([[float(row == column) for column in range(count)] for row in range(count)], float).reshape(
+        count, count
+    )
 
 
 def diag(given):
@@ -220,7 +220,10 @@ def concatenate(parts, axis=0, dtype=None):
     kind = _promoted(*(one.dtype for one in arrays)) if dtype is None else _type(dtype)
     axis %= arrays[0].ndim
     first = arrays[0].shape
-    if any(one.ndim != len(first) or one.shape[:axis] + one.shape[axis + 1 :] != first[:axis] + first[axis + 1 :] for one in arrays):
+    if any(
+        one.ndim != len(first) or one.shape[:axis] + one.shape[axis + 1 :] != first[:axis] + first[axis + 1 :]
+        for one in arrays
+    ):
         raise ValueError("all the input array dimensions except for the concatenation axis must match exactly")
     made, widths = [], [math.prod(one.shape[axis:]) for one in arrays]
     lists = [_cast(one.data, one.dtype, kind) for one in arrays]
@@ -229,7 +232,6 @@ def concatenate(parts, axis=0, dtype=None):
             made += data[row * width : (row + 1) * width]
     whole = (*first[:axis], sum(one.shape[axis] for one in arrays), *first[axis + 1 :])
     return ndarray(made, whole, kind)
-
 
 
 def stack(parts, axis=0):
@@ -265,7 +267,7 @@ def split(given, places):
     if isinstance(places, int):
         places = [given.shape[0] // places * place for place in range(1, places)]
     edges = [0, *(int(place) for place in places), given.shape[0]]
-    return [given[start:stop] for start, stop in zip(edges, edges[1:])]
+    return [given[start:stop] for start, stop in neighbours(edges)]
 
 
 def array_split(given, count):
@@ -415,7 +417,9 @@ def along(given, axis, function, kind=None):
     kind = kind or given.dtype
     if axis == given.ndim - 1:
         width = given.shape[-1]
-        made = list(chain.from_iterable(function(given.data[at : at + width]) for at in range(0, len(given.data), width or 1)))
+        made = list(
+            chain.from_iterable(function(given.data[at : at + width]) for at in range(0, len(given.data), width or 1))
+        )
         wide = len(made) // max(math.prod(given.shape[:-1]), 1)
         return ndarray(made, (*given.shape[:-1], wide), kind)
     return along(given.swapaxes(axis, -1), -1, function, kind).swapaxes(axis, -1)
@@ -575,7 +579,9 @@ def _skips(function):
         given = asarray(given, float)
         if axis is None:
             return function(_without_nan(given), **rest)
-        return reduced(given, axis, False, lambda values: float(function(_without_nan(values), **rest)) if values else nan)
+        return reduced(
+            given, axis, False, lambda values: float(function(_without_nan(values), **rest)) if values else nan
+        )
 
     return skipping
 
@@ -641,7 +647,9 @@ def _sorted(values):
 
 
 def argsort(given, axis=-1, kind=None):
-    return along(asarray(given), axis, lambda values: sorted(range(len(values)), key=lambda place: _ordered(values[place])), INT)
+    return along(
+        asarray(given), axis, lambda values: sorted(range(len(values)), key=lambda place: _ordered(values[place])), INT
+    )
 
 
 def lexsort(keys):
@@ -762,17 +770,15 @@ def isscalar(value):
     return type(value) in _SCALARS or isinstance(value, str)
 
 
-def size_of(given):
-    return asarray(given).size
-
-
 def result_type(*given):
     return _promoted(*(one if isinstance(one, _type) else asarray(one).dtype for one in given))
 
 
 # Methods of arrays that are these functions
 
-_NAMES = "sum_ prod mean var std max_ min_ any_ all_ argmax argmin cumsum cumprod argsort searchsorted repeat take clip dot"
+_NAMES = (
+    "sum_ prod mean var std max_ min_ any_ all_ argmax argmin cumsum cumprod argsort searchsorted repeat take clip dot"
+)
 for _name in _NAMES.split():
     setattr(ndarray, _name.rstrip("_"), globals()[_name])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arrays import asarray, ndarray, FLOAT
+from .arrays import FLOAT, asarray, ndarray
 
 
 def solve(matrix, right):

@@ -18,7 +18,7 @@ class NDArrayOperatorsMixin:
 
 
 def _operator(symbol, name, mirrored):
-    setattr(NDArrayOperatorsMixin, f"__{symbol}__", lambda self, other: UFUNCS[name](self, other))
+    setattr(NDArrayOperatorsMixin, f"__{symbol}__", lambda self, other: UFUNCS[name](self, other))  # noqa: PLW0108 - a method
     if mirrored:
         setattr(NDArrayOperatorsMixin, f"__r{symbol}__", lambda self, other: UFUNCS[name](other, self))
         setattr(NDArrayOperatorsMixin, f"__i{symbol}__", lambda self, other: UFUNCS[name](self, other, out=(self,)))
