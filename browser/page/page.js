@@ -147,6 +147,7 @@ for (const line of EXAMPLES) {
   at("examples").querySelector("ul").append(item);
 }
 
+if (location.search === "?answer") document.body.classList.add("only");
 begin();
 const first = lineOf(location.hash);
 at("line").value = first || written();

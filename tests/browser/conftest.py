@@ -34,7 +34,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that ``make site`` builds."""
-    folder = tmp_path_factory.mktemp("site") / "site"
+    folder = tmp_path_factory.mktemp("site") / "run"
     try:
         build.build(folder, ROOT / "build")
     except build.BuildError as error:

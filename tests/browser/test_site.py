@@ -97,6 +97,30 @@ def test_a_link_opens_with_its_question_and_asks_no_other_server(site: Path) -> 
     assert not errors and all(url.startswith(address) for url in asked), (errors, asked)
 
 
+EXAMPLE = "<!doctype html><pre><code>$ inferplan estimate llama-3.1-8b \\\n    --gpu h100-sxm\n</code></pre>"
+
+
+def test_examples_of_the_documentation_run_below_themselves(site: Path) -> None:
+    if CHROMIUM is None:
+        lacking("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright (the extra dev)")
+    script = (build.ROOT / "docs" / "run.js").read_text()
+    (site.parent / "run.js").write_text(script)
+    (site.parent / "page.html").write_text(
+        f'{EXAMPLE}<pre><code>inferplan web</code></pre><script src="run.js"></script>'
+    )
+    with served(site.parent) as address, playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = chromium.new_page()
+        page.goto(f"{address}/page.html")
+        page.click("button")  # one: what does not run there has none
+        frame = page.frame_locator("iframe")
+        frame.locator("#said", has_text="longest context").wait_for(timeout=PATIENCE)
+        assert frame.locator("#asked").inner_text() == "inferplan estimate llama-3.1-8b --gpu h100-sxm"
+        assert not frame.locator("#line").is_visible()
+        chromium.close()
+
+
 def test_commands_that_run_there_are_commands() -> None:
     from browser import boot
 
