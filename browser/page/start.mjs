@@ -8,18 +8,22 @@ export async function unpacked(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Puts every file where the interpreter looks for it. */
+/** Puts every file where the interpreter looks for it: straight into its folder, for a thousand paths take half a second. */
 function put(FS, files) {
-  const made = new Set();
+  const folders = new Map();
+  const encoder = new TextEncoder();
   for (const [name, text] of Object.entries(files)) {
     const path = `/inferplan/${name}`;
-    const folder = path.slice(0, path.lastIndexOf("/"));
-    if (!made.has(folder)) {
-      FS.mkdirTree(folder);
-      made.add(folder);
+    const end = path.lastIndexOf("/");
+    const place = path.slice(0, end);
+    if (!folders.has(place)) {
+      FS.mkdirTree(place);
+      folders.set(place, FS.lookupPath(place).node);
     }
-    const bytes = text.startsWith("base64:") ? Uint8Array.from(atob(text.slice(7)), (c) => c.charCodeAt(0)) : text;
-    FS.writeFile(path, bytes);
+    const folder = folders.get(place);
+    const file = folder.node_ops.mknod(folder, path.slice(end + 1), 0o100644, 0);
+    file.contents = text.startsWith("base64:") ? Uint8Array.from(atob(text.slice(7)), (c) => c.charCodeAt(0)) : encoder.encode(text);
+    file.usedBytes = file.contents.length;
   }
   FS.mkdirTree("/home/pyodide");
   FS.chdir("/home/pyodide");
