@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # each worker of pytest compiles every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test lint types unit slow whole zoo docs minimum other release-check same-answers hostile silent-options mutants mutants-drawn accuracy install wheels \
+.PHONY: test lint types unit slow whole zoo docs site minimum other release-check same-answers hostile silent-options mutants mutants-drawn accuracy install wheels \
 	calibrate-gpu clean
 
 # The checks run beside each other, and each prints what it has to say when it ends.
@@ -103,6 +103,10 @@ accuracy: install
 # The site in build/site-docs; a broken link, a page outside the navigation or an undocumented name is an error.
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# The same with the command line in the browser beside it, in build/site-docs/run: npm fetches Pyodide, node runs it once.
+site: docs
+	$(BIN)/python -m browser.build build/site-docs/run
 
 # The lowest releases that pyproject.toml admits, on the lowest Python: the README's command as it is installed there,
 # then the tests in which other releases could answer otherwise: of the command line, of files that are read, of arrays, and

@@ -1,0 +1,1 @@
+"""The command line in a browser: the folder that `make site` builds (docs/browser.md)."""

@@ -1,0 +1,1 @@
+"""Parts of numpy.lib that are used."""
