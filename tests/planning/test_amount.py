@@ -119,9 +119,9 @@ def test_one_is_the_least_of_what_is_counted() -> None:
 
 
 def test_what_replicas_carry_in_closed_form() -> None:
-    """10 requests/s and 100 in flight of each of three replicas, half of it given: 15 requests/s, 3.75 prompts/s of four
-    answers, 150 in flight; who thinks 30 s is away while 300 others are served, which makes 400 and 600. The people are 4
-    for 3 users, or 20 for a request/s; a session has 12 calls."""
+    """10 requests/s and 100 in flight of each of three replicas, half of it given: 15 requests/s, 3.75 prompts/s of
+    four answers, 150 in flight; who thinks 30 s is away while 300 others are served, which makes 400 and 600. The
+    people are 4 for 3 users, or 20 for a request/s; a session has 12 calls."""
     carried = {
         "rate": 15.0, "prompts": 3.75, "in flight": 150.0, "users": 600.0, "people": 800.0, "people by rate": 300.0,
         "sessions": 1.25,

@@ -39,8 +39,8 @@ def happened(
 
 
 def test_the_bill_is_of_whole_instances() -> None:
-    """One replica for half an hour, three for an hour, two for the rest; what changes at the end changes nothing. 1, 2 and
-    1 instances are 0.5 + 2 + 0.5 instance-hours."""
+    """One replica for half an hour, three for an hour, two for the rest; what changes at the end changes nothing. 1, 2
+    and 1 instances are 0.5 + 2 + 0.5 instance-hours."""
     found = happened([2], ran=((0.0, 1), (1800.0, 3), (5400.0, 2), (7200.0, 50), (9000.0, 60)))
     assert [one.tolist() for one in found.paid] == [[0.0, 1800.0, 5400.0, 7200.0], [1, 3, 2]]
     assert found.peak == 3

@@ -362,7 +362,7 @@ def test_what_a_sequence_keeps() -> None:
         model("c", 64, (cache(10.0, state=7.0), 1)),
     ]  # fmt: skip
     figure = plots.kv_context(models)
-    drawn = {name: ends for name, ends in lines(figure)}
+    drawn = dict(lines(figure))
     assert drawn["a"][0] == (128, 400 * 128 + 600) and drawn["a"][-1] == (1000, 400 * 1000 + 600)
     assert drawn["b"][-1] == (131072, 20 * 131072)
     assert drawn["c"] == [(64, 20 * 64 + 14)]

@@ -113,8 +113,8 @@ def test_a_share_of_those_who_came() -> None:
 
 
 def test_what_happened_as_a_row() -> None:
-    """30 hours are 1.25 days: 50 replica-hours on two GPUs are 80 GPU-hours a day; 100 EUR are 80. Seven of 120 are late,
-    which is more than 5 %."""
+    """30 hours are 1.25 days: 50 replica-hours on two GPUs are 80 GPU-hours a day; 100 EUR are 80. Seven of 120 are
+    late, which is more than 5 %."""
     assert happened_rows(day()) == []
     was = Replicas("", 3.0, late(120, *range(7)))
     (row,) = happened_rows(day(happened=was, asked=RAN))

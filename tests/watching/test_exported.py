@@ -62,8 +62,8 @@ def test_two_servers_by_hand() -> None:
 
 
 def test_a_server_that_comes_later_has_its_own_second_of_a_round() -> None:
-    """a is scraped at 1,000 s and every 30 s, b from 1,067 s on: 7 s into a round. a is gone in the last two rounds, which
-    are at 1,120 and 1,150 s as if b had been scraped when a was."""
+    """a is scraped at 1,000 s and every 30 s, b from 1,067 s on: 7 s into a round. a is gone in the last two rounds,
+    which are at 1,120 and 1,150 s as if b had been scraped when a was."""
     texts = {
         "a:8000": [(1000 + 30 * round_, counted(10 * round_, 1)) for round_ in range(4)],
         "b:8000": [(1067 + 30 * round_, counted(100 * round_, 2)) for round_ in range(4)],
