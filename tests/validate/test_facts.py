@@ -429,7 +429,9 @@ def scored(measured: dict[Any, float], predicted: dict[Any, float], **more: Any)
         return None if value is None else (0.9 * value, 1.1 * value)
 
     row = SimpleNamespace(
-        measured=SimpleNamespace(at=at(measured, "mean"), statistic="mean"), cells={}, run=Run(**{**RUN, **more})
+        measured=SimpleNamespace(
+            at=at(measured, "mean"), statistic="mean", ttft=measured.get(("ttft", "mean")), tpot=None, figures=measured
+        ), cells={}, run=Run(**{**RUN, **more})
     )  # fmt: skip
     return Scored(row=row, prediction=SimpleNamespace(at=at(predicted, "mean"), band=band))  # type: ignore[arg-type]
 
