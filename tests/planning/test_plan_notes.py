@@ -13,6 +13,7 @@ from inferplan.answers.drafting import Drafting
 from inferplan.catalog.bills import Offer, Tariff
 from inferplan.planning.demand import Demand
 from inferplan.planning.option import Sizing
+from inferplan.planning.power import PowerBudget
 from inferplan.reports import plan_figures, plan_notes
 from inferplan.reports.plan_notes import KeyFigure
 from inferplan.serving.techniques.speculation import Speculation
@@ -625,9 +626,16 @@ def test_energy_at_full_power() -> None:
     assert found is not None and (found.power, found.devices, found.share) == (700.0, 3, 1.0)
     nameplate = {one.key: one for one in plan_figures.power(plan(best=verified(watts=1500.0))) or []}
     assert nameplate["nameplate_w"].value == 2100.0 and nameplate["nameplate_w"].shown == "2.1 kW"
-    assert nameplate["mean_w"].shown == "1.5 kW, 450 mJ per output token" or nameplate["mean_w"].value == 1500.0
+    assert nameplate["mean_w"].value == 1500.0 and nameplate["mean_w"].shown.startswith("1.5 kW, 450")
     assert nameplate["j_per_output_token"].value == pytest.approx(1500 / (33 * 101))
     assert nameplate["budget_w"].value is None and nameplate["provision"].value is None
+    budget = SimpleNamespace(
+        beside=PowerBudget(watts=1.0).beside, describe=lambda: "3 kW", watts=3000.0, provision="mean"
+    )  # fmt: skip
+    bounded = plan(question=SimpleNamespace(sizing=SimpleNamespace(power=budget)))
+    held = {one.key: one for one in plan_figures.power(bounded) or []}
+    assert held["nameplate_w"].shown == "2.1 kW, budget 3 kW"
+    assert (held["budget_w"].value, held["provision"].value) == (3000.0, "mean")
     unknown = {one.key: one for one in plan_figures.power(plan()) or []}
     assert not unknown["mean_w"].seen and unknown["j_per_output_token"].value is None
 

@@ -94,10 +94,8 @@ def test_what_to_do_by_month(plan_file: Path) -> None:
 def test_months_and_their_bills() -> None:
     """1 and 2 machines are hired in the first month, half of the time each: 1.5. Of 1.25 requests/s x 0.5 and 3 x 0.5 a
     quarter of a request/s is lost in one scenario."""
-    assert cells(horizon._month(answer(), 0)) == {
-        "month": "2027-01", "held": "2", "hired, mean": "1.50", "most": "3", "bill": "900", "least": "800",
-        "most": "1,000", "unserved": "0.00%",
-    } | {"most": "1,000"}  # fmt: skip
+    shown = [one.shown for one in horizon._month(answer(), 0)]
+    assert shown == ["2027-01", "2", "1.50", "3", "900", "800", "1,000", "0.00%"]
     row = record(horizon._month(answer(), 0))
     assert (row["machines_hired_most"], row["bill_most"], row["machines_held"]) == (3.0, 1000.0, 2.0)
     lost = np.zeros((1, 2, 2, 2))
@@ -230,6 +228,7 @@ def test_the_whole_report_on_months(plan_file: Path) -> None:
     bare = horizon.horizon_report(answer(whole=False, rounded_up=30.0), plan_file)
     assert [table.title for table in bare.tables][1:3] == ["Nothing is held", "Months"] and len(bare.tables) == 5
     assert bare.record["check"] is None and bare.record["rounded_up"] == 30.0
+    assert horizon.horizon_report(answer(rounded_up=30.0), plan_file).record["rounded_up"] is None
 
 
 def row(place: int, **more: Any) -> Any:
@@ -300,6 +299,38 @@ def test_rows_as_people_and_programs_see_them(monkeypatch: pytest.MonkeyPatch) -
     assert report.rows == report.record["lines"] == [
         {"name": "weights", "unit": "bytes", "logged": 2.0**30, "predicted": 1.5 * 2**30, "error": 0.5}
     ]  # fmt: skip
+
+
+def test_rows_are_listed_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve, or all of them where somebody asks."""
+    monkeypatch.setattr(validation, "prediction_cells", lambda one: dict.fromkeys(("ttft_predicted_ms", "tpot_predicted_ms"), ""))
+    monkeypatch.setattr(validation, "row_record", lambda one: {})
+    for count, each, listed in ((12, False, True), (13, False, False), (13, True, True)):
+        found = SimpleNamespace(logs=[], scored=[row(0)] * count, title="title")
+        report = validation.files_report(found, each)  # type: ignore[arg-type]
+        assert ("rows" in [table.title for table in report.tables]) is listed
+
+
+def test_logs_beside_each_other() -> None:
+    line = SimpleNamespace(name="weights", unit="bytes", logged=1.0, predicted=1.5, error=0.5)
+    one = SimpleNamespace(path="a.log", described="m", lines=[line])
+    alone = validation.files_report(SimpleNamespace(logs=[one]))  # type: ignore[arg-type]
+    assert [table.title for table in alone.tables] == ["a.log: memory of m"] and "lines" in alone.record
+    two = validation.files_report(SimpleNamespace(logs=[one, one]))  # type: ignore[arg-type]
+    assert [log["file"] for log in two.record["logs"]] == ["a.log", "a.log"] and len(two.tables) == 2
+
+
+def test_suspect_rows_are_scored_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "row_record", lambda one: {})
+    whole = [row(0), row(1, suspect=True), row(2, impossible=("ttft",)), row(4, refused="why", prediction=None)]
+    report = validation.validation_report(whole, "title")
+    assert report.record["rows"] == 4 and report.record["answered"] == 3
+    assert report.record["refused"] == [{"row": "file:4", "reason": "why"}]
+    assert report.record["faster_than_light"] == [{"row": "file:2", "metrics": ["ttft"]}]
+    assert report.record["above_uncertain_peaks"] == []
+    assert list(report.record["scores"]) == ["without suspect rows", "all rows"]
+    assert [report.record["scores"][name]["ttft"]["n"] for name in report.record["scores"]] == [1, 2]
+    assert list(validation.validation_report([row(0)], "title").record["scores"]) == ["all rows"]
 
 
 def test_scores_of_sets_and_groups() -> None:
