@@ -555,3 +555,49 @@ def test_a_server_has_time_to_count_its_last_replies(monkeypatch: pytest.MonkeyP
     assert settled(2.0, 1.0, 0.0).running == 0.0 and slept == [0.5, 0.5]
     assert settled(1.0, 1.0, 1.0, 1.0, 3.0).running == 3.0 and slept == [0.5] * 4
     assert settled(5.0, lagging=True).running == 5.0 and slept == []
+
+
+def client(text: str = "12345678") -> Any:
+    from inferplan.measuring.client import Client
+
+    return Client(address_of("http://localhost:8000"), Key(text), 7.0)
+
+
+def test_a_servers_words_are_repeated_in_one_line() -> None:
+    """Without the key, without what a terminal obeys, and no more than 300 characters."""
+    said = client().shown
+    assert said("a\n  b\x1b[1m 12345678") == "a b[1m ***"
+    assert said("x" * 300) == "x" * 300 and said("x" * 301) == "x" * 300 + "..." and said("abc", 2) == "ab..."
+
+
+def test_refusals_in_words() -> None:
+    said = client()._refusal
+    assert said(SimpleNamespace(status_code=400), '{"error": {"message": "too long"}}') == "HTTP 400: too long"
+    assert said(SimpleNamespace(status_code=500), " broken ") == "HTTP 500: broken"
+    assert said(SimpleNamespace(status_code=502), "<html>x</html>") == "HTTP 502"
+    for status, elsewhere in ((299, False), (300, True), (399, True), (400, False)):
+        assert ("sends elsewhere" in said(SimpleNamespace(status_code=status), "x")) is elsewhere
+
+
+def test_failures_of_the_network_in_words() -> None:
+    one = client()
+    kinds = one._errors
+    assert one._words(kinds.ConnectTimeout("x")) == "no connection within 10 s"
+    assert one._words(kinds.ReadTimeout("x")) == "nothing came for 7 s"
+    assert one._words(OSError("no route")) == "no route" and one._words(OSError()) == "OSError"
+
+
+def test_when_to_ask_again() -> None:
+    from datetime import UTC, datetime, timedelta
+    from email.utils import format_datetime
+
+    from inferplan.measuring.client import _incomplete, _wait
+
+    assert [_wait(text) for text in ("3", " 12 ", "soon", "", "-1", "1" * 12)] == [3.0, 12.0] + [None] * 4
+    later = datetime.now(UTC) + timedelta(seconds=60)
+    assert _wait(format_datetime(later)) == pytest.approx(60, abs=5)
+    assert _wait(format_datetime(later - timedelta(hours=1))) == 0.0
+    assert _incomplete(said(text("a", "stop"))) == (None, "")
+    assert _incomplete(said(text("a"))) == ("stream", "the stream ended before the reply was complete")
+    assert _incomplete(said(b"[DONE]")) == ("stream", "the reply holds no token")
+    assert Answer(status=200, text='{"a": 1}').json == {"a": 1} and Answer(status=500, text="{}").json is None

@@ -60,6 +60,7 @@ def test_further_tokens_share_the_time_behind_the_first() -> None:
 
 
 def test_one_latency_alone_has_no_gaps() -> None:
+    assert happened([2], [0.5], [2.5]).measured["tpot"].tolist() == [2.0]
     assert set(happened([5], ttft=[0.5]).measured) == {"ttft"}
     assert set(happened([5], e2el=[0.5]).measured) == {"e2el"}
 
