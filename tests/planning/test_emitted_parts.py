@@ -179,10 +179,13 @@ def test_notes_and_names() -> None:
 @for_each(
     ("gpu", "vendor", "name"),
     [
-        ("h100-sxm", "NVIDIA", "nvidia.com/gpu"), ("mi300x", "AMD", "amd.com/gpu"), ("gaudi3", "Intel", "habana.ai/gaudi"),
-        ("max-1550", "Intel", "gpu.intel.com/i915"), ("arc-b580", "Intel", "gpu.intel.com/xe"),
+        ("h100-sxm", "NVIDIA", "nvidia.com/gpu"),
+        ("mi300x", "AMD", "amd.com/gpu"),
+        ("gaudi3", "Intel", "habana.ai/gaudi"),
+        ("max-1550", "Intel", "gpu.intel.com/i915"),
+        ("arc-b580", "Intel", "gpu.intel.com/xe"),
     ],
-)  # fmt: skip
+)
 def test_what_a_device_is_called(gpu: str, vendor: str, name: str) -> None:
     assert resource(SimpleNamespace(name=gpu, vendor=vendor, part=None)) == name  # type: ignore[arg-type]
 
@@ -215,15 +218,23 @@ SENT = (
     "--dataset-name random --random-input-len 1024 --random-output-len 128 --max-concurrency 8 --num-prompts 80"
 )  # fmt: skip
 COMMANDS = {
-    "vllm": "vllm bench serve --port {port} --model org/m {sent} --random-range-ratio 0 --num-warmups 16 --ignore-eos "
-    "--save-result --result-filename out.json --metadata {facts} warmup_requests=16",
-    "sglang": "python3 -m sglang.bench_serving --backend sglang --port {port} --model org/m {sent} --random-range-ratio 1 "
-    "--warmup-requests 16 --output-file out.json",
-    "trtllm": "python3 -m tensorrt_llm.serve.scripts.benchmark_serving --backend openai --port {port} --model org/m {sent} "
-    "--random-ids --ignore-eos --save-result --result-filename out.json --metadata {facts}",
-    "atom": "python -m atom.benchmarks.benchmark_serving --port {port} --model org/m {sent} --random-range-ratio 1 "
-    "--num-warmups 16 --percentile-metrics ttft,tpot,itl,e2el --ignore-eos --save-result --result-filename out.json "
-    "--metadata {facts} warmup_requests=16",
+    "vllm": (
+        "vllm bench serve --port {port} --model org/m {sent} --random-range-ratio 0 --num-warmups 16 --ignore-eos "
+        "--save-result --result-filename out.json --metadata {facts} warmup_requests=16"
+    ),
+    "sglang": (
+        "python3 -m sglang.bench_serving --backend sglang --port {port} --model org/m {sent} --random-range-ratio 1 "
+        "--warmup-requests 16 --output-file out.json"
+    ),
+    "trtllm": (
+        "python3 -m tensorrt_llm.serve.scripts.benchmark_serving --backend openai --port {port} --model org/m {sent} "
+        "--random-ids --ignore-eos --save-result --result-filename out.json --metadata {facts}"
+    ),
+    "atom": (
+        "python -m atom.benchmarks.benchmark_serving --port {port} --model org/m {sent} --random-range-ratio 1 "
+        "--num-warmups 16 --percentile-metrics ttft,tpot,itl,e2el --ignore-eos --save-result "
+        "--result-filename out.json --metadata {facts} warmup_requests=16"
+    ),
 }
 
 

@@ -256,7 +256,7 @@ def test_how_late_first_tokens_are() -> None:
         "more than 0.11 s later"
     )
     assert said(plan(best=late, question=p99)).startswith("p99: in the middle of 40 measured rows (5 systems)")
-    assert known.split(" first")[0] in said(plan(best=late, question=p99))
+    assert known.split(" first", maxsplit=1)[0] in said(plan(best=late, question=p99))
     slow = on({}, slow=SimpleNamespace(step=1.0, tail=0.05))
     assert said(plan(slow, best=late, question=p99)).endswith("; 50 ms are kept free for it")
     assert "kept free" not in said(plan(on({}), best=late, question=p99))
@@ -351,7 +351,7 @@ def test_what_is_cheaper_and_what_it_would_take() -> None:
     assert "the limit on TTFT were 1.25 times as long and TPOT were 1.10 times as long" in said(of_classes)
 
 
-def priced(quant: str | None, gpu: str = "h100-sxm", tariff: Any = object()) -> Any:
+def priced(quant: str | None, gpu: str = "h100-sxm", tariff: Any = "sold") -> Any:
     hardware = SimpleNamespace(hardware=SimpleNamespace(name=gpu))
     return SimpleNamespace(
         request=SimpleNamespace(quant=quant), grid=SimpleNamespace(deployment=hardware), tariff=tariff
@@ -363,7 +363,8 @@ def test_what_was_tried() -> None:
     grids = searched(priced(None), priced("fp8"), priced("fp8"))
     assert said(plan(searched=grids)) == "formats tried: native, fp8 (--quant)"
     assert said(plan(option(request=FP8), searched=grids, unseen=7)) == (
-        "formats tried: native, fp8 (--quant); try your own questions on answers in fp8; --quant native leaves narrower "
+        "formats tried: native, fp8 (--quant); try your own questions on answers in fp8; --quant native leaves "
+        "narrower "
         "formats out; 7 structures that might be cheaper were not simulated (fewer --gpu or --quant)"
     )
     rough = verified(result=SimpleNamespace(converged=False, counts={"arrived": 12000}))
@@ -430,7 +431,8 @@ def test_what_may_be_wrong() -> None:
     assert said(plan(on({}), supported=False)).startswith("The error of these times is not known")
     text = said(plan(on({}), bands={"ttft": (0.81, 1.19), "tpot": (0.9, 1.1)}))
     assert text == (
-        "These are predictions. In 8 of 10 comparable measurements the mean time to the first token was between 0.81 and "
+        "These are predictions. In 8 of 10 comparable measurements the mean time to the first token was between "
+        "0.81 and "
         "1.19 times the predicted mean and the mean time for each further token was between 0.90 and 1.10 times the "
         "predicted mean. Each limit is kept with a chance of 80%, as far as the error is known."
     )
@@ -447,8 +449,10 @@ def test_what_may_be_wrong() -> None:
 def test_a_format_that_was_chosen_is_named_as_a_risk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_notes, "format_line", lambda plan: "quality in fp8: good")
     assert plan_notes.risk(plan(on({}, request=FP8), supported=False)) == (
-        "The error of these times is not known: there are no measurements of a service of this kind. Measure first. The "
-        "model runs in fp8: check that its answers are good enough. In the checkpoint's own format no tried option keeps "
+        "The error of these times is not known: there are no measurements of a service of this kind. Measure "
+        "first. The "
+        "model runs in fp8: check that its answers are good enough. In the checkpoint's own format no tried "
+        "option keeps "
         "the limits. Quality in fp8: good."
     )
 
@@ -532,8 +536,8 @@ def test_formats_and_their_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_notes_name_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs that nobody measured, and those without a price, but for the plan's own."""
-    for name in ("format_line", "start_line", "base_note", "launch_of", "price_line", "host_lines", "media_note"):
-        monkeypatch.setattr(plan_notes, name, lambda *_: [] if name == "host_lines" else "")
+    for name in ("format_line", "start_line", "base_note", "launch_of", "price_line", "media_note"):
+        monkeypatch.setattr(plan_notes, name, lambda *_: "")
     monkeypatch.setattr(plan_notes, "host_lines", lambda plan: [])
     grids = searched(
         priced(None, "l4", None), priced(None, "a10g", None), priced(None, "h100-sxm", None), priced(None, "l40s"),
@@ -561,7 +565,8 @@ def test_drafts_at_this_load(monkeypatch: pytest.MonkeyPatch) -> None:
     where = " by the prediction itself (the error with drafts is not known)"
     without = "6.00 USD/h and TPOT p95 20.0 ms without"
     assert said(drafted) == (
-        f"speculation (3 drafts of x) does not help at this load{where}: no option meets the limits with them; {without}"
+        f"speculation (3 drafts of x) does not help at this load{where}: no option meets the limits with them; "
+        f"{without}"
     )
     sides[True] = verified(option(cost=4.0), achieved={"tpot": 0.01})
     drafted.drafts_help, drafted.confidence = True, 0.5
@@ -609,7 +614,8 @@ def test_how_much_of_the_load_is_carried() -> None:
     assert said(plan(capacity=known)) == said(plan(question=bounded)) == ""
     found = said(plan(question=bounded, capacity=known))
     assert found == (
-        "yes: 33 requests/s are 80% of the capacity of 3 x h100-sxm in settings for this load; the most for 8.00 USD/h: "
+        "yes: 33 requests/s are 80% of the capacity of 3 x h100-sxm in settings for this load; the most for 8.00 "
+        "USD/h: "
         "--rate most"
     )
     most = said(plan(question=replace(bounded, most=True), capacity=known))

@@ -46,12 +46,23 @@ def months(**more: Any) -> Any:
     in the second scenario."""
     rates = np.array([[[[1.0, 2.0], [3.0, 3.0]], [[2.0, 1.0], [4.0, 4.0]]]])
     found: dict[str, Any] = {
-        "currency": "EUR", "months": ("2027-01", "2027-02"), "scenarios": ("s", "t"), "chance": np.array([0.5, 0.5]),
-        "hours": np.array([0.75, 0.25]), "rates": rates, "paid": False,
+        "currency": "EUR",
+        "months": ("2027-01", "2027-02"),
+        "scenarios": ("s", "t"),
+        "chance": np.array([0.5, 0.5]),
+        "hours": np.array([0.75, 0.25]),
+        "rates": rates,
+        "paid": False,
         "streams": (SimpleNamespace(model="chat", region="eu", penalty=None),),
-        "pools": (SimpleNamespace(kind="h100", region="eu", name="h100 in eu"), SimpleNamespace(kind="l4", region="us", name="l4 in us")),
-        "offers": (SimpleNamespace(row=0, months=12, term="reserved", pool=0), SimpleNamespace(row=1, months=None, term="spot", pool=1)),
-    }  # fmt: skip
+        "pools": (
+            SimpleNamespace(kind="h100", region="eu", name="h100 in eu"),
+            SimpleNamespace(kind="l4", region="us", name="l4 in us"),
+        ),
+        "offers": (
+            SimpleNamespace(row=0, months=12, term="reserved", pool=0),
+            SimpleNamespace(row=1, months=None, term="spot", pool=1),
+        ),
+    }
     return SimpleNamespace(**found | more)
 
 
@@ -303,7 +314,9 @@ def test_rows_as_people_and_programs_see_them(monkeypatch: pytest.MonkeyPatch) -
 
 def test_rows_are_listed_where_they_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve, or all of them where somebody asks."""
-    monkeypatch.setattr(validation, "prediction_cells", lambda one: dict.fromkeys(("ttft_predicted_ms", "tpot_predicted_ms"), ""))
+    monkeypatch.setattr(
+        validation, "prediction_cells", lambda one: dict.fromkeys(("ttft_predicted_ms", "tpot_predicted_ms"), "")
+    )
     monkeypatch.setattr(validation, "row_record", lambda one: {})
     for count, each, listed in ((12, False, True), (13, False, False), (13, True, True)):
         found = SimpleNamespace(logs=[], scored=[row(0)] * count, title="title")
@@ -427,12 +440,21 @@ def day(**more: Any) -> Any:
     found: dict[str, Any] = {
         "asked": SimpleNamespace(**asked, profile=SimpleNamespace(name="day.csv")),
         "question": SimpleNamespace(
-            slo=Slo(ttft=0.5, tpot=0.02, percentile=95.0), demand=SimpleNamespace(classes=kinds, queue="fcfs", arrivals="poisson")
+            slo=Slo(ttft=0.5, tpot=0.02, percentile=95.0),
+            demand=SimpleNamespace(classes=kinds, queue="fcfs", arrivals="poisson"),
         ),
         "hourly": [(0.0, 3600.0, slice(0, 7200)), (3600.0, 7200.0, slice(7200, 7200))],
-        "needed": lambda start, stop: 3, "requests": SimpleNamespace(classes=[], of=None), "policies": [],
-        "work": SimpleNamespace(design=SimpleNamespace(deployment=SimpleNamespace(describe=lambda: "a model", engine=SimpleNamespace(name="vllm"))), mixes=[], apart=0.0),
-    }  # fmt: skip
+        "needed": lambda start, stop: 3,
+        "requests": SimpleNamespace(classes=[], of=None),
+        "policies": [],
+        "work": SimpleNamespace(
+            design=SimpleNamespace(
+                deployment=SimpleNamespace(describe=lambda: "a model", engine=SimpleNamespace(name="vllm"))
+            ),
+            mixes=[],
+            apart=0.0,
+        ),
+    }
     return SimpleNamespace(**found | more)
 
 
@@ -487,7 +509,8 @@ def test_mixes_of_classes() -> None:
     first, second, *rest = days.mix_notes(one)
     assert first.startswith("classes: 0.75 chat, 0.25 batch of the requests of the day; queue per replica: fcfs")
     assert second == (
-        "requests/s that a replica carries, by mix: 4 of 0.98 and 0.02; 3 of 0.5 and 0.5; other mixes use the nearest of "
+        "requests/s that a replica carries, by mix: 4 of 0.98 and 0.02; 3 of 0.5 and 0.5; other mixes use the "
+        "nearest of "
         "these, at most 10.0% of the requests away"
     )
     assert rest == (

@@ -326,9 +326,18 @@ def test_what_tiers_are_worth() -> None:
 def test_tiers_of_a_run() -> None:
     device = {"name": "device", "hit_rate": 0.5}
     host = {
-        "name": "host", "hit_rate": 0.25, "capacity_bytes": 256e9, "bandwidth_bytes_per_s": 25e9, "latency_s": 1e-5,
-        "loads": 1200, "loaded_bytes": 3e9, "load_mean_s": 0.02, "shared": True, "currency": "USD", "cost_per_hour": 1.5,
-    }  # fmt: skip
+        "name": "host",
+        "hit_rate": 0.25,
+        "capacity_bytes": 256e9,
+        "bandwidth_bytes_per_s": 25e9,
+        "latency_s": 1e-5,
+        "loads": 1200,
+        "loaded_bytes": 3e9,
+        "load_mean_s": 0.02,
+        "shared": True,
+        "currency": "USD",
+        "cost_per_hour": 1.5,
+    }
     table = report._tiers([device, host])
     assert table.title == "Cache tiers (per device)"
     heads = ["", "capacity", "bandwidth", "latency", "hits", "loads", "loaded", "load, mean", "cost of all"]

@@ -284,15 +284,15 @@ def test_values_of_a_record() -> None:
     ):
         with pytest.raises(Malformed, match=said):
             held.number(name)
-    with pytest.raises(Malformed, match="at.n is -1, not a number of 0 or more"):
+    with pytest.raises(Malformed, match=r"at\.n is -1, not a number of 0 or more"):
         Record({"n": -1}, "at").number("n")
-    with pytest.raises(Malformed, match="n is 2.5, not a whole number"):
+    with pytest.raises(Malformed, match=r"n is 2\.5, not a whole number"):
         Record({"n": 2.5}).count("n")
-    with pytest.raises(Malformed, match="at.n is 3.0, not an object"):
+    with pytest.raises(Malformed, match=r"at\.n is 3\.0, not an object"):
         held.object("n")
     with pytest.raises(Malformed, match=r"at.list\[1\] is 2, not an object"):
         held.objects("list")
-    with pytest.raises(Malformed, match="at.a is .*, not a list"):
+    with pytest.raises(Malformed, match=r"at\.a is .*, not a list"):
         held.objects("a")
     assert Record({"l": [{"x": 1}]}).objects("l")[0].where == "l[0]"
     assert show_value(None) == "nothing" and show_value("x" * 99) == "'" + "x" * 39 and show_value(-(10**40)) != "-1"
@@ -382,9 +382,7 @@ def test_pools_of_a_row() -> None:
     )
     assert "prefill ep not labelled: experts over all ranks of attention-DP, else sliced" in notes
     assert (run.devices, run.decoding_devices, run.form) == (3 * 8 + 2 * 4, 24, "disaggregated")
-    least = interpret(
-        {**LEAST, **{**apart, "prefill_tp": "4", "prefill_max_num_seqs": "0", "prefill_dp_attention": ""}}
-    )[0]
+    least = interpret({**LEAST, **apart, "prefill_tp": "4", "prefill_max_num_seqs": "0", "prefill_dp_attention": ""})[0]
     assert least.prefill is not None
     assert (least.prefill.tp, least.prefill.dp, least.prefill.ep, least.prefill.slots) == (4, 1, 1, None)
 
@@ -482,13 +480,21 @@ def test_facts_of_the_command_line() -> None:
 @for_each(
     ("name", "value", "said"),
     [
-        ("quant", "é", "--quant"), ("gpu", "nope", "--gpu"), ("engine", "nope@7", "--engine"), ("weights", "nope", "--weights"),
-        ("isl", "0.5", "--isl is 0.5, must be 1"), ("concurrency", "0", "--concurrency is 0, must be 1"),
-        ("concurrency", "1;2", "--concurrency is '1;2'"), ("tp", "1.5", "--tp is 1.5, not a whole number"),
-        ("memory_fraction", "2", "--memory-fraction is 2"), ("length_ratio_min", "0", "--length-ratio-min is 0"),
-        ("max_num_seqs", "-1", "--max-num-seqs is -1"), ("osl", "x", "--osl is 'x'"), ("requests", "0", "--requests is 0"),
+        ("quant", "é", "--quant"),
+        ("gpu", "nope", "--gpu"),
+        ("engine", "nope@7", "--engine"),
+        ("weights", "nope", "--weights"),
+        ("isl", "0.5", "--isl is 0.5, must be 1"),
+        ("concurrency", "0", "--concurrency is 0, must be 1"),
+        ("concurrency", "1;2", "--concurrency is '1;2'"),
+        ("tp", "1.5", "--tp is 1.5, not a whole number"),
+        ("memory_fraction", "2", "--memory-fraction is 2"),
+        ("length_ratio_min", "0", "--length-ratio-min is 0"),
+        ("max_num_seqs", "-1", "--max-num-seqs is -1"),
+        ("osl", "x", "--osl is 'x'"),
+        ("requests", "0", "--requests is 0"),
     ],
-)  # fmt: skip
+)
 def test_facts_that_no_row_could_take(name: str, value: str, said: str) -> None:
     with pytest.raises(InferplanError) as refused:
         stated_facts({name: value})

@@ -42,8 +42,8 @@ NOT_JUDGES = (
     "tests/web/test_page.py",
     "tests/oracle/test_tr",
 )
-"""Tests of formulas in documents, of pages in a browser and of whole models in transformers: slow. Commands in documents
-are judges: what stands below them is what a report has to say."""
+"""Tests of formulas in documents, of pages in a browser and of whole models in transformers: slow. Commands in
+documents are judges: what stands below them is what a report has to say."""
 
 Record = dict[str, Any]
 """digest: of the test file. tests: (name, traced seconds). lines: ``module:function`` -> line -> indices of tests."""
