@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from inferplan.catalog.bills import Offer, Tariff
 from inferplan.figures import record
 from inferplan.reports import cost as costs
 from inferplan.reports import day as days
-from inferplan.reports import horizon, several, validation
+from inferplan.reports import fit, horizon, several, validation
 from inferplan.traffic.requests import Slo
 from tests.validate.test_facts import ROWS, RUN, scored
 
@@ -418,6 +419,15 @@ def test_prices_for_programs() -> None:
     )
 
 
+def test_what_is_bought_for_a_model() -> None:
+    across = Tariff(offers=(replace(SOLD, kind="marketplace"),), devices=16).bill(1)
+    assert fit._bought(None) == ("", "")
+    assert fit._bought(COST.bill) == ("30.00 EUR", "1 x instance (8 x h100-sxm), list")
+    hourly, bought = fit._bought(across)
+    assert hourly == "60.00 EUR (marketplace)" and bought.startswith("2 x instance (8 x h100-sxm)")
+    assert bought.endswith(", marketplace list")
+
+
 def test_latencies_beside_their_limits() -> None:
     slo = Slo(ttft=0.6, percentile=95.0)
     assert days._beside_limit(0.437, slo, "ttft") == "437 ms, p95 < 600 ms"
@@ -481,6 +491,8 @@ def test_hours_of_a_day() -> None:
     table = days._by_hour(day(policies=[one]))
     assert table.columns == ["hour", "requests/s", "static"] and table.title == "Replicas paid for, mean of the hour"
     assert table.rows == [["00:00", "2.00", "2.50"], ["01:00", "0.00", "2.50"]]
+    replayed = day(policies=[one], asked={"replay": SimpleNamespace(dated=False, began=0.0)})
+    assert [line[0] for line in days._by_hour(replayed).rows] == ["day 1 00:00", "day 1 01:00"]
     kinds = [SimpleNamespace(name="chat"), SimpleNamespace(name="batch")]
     mixed = day(policies=[one], requests=SimpleNamespace(classes=kinds, of=np.array([0] * 5400 + [1] * 1800)))
     table = days._by_hour(mixed)

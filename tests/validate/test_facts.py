@@ -25,6 +25,7 @@ from inferplan.validation.importers import (
 )
 from inferplan.validation.importers import sglang_bench as sglang
 from inferplan.validation.importers.record import Malformed, Record, show_value
+from inferplan.validation.names import resolve_names
 from inferplan.validation.rows import PromptWorkers, Run, Unusable, interpret, number, text_of, truth, whole_number
 from inferplan.validation.score import Score, Scored, by, score, statistics
 from tests.cases import for_each
@@ -50,7 +51,7 @@ def test_vllm() -> None:
         "quantization": "fp8",
         "unknown": "x",
         "isl": "9",
-        "tpot": [],
+        "pp": [1],
     }
     assert facts(vllm_bench, VLLM | labels) == found | {"tp": "4", "gpu": "h100", "precision": "fp8"}
     open_loop = VLLM | {"max_concurrency": None, "request_rate": 2.5, "num_prompts": None, "mean_e2el_ms": 900.0}
@@ -468,6 +469,17 @@ def test_doubts_about_a_row() -> None:
     bare = SimpleNamespace(run=None, cells={"suspect": "cold"})
     assert Scored(row=bare, prediction=None).suspect  # type: ignore[arg-type]
     assert Scored(row=bare, prediction=None).impossible == Scored(row=bare, prediction=None).above_uncertain == ()  # type: ignore[arg-type]
+
+
+def test_names_of_the_catalogue() -> None:
+    """Weights come from a label where nothing states them; what is unknown stays as it is."""
+    row = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100-SXM", "precision": "FP8"}
+    found = resolve_names(row)
+    assert found == row | {"model": "llama-3.1-8b", "gpu": "h100-sxm", "weights": "fp8"}
+    assert resolve_names(row | {"weights": "int4"})["weights"] == "int4"
+    assert "weights" not in resolve_names({"model": "llama-3.1-8b", "gpu": "h100-sxm"})
+    unknown = resolve_names({"model": "nobody/knows", "gpu": "nope", "precision": "fp8"})
+    assert unknown == {"model": "nobody/knows", "gpu": "nope", "precision": "fp8", "weights": ""}
 
 
 def test_facts_of_the_command_line() -> None:
