@@ -35,15 +35,13 @@ SLOWEST = 2.0
 CPU_SECONDS = 40
 """For one test file; what ran until then is held."""
 NOT_JUDGES = (
-    "tests/test_docs.py",
-    "tests/test_docs_site.py",
+    "tests/test_docs",
     "tests/test_readme",
     "tests/test_notebook",
     "tests/web/test_page.py",
     "tests/oracle/test_tr",
 )
-"""Tests of formulas in documents, of pages in a browser and of whole models in transformers: slow. Commands in
-documents are judges: what stands below them is what a report has to say."""
+"""Tests of documents, of pages in a browser and of whole models in transformers: slow, and of no formula."""
 
 Record = dict[str, Any]
 """digest: of the test file. tests: (name, traced seconds). lines: ``module:function`` -> line -> indices of tests."""
