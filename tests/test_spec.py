@@ -7,9 +7,10 @@ import pickle
 import subprocess
 import sys
 from copy import copy
+from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import pydantic
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from inferplan.spec import Field, Spec, field_validator, model_validator
 from inferplan.validators import AfterValidator, BeforeValidator
+from tests.cases import for_each
 
 
 class _Whole(Spec):
@@ -186,6 +188,109 @@ def test_what_is_pickled_is_equal_and_hashes_alike() -> None:
     assert copy(wheel) == wheel
     assert vars(copy(wheel)) is not vars(wheel)
     assert wheel != _Wheel(radius="1 m", spokes=6)  # type: ignore[arg-type]
+
+
+class _Fair(Spec):
+    day: date
+    sizes: tuple[int, ...]
+    colours: frozenset[str] = frozenset()
+    carts: dict[str, _Wheel] = {}
+    wheel: _Wheel | None = None
+
+
+class _TheirFair(pydantic.BaseModel):
+    day: date
+    sizes: tuple[int, ...]
+    colours: frozenset[str] = frozenset()
+    carts: dict[str, _OurWheel] = {}
+    wheel: _OurWheel | None = None
+
+
+@for_each(
+    "how",
+    [
+        {},
+        {"mode": "json"},
+        {"include": {"sizes", "carts"}},
+        {"exclude": {"sizes", "wheel"}},
+        {"exclude_none": True, "mode": "json"},
+        {"exclude_defaults": True},
+        {"exclude_defaults": True, "exclude": {"day"}},
+    ],
+)
+def test_it_is_written_as_a_model_of_pydantic(how: dict[str, Any]) -> None:
+    wheels = {"radius": "1 m", "spokes": 12}
+    for data in (
+        {"day": "2026-05-04", "sizes": [3, 4], "colours": ["red"], "carts": {"a": wheels}},
+        {"day": "2026-05-04", "sizes": [], "wheel": wheels},
+    ):
+        assert _Fair.model_validate(data).model_dump(**how) == _TheirFair.model_validate(data).model_dump(**how)
+
+
+def test_a_spec_without_fields() -> None:
+    class Bare(Spec):
+        pass
+
+    class Other(Spec):
+        pass
+
+    class Heir(Bare, _Whole):
+        size: int
+        tall: ClassVar[int] = 4
+        _kept = 5
+
+    assert Bare() == Bare() and Bare() != Other() and hash(Bare()) == hash(Bare())
+    assert Heir.spec_fields == ("size",) and Heir.spec_defaults == {}  # a field that is declared anew has no default
+    assert hash(Heir(size=3)) == hash(Heir(size=3)) and Heir(size=3).tall == 4
+    with pytest.raises(pydantic.ValidationError):
+        Heir()
+
+
+WRONG = [
+    ("size", 10**40, "more than anything here can count"),
+    ("size", -(10**40), "more than anything here can count"),
+    ("size", True, "true is not a number"),
+    ("size", False, "false is not a number"),
+    ("size", [1, True], "true and false are not numbers"),
+    ("size", [False], "true and false are not numbers"),
+    ("colour", "r\x1b[1m", "control characters in"),
+    ("name", "r\u200be", "control characters in"),
+    ("size", 7, ""),
+    ("size", [1, 0], ""),
+    ("colour", "r\u200be", ""),
+    ("colour", "", ""),
+    ("unknown", True, ""),
+]
+
+
+@for_each("name, value, said", WRONG)
+def test_what_no_field_means(name: str, value: Any, said: str) -> None:
+    found = _Lacking.spec_wrong(name, value)
+    assert found.startswith(said) if said else found == ""
+
+
+def test_a_switch_may_be_true() -> None:
+    class Lamp(Spec):
+        lit: bool
+        watts: float
+
+    assert Lamp(lit=True, watts=5.0).lit is True
+    assert Lamp.spec_wrong("lit", True) == Lamp.spec_wrong("lit", [True]) == ""
+    with pytest.raises(pydantic.ValidationError, match="true is not a number"):
+        Lamp(lit=True, watts=True)
+
+
+def test_a_copy_of_a_copy_is_what_it_was() -> None:
+    cart = _Cart(name="cart", load={}, spare={"radius": "1 m"})
+    assert cart.total == 0.0
+    whole = cart.model_copy()
+    assert vars(whole) == vars(cart) and vars(whole) is not vars(cart)  # what was worked out is kept
+    assert whole.model_fields_set == {"name", "load", "spare"}
+    assert cart.model_copy(update={"wheels": []}).model_fields_set == {"name", "load", "spare", "wheels"}
+    assert "total" not in vars(cart.model_copy(update={"wheels": []}))
+    assert dict(cart) == {"name": "cart", "wheels": [], "spare": cart.spare, "load": {}, "first": 1}
+    with pytest.raises(AttributeError, match="frozen"):
+        del cart.load
 
 
 def test_a_start_from_what_is_kept_imports_no_pydantic(tmp_path: Path) -> None:

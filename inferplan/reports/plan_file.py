@@ -125,12 +125,12 @@ def read_plan(path: str) -> Planned:
     Raises ``InputFileError`` where it cannot be read, ``SpecError`` where it is no plan, is of another version or a
     field is not what it should be.
     """
-    return planned_of(_read(path), path)
+    return planned_of(plan_json(path), path)
 
 
 def plan_data(path: str) -> dict[str, Any]:
     """The JSON of a plan, of which ``plan.deployment`` is an object. Raises as :func:`read_plan`."""
-    data = _read(path)
+    data = plan_json(path)
     _require_plan(data, path)
     return data
 
@@ -185,7 +185,8 @@ def _shown(value: Any) -> str:
     return f"{value!r:.40}"
 
 
-def _read(path: str) -> dict[str, Any]:
+def plan_json(path: str) -> dict[str, Any]:
+    """The object of a plan's file. Raises ``InputFileError`` and ``SpecError``."""
     data, _ = parse_json(read_text(Path(path), LARGEST_SPEC), path, SpecError)
     if not isinstance(data, dict):
         raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")

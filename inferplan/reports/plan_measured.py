@@ -15,13 +15,13 @@ from inferplan.catalog.files import find
 from inferplan.errors import InfeasibleError, InferplanError, InputFileError, SpecError, UsageError
 from inferplan.figures import Figure, side_by_side, text
 from inferplan.figures import record as figures_record
-from inferplan.files import LARGEST_SPEC, parse_json, read_text
+from inferplan.files import LARGEST_SPEC, read_text
 from inferplan.measuring.figures import load_figures
 from inferplan.measuring.planned import PlannedLoad
 from inferplan.measuring.server import Server
 from inferplan.measuring.session import MeasuredLoad, Session
 from inferplan.planning.demand import Demand
-from inferplan.reports.plan_file import checked_part, planned_of
+from inferplan.reports.plan_file import checked_part, plan_json, planned_of
 from inferplan.reports.plan_load import planned_demand, planned_load
 from inferplan.serving.batch_means import half_width
 from inferplan.spec import Field, Spec
@@ -110,7 +110,7 @@ class PlanFile:
     """
 
     def __init__(self, path: str) -> None:
-        self.path, self.data = path, read_json(path)
+        self.path, self.data = path, plan_json(path)
         self.planned = planned_of(self.data, path)
         self.demand: Demand = planned_demand(self.data, path)
         asked = checked_part(path, _Asked, self.data["question"], "question")
@@ -238,20 +238,12 @@ class PlanFile:
                 )
 
 
-def read_json(path: str) -> dict[str, Any]:
-    """The object of a JSON file. Raises ``InputFileError`` and ``SpecError``."""
-    data, _ = parse_json(read_text(Path(path), LARGEST_SPEC), path, SpecError)
-    if not isinstance(data, dict):
-        raise SpecError(f"{path} is not the JSON of a plan", hint="inferplan plan ... -o plan.json")
-    return data
-
-
 def is_plan(path: str) -> bool:
     """Whether a file is the JSON of a plan, by its keys; false where it cannot be read."""
     if not path.lower().endswith(".json"):
         return False
     try:
-        data = read_json(path)
+        data = plan_json(path)
     except (InputFileError, SpecError):
         return False
     return isinstance(data.get("plan"), dict) and isinstance(data.get("question"), dict)
@@ -361,7 +353,7 @@ def rows_as_measurements(path: str, plan: PlanFile) -> list[_Measurement]:
     for number, line in enumerate(lines, 2):
         plan.require_own({name: line.get(name) or "" for name in ("model", "gpu", "engine")}, f"{path}: line {number}")
         cells = {name: _number(line.get(f"{name}_{wanted}_ms")) for name in _LATENCIES}
-        if odd := [f"{name}_{wanted}_ms {cells[name]:g}" for name in _LATENCIES if not (cells[name] or 1.0) > 0.0]:
+        if odd := [f"{name}_{wanted}_ms {ms:g}" for name, ms in cells.items() if ms is not None and not 0.0 < ms < inf]:
             raise InputFileError(f"{path}: line {number} has no time", because=", ".join(odd), hint="milliseconds")
         if all(cells[name] is None for name in plan.limits):
             raise InputFileError(

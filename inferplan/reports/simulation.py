@@ -28,13 +28,14 @@ from inferplan.units import format_bytes, format_time
 _NAMES = {"ttft_s": "TTFT at the server", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
 _ONE_PASS = {"e2el_s": "latency at the server"}
 """Of a model that generates nothing."""
+_MORE = "raise --requests, or leave it out"
 _MEANING = {
     "stable": "the queue of requests does not grow",
     "saturated": "the queue of requests does not grow, but most of the time to first token is spent in it",
     "overloaded": "the queue grows as long as the traffic lasts, or more than 10% of the clients give up; latencies "
     "have no percentiles",
     "rejecting": "some requests can never run; latencies cover the others",
-    "too short to tell": "the run ends before the system reaches its steady state; raise --requests, or leave it out",
+    "too short to tell": f"the run ends before the system reaches its steady state; {_MORE}",
 }
 _REASONS = {
     "slots": "a slot in the batch",
@@ -419,8 +420,8 @@ def _without_cache(result: SimulationResult) -> list[str]:
 
 def _meaning(record: Mapping[str, Any]) -> str:
     """Of the verdict; a run of sessions has more of them, not of --requests."""
-    more = "more --requests, or leave them out"
-    return _MEANING[record["verdict"]].replace(more, more if record["sessions"] is None else "a higher --session-count")
+    text = _MEANING[record["verdict"]]
+    return text if record["sessions"] is None else text.replace(_MORE, "raise --session-count")
 
 
 def _of_ttft(record: Mapping[str, Any]) -> str:

@@ -70,6 +70,10 @@ NONE = {
     "cut": (FORMS["answer"][:-20], "kept.json"),
     "a value that is none": (answer([{"metric": {"__name__": RUNNING}, "values": [[1, 2]]}]), "[1, 2]"),
     "a time that is none": (answer([{"metric": {"__name__": RUNNING}, "values": [["1", "2"]]}]), "['1', '2']"),
+    "a switch for a time": (answer([{"metric": {"__name__": RUNNING}, "values": [[True, "2"]]}]), "[True, '2']"),
+    "three for two": (answer([{"metric": {"__name__": RUNNING}, "values": [[1, "2", "3"]]}]), "[1, '2', '3']"),
+    "no label is text": (answer([{"metric": {"__name__": RUNNING, "a": 3}, "values": []}]), "series 1 has no labels"),
+    "the year 10000": (answer([{"metric": {"__name__": RUNNING}, "values": [[253402300800, "2"]]}]), "from 1970"),
     "milliseconds": (answer([{"metric": {"__name__": RUNNING}, "values": [[1.7e12, "2"]]}]), "counted from 1970"),
     "before 1970": (answer([{"metric": {"__name__": RUNNING}, "values": [[-1, "2"]]}]), "counted from 1970"),
     "no values": (answer([{"metric": {"__name__": RUNNING}}]), "no values"),
@@ -84,6 +88,33 @@ def test_what_is_no_export_of_one_deployment(case: str) -> None:
     with pytest.raises(InputFileError) as refused:
         read_exports([("kept.json", text)])
     assert said in refused.value.render()
+
+
+def test_a_moment_in_words_and_labels_as_prometheus_writes_them() -> None:
+    """1,764,547,200 s are 2025-12-01, 0:00 UTC (date -u -d @1764547200). A label may hold what has to be escaped."""
+    series_of = [series(RUNNING, [(1764547200, "3"), (0, "1")], pod="p", instance="a", path='b\\c"d\ne')]
+    (found,) = read_exports([("kept.json", answer(series_of))])
+    assert found.where == "kept.json: p/a"
+    assert found.at(1764547200.0) == "kept.json: p/a, 2025-12-01 00:00:00"
+    assert [at for at, _ in found.moments] == [0.0, 1764547200.0]
+    assert found.moments[0][1][0].labels == r'{instance="a",path="b\\c\"d\ne",pod="p"}'
+    (alone,) = read_exports([("kept.json", answer([series(RUNNING, [(1, "3")])])), ("other.json", answer([TWO[2]]))])
+    assert alone.where == "kept.json, other.json"
+
+
+def test_what_an_export_is_stands_at_its_beginning() -> None:
+    """In its first 10,000 characters, after white space."""
+    assert is_export("\n  " + FORMS["promtool"])
+    assert not is_export("# " + FORMS["promtool"])
+    assert not is_export("[" + " " * 10_000 + FORMS["promtool"][1:])
+
+
+def test_the_first_five_of_many_deployments_are_named() -> None:
+    many = [series(RUNNING, [], model_name=name, **PLAIN) for name in "gfedcba"]
+    with pytest.raises(InputFileError) as refused:
+        read_exports([("kept.json", answer(many))])
+    assert "model_name is a, b, c, d, e; only" in refused.value.because
+    assert 'model_name="a"' in refused.value.hint
 
 
 @for_each("text", ['{"version": 1, "at": 60}', '[{"isl": 3}]', "vllm:num_requests_running 3", ""])

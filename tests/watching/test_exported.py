@@ -61,6 +61,47 @@ def test_two_servers_by_hand() -> None:
     assert span.gap.mean == pytest.approx(0.02)
 
 
+def test_a_server_that_comes_later_has_its_own_second_of_a_round() -> None:
+    """a is scraped at 1,000 s and every 30 s, b from 1,067 s on: 7 s into a round. a is gone in the last two rounds,
+    which are at 1,120 and 1,150 s as if b had been scraped when a was."""
+    texts = {
+        "a:8000": [(1000 + 30 * round_, counted(10 * round_, 1)) for round_ in range(4)],
+        "b:8000": [(1067 + 30 * round_, counted(100 * round_, 2)) for round_ in range(4)],
+    }
+    service = ExportedService(kept(texts))
+    assert service.servers == 2
+    found = [(at, span.servers, span.done) for span, at, _ in minutes(service, 30.0)]
+    assert [at for at, _, _ in found] == [1030.0, 1060.0, 1090.0, 1120.0, 1150.0]
+    assert found[0][1:] == (1, 10.0)
+
+
+def test_rounds_that_were_not_kept_are_counted() -> None:
+    """b lacks two scrapes, and one came 8 s late: it is of its round all the same."""
+    every = [(1000 + 30 * round_, counted(10 * round_, 1)) for round_ in range(6)]
+    texts = {
+        "a:8000": every,
+        "b:8000": [(at + (8 if at == 1120 else 0), text) for at, text in (*every[:2], *every[4:])],
+    }
+    found = [(at, span.servers) for span, at, _ in minutes(ExportedService(kept(texts)), 30.0)]
+    assert [at for at, _ in found] == [1030.0, 1060.0, 1090.0, 1120.0, 1150.0]
+    assert [servers for _, servers in found][:1] == [2]
+
+
+def test_one_scrape_of_each_is_none() -> None:
+    with pytest.raises(InputFileError) as refused:
+        ExportedService(kept({"a:8000": [(0, counted(1, 1))], "b:8000": [(0, counted(1, 1))]}))
+    assert refused.value.what == "kept.json has one moment of each server"
+
+
+def test_what_cannot_be_read_is_said_once_for_each_scrape() -> None:
+    said: list[str] = []
+    broken = counted(20, 1).replace("num_requests_running", "other")
+    texts = {"a": [(0, counted(10, 1)), (60, broken), (120, counted(30, 1))]}
+    found = list(ExportedService(kept(texts)).spans(60.0, said.append))
+    assert len(said) == 1 and "vllm:num_requests_running" in said[0]
+    assert [(at, span.done) for span, at, _ in found] == [(60.0, 0.0), (120.0, 20.0)]
+
+
 @pytest.mark.parametrize("offset", [0.0, 13.0])
 def test_minutes_are_those_of_a_service_that_was_read_as_it_ran(offset: float) -> None:
     """A server is lost and comes back; the second one is read some seconds after the first."""
