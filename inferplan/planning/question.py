@@ -131,6 +131,8 @@ class Question:
             raise UsageError("--utilisation is in (0, 1]")
         if not 0.5 <= self.sizing.confidence < 1:
             raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 its slow end")
+        if self.api is not None:
+            self.prices.require_currency("--api-price", self.api.currency)
         if self.sizing.miss_cost is not None and not 0 <= self.sizing.miss_cost < inf:
             raise UsageError("--miss-cost is a cost per hour, 0 or more", hint="--miss-cost 50")
         if isinf(batch_size(self.slo.percentile)) and not self.demand.offline and self.demand.trace is None:
