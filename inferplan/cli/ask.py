@@ -62,8 +62,10 @@ def _format(said: Mapping[str, str]) -> list[str]:
 
 def _slow(said: Mapping[str, str]) -> list[str]:
     count, gpu = counted(said["have"])
-    facts = ["--model", said["model"], "--gpu", gpu, *(["--tp", f"{count}"] if count else [])]
-    return ["measure" if said["server"].startswith(("http://", "https://")) else "validate", said["server"], *facts]
+    facts = ["--model", said["model"], "--gpu", gpu, "--tp", f"{count or 1}"]
+    if said["server"].startswith(("http://", "https://")):
+        return ["measure", said["server"], *facts, *(["--quant", said["quant"]] if "quant" in said else [])]
+    return ["validate", said["server"], *facts, "--quant", said.get("quant", "native")]
 
 
 QUESTIONS = {
@@ -71,7 +73,7 @@ QUESTIONS = {
     "people": Question("How many people can my GPUs serve?", ("model", "have", "workload"), _people, ("people",)),
     "buy": Question("What do I buy?", ("model", "people", "workload"), _buy),
     "format": Question("Which number format?", ("model", "have"), _format),
-    "slow": Question("Is my server slow?", ("model", "have", "server"), _slow),
+    "slow": Question("Is my server slow?", ("model", "have", "server"), _slow, ("quant",)),
 }
 _ASKED = {
     "have": "Your GPUs, such as 2x-a6000, or their memory, such as 2x24GB",
@@ -81,7 +83,7 @@ _ASKED = {
     "server": "The address of the server, or a file of its benchmark",
 }
 _USUAL = {"workload": "chat", "people": "100"}
-_SUCH = {"have": "2x-a6000", "model": "llama-3.1-8b", "people": "100", "workload": "chat", "server": "bench.json"}
+_SUCH = {"have": "2x-a6000", "model": "llama-3.1-8b", "people": "100", "workload": "chat", "server": "bench.json", "quant": "fp8"}
 
 
 @click.command("ask", cls=Layered)
@@ -93,6 +95,7 @@ _SUCH = {"have": "2x-a6000", "model": "llama-3.1-8b", "people": "100", "workload
 @click.option("--people", type=Count(), help="People who use it in the busy hour.")
 @click.option("--workload", metavar="NAME", help="What they do: chat, code, rag, agent, ... [chat]")
 @click.option("--server", metavar="URL|FILE", help="slow: the server's address, or a file of a benchmark of it.")
+@click.option("--quant", metavar="FORMAT", help="slow: the format that it runs [native].")
 def ask_command(question: str | None, **values: str | int | None) -> None:
     """Answers one of five questions, and ends with the command that gives the answer.
 

@@ -161,7 +161,7 @@ class SpaceAsked:
     slots: tuple[int, ...] = ask(
         "--max-loras",
         _tried("--max-loras"),
-        "Adapters in device memory at once, each number tried [1].",
+        "Adapters in device memory at once, each number tried [1, 8, and all of --loras up to 64].",
         (),
         metavar="COUNTS",
     )
@@ -278,7 +278,10 @@ class SizingAsked:
         metavar="WHAT",
     )
     restart: float | None = ask(
-        "--restart", Quantity("seconds"), "With --survive: time until lost replicas take requests again.", None
+        "--restart",
+        Quantity("seconds"),
+        "With --survive: time until lost replicas take requests again [they are lost for good].",
+        None,
     )
     mtbf: float | None = ask(
         "--mtbf",
@@ -333,6 +336,7 @@ class SizingAsked:
                 because="sites differ, and their hardware files do not state it",
                 hint="--survive K for K replicas, or other devices (--gpu h100-sxm)",
             )
-        if start is None:
+        if start is None and self.mtbf is not None:
             raise restart_missing("is lost")
+        start = start or ColdStart(rest=inf)
         return Survive(start=start, replicas=None if what == "node" else int(what), mtbf=self.mtbf)

@@ -179,6 +179,15 @@ class Chosen(Shown):
         return self._beside(bare, self.confidence, Bounds(self.option.cost or 0.0))
 
     @cached_property
+    def apart(self) -> PlanOption | None:
+        """Beside a plan of one pool the cheapest of two, for prompts and for decodes, in closed form; ``None`` where none
+        keeps the limits, and beside a plan of two."""
+        if self.option.pools is not None:
+            return None
+        options = options_at(self.searched, self.question, self.confidence)
+        return min((one for one in options if one.pools is not None and one.cost), key=lambda one: one.cost or inf, default=None)
+
+    @cached_property
     def curve(self) -> list[Step]:
         """The least cost at each confidence, of what has a known error; empty where nothing has."""
         if not self.has_confidences or self.unkept is not None:

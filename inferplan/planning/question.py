@@ -9,7 +9,7 @@ from math import inf, isinf
 
 from inferplan.answers.cost import ApiPrice
 from inferplan.catalog.assemble import load_engine
-from inferplan.catalog.files import load_hardware
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import mask_filling
@@ -149,7 +149,8 @@ class Question:
                 hint="--thinking-tokens lognormal:4k:0.8 as well, or --ttft",
             )
         if not self.slo.limits and not self.demand.offline:
-            hint = "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"
+            encodes = load_model(self.space.base.model).encodes
+            hint = "--e2e 200ms" if encodes else "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"
             raise UsageError("a plan needs a limit on latency", hint=hint)
 
     def _require_bound(self) -> None:
