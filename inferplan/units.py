@@ -152,8 +152,10 @@ def parse_number(text: str) -> float:
 
 
 def parse_money(text: str) -> tuple[float, str | None]:
-    """An amount, and its currency (ISO 4217) where it has one: ``"20"``, ``"$20"``, ``"3,000 EUR"``. Raises ``ValueError``
-    for other text."""
+    """An amount, and its currency (ISO 4217) where it has one: ``"20"``, ``"$20"``, ``"3,000 EUR"``.
+
+    Raises ``ValueError`` for other text.
+    """
     found = _MONEY.match(text)
     names = [] if found is None else [name for name in (found["before"], found["after"]) if name]
     if found is None or len(names) > 1:

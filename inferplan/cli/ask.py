@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shlex
+import stat
 import sys
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -83,7 +86,14 @@ _ASKED = {
     "server": "The address of the server, or a file of its benchmark",
 }
 _USUAL = {"workload": "chat", "people": "100"}
-_SUCH = {"have": "2x-a6000", "model": "llama-3.1-8b", "people": "100", "workload": "chat", "server": "bench.json", "quant": "fp8"}
+_SUCH = {
+    "have": "2x-a6000",
+    "model": "llama-3.1-8b",
+    "people": "100",
+    "workload": "chat",
+    "server": "bench.json",
+    "quant": "fp8",
+}
 
 
 @click.command("ask", cls=Layered)
@@ -106,21 +116,22 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
     format   Which number format?
     slow     Is my server slow?
 
-    On a terminal it asks for what is not given.
+    On a terminal, or with answers in a pipe, it asks for what is not given.
 
     Example: inferplan ask run --model llama-3.1-70b --have 2x-a6000
     """
     said = {name: str(value) for name, value in values.items() if value is not None}
-    name = question or _chosen()
+    asks = asks_back()  # once: what is typed ahead is read on the first look
+    name = question or _chosen(asks)
     asked = QUESTIONS[name]
     if beside := [f"--{one}" for one in said if one not in (*asked.needs, *asked.may)]:
         needed = " ".join(f"--{one} {_SUCH[one]}" for one in (*asked.needs, *asked.may))
         raise UsageError(f"ask {name} does not take {', '.join(beside)}", hint=f"inferplan ask {name} {needed}")
-    if question is None and name == "run" and "model" not in said and asks_back():
+    if question is None and name == "run" and "model" not in said and asks:
         said["model"] = _prompted("model", " (none: all on file)", "")
     for one in asked.needs:
         if one not in said:
-            said[one] = _missing(name, one)
+            said[one] = _missing(name, one, asks)
     words = asked.words(said)
     try:
         _answer(words)
@@ -129,29 +140,47 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
 
 
 def asks_back() -> bool:
-    """Whether somebody sits at a terminal who can be asked."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    """Whether somebody sits at a terminal who can be asked, or has put the answers into a pipe or a file."""
+    if sys.stdin is None:
+        return False
+    return sys.stdout is not None and sys.stdout.isatty() if sys.stdin.isatty() else _piped(sys.stdin)
 
 
-def _chosen() -> str:
+def _piped(stream: TextIO) -> bool:
+    """Whether a stream is a pipe or a file that somebody put something into."""
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+        if stat.S_ISREG(mode):
+            return True
+        return stat.S_ISFIFO(mode) and bool(select.select([stream], [], [], 0.0)[0]) and bool(stream.buffer.peek(1))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _chosen(asks: bool) -> str:
     """The question that is asked. Raises ``UsageError`` where nobody can be asked for it."""
-    if not asks_back():
+    if not asks:
         raise UsageError(
             "ask needs a question",
             because=f"it is one of {', '.join(QUESTIONS)}",
             hint="inferplan ask run --have 2x24GB",
         )
-    click.echo("What do you want to know?\n")
+    err = not sys.stdin.isatty()
+    click.echo("What do you want to know?\n", err=err)
     for number, (name, question) in enumerate(QUESTIONS.items(), 1):
-        click.echo(f"  {number}  {name:<7} {question.title}")
+        click.echo(f"  {number}  {name:<7} {question.title}", err=err)
     choices = {str(number): name for number, name in enumerate(QUESTIONS, 1)} | {name: name for name in QUESTIONS}
-    return choices[click.prompt("\nA number or a name", type=click.Choice([*choices]), show_choices=False)]
+    return choices[click.prompt("\nA number or a name", type=click.Choice([*choices]), show_choices=False, err=err)]
 
 
-def _missing(name: str, one: str) -> str:
+def _missing(name: str, one: str, asks: bool) -> str:
     """A fact that is not given: asked for, or its usual value. Raises ``UsageError`` for one that has none."""
-    if asks_back():
-        return _prompted(one, "", _USUAL.get(one))
+    if asks:
+        try:
+            return _prompted(one, "", _USUAL.get(one))
+        except click.Abort:
+            if sys.stdin.isatty():
+                raise  # else the pipe has no more answers
     if one == "workload":
         return _USUAL[one]
     whole = " ".join(f"--{option} {_SUCH[option]}" for option in QUESTIONS[name].needs)
@@ -160,7 +189,13 @@ def _missing(name: str, one: str) -> str:
 
 def _prompted(one: str, more: str, usual: str | None) -> str:
     """What is typed, asked for again until it is known."""
-    text: str = click.prompt(_ASKED[one] + more, default=usual, show_default=bool(usual), value_proc=_checked(one))
+    text: str = click.prompt(
+        _ASKED[one] + more,
+        default=usual,
+        show_default=bool(usual),
+        value_proc=_checked(one),
+        err=not sys.stdin.isatty(),
+    )
     return text
 
 

@@ -55,7 +55,8 @@ def _caps(text: str) -> tuple[float, ...]:
 
 
 class Spent(NamedTuple):
-    """What may be spent. hours: in how many; ``None`` where no span is named. currency: ``None`` for that of the prices."""
+    """What may be spent. hours: in how many; ``None`` where no span is named. currency: ``None`` for that of the
+    prices."""
 
     amount: float
     hours: float | None = None

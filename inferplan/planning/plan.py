@@ -180,12 +180,10 @@ class Chosen(Shown):
 
     @cached_property
     def apart(self) -> PlanOption | None:
-        """Beside a plan of one pool the cheapest of two, for prompts and for decodes, in closed form; ``None`` where none
-        keeps the limits, and beside a plan of two."""
-        if self.option.pools is not None:
-            return None
-        options = options_at(self.searched, self.question, self.confidence)
-        return min((one for one in options if one.pools is not None and one.cost), key=lambda one: one.cost or inf, default=None)
+        """The cheapest of two pools, for prompts and for decodes, in closed form and were the prediction right: their
+        error is not known. ``None`` where none keeps the limits."""
+        pools = (one for one in self.searched.options if one.pools is not None and one.cost)
+        return min(pools, key=lambda one: one.cost or inf, default=None)
 
     @cached_property
     def curve(self) -> list[Step]:

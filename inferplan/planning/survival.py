@@ -91,8 +91,8 @@ def _kept(option: PlanOption, question: Question, runs: list[_Run]) -> list[Kept
 
 
 def _lose(option: PlanOption, question: Question, what: tuple[int, float], seed: int) -> _Run:
-    """One run of the whole fleet with one failure; what: replicas that are lost, and seconds until they are back (infinite: never,
-    of which so much is simulated as tells)."""
+    """One run of the whole fleet with one failure; what: replicas that are lost, and seconds until they are back
+    (infinite: never, of which so much is simulated as tells)."""
     lost, restart = what
     demand, step = in_run_time(question.demand, option), option.slow.step
     lasting = option.e2el / step  # in the time of the run

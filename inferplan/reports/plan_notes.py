@@ -393,9 +393,12 @@ def apart_line(plan: Plan) -> str:
         return ""
     if plan.apart is None:
         return "prompts and decodes on separate pools: no tried option keeps the limits"
-    cost, own = plan.option.cost, plan.apart.cost
-    factor = f", {own / cost:.2f} times the cost" if cost and own else ""
-    return f"prompts and decodes on separate pools: at least {money(plan.apart)}{factor} (closed form)"
+    one = plan.best if plan.confidence == MIDDLE else plan.other
+    together = "" if one is None else f"; one pool: {money(one.option)}"
+    return (
+        f"prompts and decodes on separate pools: at least {money(plan.apart)} if the prediction were right "
+        f"(closed form){together}"
+    )
 
 
 def unknown_line(plan: Plan) -> str:

@@ -66,7 +66,10 @@ def test_the_most_needs_a_bound() -> None:
 
 
 SPENT = {
-    **{"20": 20.0, "48/day": 2.0, "3000/month": 3000 / 730, "8760/year": 1.0},
+    "20": 20.0,
+    "48/day": 2.0,
+    "3000/month": 3000 / 730,
+    "8760/year": 1.0,
     **dict.fromkeys(("20USD/h", "$20/h", "20/hr", "20 USD per hour", "USD 20", "20$"), 20.0),
     **dict.fromkeys(("3,000USD/month", "$3000/mo", "3000 $ a month", "3k/month"), 3000 / 730),
 }
