@@ -398,6 +398,11 @@ def weights_short(footprint: Footprint) -> str:
     return short if footprint.kv_pool < 0 else ""
 
 
+def requests_in_words(count: int, tokens: int) -> str:
+    """``"1 request of 8,192 tokens"``."""
+    return f"{count:,} request{'' if count == 1 else 's'} of {tokens:,} tokens"
+
+
 def require_format(asked: FitAsked, model: ModelSpec, gpu: str) -> None:
     """Raise ``UsageError`` for a format that there is not, or that the model cannot have."""
     if asked.quant:
@@ -433,7 +438,7 @@ def fit_everywhere(
     if not any(option.fitting for option in options):
         on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(
-            f"{spec.name} with {asked.held} x {tokens} tokens fits on no accelerator on file{asked.within}",
+            f"{spec.name} with {requests_in_words(asked.held, tokens)} fits on no accelerator on file{asked.within}",
             because=f"{len(options)} combinations of GPU and format were tried, on {on}",
             hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, less --in-flight, "
             "a narrower --quant, or a shorter --context",
@@ -461,7 +466,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
             raise InfeasibleError(
-                f"{spec.name} with {users} x {tokens:,} tokens does not fit on {hardware.name}",
+                f"{spec.name} with {requests_in_words(users, tokens)} does not fit on {hardware.name}",
                 because=found,
                 hint=("a larger --most, " if asked.most < joined else "")
                 + f"a narrower --quant{_such_as(request, spec)}, or a shorter --context",
@@ -475,7 +480,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         if footprint.host is not None:
             raise sides_error(replace(footprint, batch=float(users)), footprint.host, IN_FLIGHT[0])
         raise InfeasibleError(
-            f"{deployment.describe()} does not hold {users} x {tokens:,} tokens",
+            f"{deployment.describe()} does not hold {requests_in_words(users, tokens)}",
             because=weights_short(footprint)
             or f"the cache has {format_bytes(footprint.kv_pool)}, which holds {fitting.requests}",
             hint="a larger --tp, a narrower --quant, or a shorter --context",

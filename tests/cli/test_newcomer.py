@@ -34,7 +34,7 @@ QUICK = [
     # 16.06 GB of weights and 128,000 x 131 kB = 16.8 GB of cache: more than 24 GB
     ("128k on a 4090", "fit llama-3.1-8b --gpu 4090 --context 128k", 0, ["on 2 x rtx-4090 (tp 2)"]),
     # 480.2e9 x 2 bytes / 8
-    ("480B on eight B200", "fit qwen3-coder-480b-a35b --gpu 8x-b200", 0, ["native   120.1 GB"]),
+    ("480B on eight B200", "fit qwen3-coder-480b-a35b --gpu 8x-b200", 0, ["native", "120.1 GB"]),
     ("four 4090", "compare llama-3.1-70b --gpu 4x-4090,4x-a6000 --quant int4", 0, ["TPOT", "bandwidth x 0.762"]),
     ("70B on two 3090", "fit llama-3.1-70b --gpu 2x-3090 --quant int4", 3, ["--context 2048 (in int4)"]),
     ("embeddings", "plan bge-m3 --rate 500 --prompt 512", 2, ["hint: --e2e 200ms"]),
