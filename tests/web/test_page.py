@@ -198,7 +198,7 @@ def test_what_does_not_fit_is_said_in_the_servers_words(opened: Opener) -> None:
 
 def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
     page = opened(fragment(**{**BIG, "tp": 1}, tab="fit", fit__users=1, fit__gpu="h100-sxm"))
-    page.get_by_role("button", name="Find what fits").click()
+    page.get_by_role("button", name="Find what fits").click(timeout=3 * PATIENCE)
     heading = page.locator("#fit-answer")
     expect(heading).to_contain_text("llama-3.1-70b on h100-sxm", timeout=2 * PATIENCE)
     mine = row(printed("fit", "llama-3.1-70b"), "h100-sxm")
@@ -220,7 +220,7 @@ def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
 
 def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
     page = opened(fragment(**{**BIG, "tp": 1}, tab="fit", fit__users=2, fit__context=4096, fit__gpu="h100-sxm"))
-    page.get_by_role("button", name="Find what fits").click()
+    page.get_by_role("button", name="Find what fits").click(timeout=3 * PATIENCE)
     dialog, native = page.get_by_role("dialog"), page.locator("#fits .tall tbody tr", has_text="native")
     expect(native).to_be_visible(timeout=2 * PATIENCE)
     asked = ["llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "4", "--prompt", "4095", "--output", "1"]
@@ -254,6 +254,18 @@ def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
         expect(dialog).to_contain_text(text)
     page.keyboard.press("Escape")
     expect(price).to_be_focused()
+
+
+def test_a_fit_is_found_after_a_reload_and_can_be_cancelled(opened: Opener) -> None:
+    page = opened(fragment(**SMALL, tab="fit", fit__users=1, fit__gpu="h100-sxm"))
+    start = page.get_by_role("button", name="Find what fits")
+    start.click(timeout=3 * PATIENCE)
+    expect(page.locator("#fit-result progress, #fit-answer").first).to_be_visible(timeout=PATIENCE)
+    page.reload()
+    expect(page.locator("#fit-answer")).to_contain_text("llama-3.1-8b on h100-sxm: 1 in native", timeout=3 * PATIENCE)
+    start.click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#fit-cancelled")).to_be_visible(timeout=PATIENCE)
 
 
 def test_which_of_two_accelerators_is_cheaper(opened: Opener) -> None:
