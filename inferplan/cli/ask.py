@@ -8,6 +8,7 @@ import shlex
 import stat
 import sys
 from collections.abc import Callable, Mapping
+from io import BufferedReader
 from typing import NamedTuple, TextIO
 
 import click
@@ -152,7 +153,9 @@ def _piped(stream: TextIO) -> bool:
         mode = os.fstat(stream.fileno()).st_mode
         if stat.S_ISREG(mode):
             return True
-        return stat.S_ISFIFO(mode) and bool(select.select([stream], [], [], 0.0)[0]) and bool(stream.buffer.peek(1))
+        if not stat.S_ISFIFO(mode) or not select.select([stream], [], [], 0.0)[0]:
+            return False
+        return isinstance(stream.buffer, BufferedReader) and bool(stream.buffer.peek(1))
     except (OSError, ValueError, AttributeError):
         return False
 
