@@ -147,7 +147,9 @@ def with_offload(
     if not asked.computes:
         placed = f"--cpu-moe-layers {layers}" if deployment.model.has_experts else f"--gpu-layers {layers // 2}"
         where = f"--host {asked.host or _EXAMPLE} --host-memory {asked.host_memory or '128GB'}"
-        raise UsageError(*_NOTHING, f"--engine llama.cpp {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)")
+        raise UsageError(
+            *_NOTHING, f"--engine llama.cpp {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)"
+        )
     if not deployment.engine.computes_on_host:
         raise UsageError(
             f"{deployment.engine.describe()} computes no layers on the host, as far as modelled",

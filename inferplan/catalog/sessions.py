@@ -141,7 +141,9 @@ def load_sessions(name: str) -> SessionKinds:
             because=" + ".join(f"{one.share:g}" for one in made),
             hint="share: of all sessions",
         )
-    return SessionKinds(spec.name or path.stem, tuple(made), spec.people, None if spec.slo is None else spec.slo.limits())
+    return SessionKinds(
+        spec.name or path.stem, tuple(made), spec.people, None if spec.slo is None else spec.slo.limits()
+    )
 
 
 def sample_of(kinds: tuple[SessionKind, ...]) -> Requests:
