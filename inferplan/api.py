@@ -645,7 +645,8 @@ def make_plan(
     prices.check(files.load_hardware(gpu).name for gpu in looked_at)
     model, restart, ideal = read_argument("model", model, str), take("restart", None), take("ideal", False)
     counted_by = {name: take(name) for name in _COUNTED_BY if name in given}
-    sizing = SizingAsked(survive=str(take("survive")) if "survive" in given else None, **counted_by).sizing(
+    asked = SizingAsked(survive=str(take("survive")) if "survive" in given else None, **counted_by)
+    sizing = asked.priced_by(prices).sizing(
         PowerBudget(watts=take("power_budget")) if "power_budget" in given else None,
         None if restart is None else ColdStart(rest=restart),
         [one._replace(gpu=files.load_hardware(one.gpu).name) for one in numbered],

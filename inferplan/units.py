@@ -51,6 +51,12 @@ MOST_PUE = 5.0
 A number above this bound, which is ours, is taken for a slip."""
 MOST = 10**15
 """The largest count (tokens, sequences, elements along a dimension) that anything here can mean."""
+_CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP"}
+_MONEY = re.compile(
+    r"^\s*(?P<before>[$€£]|[a-zA-Z]{3}(?=[\s\d.]))?\s*(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*(?:[eE][-+]?\d+)?|"
+    r"\.\d+)\s*(?P<scale>[kKM]?)\s*(?P<after>[$€£]|[a-zA-Z]{3})?\s*$",
+    re.ASCII,
+)
 _QUANTITY = re.compile(r"^\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.ASCII)
 
 
@@ -143,6 +149,19 @@ def parse_number(text: str) -> float:
         return float(text if text.isascii() else "")
     except ValueError:
         raise ValueError(f"{text[:40]!r} is not a number") from None
+
+
+def parse_money(text: str) -> tuple[float, str | None]:
+    """An amount, and its currency (ISO 4217) where it has one: ``"20"``, ``"$20"``, ``"3,000 EUR"``.
+
+    Raises ``ValueError`` for other text.
+    """
+    found = _MONEY.match(text)
+    names = [] if found is None else [name for name in (found["before"], found["after"]) if name]
+    if found is None or len(names) > 1:
+        raise ValueError(f"{text[:40]!r} is not an amount of money")
+    number = found["number"].replace(",", "")
+    return float(number) * _SI[found["scale"]], _CURRENCIES.get(names[0], names[0].upper()) if names else None
 
 
 def parse_whole(text: str) -> int:

@@ -14,7 +14,7 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.fields import SHARE, Real, Text, ask
 from inferplan.shown import Shown
-from inferplan.units import HOURS_PER_MONTH, MOST_PUE, parse_number
+from inferplan.units import HOURS_PER_MONTH, MOST_PUE, parse_money
 
 OUTPUT_TO_INPUT = 4.0
 """How much more an output token is charged than an input token, when nothing else is asked for: the default of the
@@ -56,10 +56,11 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class ApiPrice:
-    """What a hosted API charges for a million tokens, in the currency of the bill."""
+    """What a hosted API charges for a million tokens. currency: ``None`` for that of the bill."""
 
     input: float
     output: float
+    currency: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -185,17 +186,17 @@ def parse_api_price(text: str | None) -> ApiPrice | None:
         return None
     first, _, second = text.partition("/")
     try:
-        price = ApiPrice(input=parse_number(first), output=parse_number(second))
+        (into, one), (out, other) = parse_money(first), parse_money(second)
     except ValueError:
-        price = ApiPrice(input=-1.0, output=-1.0)
-    if not all(0 <= each < float("inf") for each in (price.input, price.output)):
+        into, one, out, other = -1.0, None, -1.0, None
+    if not all(0 <= each < float("inf") for each in (into, out)) or (one and other and one != other):
         both = f"{first}/{first}" if first.replace(".", "", 1).isdecimal() and not second else "0.9/0.9"
         raise UsageError(
             f"--api-price {text} is not a price",
             because="APIs charge input and output tokens apart",
             hint=f"--api-price 3/15 (per million input/output tokens); one price for both: {both}",
         )
-    return price
+    return ApiPrice(input=into, output=out, currency=one or other)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,6 +254,8 @@ def cost_of_batch(
     """
     hardware, parallel = deployment.hardware, deployment.parallel
     prices.check([hardware.name])
+    if asked.api is not None:
+        prices.require_currency("--api-price", asked.api.currency)
     tariff = prices.require(hardware.name, parallel.ranks, parallel.tp)
     if largest:
         load = replace(load, batch=float(largest_batch(deployment, load)))

@@ -119,7 +119,10 @@ class DraftsAsked:
         )
     )
     tokens: int | tuple[int, ...] | None = ask(
-        "--draft-tokens", Whole(0), "Tokens drafted in sequence: the depth of the draft.", None
+        "--draft-tokens",
+        Whole(0),
+        "Tokens drafted in sequence: the depth of the draft [the fewest with a measured acceptance].",
+        None,
     )
     branches: int = ask("--draft-branches", Whole(), "Candidates at each depth: more than 1 is a tree. [1]", 1)
     acceptance: tuple[float, ...] = ask(
@@ -178,7 +181,9 @@ class DraftsAsked:
 
     def _known_numbers(self, measured: list[int]) -> list[int]:
         """Numbers of which there is an acceptance, where none are asked for."""
-        return [len(self.acceptance)] if len(self.acceptance) > 1 else []
+        if self.acceptance:
+            return [len(self.acceptance)] if len(self.acceptance) > 1 else []
+        return [] if self.yields else measured[:1]
 
     def _numbers(self, model: ModelSpec) -> list[int]:
         """How many tokens are drafted: what is asked for, else what there is an acceptance of."""
@@ -190,8 +195,9 @@ class DraftsAsked:
         measured = [] if self.model == FREE else measured_tokens(model.name, self.model)
         if known := self._known_numbers(measured):
             return known
-        on_file = f"; measured: {', '.join(map(str, measured))}" if measured else ""
-        raise UsageError("speculative decoding needs --draft-tokens", hint=f"--draft-tokens 3{on_file}")
+        told = self.acceptance or self.yields or measured
+        hint = "--draft-tokens 3" if told else f"--draft-tokens 3 {_GIVE}"
+        raise UsageError("speculative decoding needs --draft-tokens", hint=hint)
 
     def _drafting(self, model: ModelSpec, length: int, yielded: float | None) -> Drafting:
         """The drafting of ``length`` tokens, with the acceptance that is stated, else the measured one."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
@@ -103,15 +104,19 @@ def bill_of(fitting: Fitting, prices: PriceBook) -> Bill | None:
     return None if tariff is None else tariff.bill(1)
 
 
-def everywhere(model: ModelSpec, named: str, asked: FitAsked, tokens: int, prices: PriceBook) -> Iterator[FitOption]:
-    """Every accelerator on file in each of :func:`quants_tried`, as :func:`fewest_devices` answers for it.
+def candidates(model: ModelSpec, named: str, asked: FitAsked) -> list[Request]:
+    """Every accelerator on file in each of :func:`quants_tried`. named: the model as it was typed."""
+    requests = (replace(asked.request(named, gpu), memory=None) for gpu in names("hardware"))
+    return [replace(one, quant=quant) for one in requests for quant in quants_tried(one, model)]
 
-    named: the model as it was typed. tokens: of a request. A memory that was asked for is what all GPUs of a replica
-    have together by their labels.
+
+def everywhere(requests: Iterable[Request], asked: FitAsked, tokens: int, prices: PriceBook) -> Iterator[FitOption]:
+    """What :func:`fewest_devices` answers for each of some :func:`candidates`.
+
+    tokens: of a request. A memory that was asked for is what all GPUs of a replica have together by their labels.
     """
     least, most = asked.tp or 1, asked.tp or asked.most
-    requests = (replace(asked.request(named, gpu), memory=None) for gpu in names("hardware"))
-    for request in (replace(one, quant=quant) for one in requests for quant in quants_tried(one, model)):
+    for request in requests:
         gpu, quant = request.gpu, request.quant or "native"
         try:
             fewer = most if asked.memory is None else min(most, _most_within(asked.memory, gpu, least))
@@ -393,13 +398,24 @@ def weights_short(footprint: Footprint) -> str:
     return short if footprint.kv_pool < 0 else ""
 
 
+def requests_in_words(count: int, tokens: int) -> str:
+    """``"1 request of 8,192 tokens"``."""
+    return f"{count:,} request{'' if count == 1 else 's'} of {tokens:,} tokens"
+
+
 def require_format(asked: FitAsked, model: ModelSpec, gpu: str) -> None:
     """Raise ``UsageError`` for a format that there is not, or that the model cannot have."""
     if asked.quant:
         precision_of(asked.request(model.name, gpu), model, load_hardware(gpu))
 
 
-def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
+Counting = Callable[[int], AbstractContextManager[Callable[[int], None] | None]]
+"""Given how many there are, a context in which somebody, or nobody, is to be told how many are done."""
+
+
+def fit_everywhere(
+    model: str, asked: FitAsked, prices: PriceBook, counting: Counting = lambda _: nullcontext(None)
+) -> Fits:
     """Which accelerators on file hold a model, in the formats of :func:`quants_tried`.
 
     Raises ``InfeasibleError`` when none does.
@@ -412,16 +428,29 @@ def fit_everywhere(model: str, asked: FitAsked, prices: PriceBook) -> Fits:
     tokens = asked_context(spec, asked.context)
     if asked.memory:
         parse_memory(asked.memory)
-    options = by_price(list(everywhere(spec, model, asked, tokens, prices)))
+    tried, found = candidates(spec, model, asked), list[FitOption]()
+    with counting(len(tried)) as told:
+        for option in everywhere(tried, asked, tokens, prices):
+            found.append(option)
+            if told is not None:
+                told(len(found))
+    options = by_price(found)
     if not any(option.fitting for option in options):
         on = f"{asked.tp or f'up to {asked.most}'} GPUs{asked.within}"
         raise InfeasibleError(
-            f"{spec.name} with {asked.held} x {tokens} tokens fits on no accelerator on file{asked.within}",
+            f"{spec.name} with {requests_in_words(asked.held, tokens)} fits on no accelerator on file{asked.within}",
             because=f"{len(options)} combinations of GPU and format were tried, on {on}",
             hint=f"a larger --{'memory' if asked.memory else f'most than {asked.most}'}, less --in-flight, "
             "a narrower --quant, or a shorter --context",
         )
     return Fits(model=spec, asked=asked, context=tokens, options=options, term=prices.term)
+
+
+def _such_as(request: Request, model: ModelSpec) -> str:
+    """The narrower formats that device and engine run, the widest first: ``" such as fp8 or w4a16"``."""
+    named = default_quants(model, load_hardware(request.gpu), load_engine(request.engine))
+    narrower = [quant for quant in named if quant not in (None, request.quant)]
+    return f" such as {' or '.join(map(str, narrower))}" if narrower else ""
 
 
 def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
@@ -437,10 +466,10 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
             footprint_at(assemble(request), tokens).max_batch()  # what one device lacks has a hint of its own
             joined = max((link.domain or asked.most + 1 for link in hardware.links), default=1)
             raise InfeasibleError(
-                f"{spec.name} with {users} x {tokens:,} tokens does not fit on {hardware.name}",
+                f"{spec.name} with {requests_in_words(users, tokens)} does not fit on {hardware.name}",
                 because=found,
-                hint=f"{'a larger --most, ' if asked.most < joined else ''}a narrower --quant such as "
-                f"{'fp8 or ' if 'fp8' in hardware.peak else ''}int4, or a shorter --context",
+                hint=("a larger --most, " if asked.most < joined else "")
+                + f"a narrower --quant{_such_as(request, spec)}, or a shorter --context",
             )
         deployment = found.deployment
     footprint = footprint_at(deployment, tokens)
@@ -451,7 +480,7 @@ def fit_on(model: str, gpu: str, asked: FitAsked, prices: PriceBook) -> Fitting:
         if footprint.host is not None:
             raise sides_error(replace(footprint, batch=float(users)), footprint.host, IN_FLIGHT[0])
         raise InfeasibleError(
-            f"{deployment.describe()} does not hold {users} x {tokens:,} tokens",
+            f"{deployment.describe()} does not hold {requests_in_words(users, tokens)}",
             because=weights_short(footprint)
             or f"the cache has {format_bytes(footprint.kv_pool)}, which holds {fitting.requests}",
             hint="a larger --tp, a narrower --quant, or a shorter --context",

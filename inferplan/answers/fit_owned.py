@@ -16,6 +16,7 @@ from inferplan.answers.fit import (
     bill_of,
     footprint_at,
     quants_tried,
+    requests_in_words,
     require_format,
     weights_short,
 )
@@ -68,7 +69,7 @@ def fit_owned(model: str, have: str, asked: FitAsked, prices: PriceBook) -> Owne
     if not any(option.fitting for option in options):
         small = min(options, key=lambda option: option.short)
         raise InfeasibleError(
-            f"{have} hold no {asked.held} x {tokens:,} tokens of {spec.name}",
+            f"{have} do not hold {spec.name} with {requests_in_words(asked.held, tokens)}",
             because=f"{small.gpu}{' comes nearest' if len(meant) > 1 else ''}: "
             + "; ".join(dict.fromkeys(f"{one.quant}: {one.reason}" for one in options if one.gpu == small.gpu)),
             hint=", or ".join([*_would_do(spec, model, meant, (tokens, asked, prices)), f"inferplan fit {model}"]),

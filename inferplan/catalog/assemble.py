@@ -119,6 +119,23 @@ class Request:
         if count is not None:
             object.__setattr__(self, "gpu", gpu)
             object.__setattr__(self, "parallel", over_all(self.parallel, count, gpu))
+        if self.quant is not None and self.gpu:
+            object.__setattr__(self, "quant", quant_meant(self.quant, self.engine, self.gpu))
+
+
+_SHORT = {
+    **dict.fromkeys(("q4", "4bit", "4-bit"), ("q4_k_m", "w4a16")),
+    **dict.fromkeys(("q8", "8bit", "8-bit"), ("q8_0", None)),
+}
+"""What people call a format: the GGUF file type that it means, and what it means to engines that read none."""
+
+
+def quant_meant(text: str, engine: str, gpu: str) -> str:
+    """The format that a short name (``q4``) means to an engine on a device; any other text as it is."""
+    if (short := _SHORT.get(text.lower().strip())) is None:
+        return text
+    file_type, wide = short
+    return file_type if load_engine(engine).loads(file_type, load_hardware(gpu)) else wide or text
 
 
 def over_all(parallel: Parallelism, count: int, gpu: str) -> Parallelism:
@@ -318,7 +335,7 @@ def require_precision(text: str | None) -> None:
     from inferplan.models.gguf_formats import is_file_type
 
     name = (text or NATIVE).lower().strip()
-    if name != NATIVE and not is_file_type(name):
+    if name not in (NATIVE, *_SHORT) and not is_file_type(name):
         parse_precision(name, frozenset())
 
 

@@ -109,7 +109,7 @@ class OffloadsTried:
         found += [replace(where, gpu_layers=here, cpu_moe_layers=away) for here, away in pairs]
         found = [one for one in found if one.computes or one.cpu_offload_gb]
         if not found and where.any:
-            raise UsageError(*_NOTHING)
+            raise UsageError(*_NOTHING, "--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out")
         if found and not self.host:
             raise UsageError("weights on the host need a host", hint="--host epyc-9654 --host-memory 384GB")
         return tuple(dict.fromkeys(found))
@@ -125,10 +125,10 @@ def _gib(text: str) -> float:
     return size
 
 
+_EXAMPLE = "core-i9-14900k"
 _NOTHING = (
     "no option places weights on the host",
     "--host, --host-memory and --host-link only describe the host",
-    "--gpu-layers, --cpu-moe-layers or --cpu-offload-gb, or leave them out",
 )
 HostLoader = Callable[[str], Deployment]
 """The same request on its host, by name or file."""
@@ -145,7 +145,11 @@ def with_offload(
     if asked.cpu_offload_gb:
         return _with_streamed(deployment, asked, host_hardware)
     if not asked.computes:
-        raise UsageError(*_NOTHING)
+        placed = f"--cpu-moe-layers {layers}" if deployment.model.has_experts else f"--gpu-layers {layers // 2}"
+        where = f"--host {asked.host or _EXAMPLE} --host-memory {asked.host_memory or '128GB'}"
+        raise UsageError(
+            *_NOTHING, f"--engine llama.cpp {placed} {where}, or vLLM's --cpu-offload-gb (docs/offload.md)"
+        )
     if not deployment.engine.computes_on_host:
         raise UsageError(
             f"{deployment.engine.describe()} computes no layers on the host, as far as modelled",

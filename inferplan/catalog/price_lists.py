@@ -20,7 +20,7 @@ from inferplan.catalog.files import PROFILE, aliases, find, load, load_hardware,
 from inferplan.errors import MissingFactError, SpecError, UnknownNameError, UsageError
 from inferplan.fields import Text, Words, ask
 from inferplan.spec import Field, Spec, field_validator, model_validator
-from inferplan.units import parse_number, parse_whole
+from inferplan.units import parse_money, parse_whole
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]
 CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
@@ -224,6 +224,15 @@ class PriceBook:
         known.sort(key=itemgetter(0))  # the term that is asked for first
         listed = dict.fromkeys(f"--prices {o.source}" + f" --term {o.term}" * other for other, o in known)
         return ", or ".join([f"--price {gpu}=2.49 (yours, for a GPU hour)", *islice(listed, 4)])
+
+    def require_currency(self, option: str, named: str | None) -> None:
+        """Raise ``UsageError`` for money in a currency that is not that of the prices: none is converted."""
+        if named is not None and named != self.currency != GPU_HOURS:
+            raise UsageError(
+                f"{option} is in {named}, and the prices are in {self.currency}",
+                because="no currency is converted",
+                hint=f"the amount in {self.currency}, or --currency {named} with prices in it",
+            )
 
     def counting(self, owned: Iterable[str]) -> PriceBook:
         """The same; where all GPUs are owned and no price of any is on file, with each of their hours counted as one.
@@ -438,12 +447,15 @@ def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand")
     name, _, price = text.rpartition("=")
     number, slash, size = price.partition("/")
     try:
-        per_hour, gpus = parse_number(number), parse_whole(size) if slash else None
+        per_hour, unit = parse_money(number)
+        gpus = parse_whole(size) if slash and size not in ("h", "hr", "hour") else None
     except ValueError:
-        per_hour, gpus = 0.0, None
+        per_hour, unit, gpus = 0.0, None, None
     hint = "--price h100-sxm=2.49 (a GPU), or --price b200-hgx=113.93/8 (an instance of 8)"
     if not name or not 0.0 < per_hour < float("inf") or (gpus is not None and not 0 < gpus <= _LARGEST_INSTANCE):
         raise UsageError(f"--price {text} is not a price", hint=hint)
+    if unit not in (None, currency):
+        raise UsageError(f"--price {text} is in {unit}, and prices are in {currency}", hint=f"--currency {unit}")
     if not _is_price(per_hour, gpus or 1):
         because = f"an hour of one GPU costs {CHEAPEST:g} to {DEAREST:,.0f} {currency}"
         raise UsageError(f"--price {text} is not a price", because=because, hint=hint)

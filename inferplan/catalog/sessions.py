@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from inferplan.catalog.files import at_line, find, spec_of
 from inferplan.catalog.people import PeopleSpec, asked_people
-from inferplan.catalog.workloads import WorkloadSpec
+from inferplan.catalog.workloads import SloSpec, WorkloadSpec
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, Whole, ask, first_given, question_if_asked, question_of
 from inferplan.spec import Field, Spec
@@ -17,7 +17,7 @@ from inferplan.traffic.classes import SUM_TOLERANCE
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.people import People
 from inferplan.traffic.reasoning import outputs_of
-from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, arrivals_of, parse_lengths
+from inferplan.traffic.requests import ClosedLoop, Lengths, OpenLoop, Requests, Slo, arrivals_of, parse_lengths
 from inferplan.traffic.sessions import SAMPLE_SESSIONS, Agent, NextCall, SessionKind, SessionTraffic, Subagents
 from inferplan.traffic.thoughts import ThoughtsAsked
 from inferplan.units import parse_number, parse_quantity
@@ -73,6 +73,8 @@ class SessionsSpec(Spec):
     source: str = ""
     notes: list[str] = []
     people: PeopleSpec | None = None
+    slo: SloSpec | None = None
+    """Of a plan for which nobody states any."""
     sessions: list[KindSpec] = Field(min_length=1, max_length=32)
 
 
@@ -110,11 +112,13 @@ class SessionsAsked:
 
 
 class SessionKinds(NamedTuple):
-    """The kinds of a file, its name, and what is known of those who begin them."""
+    """The kinds of a file, its name, what is known of those who begin them, and the limits of a plan for which nobody
+    states any."""
 
     name: str
     kinds: tuple[SessionKind, ...]
     people: PeopleSpec | None
+    slo: Slo | None = None
 
 
 def load_sessions(name: str) -> SessionKinds:
@@ -137,7 +141,9 @@ def load_sessions(name: str) -> SessionKinds:
             because=" + ".join(f"{one.share:g}" for one in made),
             hint="share: of all sessions",
         )
-    return SessionKinds(spec.name or path.stem, tuple(made), spec.people)
+    return SessionKinds(
+        spec.name or path.stem, tuple(made), spec.people, None if spec.slo is None else spec.slo.limits()
+    )
 
 
 def sample_of(kinds: tuple[SessionKind, ...]) -> Requests:

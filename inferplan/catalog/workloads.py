@@ -62,6 +62,9 @@ class SloSpec(Spec):
     e2el: Seconds | None = None
     percentile: float = Field(default=99.0, gt=0, le=100)
 
+    def limits(self) -> Slo:
+        return Slo(ttft=self.ttft, tpot=self.tpot, e2el=self.e2el, percentile=self.percentile)
+
 
 class WorkloadSpec(Spec):
     """A workload. ``prompt`` and ``output`` are written as on the command line; absent where only limits are known."""
@@ -98,9 +101,7 @@ class WorkloadSpec(Spec):
 
     def limits(self) -> Slo:
         """Its SLO; one without limits where it states none."""
-        if self.slo is None:
-            return Slo()
-        return Slo(ttft=self.slo.ttft, tpot=self.slo.tpot, e2el=self.slo.e2el, percentile=self.slo.percentile)
+        return Slo() if self.slo is None else self.slo.limits()
 
 
 def shared_text(values: Mapping[str, Any], named: WorkloadSpec | None) -> SharedPrefix:

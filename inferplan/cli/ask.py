@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shlex
+import stat
 import sys
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from io import BufferedReader
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -62,8 +66,10 @@ def _format(said: Mapping[str, str]) -> list[str]:
 
 def _slow(said: Mapping[str, str]) -> list[str]:
     count, gpu = counted(said["have"])
-    facts = ["--model", said["model"], "--gpu", gpu, *(["--tp", f"{count}"] if count else [])]
-    return ["measure" if said["server"].startswith(("http://", "https://")) else "validate", said["server"], *facts]
+    facts = ["--model", said["model"], "--gpu", gpu, "--tp", f"{count or 1}"]
+    if said["server"].startswith(("http://", "https://")):
+        return ["measure", said["server"], *facts, *(["--quant", said["quant"]] if "quant" in said else [])]
+    return ["validate", said["server"], *facts, "--quant", said.get("quant", "native")]
 
 
 QUESTIONS = {
@@ -71,7 +77,7 @@ QUESTIONS = {
     "people": Question("How many people can my GPUs serve?", ("model", "have", "workload"), _people, ("people",)),
     "buy": Question("What do I buy?", ("model", "people", "workload"), _buy),
     "format": Question("Which number format?", ("model", "have"), _format),
-    "slow": Question("Is my server slow?", ("model", "have", "server"), _slow),
+    "slow": Question("Is my server slow?", ("model", "have", "server"), _slow, ("quant",)),
 }
 _ASKED = {
     "have": "Your GPUs, such as 2x-a6000, or their memory, such as 2x24GB",
@@ -81,7 +87,14 @@ _ASKED = {
     "server": "The address of the server, or a file of its benchmark",
 }
 _USUAL = {"workload": "chat", "people": "100"}
-_SUCH = {"have": "2x-a6000", "model": "llama-3.1-8b", "people": "100", "workload": "chat", "server": "bench.json"}
+_SUCH = {
+    "have": "2x-a6000",
+    "model": "llama-3.1-8b",
+    "people": "100",
+    "workload": "chat",
+    "server": "bench.json",
+    "quant": "fp8",
+}
 
 
 @click.command("ask", cls=Layered)
@@ -93,6 +106,7 @@ _SUCH = {"have": "2x-a6000", "model": "llama-3.1-8b", "people": "100", "workload
 @click.option("--people", type=Count(), help="People who use it in the busy hour.")
 @click.option("--workload", metavar="NAME", help="What they do: chat, code, rag, agent, ... [chat]")
 @click.option("--server", metavar="URL|FILE", help="slow: the server's address, or a file of a benchmark of it.")
+@click.option("--quant", metavar="FORMAT", help="slow: the format that it runs [native].")
 def ask_command(question: str | None, **values: str | int | None) -> None:
     """Answers one of five questions, and ends with the command that gives the answer.
 
@@ -103,21 +117,22 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
     format   Which number format?
     slow     Is my server slow?
 
-    On a terminal it asks for what is not given.
+    On a terminal, or with answers in a pipe, it asks for what is not given.
 
     Example: inferplan ask run --model llama-3.1-70b --have 2x-a6000
     """
     said = {name: str(value) for name, value in values.items() if value is not None}
-    name = question or _chosen()
+    asks = asks_back()  # once: what is typed ahead is read on the first look
+    name = question or _chosen(asks)
     asked = QUESTIONS[name]
     if beside := [f"--{one}" for one in said if one not in (*asked.needs, *asked.may)]:
         needed = " ".join(f"--{one} {_SUCH[one]}" for one in (*asked.needs, *asked.may))
         raise UsageError(f"ask {name} does not take {', '.join(beside)}", hint=f"inferplan ask {name} {needed}")
-    if question is None and name == "run" and "model" not in said and asks_back():
+    if question is None and name == "run" and "model" not in said and asks:
         said["model"] = _prompted("model", " (none: all on file)", "")
     for one in asked.needs:
         if one not in said:
-            said[one] = _missing(name, one)
+            said[one] = _missing(name, one, asks)
     words = asked.words(said)
     try:
         _answer(words)
@@ -126,29 +141,49 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
 
 
 def asks_back() -> bool:
-    """Whether somebody sits at a terminal who can be asked."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    """Whether somebody sits at a terminal who can be asked, or has put the answers into a pipe or a file."""
+    if sys.stdin is None:
+        return False
+    return sys.stdout is not None and sys.stdout.isatty() if sys.stdin.isatty() else _piped(sys.stdin)
 
 
-def _chosen() -> str:
+def _piped(stream: TextIO) -> bool:
+    """Whether a stream is a pipe or a file that somebody put something into."""
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+        if stat.S_ISREG(mode):
+            return True
+        if not stat.S_ISFIFO(mode) or not select.select([stream], [], [], 0.0)[0]:
+            return False
+        return isinstance(stream.buffer, BufferedReader) and bool(stream.buffer.peek(1))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _chosen(asks: bool) -> str:
     """The question that is asked. Raises ``UsageError`` where nobody can be asked for it."""
-    if not asks_back():
+    if not asks:
         raise UsageError(
             "ask needs a question",
             because=f"it is one of {', '.join(QUESTIONS)}",
             hint="inferplan ask run --have 2x24GB",
         )
-    click.echo("What do you want to know?\n")
+    err = not sys.stdin.isatty()
+    click.echo("What do you want to know?\n", err=err)
     for number, (name, question) in enumerate(QUESTIONS.items(), 1):
-        click.echo(f"  {number}  {name:<7} {question.title}")
+        click.echo(f"  {number}  {name:<7} {question.title}", err=err)
     choices = {str(number): name for number, name in enumerate(QUESTIONS, 1)} | {name: name for name in QUESTIONS}
-    return choices[click.prompt("\nA number or a name", type=click.Choice([*choices]), show_choices=False)]
+    return choices[click.prompt("\nA number or a name", type=click.Choice([*choices]), show_choices=False, err=err)]
 
 
-def _missing(name: str, one: str) -> str:
+def _missing(name: str, one: str, asks: bool) -> str:
     """A fact that is not given: asked for, or its usual value. Raises ``UsageError`` for one that has none."""
-    if asks_back():
-        return _prompted(one, "", _USUAL.get(one))
+    if asks:
+        try:
+            return _prompted(one, "", _USUAL.get(one))
+        except click.Abort:
+            if sys.stdin.isatty():
+                raise  # else the pipe has no more answers
     if one == "workload":
         return _USUAL[one]
     whole = " ".join(f"--{option} {_SUCH[option]}" for option in QUESTIONS[name].needs)
@@ -157,7 +192,13 @@ def _missing(name: str, one: str) -> str:
 
 def _prompted(one: str, more: str, usual: str | None) -> str:
     """What is typed, asked for again until it is known."""
-    text: str = click.prompt(_ASKED[one] + more, default=usual, show_default=bool(usual), value_proc=_checked(one))
+    text: str = click.prompt(
+        _ASKED[one] + more,
+        default=usual,
+        show_default=bool(usual),
+        value_proc=_checked(one),
+        err=not sys.stdin.isatty(),
+    )
     return text
 
 

@@ -13,7 +13,7 @@ from inferplan.catalog.counted import counted
 from inferplan.catalog.price_lists import PricesAsked
 from inferplan.cli.declared import asks, gets
 from inferplan.cli.layers import Layered
-from inferplan.cli.options import engine_is_named, engine_option, report_options
+from inferplan.cli.options import counting, engine_is_named, engine_option, report_options
 from inferplan.errors import UsageError
 from inferplan.fields import option_values, question_of
 from inferplan.reports.fit import memory_report, options_report
@@ -63,5 +63,5 @@ def fit_command(gpu: str | None, have: str | None, **values: Any) -> Report:
     if have is not None:
         return owned_report(fit_owned(model, have, asked, prices))
     if not gpu:
-        return options_report(fit_everywhere(model, asked, prices))
+        return options_report(fit_everywhere(model, asked, prices, lambda total: counting("GPUs and formats", total)))
     return memory_report(fit_on(model, gpu, asked, prices))

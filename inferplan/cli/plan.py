@@ -23,6 +23,7 @@ from inferplan.catalog.sessions import (
     NOT_PLANNED,
     SessionsAsked,
     asked_sessions,
+    load_sessions,
     people_of,
     refuse_beside,
     require_sessions,
@@ -63,6 +64,7 @@ from inferplan.fields import declared_keys, first_given, option_values, question
 from inferplan.files import save
 from inferplan.models.media import MediaAsked
 from inferplan.models.spec import ModelSpec
+from inferplan.planning.adapters import slots_tried
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.asked import SizingAsked, SpaceAsked
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
@@ -204,7 +206,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
     structured = question_if_asked(Structured, values)
     demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
-    limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
+    limits = _limits(values, None if demand.offline else named)
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
     counted = asked.gpus or tuple(Counted(None, gpu) for gpu in default_gpus(prices))
@@ -212,7 +214,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     prices.check(load_hardware(gpu).name for gpu in gpus)
     asked.require_formats(model, gpus)
     start, power = cold_start_of(values, None, "--restart"), question_if_asked(PowerBudget, values)
-    sizing = question_of(SizingAsked, values).sizing(power, start, counted, demand.offline, values["ideal"])
+    sizing = (
+        question_of(SizingAsked, values)
+        .priced_by(prices)
+        .sizing(power, start, counted, demand.offline, values["ideal"])
+    )
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
     one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
@@ -230,7 +236,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         two_batches=asked.two_batches,
         prefill_redundant=asked.prefill_redundant,
         prefill_two_batches=asked.prefill_two_batches,
-        slots=asked.slots,
+        slots=_slots(values, asked),
         caps=asked.caps,
         placed=question_of(OffloadsTried, values).each(),
         **asked.degrees,
@@ -247,6 +253,14 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         most=most,
         api=parse_api_price(values["api_price"]),
     )
+
+
+def _limits(values: dict[str, Any], named: WorkloadSpec | None) -> Slo:
+    """The limits that are stated or of the workload; where there are none, those of a file of sessions."""
+    limits = asked_limits(values, named, Slo(percentile=95.0))
+    if limits.limits or not values["sessions"] or (usual := load_sessions(values["sessions"]).slo) is None:
+        return limits
+    return asked_limits(values, None, usual)
 
 
 def _with_most(values: dict[str, Any], closed: str | None) -> tuple[dict[str, Any], bool]:
@@ -286,8 +300,20 @@ def _constant(base: Request, values: dict[str, Any], asked: SpaceAsked) -> Reque
         expert_skew=values["expert_skew"],
         roles=asked.roles,
         flags=EngineFlags(backends=values["backend"] or (), **option_values(EngineFlags, _of_cadence(values))),
-        lora=question_of(LoraAsked, {**values, "max_loras": asked.slots[0] if asked.slots else None}),
+        lora=_adapters(values, _slots(values, asked)),
     )
+
+
+def _slots(values: dict[str, Any], asked: SpaceAsked) -> tuple[int, ...]:
+    """Adapters in device memory: the numbers that are named, else the usual ones where requests name adapters."""
+    return asked.slots or (slots_tried(values["loras"]) if values["loras"] is not None else ())
+
+
+def _adapters(values: dict[str, Any], slots: tuple[int, ...]) -> LoraAsked:
+    """The adapters of the deployments: where requests name some, of the usual rank unless another is given."""
+    named = values["loras"] is not None and values["lora_folder"] is None
+    rank = LoraAsked().serving(named).rank if values["lora_rank"] is None else values["lora_rank"]
+    return question_of(LoraAsked, {**values, "max_loras": slots[0] if slots else None, "lora_rank": rank})
 
 
 def _naming_adapters(demand: Demand, values: dict[str, Any]) -> Demand:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+_APART = ("disaggregated", "disaggregate", "disagg", "separate-pools", "pd")
 SAME: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gpu-type", "gpu-name", "accelerator", "hardware", "system"), ("gpu",)),
     **dict.fromkeys(
@@ -43,6 +44,7 @@ SAME: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("page-size", "tokens-per-block"), ("block-size",)),
     "random-seed": ("seed",),
     **dict.fromkeys(("e2e-latency", "request-latency", "e2el"), ("e2e",)),
+    **dict.fromkeys(("ram", "cpu-ram", "system-ram", "host-ram", "cpu-memory"), ("host-memory",)),
     **dict.fromkeys(("budget", "max-price", "max-spend", "cost-limit"), ("max-cost",)),
 }
 """A name to those of our options that mean the same, the first that a command has: it is understood there."""
@@ -69,15 +71,24 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "prefix-cache": ("prefix-caching",),
     **dict.fromkeys(("model-path", "model-name"), ("model",)),
     "think": ("think-time",),
-    **dict.fromkeys(
-        ("disaggregated", "disaggregate", "disaggregation", "disagg", "disaggregation-mode", "pd", "separate-pools"),
-        ("prefill-replicas",),
-    ),
+    **dict.fromkeys((*_APART, "disaggregation", "disaggregation-mode"), ("prefill-replicas",)),
     **dict.fromkeys(("speculative", "speculative-config", "speculative-algorithm", "spec"), ("draft-model",)),
     **dict.fromkeys(("ttft-slo", "max-ttft"), ("ttft",)),
     **dict.fromkeys(("tpot-slo", "max-tpot"), ("tpot",)),
 }
 """A name to those of our options that it may have meant, the first that a command has: the answer names that one."""
+TRIED = {
+    **{(name, "cold-start"): "the answer says what a start reads" for name in ("estimate", "fit")},
+    **{
+        (
+            name,
+            word,
+        ): "separate pools for prompts and for decodes are tried for a --rate anyway, and what they cost is said"
+        for name in ("plan", "report")
+        for word in _APART
+    },
+}
+"""A flag of a command that asks for what is done without it, and the words that say so."""
 _NEARLY = {("fit", "context")}
 """Options that are not quite the same: vLLM's --max-model-len is the most that a request may have."""
 _OTHERWISE = {("plan", "requests"), ("report", "requests")}
@@ -105,7 +116,7 @@ _BESIDE = {
     "mem-fraction-static": ", with --engine sglang",
     **dict.fromkeys(("ctx-size", "n-ctx"), ", of one request; llama.cpp's is shared by all slots"),
     **dict.fromkeys(("users", "num-users", "concurrent-users"), _PEOPLE),
-    **dict.fromkeys(("disaggregated", "disaggregate", "disaggregation", "disagg", "pd"), " and --decode-replicas"),
+    **dict.fromkeys((*_APART, "disaggregation"), " and --decode-replicas"),
 }
 """What else a name may have meant."""
 _NO_OPTION = {
@@ -127,6 +138,11 @@ def understood(command: click.Command, args: list[str]) -> tuple[list[str], list
     end = words.index("--") if "--" in words else len(words)
     for place, word in enumerate(words[:end]):
         typed, equals, value = word.partition("=")
+        tried = TRIED.get((command.name or "", typed.removeprefix("--")))
+        if tried is not None and not equals and not _has(command, typed):
+            words[place] = ""
+            notes.append(f"note: {typed}: {tried}")
+            continue
         ours = SAME.get(typed.removeprefix("--")) if typed.startswith("-") else None
         if ours is None or _has(command, typed):
             continue
@@ -137,7 +153,7 @@ def understood(command: click.Command, args: list[str]) -> tuple[list[str], list
         if known is not None:
             words[place] = f"--{known}{equals}{value}"
             notes.append(f"note: {typed} is --{known} here")
-    return words, notes
+    return [word for word, was in zip(words, args, strict=True) if word or not was], notes
 
 
 def _has(command: click.Command, typed: str) -> bool:

@@ -16,9 +16,10 @@ from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.memory import Footprint
 from inferplan.features import require_together
 from inferplan.figures import bars
+from inferplan.models.gguf_formats import file_precision, is_file_type
 from inferplan.models.spec import require_readable
 from inferplan.units import format_bytes
-from inferplan.work.formats import find_format
+from inferplan.work.formats import find_format, parse_precision
 
 _WIDEST = 64
 """The largest tensor parallelism that is offered to a load that does not fit."""
@@ -174,8 +175,12 @@ def _fit_hint(result: Estimate) -> str:
     hints = [f"--batch {best}"] if best >= 1 else []
     wider = _wider(result, deployment)
     hints += [f"--tp {wider}"] if wider else []
-    precision, fp8 = deployment.precision, find_format("fp8")
-    if min(precision.weights.bits, precision.experts.bits) > fp8.bits:
+    precision, fp8, files = (
+        deployment.precision,
+        find_format("fp8"),
+        deployment.engine.loads("q8_0", deployment.hardware),
+    )
+    if not files and min(precision.weights.bits, precision.experts.bits) > fp8.bits:
         narrow = replace(deployment, precision=replace(precision, weights=fp8, experts=fp8, exceptions=()))
         if _would_fit(result, narrow):
             hints.append("--weights fp8")
@@ -185,7 +190,26 @@ def _fit_hint(result: Estimate) -> str:
     fewer = engine.model_copy(update={"defaults": EngineFlags(max_sequences=128).applied(engine.defaults)})
     if not engine.sized_for_batch and _would_fit(result, replace(deployment, engine=fewer)):
         hints.append("--max-num-seqs 128 (a smaller sampler)")
+    hints += [] if any("fp8" in hint for hint in hints) else _narrower(result, deployment)
     return ", or ".join(hints) or "a GPU with more memory"
+
+
+def _narrower(result: Estimate, deployment: Deployment) -> list[str]:
+    """The widest format under 16 bits in which it fits, of those that its engine is seen to load on that device."""
+    model, hardware, engine = deployment.model, deployment.hardware, deployment.engine
+    if model.native.packed:
+        return []
+    for name in ("q8_0", "q4_k_m", "w4a16"):
+        if not engine.loads(name, hardware):
+            continue
+        precision = (
+            file_precision(model, name) if is_file_type(name) else parse_precision(name, frozenset(hardware.peak))
+        )
+        if precision.weights.bits < deployment.precision.weights.bits and _would_fit(
+            result, replace(deployment, precision=precision)
+        ):
+            return [f"--quant {name}"]
+    return []
 
 
 def _would_fit(result: Estimate, deployment: Deployment) -> bool:

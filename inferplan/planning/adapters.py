@@ -44,6 +44,16 @@ class AdapterLoads(NamedTuple):
         return self.seconds - self.mean if self.missed > tail else 0.0
 
 
+_SLOTS, _MOST_SLOTS = (1, 8), 64
+"""Numbers of slots that a search tries where nobody names any, beside one for each adapter, and the most of these."""
+
+
+def slots_tried(adapters: int) -> tuple[int, ...]:
+    """The numbers of adapters in device memory that a search tries, for so many that requests name."""
+    every = min(adapters, _MOST_SLOTS)
+    return tuple(dict.fromkeys(min(slots, every) for slots in (*_SLOTS, every)))
+
+
 def require_both(lora: LoraAsked, demand: Demand) -> None:
     """Raise ``UsageError`` for adapters of which only one half is said, and for what is not planned with them."""
     named = demand.adapters is not None

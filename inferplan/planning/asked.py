@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import NamedTuple, get_args
+from typing import NamedTuple, Self, get_args
 
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.counted import Counted, counted_device
 from inferplan.catalog.files import load_hardware, load_model
+from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.fields import Quantity, Real, Switch, Text, Whole, Words, ask
 from inferplan.lists import parse_copies, parse_counts, parse_values
@@ -19,12 +21,18 @@ from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
 from inferplan.serving.cold_start import ColdStart, restart_missing
 from inferplan.serving.routing import Routing
-from inferplan.units import HOURS_PER_MONTH, parse_number
+from inferplan.units import HOURS_PER_MONTH, parse_money
 from inferplan.work.parallel import MOST_DEGREE
 
 _MOST_TRIED = 256
 """Values of a degree or a budget that a search tries: each goes with each of the others."""
-_HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": HOURS_PER_MONTH, "year": 8760.0}
+_HOURS = {
+    **dict.fromkeys(("h", "hr", "hour"), 1.0),
+    **dict.fromkeys(("d", "day"), 24.0),
+    "week": 168.0,
+    **dict.fromkeys(("mo", "month"), HOURS_PER_MONTH),
+    **dict.fromkeys(("yr", "year"), 8760.0),
+}
 """Hours of the spans that a cost may be of."""
 Counts = tuple[int, ...] | None
 """The values that are named; ``None`` where none are."""
@@ -47,10 +55,12 @@ def _caps(text: str) -> tuple[float, ...]:
 
 
 class Spent(NamedTuple):
-    """What may be spent. hours: in how many; ``None`` where no span is named."""
+    """What may be spent. hours: in how many; ``None`` where no span is named. currency: ``None`` for that of the
+    prices."""
 
     amount: float
     hours: float | None = None
+    currency: str | None = None
 
     def of(self, offline: bool) -> float:
         """Per hour; of an offline job in all. Raises ``UsageError`` for a job with a span."""
@@ -64,18 +74,19 @@ class Spent(NamedTuple):
 
 
 def _spent(text: str) -> Spent:
-    """What may be spent: ``"20"``, ``"20/h"``, ``"500/day"``, ``"3000/month"``."""
-    number, over, span = text.strip().lower().partition("/")
+    """What may be spent: ``"20"``, ``"$20/h"``, ``"500/day"``, ``"3000 USD per month"``."""
+    money, _, span = re.sub(r"\s+(?:per|an?)\s+", "/", text.strip().lower()).partition("/")
     try:
-        hours, found = _HOURS[span.strip()] if over else None, parse_number(number.strip())
+        hours = _HOURS[span.strip()] if "/" in text or span else None
+        found, currency = parse_money(money)
     except (KeyError, ValueError):
         raise UsageError(
             f"--max-cost {text!r} is no cost",
-            hint="20 (per hour, in the currency of the prices), 500/day or 3000/month",
+            hint="20 (per hour, in the currency of the prices), 20USD/h, 500/day or 3000/month",
         ) from None
     if not 0 < found < inf:
-        raise UsageError(f"--max-cost must be more than 0, not {number}")
-    return Spent(found, hours)
+        raise UsageError(f"--max-cost must be more than 0, not {found:g}")
+    return Spent(found, hours, currency)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +162,7 @@ class SpaceAsked:
     slots: tuple[int, ...] = ask(
         "--max-loras",
         _tried("--max-loras"),
-        "Adapters in device memory at once, each number tried [1].",
+        "Adapters in device memory at once, each number tried [1, 8, and all of --loras up to 64].",
         (),
         metavar="COUNTS",
     )
@@ -246,7 +257,7 @@ class SizingAsked:
         "would keep it].",
         None,
     )
-    max_cost: Spent | float | None = ask(
+    max_cost: Spent | float | str | None = ask(
         "--max-cost",
         Text(_spent),
         "Most to spend per hour, or 3000/month; for an offline job in all. With --people most: how many that serves.",
@@ -268,7 +279,10 @@ class SizingAsked:
         metavar="WHAT",
     )
     restart: float | None = ask(
-        "--restart", Quantity("seconds"), "With --survive: time until lost replicas take requests again.", None
+        "--restart",
+        Quantity("seconds"),
+        "With --survive: time until lost replicas take requests again [they are lost for good].",
+        None,
     )
     mtbf: float | None = ask(
         "--mtbf",
@@ -277,12 +291,20 @@ class SizingAsked:
         None,
     )
 
+    def priced_by(self, prices: PriceBook) -> Self:
+        """Itself, its text read. Raises ``UsageError`` for money in a currency that the prices do not have."""
+        spent = _spent(self.max_cost) if isinstance(self.max_cost, str) else self.max_cost
+        if isinstance(spent, Spent):
+            prices.require_currency("--max-cost", spent.currency)
+        return replace(self, max_cost=spent)
+
     def sizing(
         self, power: PowerBudget | None, start: ColdStart | None, gpus: Sequence[Counted], offline: bool, ideal: bool
     ) -> Sizing:
         """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived` and
         :meth:`Spent.of`."""
-        spent = self.max_cost if self.max_cost is None or isinstance(self.max_cost, Spent) else Spent(self.max_cost)
+        spent = Spent(self.max_cost) if isinstance(self.max_cost, (int, float)) else self.max_cost
+        assert not isinstance(spent, str)
         usual = MIDDLE if offline or ideal else USUAL
         owned = {one.gpu: one.number for one in gpus if one.number is not None}
         return Sizing(
@@ -315,6 +337,7 @@ class SizingAsked:
                 because="sites differ, and their hardware files do not state it",
                 hint="--survive K for K replicas, or other devices (--gpu h100-sxm)",
             )
-        if start is None:
+        if start is None and self.mtbf is not None:
             raise restart_missing("is lost")
+        start = start or ColdStart(rest=inf)
         return Survive(start=start, replicas=None if what == "node" else int(what), mtbf=self.mtbf)

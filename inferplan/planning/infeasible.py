@@ -134,7 +134,8 @@ def _missed_on_owned(what: str, nearest: NearestOwned) -> InfeasibleError:
         because="no load is small enough for these limits on them: the nearest is "
         f"{option.replicas} x {_named(checked)} ({'simulated ' if times else ''}TTFT {ttft}, TPOT {tpot} with "
         f"{in_words(question.demand, amount)})",
-        hint=f"{_relaxation(question, factors)} {asks_for(question.demand, amount)}, or other GPUs",
+        hint=f"{_relaxation(question, factors)} for {in_words(question.demand, amount)} "
+        f"({asks_for(question.demand, amount)}), or other GPUs",
     )
 
 
@@ -270,4 +271,4 @@ def _relaxation(question: Question, factors: dict[str, float]) -> str:
         return f"relax the limits of the class that is farthest from them: {', '.join(texts)}"
     limits = question.slo.all_limits
     named = ((name, format_time(limits[name] * factor * 1.005, 3).replace(" ", "")) for name, factor in factors.items())
-    return "relax to " + ", ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in named)
+    return "relax to " + " ".join(f"--{_OPTIONS.get(name, name)} {text}" for name, text in named)

@@ -179,6 +179,13 @@ class Chosen(Shown):
         return self._beside(bare, self.confidence, Bounds(self.option.cost or 0.0))
 
     @cached_property
+    def apart(self) -> PlanOption | None:
+        """The cheapest of two pools, for prompts and for decodes, in closed form and were the prediction right: their
+        error is not known. ``None`` where none keeps the limits."""
+        pools = (one for one in self.searched.options if one.pools is not None and one.cost)
+        return min(pools, key=lambda one: one.cost or inf, default=None)
+
+    @cached_property
     def curve(self) -> list[Step]:
         """The least cost at each confidence, of what has a known error; empty where nothing has."""
         if not self.has_confidences or self.unkept is not None:

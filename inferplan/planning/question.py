@@ -9,7 +9,7 @@ from math import inf, isinf
 
 from inferplan.answers.cost import ApiPrice
 from inferplan.catalog.assemble import load_engine
-from inferplan.catalog.files import load_hardware
+from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.estimate.structured import mask_filling
@@ -131,6 +131,8 @@ class Question:
             raise UsageError("--utilisation is in (0, 1]")
         if not 0.5 <= self.sizing.confidence < 1:
             raise UsageError("--confidence is in [0.5, 1)", hint="0.5 is the prediction itself, 0.9 its slow end")
+        if self.api is not None:
+            self.prices.require_currency("--api-price", self.api.currency)
         if self.sizing.miss_cost is not None and not 0 <= self.sizing.miss_cost < inf:
             raise UsageError("--miss-cost is a cost per hour, 0 or more", hint="--miss-cost 50")
         if isinf(batch_size(self.slo.percentile)) and not self.demand.offline and self.demand.trace is None:
@@ -147,7 +149,8 @@ class Question:
                 hint="--thinking-tokens lognormal:4k:0.8 as well, or --ttft",
             )
         if not self.slo.limits and not self.demand.offline:
-            hint = "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"
+            encodes = load_model(self.space.base.model).encodes
+            hint = "--e2e 200ms" if encodes else "--ttft 500ms --tpot 40ms, --e2e 2s, or --slo NAME"
             raise UsageError("a plan needs a limit on latency", hint=hint)
 
     def _require_bound(self) -> None:

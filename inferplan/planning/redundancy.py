@@ -28,8 +28,9 @@ class Availability(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Survive:
-    """What is lost at a moment: so many ``replicas``, or all of one node (``None``). start: until a lost one is back;
-    its weights are those of the replica that is looked at. mtbf: seconds between failures of one GPU, if anybody says.
+    """What is lost at a moment: so many ``replicas``, or all of one node (``None``). start: until a lost one is back
+    (infinite: never); its weights are those of the replica that is looked at. mtbf: seconds between failures of one
+    GPU, if anybody says.
     """
 
     start: ColdStart

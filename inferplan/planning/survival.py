@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import ceil
+from math import ceil, isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -91,14 +91,19 @@ def _kept(option: PlanOption, question: Question, runs: list[_Run]) -> list[Kept
 
 
 def _lose(option: PlanOption, question: Question, what: tuple[int, float], seed: int) -> _Run:
-    """One run of the whole fleet with one failure; what: replicas that are lost, and seconds until they are back."""
+    """One run of the whole fleet with one failure; what: replicas that are lost, and seconds until they are back
+    (infinite: never, of which so much is simulated as tells)."""
     lost, restart = what
     demand, step = in_run_time(question.demand, option), option.slow.step
-    lasting, down = option.e2el / step, restart / step  # in the time of the run
+    lasting = option.e2el / step  # in the time of the run
     cycle = demand.prefix.turns * (lasting + demand.think) if demand.think else 0.0
     if demand.sessions is not None:
         cycle = session_seconds(demand.sessions, float(f"{lasting:.2g}"))
     start = max(_FILL * lasting, _CYCLES * cycle)
+    rate = (demand.requests_per_second or 0.0) * (step if demand.users is None else 1.0)
+    load = float(demand.users) if demand.users is not None else rate
+    coming = rate or load / (lasting + demand.think)
+    down = restart / step if isfinite(restart) else max(_PLENTY / coming, _FILL * lasting, _CYCLES * cycle)
     deployment = option.deployment
     deployment = replace(deployment, parallel=replace(deployment.parallel, replicas=option.replicas))
     fleet = Fleet(
@@ -108,9 +113,7 @@ def _lose(option: PlanOption, question: Question, what: tuple[int, float], seed:
     )
     flags, options = flags_of(option, question), options_of(option, question, fleet)
     whole = start + down + _TAIL * lasting
-    rate = (demand.requests_per_second or 0.0) * (step if demand.users is None else 1.0)
-    load = float(demand.users) if demand.users is not None else rate
-    count = ceil((rate or load / (lasting + demand.think)) * whole) + 1
+    count = ceil(coming * whole) + 1
     if count > MOST_REQUESTS:
         raise UsageError(
             f"about {count:,} requests come in one restart, more than a run can hold",

@@ -24,6 +24,7 @@ from inferplan.figures import Figure, labelled_texts, record, text
 from inferplan.models.layers.moe import MoeLayer
 from inferplan.models.lora import parameters
 from inferplan.reports.overlay import file_share, file_shares, overlay_note, overlay_record
+from inferplan.serving.cold_start import start_line
 from inferplan.serving.first_token import FirstToken
 from inferplan.serving.techniques.applied import ServedEstimate, refusal, served_first_token
 from inferplan.table import Report, Table
@@ -598,6 +599,7 @@ def _notes(estimate: Estimate) -> list[str]:
         f"hardware: {hardware.name}, confidence {hardware.confidence}",
         *hardware.size_lines,
         _host_note(estimate.deployment),
+        start_line(estimate.deployment),
     ]
     return [note for note in notes if note]
 

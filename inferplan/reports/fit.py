@@ -15,6 +15,7 @@ from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import uncounted_notes
 from inferplan.reports.cost import bill_record
 from inferplan.reports.people import with_people
+from inferplan.serving.cold_start import start_line
 from inferplan.table import Report, Table
 from inferplan.units import format_bytes, format_tokens
 
@@ -285,7 +286,7 @@ def memory_report(fitting: Fitting) -> Report:
         else None,
     }
     capacity = Table(title="capacity", columns=["", "value"], rows=facts, right=_RIGHT)
-    notes = [*_fewer_do_not(fitting), *deployment.model_lines, *deployment.hardware.size_lines]
+    notes = [*_fewer_do_not(fitting), *deployment.model_lines, *deployment.hardware.size_lines, start_line(deployment)]
     notes += ["vLLM would log:", *(f"  {line}" for line in log)] if keeps and deployment.engine.logs_cache else []
     if bill is not None:
         notes += [f"price: {bill.per_hour:,.2f} {bill.offer.currency} per hour: {bill.line}", *bill.remarks]

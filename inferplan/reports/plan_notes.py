@@ -136,6 +136,7 @@ def notes(plan: Plan) -> list[str]:
     lines = [
         *tier_lines(plan),
         native_line(plan),
+        apart_line(plan),
         format_line(plan),
         confidence_line(plan),
         unknown_line(plan),
@@ -384,6 +385,20 @@ def native_line(plan: Plan) -> str:
     factor = f", {own / cost:.2f} times the cost" if cost and own else ""
     what = f"{shape(plan.native.option)} on {devices(plan.native.option)} at {money(plan.native.option)}"
     return f"in the checkpoint's own format: {what}{factor}"
+
+
+def apart_line(plan: Plan) -> str:
+    """Beside a plan of one pool what two for prompts and decodes would cost; empty where they were not tried."""
+    if not plan.searched.structures_apart or plan.option.pools is not None:
+        return ""
+    if plan.apart is None:
+        return "prompts and decodes on separate pools: no tried option keeps the limits"
+    one = plan.best if plan.confidence == MIDDLE else plan.other
+    together = "" if one is None else f"; one pool: {money(one.option)}"
+    return (
+        f"prompts and decodes on separate pools: at least {money(plan.apart)} if the prediction were right "
+        f"(closed form){together}"
+    )
 
 
 def unknown_line(plan: Plan) -> str:

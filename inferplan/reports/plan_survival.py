@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from inferplan.figures import Figure, finite, labelled_texts, record, text
@@ -36,7 +37,7 @@ def _survived(plan: Plan) -> list[Figure]:
     return [
         Figure("asked", "node" if survive.replicas is None else survive.replicas),
         Figure("replicas_lost", found.lost, "lost at a time", text=_lost(survive, found, option)),
-        Figure("restart_s", found.restart),
+        Figure("restart_s", finite(found.restart)),
         Figure("failures_simulated", found.failures),
         Figure("requests_judged", found.judged),
         Figure("kept", [_kept(one) for one in found.kept]),
@@ -67,7 +68,7 @@ def _lost(survive: Survive, found: Survival, option: PlanOption) -> str:
     what = "one node: " if survive.replicas is None else ""
     gpus = found.lost * option.deployment.parallel.ranks
     gone = f"{found.lost} of {option.replicas} replicas ({gpus} GPU{'s' if gpus > 1 else ''})"
-    return f"{what}{gone}, back after {format_time(found.restart, 4)}"
+    return f"{what}{gone}, {f'back after {format_time(found.restart, 4)}' if isfinite(found.restart) else 'for good'}"
 
 
 def _anew(found: Survival) -> str:

@@ -10,6 +10,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.resting import PARTS, Resting
 from inferplan.fields import Quantity, Text, ask
+from inferplan.units import format_bytes, format_quantity, format_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,20 @@ def restart_missing(what: str) -> UsageError:
         because="it depends on your storage and your engine",
         hint="--restart 3min, or --storage-bandwidth 2GB/s with --engine-start 45s (or --startup-log FILE)",
     )
+
+
+def start_line(deployment: Deployment) -> str:
+    """What a new replica reads when it starts, and how long that takes from storage of :data:`_USUAL_STORAGE`."""
+    weights = weights_of(deployment)
+    seconds, rate = format_time(weights / _USUAL_STORAGE, 3), format_quantity(_USUAL_STORAGE, "B/s", 3)
+    return (
+        f"cold start: {format_bytes(weights)} of weights to read, {seconds} from storage of {rate}, "
+        "and the start of the engine (docs/day.md#cold-start)"
+    )
+
+
+_USUAL_STORAGE = 2e9
+"""Bytes a second of the example in docs/day.md: a number to divide by, not a measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import floor, inf, isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -124,7 +124,8 @@ def _cache(result: SimulationResult) -> dict[str, Any]:
     """The share of the cache in use and its tokens: of all replicas, and of each pool where they are apart."""
 
     def record(use: Mapping[str, float], capacity: float) -> dict[str, float]:
-        return {"use_mean": use["mean"], "use_peak": use["peak"], "capacity_tokens": capacity}
+        tokens = floor(capacity) if isfinite(capacity) else capacity  # as the engine's log counts them
+        return {"use_mean": use["mean"], "use_peak": use["peak"], "capacity_tokens": tokens}
 
     (ranks, of_prompts), capacity = result.prompt_pool, result.capacity
     pools = {

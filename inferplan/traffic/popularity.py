@@ -42,8 +42,9 @@ class Popularity:
         return chances
 
     def describe(self) -> str:
-        """In words: ``"100 adapters of popularity rank^-1"``."""
-        return f"{self.count:,} adapters of popularity rank^-{self.skew:g}"
+        """In words: ``"100 adapters of popularity rank^-1"``, ``"100 adapters, all asked for alike"``."""
+        spread = f" of popularity rank^-{self.skew:g}" if self.skew else ", all asked for alike"
+        return f"{self.count:,} adapters{spread}"
 
     def different(self, requests: Num) -> Num:
         """How many different adapters so many requests name on average: ``sum(1 - (1 - p_i)**n)``.
@@ -118,18 +119,18 @@ class AdaptersNamed:
     topic: ClassVar = Topic(
         "adapters",
         "requests name none",
-        "--loras 100 --lora-skew 1, or --lora-skew 0 for all alike",
-        "their popularity sets how often one must be loaded",
+        "--loras 100 --lora-skew 1",
     )
     count: int = field(
         metadata=need(
             "--loras", Whole(), "Number of LoRA adapters that requests name, with --lora-rank or --lora-folder."
         )
     )
-    skew: float = field(
-        metadata=need(
-            "--lora-skew", Real(), "The i-th most popular adapter has a share of i^-SKEW (Zipf); 0: all equal."
-        )
+    skew: float = ask(
+        "--lora-skew",
+        Real(),
+        "The i-th most popular adapter has a share of i^-SKEW (Zipf) [0: all alike, of which most must be loaded].",
+        0.0,
     )
     bandwidth: float | None = ask(
         "--lora-bandwidth",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -47,8 +48,29 @@ class Validation(Shown):
         raise InputFileError(
             "no row can be priced",
             because=f"{count} of {count} are refused: {self.scored[0].refused}" if self.scored else "there is none",
-            hint="docs/validate.md has the columns; options such as --gpu fill empty cells",
+            hint=self._filling,
         )
+
+    @property
+    def _filling(self) -> str:
+        """What fills the cells that the first row lacks."""
+        empty = self.scored[0].refused if self.scored and "empty" in self.scored[0].refused else ""
+        options = " ".join(option for name, option in _FILLED_BY.items() if re.search(rf"\b{name}\b", empty))
+        said = f"what the file does not say: {options}" if options else "options such as --gpu fill empty cells"
+        return f"{said} (docs/validate.md has the columns)"
+
+
+_FILLED_BY = {
+    "model": "--model llama-3.1-8b",
+    "gpu": "--gpu h100-sxm",
+    "engine": "--engine vllm",
+    "weights": "--quant bf16",
+    "tp": "--tp 1",
+    "isl": "--isl 1024",
+    "osl": "--osl 256",
+    "concurrency": "--concurrency 16",
+}
+"""A fact of a row to the option that states it."""
 
 
 def facts(named: Mapping[str, str]) -> dict[str, str]:

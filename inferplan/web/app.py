@@ -114,7 +114,7 @@ def _answers(app: FastAPI, server: WebServer) -> None:
         async def answer(request: Request) -> Response:
             return await server.answer(name, request)
 
-    for name in ("view", "compare", "fit", "explain", "export"):
+    for name in ("view", "compare", "explain", "export"):
         answered(name)
 
 

@@ -1,4 +1,4 @@
-"""Simulations and plans: each in a process of its own that is ended when it is cancelled or takes too long."""
+"""Fits, simulations and plans: each in a process of its own that is ended when it is cancelled or takes too long."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from inferplan.errors import UsageError
 from inferplan.web.tasks import error_record
 from inferplan.web.worker import WorkerProcess, WorkerSetting
 
-KINDS = ("simulate", "plan")
+KINDS = ("fit", "simulate", "plan")
 
 
 class Job:
-    """One simulation or plan, and the process that runs it."""
+    """One fit, simulation or plan, and the process that runs it."""
 
     def __init__(self, kind: str, options: Mapping[str, Any], setting: WorkerSetting) -> None:
         self.id, self.kind, self.options = secrets.token_hex(8), kind, dict(options)

@@ -88,7 +88,6 @@ def describe(commands: Commands, limits: Limits) -> dict[str, Any]:
                 "Several views, without operators.", _object(["views"], views=views), content=_json({"type": "array"})
             )
         },
-        "/api/fit": {"post": _operation("Which accelerators hold a model: inferplan fit.", _ref("Fit"))},
         "/api/explain": {
             "post": _operation(
                 "Where a number comes from: inferplan explain.",
@@ -96,7 +95,7 @@ def describe(commands: Commands, limits: Limits) -> dict[str, Any]:
             )
         },
         "/api/export": {"post": _operation("A view as a file.", export, content={"*/*": {"schema": _TEXT}})},
-        "/api/jobs": {"post": _operation("Start a simulation or a plan.", {"oneOf": kinds}, status="202")},
+        "/api/jobs": {"post": _operation("Start a fit, a simulation or a plan.", {"oneOf": kinds}, status="202")},
         "/api/jobs/{id}": {
             "get": _operation("How far it is, and its result.", path="id"),
             "delete": _operation("Cancel it.", path="id"),
@@ -106,7 +105,6 @@ def describe(commands: Commands, limits: Limits) -> dict[str, Any]:
     }
     components = {
         "View": view,
-        "Fit": commands.schema("fit"),
         **{kind.title(): commands.schema(kind) for kind in KINDS},
         "Error": _ERROR,
     }

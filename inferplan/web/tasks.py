@@ -116,15 +116,6 @@ class Desk:
         assert isinstance(report.of, Estimate)
         return answered, report.of
 
-    def fit(self, body: Mapping[str, Any]) -> ProcessReply:
-        """The record of ``inferplan fit``, and the view behind each of its rows."""
-        answered = self.commands.run("fit", body)
-        report = _report(answered)
-        content = {"command": answered.command, "opening": [*report.opening], **_record(report)}
-        if isinstance(report.of, Fits):
-            content["views"] = fit_views(str(body["model"]), report.of)
-        return ProcessReply(content=content)
-
     def explain(self, body: Mapping[str, Any]) -> ProcessReply:
         """Where one number of a view comes from."""
         _require_keys(body, {"view", "term"})
@@ -171,7 +162,7 @@ class Desk:
         return ProcessReply(content=found)
 
     def job(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """A simulation or a plan: ``result``, ``error`` or both, and of a plan the ``page`` to send on."""
+        """A fit, a simulation or a plan: ``result``, ``error`` or both, and of a plan the ``page`` to send on."""
         answered = self.commands.run(kind, options, self.progress)
         found: dict[str, Any] = {"command": answered.command}
         if answered.report is not None:
@@ -179,9 +170,13 @@ class Desk:
             found["opening"] = [*answered.report.opening]
             found["notes"] = [*answered.notes, *answered.report.notes]
             found["page"], found["page_why"] = _page(answered)
-            if kind == "plan":
+            if isinstance(answered.report.of, Fits):
+                found["behind"] = plain({"views": fit_views(str(options["model"]), answered.report.of)})
+            elif kind == "plan":
                 found["behind"] = plain(plan_behind(answered.report.of, self.commands))
-            elif answered.report.of is not None:  # replicas that come and go have a report of their own
+            elif (
+                kind == "simulate" and answered.report.of is not None
+            ):  # replicas that come and go have a report of their own
                 found["behind"] = plain(simulation_behind(answered.report.of))
         if answered.error is not None:
             found |= error_record(answered.error)
@@ -192,7 +187,6 @@ QUESTIONS: dict[str, Callable[[Desk, Mapping[str, Any]], ProcessReply]] = {
     "catalog": Desk.catalogue,
     "view": Desk.view,
     "compare": Desk.compare,
-    "fit": Desk.fit,
     "explain": Desk.explain,
     "export": Desk.export,
     "tool": Desk.tool,

@@ -6,7 +6,7 @@ How slots are sized is that of vLLM 0.20.2 (``vllm/lora``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ MERGED = (frozenset({"q", "k", "v"}), frozenset({"gate", "up"}))
 """Matrices that engines multiply as one: a slot holds all of them as soon as one is adapted
 (``MergedQKVParallelLinearWithLoRA`` and ``MergedColumnParallelLinearWithLoRA`` of vLLM, ``column_parallel_linear.py``).
 """
-USUAL_SLOTS = 1
-"""vLLM's default of ``max_loras`` (``config/lora.py:37``)."""
+USUAL_SLOTS, USUAL_RANK = 1, 16
+"""vLLM's defaults of ``max_loras`` (``config/lora.py:37``) and ``max_lora_rank``."""
 
 
 def parse_modules(text: str) -> tuple[str, ...]:
@@ -43,7 +43,12 @@ class LoraAsked:
     different ones in a batch; ``None`` for as many as there are slots. folder: an adapter as PEFT saves it.
     """
 
-    rank: int | None = ask("--lora-rank", Whole(), "Serve LoRA adapters of this rank (max_lora_rank).", None)
+    rank: int | None = ask(
+        "--lora-rank",
+        Whole(),
+        f"Serve LoRA adapters of this rank (max_lora_rank) [with --loras {USUAL_RANK}, as vLLM].",
+        None,
+    )
     modules: tuple[str, ...] = ask(
         "--lora-modules",
         Text(parse_modules),
@@ -73,6 +78,10 @@ class LoraAsked:
                 f"{self.active} adapters in a batch need as many slots, and there are {self.slots or USUAL_SLOTS}",
                 hint=f"--max-loras {self.active}",
             )
+
+    def serving(self, named: bool) -> LoraAsked:
+        """The adapters where requests name some: of the usual rank where none is given."""
+        return replace(self, rank=USUAL_RANK) if named and not self.any else self
 
     @property
     def any(self) -> bool:

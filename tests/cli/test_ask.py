@@ -32,7 +32,7 @@ SAID = {
     ),
     "slow": (
         "--model llama-3.1-8b --have 2x-h100 --server bench.csv",
-        "validate bench.csv --model llama-3.1-8b --gpu h100 --tp 2",
+        "validate bench.csv --model llama-3.1-8b --gpu h100 --tp 2 --quant native",
     ),
 }
 

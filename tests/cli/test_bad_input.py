@@ -37,7 +37,7 @@ USAGE = [
     (["--bogus"], ["--bogus"]),
     (["show", "nothing-like-it"], ["no model named"]),
     ([*E, "--draft", "ngram"], ["no model named 'ngram'", "free for n-grams"]),
-    (["estimate", "deepseek-v3", "--gpu", "h200-sxm", "--draft", "eagle"], ["of deepseek-v3 itself: mtp"]),
+    (["estimate", "deepseek-v3", "--gpu", "h200-sxm", "--draft", "eagle"], ["--draft mtp of deepseek-v3 itself"]),
     ([*E, "--bogus", "1"], ["--bogus"]),
     ([*E, "--tp", "3"], ["--tp 3 does not divide 32 query heads", "1, 2, 4, 8"]),
     ([*E, "--tp", "0"], ["--tp", "1 or more"]),

@@ -253,7 +253,6 @@ def test_a_longer_run_is_one_and_the_last(monkeypatch: pytest.MonkeyPatch) -> No
         ("--sessions coding-agent --ttft 1s", "sessions need one kind of load"),
         ("--sessions coding-agent --session-rate 1/s --users 5 --ttft 1s", "--users and --sessions exclude"),
         ("--sessions coding-agent --session-rate 1/s --prompt 5 --ttft 1s", "--prompt and --sessions exclude"),
-        ("--sessions coding-agent --session-rate 1/s --session-time 5min", "a plan needs a limit on latency"),
         (
             "--sessions coding-agent --session-rate 1/s --ttft 1s --routing sticky",
             "sessions of agents (--sessions) and a choice of routing",

@@ -65,7 +65,14 @@ def test_the_most_needs_a_bound() -> None:
         planned(rate="most")
 
 
-SPENT = {"20": 20.0, "48/day": 2.0, "3000/month": 3000 / 730, "8760/year": 1.0}
+SPENT = {
+    "20": 20.0,
+    "48/day": 2.0,
+    "3000/month": 3000 / 730,
+    "8760/year": 1.0,
+    **dict.fromkeys(("20USD/h", "$20/h", "20/hr", "20 USD per hour", "USD 20", "20$"), 20.0),
+    **dict.fromkeys(("3,000USD/month", "$3000/mo", "3000 $ a month", "3k/month"), 3000 / 730),
+}
 
 
 @for_each("text, hourly", SPENT.items())
@@ -74,6 +81,12 @@ def test_a_cost_is_of_an_hour_or_of_a_longer_span(text: str, hourly: float) -> N
     assert isinstance(spent, Spent) and spent.of(offline=False) == pytest.approx(hourly)
     with pytest.raises(UsageError):
         question_of(SizingAsked, {"max_cost": f"{text}/fortnight"})
+
+
+def test_a_cost_is_in_the_currency_of_the_prices() -> None:
+    with pytest.raises(UsageError) as refused:
+        planned(gpus="2x-l40s", rate="most", max_cost="3 EUR")
+    assert "--currency EUR" in refused.value.hint
 
 
 def test_a_job_costs_a_sum() -> None:

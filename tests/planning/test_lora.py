@@ -16,7 +16,7 @@ from inferplan.cli import cli
 from inferplan.errors import InfeasibleError, InferplanError, SpecError, UsageError
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
-from inferplan.planning.adapters import AdapterLoads, slot_wait, with_loads
+from inferplan.planning.adapters import AdapterLoads, slot_wait, slots_tried, with_loads
 from inferplan.planning.demand import Demand, demand_of_trace
 from inferplan.planning.option import Sizing, Stream
 from inferplan.planning.plan import Plan, plan
@@ -304,17 +304,36 @@ def test_what_is_not_simulated_is_refused_or_ruled_out_with_the_reason() -> None
         Space(base=base, gpus=("l40s",), engines=("vllm", "sglang"))
     with pytest.raises(UsageError, match="no adapters were asked for"):
         Space(base=Request(model="llama-3.1-8b", gpu=""), gpus=("l40s",), slots=(8,))
-    nowhere = question((4,), demand(THREE, lora_bandwidth=None), gpus=("h100-sxm",))
-    with pytest.raises(InfeasibleError, match="the bandwidth from the host to h100-sxm is not on file"):
+    nowhere = question((4,), demand(THREE, lora_bandwidth=None), gpus=("b200-hgx",))
+    with pytest.raises(InfeasibleError, match="the bandwidth from the host to b200-hgx is not on file"):
         plan(nowhere)
+
+
+@for_each("adapters, tried", [(3, (1, 3)), (8, (1, 8)), (50, (1, 8, 50)), (1000, (1, 8, 64))])
+def test_slots_that_are_tried_where_nobody_names_any(adapters: int, tried: tuple[int, ...]) -> None:
+    assert slots_tried(adapters) == tried
+
+
+def test_adapters_that_requests_name_have_the_usual_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's ``max_lora_rank`` is 16 unless it is set; all adapters are asked for alike."""
+    asked: list[Question] = []
+
+    def search(found: Question, _: object) -> None:
+        asked.append(found)
+        raise InfeasibleError("as far as a search")
+
+    monkeypatch.setattr("inferplan.cli.plan.plan", search)
+    line = "plan llama-3.1-8b --gpu l40s --rate 1 --prompt 64 --output 8 --ttft 1s --price l40s=1 --loras 10"
+    CliRunner().invoke(cli, line.split())
+    (found,) = asked
+    assert (found.space.base.lora.rank, found.space.slots) == (16, (1, 8, 10))
+    assert found.demand.adapters == Popularity(count=10, skew=0.0)
 
 
 @for_each(
     ("words", "said"),
     [
         ("--lora-rank 16", "the popularity of adapters"),
-        ("--loras 10 --lora-skew 1", "--lora-rank 16"),
-        ("--lora-rank 16 --loras 10", "--lora-skew"),
         ("--lora-bandwidth 25GB/s", "requests name none"),
         ("--max-loras 8", "no adapters were asked for"),
         ("--lora-rank 16 --loras 10 --lora-skew 1 --max-loras 8,none", "none"),

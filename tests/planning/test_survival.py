@@ -130,6 +130,18 @@ def test_slower_devices_are_lost_for_as_long() -> None:
     assert slowly.kept[0].achieved["tpot"] == pytest.approx(2 * quick.kept[0].achieved["tpot"], rel=1e-9)
 
 
+def test_what_is_lost_for_good_leaves_a_smaller_fleet() -> None:
+    """Without an end to it the rest is judged in its steady state: that of a fleet with one replica less, by
+    ``simulate``."""
+    found = survival(option(4), question(40.0, asked(seconds=float("inf"))))
+    deployment = replace(assemble(REQUEST), parallel=Parallelism(replicas=3))
+    traffic = question(40.0).demand.traffic(40.0, 8_000, 0.0, 5)
+    records = simulate(deployment, traffic, Flags(max_num_seqs=64, max_num_batched_tokens=8192), Options()).records
+    alone = np.percentile(np.asarray(records.first) - np.asarray(records.arrival), 95.0)
+    assert found.judged >= 10_000 and found.restart == float("inf")
+    assert found.kept[0].achieved["ttft"] == pytest.approx(alone, rel=0.1)
+
+
 def test_users_think_no_faster_beside_slower_devices() -> None:
     """The same with a second turn, whose user thinks twice as long."""
 

@@ -210,9 +210,9 @@ def test_compare_holds_what_can_be_and_why_not(web: Web) -> None:
 
 
 def test_fit_and_explain_are_those_of_the_command_line(web: Web) -> None:
-    fit = web.post("/api/fit", {"model": "llama-3.1-8b", "context": "32k", "users": 4}).json
+    fit = web.wait(web.start("fit", model="llama-3.1-8b", context="32k", users=4))["result"]
     printed = typed("fit", "llama-3.1-8b", "--context", "32k", "--users", "4", "--format", "json", cwd=web.folder)
-    assert {key: fit[key] for key in fit if key not in ("command", "views", "opening")} == json.loads(printed.stdout)
+    assert fit == json.loads(printed.stdout)
     view = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "batch": 8, "price": "h100-sxm=2", "points": 3}
     ours = web.post("/api/explain", {"view": view, "term": "decode.ffn.down"}).json
     asked = ["decode.ffn.down", "llama-3.1-8b", "--gpu", "h100-sxm", "--batch", "8"]
@@ -224,9 +224,10 @@ def test_fit_and_explain_are_those_of_the_command_line(web: Web) -> None:
 @for_each(("model", "more"), [("llama-3.1-70b", {"users": 4, "context": "32k"}), ("bge-m3", {}), ("mamba2-2.7b", {})])
 def test_the_numbers_of_a_fit_are_those_that_their_views_explain(web: Web, model: str, more: dict[str, Any]) -> None:
     """What is printed in a row is the value of an explanation, to the last bit: here of some rows, best first."""
-    fit = web.post("/api/fit", {"model": model, **more}).json
-    fits = [pair for pair in zip(fit["options"], fit["views"], strict=True) if pair[0]["fits"]]
-    assert len(fits) == sum(view is not None for view in fit["views"])
+    found = web.wait(web.start("fit", model=model, **more))
+    rows, views = found["result"]["options"], found["behind"]["views"]
+    fits = [pair for pair in zip(rows, views, strict=True) if pair[0]["fits"]]
+    assert len(fits) == sum(view is not None for view in views)
     terms = {"weights_bytes": "memory.weights", "kv_pool_bytes": "memory.kv_pool"}
     terms |= {"max_requests": "max_batch", "max_context_tokens": "max_context"}
     for row, view in fits[:: len(fits) // 4]:

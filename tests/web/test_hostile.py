@@ -188,7 +188,7 @@ BODIES: dict[str, bytes] = {
 
 @for_each("name", BODIES)
 def test_bodies_that_are_no_options(web: Web, name: str) -> None:
-    for path in ("/api/view", "/api/compare", "/api/fit", "/api/explain", "/api/export", "/api/jobs"):
+    for path in ("/api/view", "/api/compare", "/api/explain", "/api/export", "/api/jobs"):
         got = web.ask("POST", path, BODIES[name])
         assert (got.status, got.error["exit_code"]) == (400, 2), path
 

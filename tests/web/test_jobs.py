@@ -1,4 +1,4 @@
-"""Simulations and plans: progress, results, cancelling; and no process is left behind, however they end."""
+"""Fits, simulations and plans: progress, results, cancelling; and no process is left behind, however they end."""
 
 from __future__ import annotations
 
@@ -49,6 +49,13 @@ def test_an_overloaded_simulation_has_figures_and_exit_code_3(web: Web) -> None:
     assert found["state"] == "done"
     assert found["result"]["verdict"] == "overloaded"
     assert found["error"]["exit_code"] == 3 and found["error"]["what"].startswith("overloaded")
+
+
+def test_a_fit_knows_how_many_it_tries(web: Web) -> None:
+    found = web.wait(web.start("fit", model="llama-3.1-8b", context="32k", users=4))
+    rows = found["result"]["options"]
+    assert (found["state"], len(found["behind"]["views"])) == ("done", len(rows))
+    assert found["progress"]["text"] == "GPUs and formats" and found["progress"]["total"] == len(rows) > 300
 
 
 @pytest.mark.slow

@@ -198,6 +198,7 @@ def test_what_does_not_fit_is_said_in_the_servers_words(opened: Opener) -> None:
 
 def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
     page = opened(fragment(**{**BIG, "tp": 1}, tab="fit", fit__users=1, fit__gpu="h100-sxm"))
+    page.get_by_role("button", name="Find what fits").click(timeout=3 * PATIENCE)
     heading = page.locator("#fit-answer")
     expect(heading).to_contain_text("llama-3.1-70b on h100-sxm", timeout=2 * PATIENCE)
     mine = row(printed("fit", "llama-3.1-70b"), "h100-sxm")
@@ -219,6 +220,7 @@ def test_on_how_many_h100_does_it_fit(opened: Opener) -> None:
 
 def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
     page = opened(fragment(**{**BIG, "tp": 1}, tab="fit", fit__users=2, fit__context=4096, fit__gpu="h100-sxm"))
+    page.get_by_role("button", name="Find what fits").click(timeout=3 * PATIENCE)
     dialog, native = page.get_by_role("dialog"), page.locator("#fits .tall tbody tr", has_text="native")
     expect(native).to_be_visible(timeout=2 * PATIENCE)
     asked = ["llama-3.1-70b", "--gpu", "h100-sxm", "--tp", "4", "--prompt", "4095", "--output", "1"]
@@ -252,6 +254,18 @@ def test_a_row_of_the_fit_opens_its_explanations(opened: Opener) -> None:
         expect(dialog).to_contain_text(text)
     page.keyboard.press("Escape")
     expect(price).to_be_focused()
+
+
+def test_a_fit_is_found_after_a_reload_and_can_be_cancelled(opened: Opener) -> None:
+    page = opened(fragment(**SMALL, tab="fit", fit__users=1, fit__gpu="h100-sxm"))
+    start = page.get_by_role("button", name="Find what fits")
+    start.click(timeout=3 * PATIENCE)
+    expect(page.locator("#fit-result progress, #fit-answer").first).to_be_visible(timeout=PATIENCE)
+    page.reload()
+    expect(page.locator("#fit-answer")).to_contain_text("llama-3.1-8b on h100-sxm: 1 in native", timeout=3 * PATIENCE)
+    start.click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#fit-cancelled")).to_be_visible(timeout=PATIENCE)
 
 
 def test_which_of_two_accelerators_is_cheaper(opened: Opener) -> None:
@@ -880,11 +894,11 @@ def test_axe_finds_nothing(opened: Opener, tab: str) -> None:
     """axe-core on a tab with its answer and all of its tables, light and dark, from 320 to 1,400 pixels."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core comes with the extra dev").Axe()
     page = opened(fragment(**SMALL, tab=tab, **STATES[tab]))
-    if tab in ("simulate", "plan"):
+    if tab in ("fit", "simulate", "plan"):
         page.locator("#panel button.main").first.click()
-        expect(page.locator("#verdict, #plan-answer")).to_be_visible(timeout=3 * PATIENCE)
+        expect(page.locator("#fit-answer, #verdict, #plan-answer")).to_be_visible(timeout=3 * PATIENCE)
     else:
-        expect(page.locator("#answer .big, #comparison td, #fits tbody").first).to_be_visible(timeout=3 * PATIENCE)
+        expect(page.locator("#answer .big, #comparison td").first).to_be_visible(timeout=3 * PATIENCE)
     page.evaluate("document.querySelectorAll('#panel details').forEach((one) => (one.open = true))")
     for width in (1400, 900, 390, 320):
         for scheme in ("light", "dark"):

@@ -6,7 +6,7 @@ import { CompareTab } from "./compare.js";
 import { Controls } from "./controls.js";
 import { $, copy, fill, h, settled } from "./dom.js";
 import { figuresOf } from "./figures.js";
-import { FitTab, SHAPE as FIT_SHAPE } from "./fit.js";
+import { FitTab } from "./fit.js";
 import { PlanTab } from "./plan.js";
 import { refusalCard } from "./refusal.js";
 import { forgetColours } from "./scene.js";
@@ -23,6 +23,8 @@ const CATALOG_SHAPE = {
   kv_formats: "array",
 };
 const LONG = 200;
+/** Tabs whose answer is a job. */
+const JOBS = ["fit", "simulate", "plan"];
 
 /** The body that asks for a view: a deployment and its load, by the options of the command line. */
 const body = ({ price, ...view }) => (price === undefined ? view : { ...view, price: `${view.gpu}=${price}` });
@@ -79,16 +81,14 @@ class App {
     this.tabs = {
       estimate: new EstimateTab({ change: hands.change, api, again }),
       compare: new CompareTab({ add: hands.add, again }),
-      fit: new FitTab({ change: tool("fit"), use: (row) => this.#use(row), again, catalog: this.catalog }),
+      fit: new FitTab({ change: tool("fit"), use: (row) => this.#use(row), apply: hands.change, lost, catalog: this.catalog }),
       simulate: new SimulateTab({ change: tool("simulate"), apply: hands.change, lost, catalog: this.catalog }),
       plan: new PlanTab({ change: tool("plan"), api, lost, catalog: this.catalog, gpus: this.controls.gpus }),
     };
-    this.tabs.simulate.job.resume();
-    this.tabs.plan.job.resume();
+    for (const name of JOBS) this.tabs[name].job.resume();
     this.channels = {
       estimate: this.#channel("estimate", "/api/view", (reply, path) => checked(path, reply, VIEW_SHAPE)),
       compare: this.#channel("compare", "/api/compare", compared),
-      fit: this.#channel("fit", "/api/fit", (reply, path) => checked(path, reply, FIT_SHAPE)),
     };
   }
 
@@ -182,15 +182,12 @@ class App {
 
   /** Asks for the tab that is shown; the same question is not asked twice in a row. */
   ask() {
-    const { tab, views, fit } = this.state;
+    const { tab, views } = this.state;
     const channel = this.channels[tab];
     if (!channel) return;
-    const { context, users, people, workload, most } = fit;
-    const load = { "in-flight": people ? undefined : users, people, workload };
     const asked = {
       estimate: () => ({ body: body(this.view), shown: { ...this.view } }),
       compare: () => ({ body: { views: views.map(body) }, shown: views.map((view) => ({ ...view })) }),
-      fit: () => ({ body: { model: this.view.model, engine: this.view.engine, context, ...load, most } }),
     }[tab]();
     const key = JSON.stringify(asked);
     if (this.asked?.[tab] === key && !this.isLost) return;
@@ -306,7 +303,7 @@ class App {
     this.asked = {};
     if (!this.tabs) return;
     this.ask();
-    for (const tab of [this.tabs.simulate, this.tabs.plan]) tab.job.redraw();
+    for (const name of JOBS) this.tabs[name].job.redraw();
   }
 }
 

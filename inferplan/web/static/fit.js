@@ -1,14 +1,13 @@
 // Which accelerators hold the model, how many, in which format: the rows of `inferplan fit`, sorted and filtered here.
 
-import { copy, csv, fill, h, heading, save, saving, say, table } from "./dom.js";
+import { csv, h, heading, save, saving, table } from "./dom.js";
 import { number, stated } from "./explain.js";
 import { fields } from "./fields.js";
 import { COST_PAGE, purchase } from "./figures.js";
-import { refusalCard } from "./refusal.js";
+import { Job } from "./job.js";
+import { given } from "./simulate.js";
 import { TOOLS } from "./state.js";
 import { bytes, count, money } from "./units.js";
-
-export const SHAPE = { options: "array", first: "object", views: "array", context_tokens: "number", command: "string" };
 
 const COLUMNS = [
   ["gpu", "Accelerator", (row) => row.gpu],
@@ -21,8 +20,8 @@ const COLUMNS = [
   ["price", "Per hour", (row) => row.cost?.per_hour ?? Infinity],
 ];
 export class FitTab {
-  constructor({ change, use, again, catalog }) {
-    Object.assign(this, { use, again });
+  constructor({ change, use, apply, lost, catalog }) {
+    Object.assign(this, { use });
     this.sort = { key: "price", down: false };
     this.all = false;
     this.form = fields(
@@ -52,6 +51,14 @@ export class FitTab {
       ],
       { prefix: "fit", read: TOOLS.fit, change },
     );
+    this.job = new Job({
+      kind: "fit",
+      word: "Find what fits",
+      options: () => this.#options(),
+      draw: (result, job) => this.#draw(result, job),
+      lost,
+      apply,
+    });
     const all = h("input", {
       type: "checkbox",
       id: "fit-all",
@@ -66,38 +73,30 @@ export class FitTab {
           { class: "form" },
           this.form.nodes,
           h("div", { class: "choice" }, h("label", {}, all, "also show what does not fit")),
+          h("div", { class: "wide" }, this.job.form),
         ),
       ),
-      (this.found = h("section", { class: "card", id: "fits", "aria-label": "Answer" })),
+      this.job.found,
     ];
   }
 
-  wait(late) {
-    this.found.classList.toggle("stale", late);
-    if (late && !this.reply)
-      fill(this.found, h("p", { class: "soft" }, "Every accelerator on file is tried in every format. This takes a few seconds."));
-  }
-
-  fail(error) {
-    fill(this.found, refusalCard(error, { again: this.again }));
-    say(error.what ?? error.message);
-  }
-
+  /** Filters are of the page alone: the rows are drawn again, nothing is asked. */
   set(state) {
     this.state = state;
     this.form.show(state.fit);
-    if (this.reply) this.#table();
+    this.job.redraw();
   }
 
-  show(reply) {
-    this.reply = reply;
-    this.views = new Map(reply.options.map((row, index) => [row, reply.views[index]]));
-    this.#table();
+  #options() {
+    const { fit: asked, views, active } = this.state;
+    const { model, engine } = views[active];
+    const { context, people, workload, most } = asked;
+    return given({ model, engine, context, "in-flight": people ? undefined : asked.users, people, workload, most });
   }
 
   #again(change) {
     change();
-    if (this.reply) this.#table();
+    this.job.redraw();
   }
 
   #rows() {
@@ -115,27 +114,21 @@ export class FitTab {
     return shown.sort(order);
   }
 
-  #table() {
+  /** The nodes of a result. */
+  #draw(result, { options, behind }) {
+    Object.assign(this, { reply: result, model: options.model });
+    this.views = new Map(result.options.map((row, index) => [row, behind.views[index]]));
     const rows = this.#rows();
     const heads = COLUMNS.map(([key, text], index) => this.#head(key, text, index));
     const body = rows.map((row) => Object.assign(this.#row(row), { class: row.fits ? null : "off" }));
     const held = this.reply.load.requests_at_once;
-    fill(
-      this.found,
+    return h(
+      "section",
+      { class: "card", id: "fits" },
       heading(
         h("h2", { id: "fit-answer" }, this.#answer()),
-        h(
-          "button",
-          {
-            type: "button",
-            "data-key": "fit-copy",
-            onclick: (event) => copy(this.reply.command, event.currentTarget),
-          },
-          "Copy command line",
-        ),
         saving("CSV", "Fit", () => save("fit.csv", this.#csv(rows), "text/csv")),
       ),
-      (this.reply.opening ?? []).map((line) => h("p", {}, line)),
       this.#first(),
       rows.length > 0 && this.#legend(),
       table(
@@ -151,7 +144,6 @@ export class FitTab {
           "No accelerator on file fits under these limits. Try more accelerators, fewer requests, or another format.",
         ),
     );
-    say(`${this.#answer()} ${rows.length} rows.`);
   }
 
   /** What stands in a row, before the rows. */
@@ -252,7 +244,8 @@ export class FitTab {
 
   /** The accelerator in hand first: how many of it, in which format. */
   #answer() {
-    const { model, gpu } = this.state.views[this.state.active];
+    const { model } = this;
+    const { gpu } = this.state.views[this.state.active];
     const order = ["native", "fp8", "int8"];
     const rank = ({ quant }) => (order.includes(quant) ? order.indexOf(quant) : order.length);
     const mine = this.reply.options

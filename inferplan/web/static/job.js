@@ -1,4 +1,4 @@
-// A simulation or a plan: started, followed while it runs, cancelled, shown. One at a time in each tab.
+// A fit, a simulation or a plan: started, followed while it runs, cancelled, shown. One at a time in each tab.
 
 import { Refusal, Unreachable, ask, checked } from "./api.js";
 import { copy, fill, h, say } from "./dom.js";

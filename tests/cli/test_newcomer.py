@@ -1,0 +1,156 @@
+"""Thirty questions as somebody types them who has read README, docs/index.md and ``--help``: the command that comes
+first, its exit code, and what the answer has to hold. Figures are by hand: arithmetic that stands beside them.
+
+Three are asked back for what no program knows (exit code 2, and the whole line in the hint): how often drafts are
+accepted, how long an embedding may take, and on which host experts lie.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cases import for_each
+from tests.cli.conftest import Run
+
+QUICK = [
+    # 141.1 GB in bf16 on two of 48 GB: no; 4 bits: 20 GB on each
+    ("70B on two A6000", "fit llama-3.1-70b --gpu 2x-a6000", 0, ["w4a16", "native: the weights do not fit"]),
+    ("which format", "ask format --model llama-3.1-70b --have 2x-h100", 0, ["native", "fp8", "int8", "w4a16"]),
+    # 13.96 USD/h x 730 h / (1024 x 0.59 + 256 x 0.79 millionths) = 12,637,401
+    ("an API", "cost llama-3.1-70b --gpu 4x-h100 --price h100=$3.49/h --api-price $0.59/$0.79", 0, ["12,637,401"]),
+    # 3.35 TB/s over 2.0 TB/s (data sheets)
+    ("is NVLink worth it", "compare llama-3.1-70b --gpu h100-pcie,h100-nvl,h100-sxm --tp 4", 0, ["bandwidth x 1.68"]),
+    # 70.55e9 x 2 bytes
+    ("a Mac Studio", "fit llama-3.1-70b --gpu 'Mac Studio M3 Ultra'", 0, ["141.1 GB", "--memory"]),
+    ("gpt-oss on a Mac", "estimate gpt-oss-120b --gpu 'Mac Studio M3 Ultra'", 0, ["gpt-oss-120b in experts mxfp4"]),
+    ("drafts", "estimate llama-3.1-8b --gpu h100 --draft eagle3", 2, ["--draft-tokens 3 --acceptance 0.7"]),
+    # num_nextn_predict_layers of its config is 1
+    ("MTP", "estimate deepseek-v3 --gpu 8x-h200 --draft mtp", 0, ["mtp, 1 token per step", "without"]),
+    # 16.06 GB of weights and 128,000 x 131 kB = 16.8 GB of cache: more than 24 GB
+    ("128k on a 4090", "fit llama-3.1-8b --gpu 4090 --context 128k", 0, ["on 2 x rtx-4090 (tp 2)"]),
+    # 480.2e9 x 2 bytes / 8
+    ("480B on eight B200", "fit qwen3-coder-480b-a35b --gpu 8x-b200", 0, ["native", "120.1 GB"]),
+    ("four 4090", "compare llama-3.1-70b --gpu 4x-4090,4x-a6000 --quant int4", 0, ["TPOT", "bandwidth x 0.762"]),
+    ("70B on two 3090", "fit llama-3.1-70b --gpu 2x-3090 --quant int4", 3, ["--context 2048 (in int4)"]),
+    ("embeddings", "plan bge-m3 --rate 500 --prompt 512", 2, ["hint: --e2e 200ms"]),
+    # a token has 2 x 32 layers x 8 heads x 128 x 2 bytes = 131,072 of 55.84 GB
+    ("what will vLLM log", "fit llama-3.1-8b --gpu h100", 0, ["GPU KV cache size: 426,051 tokens"]),
+    ("the same under load", "simulate llama-3.1-8b --gpu h100 --rate 2 --requests 50", 0, ["of 426,051 tokens"]),
+    # 4.25 bits of 70.55e9 parameters: 37.5 GB
+    ("I have 48 GB", "fit --have 48GB", 0, ["llama-3.1-70b", "rtx-a6000"]),
+    (
+        "two 3090 at home",
+        "estimate qwen3-32b --gpu 2x-3090 --quant q4",
+        0,
+        ["qwen3-32b in weights int4 on 2 x rtx-3090"],
+    ),
+    ("the same on a Mac", "estimate qwen3-32b --gpu m3-max --quant q4", 0, ["weights q4_k"]),
+    # 70.55e9 x 2 bytes over 2 GB/s
+    ("cold start", "estimate llama-3.1-70b --gpu 4x-h100 --cold-start", 0, ["141.1 GB of weights to read, 70.6 s"]),
+    (
+        "experts in RAM",
+        "estimate gpt-oss-120b --gpu 4090 --ram 128GB",
+        2,
+        ["--cpu-moe-layers 36", "--host-memory 128GB"],
+    ),
+    ("why that long", "explain tpot llama-3.1-8b --gpu h100", 0, ["formula", "docs/concepts/two-phases.md"]),
+]
+
+
+@for_each(("question", "line", "code", "pieces"), QUICK)
+def test_a_question_is_answered_at_the_first_try(
+    question: str, line: str, code: int, pieces: list[str], run: Run
+) -> None:
+    said = run(*(one.strip("'") for one in re.findall(r"'[^']*'|\S+", line)))
+    assert said.code == code, (question, said.err)
+    assert [one for one in pieces if one not in said.out + said.err] == [], question
+
+
+def test_a_slow_server(run: Run, tmp_path: Path) -> None:
+    """36.4 ms a token, where 16 GB at 3.35 TB/s take 4.8 ms."""
+    bench = tmp_path / "bench.json"
+    measured = {"mean_ttft_ms": 310.2, "mean_tpot_ms": 36.4, "output_throughput": 424.9, "request_throughput": 1.66}
+    load = {"num_prompts": 200, "completed": 200, "total_input_tokens": 204800, "total_output_tokens": 51200}
+    more = {"backend": "vllm", "request_rate": "inf", "max_concurrency": 16, "duration": 120.5}
+    names = {"model_id": "meta-llama/Llama-3.1-8B-Instruct", "date": "20261120-101010"}
+    bench.write_text(json.dumps({**names, **load, **more, **measured}))
+    said = run("ask", "slow", "--model", "llama-3.1-8b", "--have", "h100", "--server", str(bench))
+    assert said.code == 0, said.err
+    times = re.search(r"TPOT ([\d.]+) times", said.out)
+    assert times is not None and 3 < float(times[1]) < 36.4 / 4.8 and "much slower than predicted" in said.out
+
+
+PLANS = [
+    (
+        "disaggregation",
+        "plan llama-3.1-8b --gpu h100 --workload chat --rate 20 --quant fp8 --disaggregated",
+        "separate pools",
+    ),
+    ("a coding agent", "plan qwen3-coder-30b-a3b --gpu h100 --sessions coding-agent --people 200", "TTFT p95 < 500 ms"),
+    # nobody in two conversations at a time: 2,000 / (60 s + an answer of 2.5 s)
+    ("2,000 people", "plan llama-3.1-8b --gpu h100 --workload chat --people 2000", "2,000 people = 32 requests/s"),
+    (
+        "tenants",
+        "plan llama-3.1-8b --gpu h100 --workload chat --rate 20 --loras 50",
+        "50 adapters, all asked for alike",
+    ),
+    (
+        "one is lost",
+        "plan llama-3.1-8b --gpu h100 --workload chat --people 1000 --survive 1",
+        "1 of 2 replicas (1 GPU), for good",
+    ),
+]
+
+
+@for_each(("question", "line", "piece"), PLANS)
+def test_a_plan_is_made_at_the_first_try(question: str, line: str, piece: str, run: Run) -> None:
+    said = run(*line.split())
+    assert said.code == 0 and piece in said.out, (question, said.err)
+
+
+def test_how_many_people_a_gpu_and_a_budget_serve(run: Run) -> None:
+    """By Little's law people over requests/s are think time and answer: 60 s and some seconds. A bill of 20 USD/h
+    pays for five H100 of 3.49 USD/h, so for five times as many, give or take the rounding of settings."""
+    found = []
+    for words in (["--gpu", "1x-h100"], ["--gpu", "h100", "--max-cost", "20USD/h"]):
+        said = run("plan", "llama-3.1-8b", "--workload", "chat", "--people", "most", "--quant", "fp8", *words)
+        assert said.code == 0, said.err
+        people, rate = re.search(r"([\d,]+) people = ([\d.]+) requests/s", said.out).groups()  # type: ignore[union-attr]
+        found.append(float(people.replace(",", "")))
+        assert 60 <= found[-1] / float(rate) <= 66
+    assert found[1] / found[0] == pytest.approx(5.0, rel=0.1)
+
+
+def test_an_old_log_and_the_command_that_starts_its_plan(run: Run, tmp_path: Path) -> None:
+    """Four requests a second, drawn here."""
+    draw, second, lines = random.Random(1), 0.0, ["timestamp,prompt_tokens,completion_tokens"]
+    for _ in range(2000):
+        second += draw.expovariate(4)
+        at = f"2026-11-16T08:{int(second // 60) % 60:02d}:{second % 60:09.6f}"
+        lines.append(f"{at},{int(draw.lognormvariate(6.5, 0.7)) + 1},{int(draw.lognormvariate(5, 0.7)) + 1}")
+    (tmp_path / "log.csv").write_text("\n".join(lines))
+    kept = str(tmp_path / "plan.json")
+    said = run(
+        "plan", "llama-3.1-8b", "--gpu", "h100", "--trace", str(tmp_path / "log.csv"), "--ttft", "1s", "-o", kept
+    )
+    assert said.code == 0, said.err
+    rate = re.search(r"([\d.]+) requests/s", said.out + said.err)
+    assert rate is not None and float(rate[1]) == pytest.approx(4.0, rel=0.05)
+    started = run("emit", "vllm", kept)
+    assert started.code == 0 and started.out.startswith("vllm serve meta-llama/Llama-3.1-8B")
+
+
+def test_an_api_beside_own_gpus(run: Run) -> None:
+    """1,155 tokens in and 211 out of each of N/(60 s + R) requests, at 0.59 and 0.79 USD per million, in 730 hours."""
+    said = run(
+        "plan", "llama-3.1-8b", "--gpu", "h100", "--workload", "chat", "--people", "500", "--api-price", "0.59/0.79"
+    )
+    charged = re.search(r"an API at 0.59/0.79 for this load, all month\s+([\d,]+) USD", said.out)
+    assert charged is not None
+    most = 500 / 60 * 730 * 3600 * (1155 * 0.59 + 211 * 0.79) / 1e6
+    assert 0.93 * most <= float(charged[1].replace(",", "")) <= most
