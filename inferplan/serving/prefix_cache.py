@@ -64,7 +64,9 @@ class PrefixCache:
         device = sum(count for _, count in self._on_device(names, limit))
         below, tiers = device, self.tiers
         if tiers:
-            while below < limit and any(names[below] in tier.held for tier in tiers):
+            for name in names[device:limit]:
+                if not any(name in tier.held for tier in tiers):
+                    break
                 below += 1
         return device, below - device
 

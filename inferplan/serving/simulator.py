@@ -310,7 +310,7 @@ def _drawn(
 ) -> tuple[Requests, ClosedLoop | None]:
     """The requests of a run, and the closed loop that sends them, if it is one."""
     block = deployment.engine.defaults.block_size
-    requests = traffic if isinstance(traffic, Requests) else traffic.requests(block)
+    requests = traffic.in_blocks(block) if isinstance(traffic, Requests) else traffic.requests(block)
     arrivals = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
     closed = arrivals if isinstance(arrivals, ClosedLoop) else None
     if closed is None and requests.arrival is None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from inferplan.errors import UsageError
 from inferplan.features import require_together, those
 from inferplan.fields import Quantity, Real, Text, Whole, Words, ask
-from inferplan.traffic.block_names import OfAdapters
+from inferplan.traffic.block_names import FINEST, FileNames, OfAdapters, of_file
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, parse_think_time, turns_of
 from inferplan.traffic.popularity import Popularity
@@ -455,9 +455,19 @@ class Requests:
         adapters = popularity.draw(len(self), seed, self.follows, samples)
         hashes = self.hashes
         if hashes is not None:
+            lazy = self.sessions is not None or isinstance(hashes, FileNames)
             hashes = OfAdapters(hashes, adapters.tolist(), popularity.count)
-            hashes = hashes if self.sessions is not None else list(hashes)
+            hashes = hashes if lazy else list(hashes)
         return replace(self, adapters=adapters, hashes=hashes)
+
+    def in_blocks(self, block: int) -> Requests:
+        """The same requests for an engine with blocks of so many tokens: names of a file are cut into them, pages of
+        fewer than :data:`FINEST` tokens into as many as make up that; others stay as they were made.
+        """
+        names, block = self.hashes, -(-FINEST // block) * block
+        if block == self.hash_block or of_file(names) is None or not isinstance(names, (FileNames, OfAdapters)):
+            return self
+        return replace(self, hashes=names.cut(block), hash_block=block)
 
     def in_loop(self, loop: ClosedLoop) -> Requests:
         """The same requests sent by users who wait for their answers, whenever they were sent before."""

@@ -4,8 +4,8 @@ Formats, told apart by their first line:
 
 - Azure LLM inference 2023: CSV with ``TIMESTAMP,ContextTokens,GeneratedTokens``;
 - Mooncake: JSON lines with ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``, the names of the
-  512-token blocks of the prompt. Its timestamps come in bins of about three seconds, which are spread before replay:
-  the requests of a bin are sent evenly until the next bin begins;
+  512-token blocks of the prompt, the last of them of what is left of it. Its timestamps come in bins of about three
+  seconds, which are spread before replay: the requests of a bin are sent evenly until the next bin begins;
 - plain CSV with the columns ``arrival_s``, or ``timestamp`` with dates and times (ISO 8601), ``prompt`` and ``output``
   (times may be absent for a closed loop), and, of a log, what was measured: ``ttft_s`` and ``latency_s``, empty where
   an answer never came;
@@ -30,6 +30,7 @@ import numpy as np
 
 from inferplan.errors import InputFileError
 from inferplan.files import announce
+from inferplan.traffic.block_names import FileNames
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.requests import Requests
 from inferplan.units import parse_number
@@ -267,7 +268,7 @@ def _mooncake(path: Path, lines: list[str]) -> Recorded:
         names = row.get("hash_ids", [])
         if not isinstance(names, list) or not all(isinstance(name, int) for name in names):
             raise _bad(path, number, "hash_ids is not a list of whole numbers")
-        hashes.append(tuple(names[: prompt[-1] // MOONCAKE_BLOCK]))
+        hashes.append(tuple(names[: -(-prompt[-1] // MOONCAKE_BLOCK)]))
     return _ordered(path, (times, prompt, output), hashes=hashes)
 
 
@@ -290,15 +291,22 @@ def _ordered(
     order = np.argsort(arrival, kind="stable")
     began = float(arrival[order[0]])
     arrival = arrival[order] - began
+    named = None if hashes is None else _named([hashes[at] for at in order], np.asarray(prompt)[order].tolist())
     requests = Requests(
         prompt=np.asarray(prompt)[order],
         output=np.asarray(output)[order],
         arrival=spread_in_bins(arrival) if hashes is not None else arrival,
-        hashes=None if hashes is None else [hashes[index] for index in order],
+        hashes=named,
         hash_block=MOONCAKE_BLOCK if hashes is not None else 0,
     )
     seen = {MEASURED[name]: np.asarray(values, dtype=np.float64)[order] for name, values in (measured or {}).items()}
     return Recorded(requests=requests, began=began, dated=dated, measured=seen)
+
+
+def _named(names: Sequence[tuple[int, ...]], prompts: Sequence[int]) -> FileNames:
+    """The names of prompts; one with the last block of a prompt is of what is there of it."""
+    ends = [min(len(one) * MOONCAKE_BLOCK, prompt) for one, prompt in zip(names, prompts)]
+    return FileNames.of(names, ends, MOONCAKE_BLOCK)
 
 
 def spread_in_bins(arrival: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -134,14 +135,17 @@ def test_hits_of_every_tier_are_those_of_a_replay(sizes: tuple[int, ...]) -> Non
 @pytest.mark.skipif(not MOONCAKE.exists(), reason="the traces are not here")
 @for_each(("host", "ssd"), [(100e9, 1e12), (400e9, 0.0)])
 def test_hits_of_a_real_trace_are_those_of_a_replay(host: float, ssd: float) -> None:
-    """Mooncake's conversations, one request at a time; a token of Llama 3.1 8B is 131,072 bytes, a block 512 tokens."""
+    """Mooncake's conversations, one request at a time; a token of Llama 3.1 8B is 131,072 bytes. A block of vLLM has 16
+    tokens: each name of the file is that of 32 of them, and the last of a prompt that of as many as are full."""
     sent = traces.read_trace(MOONCAKE).head(4000)
     model = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     tiers = CacheTier(name="host", capacity=host, bandwidth=50e9), CacheTier(name="ssd", capacity=ssd, bandwidth=6e9)
     found = simulate(model, sent.in_loop(ALONE), options=Options(tiers=tiers))
     assert found.counts["finished"] == 4000
-    sizes = [int(one // (131072 * 512)) for one in (host, ssd)]
-    expected = replayed(sent, int(found.capacity), 16, 512, sizes)
+    rows = [json.loads(line) for line in MOONCAKE.read_text().splitlines()[:4000]]
+    cut = [[(row["hash_ids"][at // 32], at % 32) for at in range(row["input_length"] // 16)] for row in rows]
+    sizes = [int(one // (131072 * 16)) for one in (host, ssd)]
+    expected = replayed(replace(sent, hashes=cut), int(found.capacity), 16, 16, sizes)
     assert hits(found) == expected and min(expected[:2]) > 0
     rates = [record["hit_rate"] for record in found.to_dict()["cache_tiers"]]
     assert rates == pytest.approx(np.array(expected) / sent.prompt.sum(), abs=1e-9)
