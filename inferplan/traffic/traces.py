@@ -6,9 +6,9 @@ Formats, told apart by their first line:
 - Mooncake: JSON lines with ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``, the names of the
   512-token blocks of the prompt, the last of them of what is left of it. Its timestamps come in bins of about three
   seconds, which are spread before replay: the requests of a bin are sent evenly until the next bin begins;
-- plain CSV with the columns ``arrival_s``, or ``timestamp`` with dates and times (ISO 8601), ``prompt`` and ``output``
-  (times may be absent for a closed loop), and, of a log, what was measured: ``ttft_s`` and ``latency_s``, empty where
-  an answer never came;
+- plain CSV with the columns ``arrival_s`` (seconds), or ``timestamp`` (:mod:`inferplan.traffic.moments`), ``prompt``
+  and ``output`` (times may be absent for a closed loop), and, of a log, what was measured: ``ttft_s`` and
+  ``latency_s``, empty where an answer never came;
 - traces of agents, which are sessions: Bailian and Weka (:mod:`inferplan.traffic.agent_traces`), a folder of them too.
 
 Times are counted from the first request. Every problem is an ``InputFileError`` (exit 4) that names the line.
@@ -32,6 +32,7 @@ from inferplan.errors import InputFileError
 from inferplan.files import announce
 from inferplan.traffic.block_names import FileNames
 from inferplan.traffic.conversations import Floats, Ints
+from inferplan.traffic.moments import Moment, moment_of, require_alike
 from inferplan.traffic.requests import Requests
 from inferplan.units import parse_number
 
@@ -224,14 +225,15 @@ def _azure_by_row(path: Path, lines: list[str]) -> Recorded:
 
 def _plain(path: Path, lines: list[str], columns: list[str]) -> Recorded:
     at = {name: index for index, name in enumerate(columns)}
-    dated = "timestamp" in at and "arrival_s" not in at
+    stamped = "timestamp" in at and "arrival_s" not in at
     times: list[float] = []
+    moments: list[Moment] = []
     prompt: list[int] = []
     output: list[int] = []
     measured: dict[str, list[float]] = {name: [] for name in MEASURED if name in at}
     for line, row in _rows(path, lines, len(columns)):
-        if dated:
-            times.append(_moment(path, line, row[at["timestamp"]].strip()))
+        if stamped:
+            moments.append(moment_of(path, line, row[at["timestamp"]].strip()))
         elif "arrival_s" in at:
             times.append(_seconds(path, line, "arrival_s", row[at["arrival_s"]]))
         prompt.append(_count(path, line, "prompt", row[at["prompt"]]))
@@ -241,16 +243,9 @@ def _plain(path: Path, lines: list[str], columns: list[str]) -> Recorded:
             values.append(_seconds(path, line, name, said) if said else inf)
         if len(measured) == len(MEASURED) and measured["latency_s"][-1] < measured["ttft_s"][-1] < inf:
             raise _bad(path, line, "latency_s is less than ttft_s: an answer ends with its last token")
+    times = [one.seconds for one in moments] if stamped else times
+    dated = require_alike(path, moments)
     return _ordered(path, (times, prompt, output), bool(times), dated=dated, measured=measured)
-
-
-def _moment(path: Path, line: int, text: str) -> float:
-    """Seconds since 1970 of a date and time; one without an offset is taken for UTC."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise _bad(path, line, f"timestamp is {text!r:.40}, not a date and time (ISO 8601)") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _mooncake(path: Path, lines: list[str]) -> Recorded:
