@@ -6,7 +6,7 @@ midnight. All times of a file are of one kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -23,6 +23,11 @@ class Moment(NamedTuple):
     seconds: float
     dated: bool = False
     zoned: bool = False
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """What all times of a file have to have in common: ``dated`` and ``zoned``."""
+        return self.dated, self.zoned
 
 
 def moment_of(path: Path, line: int, text: str) -> Moment:
@@ -41,9 +46,8 @@ def moment_of(path: Path, line: int, text: str) -> Moment:
     return Moment(seconds)
 
 
-def require_alike(path: Path, moments: Iterable[Moment]) -> bool:
-    """Whether the times of a file are dates. Raises ``InputFileError`` where they are of several kinds."""
-    kinds = {(moment.dated, moment.zoned) for moment in moments}
+def require_alike(path: Path, kinds: Collection[tuple[bool, bool]]) -> bool:
+    """Whether the times of a file, of these kinds, are dates. Raises ``InputFileError`` where there are several."""
     if len({dated for dated, _ in kinds}) > 1:
         raise InputFileError(f"{path}: some times are dates and some are seconds", hint="the same for all")
     if len(kinds) > 1:

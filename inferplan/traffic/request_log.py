@@ -52,7 +52,7 @@ def read_log(path: Path) -> Log | None:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputFileError(f"cannot read {path}", because=str(error)) from None
-    require_alike(path, moments)
+    require_alike(path, {one.kind for one in moments})
     times = np.array([one.seconds for one in moments])
     order = np.argsort(times, kind="stable")
     kinds = tuple(dict.fromkeys(names)) if len(columns) == 2 else ()
