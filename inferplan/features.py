@@ -160,6 +160,7 @@ _STEADY = "replicas of one pool are lost under a steady load, and as many bought
 _PLAIN = "requests are text that shares nothing"
 _APART = "requests are text, each sent at a time of its own"
 _ONE_PASS = "an encoder reads the whole prompt in one pass"
+_LATE_ONES = "a replica that is ordered has an empty cache, and as this routing is modelled it never gets a request"
 _ONE_POOL = "it is known of one pool, for requests that share nothing"
 _STAGES = "every layer of its decoder reads the output of its encoder"
 _WHICH_POOL = "no engine documents caches in transit from or to a pool that loses a replica"
@@ -255,7 +256,7 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("page", "budgets", "plan", "a page takes one budget of thought", "one --thinking-budget, or no --report"),
     # replicas
     ("unlike", "shared-text turns samples media", "fleet", _PLAIN, _LENGTHS),
-    ("elastic", "turns samples media", "day", _APART, _LENGTHS),
+    ("elastic", "samples media", "day", _APART, _LENGTHS),
     ("elastic", "sessions", "day", _AHEAD, "a trace of requests, or inferplan simulate --sessions"),
     ("elastic", "replicas", "day", "the policies say how many there are", "--min-replicas and --max-replicas"),
     ("cadence", "pipelines", "estimate simulate plan", "its count of batches in flight is not known", _LEAVE),
@@ -267,8 +268,8 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("unlike", "failures elastic", "simulate", _ONE_POOL, _ALIKE),
     ("unlike", "sticky prefix-aware", "simulate", _ONE_POOL, _ROUTED),
     ("unlike", "users turns", "simulate", _AHEAD, _OPEN),
-    ("elastic", "sticky prefix-aware", "simulate", _ONE_POOL, _ROUTED),
-    ("elastic", "users turns", "simulate", _AHEAD, _OPEN),
+    ("elastic", "prefix-aware", "simulate", _LATE_ONES, _ROUTED),
+    ("elastic", "users", "simulate", _AHEAD, _OPEN),
     ("elastic", "anchor", "simulate", _ANCHOR_STAYS, _LEAVE),
     ("failures", "anchor", "simulate plan", _ANCHOR_STAYS, _LEAVE),
     ("energy", "encoder-decoder host-layers", "simulate day", "their draw is not known", "leave --energy out"),

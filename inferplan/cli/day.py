@@ -44,7 +44,16 @@ from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import first_given, option_values, question_if_asked
-from inferplan.planning.day import EVERY_POLICY, POLICIES, DayAsked, DayDesign, LossesAsked, Policy, simulate_days
+from inferplan.planning.day import (
+    EVERY_POLICY,
+    POLICIES,
+    ROUTINGS,
+    DayAsked,
+    DayDesign,
+    LossesAsked,
+    Policy,
+    simulate_days,
+)
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
 from inferplan.planning.design import answer_alone
 from inferplan.planning.option import Sizing
@@ -99,7 +108,7 @@ load_options = option_group(
         help="Scale the profile to this peak, in requests/s [the load of --people].",
     ),
     asks(PeopleAsked),
-    with_options(options_of(SharedPrefix, "tokens", "distinct", "think")),
+    with_options(options_of(SharedPrefix, "tokens", "distinct", "turns", "think")),
     click.option("--workload", metavar="NAME", help="Lengths and limits by name or path: chat, rag, code, agent, ..."),
     click.option("--prompt", metavar="LENGTHS", help="Prompt tokens: 1024, uniform:1024:0.8, lognormal:1024:0.6."),
     click.option("--output", metavar="LENGTHS", help="Generated tokens, in the same way."),
@@ -203,10 +212,10 @@ def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
         require_together("day", trace.features | {"elastic"})
     named = load_workload(values["workload"]) if values["workload"] else None
     people = people_of(values, named)
-    if people is None and values["think_time"] is not None:
+    if people is None and values["think_time"] is not None and not (values["turns"] or 1) > 1:
         raise UsageError(
-            "--think-time needs people, and a profile has rates",
-            hint="--people 2000 instead of --peak, or leave it out",
+            "--think-time needs people, or turns that follow an answer",
+            hint="--people 2000 instead of --peak, or --turns 4",
         )
     profile, mix = _with_classes(_profile(values, trace, log), values)
     if mix.classes:
@@ -274,10 +283,9 @@ def _routed(text: str) -> tuple[str, Routing | None]:
     """A candidate without its routing, and that, if it names one."""
     parts = split_names(text)
     ways = [part.removeprefix("routing=") for part in parts if part.startswith("routing=")]
-    known: tuple[Routing, ...] = ("least-loaded", "round-robin")
-    if wrong := [way for way in ways if way not in known]:
-        raise UsageError(f"--vs routing={wrong[0]:.40} is no routing of a day", hint=f"routing={' or '.join(known)}")
-    way = next((one for one in known if one in ways), None)
+    if wrong := [way for way in ways if way not in ROUTINGS]:
+        raise UsageError(f"--vs routing={wrong[0]:.40} is no routing of a day", hint=f"routing={' or '.join(ROUTINGS)}")
+    way = next((one for one in ROUTINGS if one in ways), None)
     return ",".join(part for part in parts if not part.startswith("routing=")), way
 
 
@@ -447,7 +455,7 @@ def _tiers(values: dict[str, Any], load: _Load) -> tuple[CacheTier, ...]:
     """The cache tiers that are asked for. Raises ``UsageError`` where nothing is ever found in them."""
     found: tuple[CacheTier, ...] = option_values(Options, values).get("tiers", ())
     logged = load.replayed is not None and load.replayed.log.requests.hashes is not None
-    if found and not logged and not load.demand.prefix.tokens:
+    if found and not logged and not load.demand.prefix.tokens and load.demand.prefix.turns == 1:
         raise nothing_shared()
     return found
 

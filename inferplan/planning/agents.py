@@ -14,6 +14,7 @@ import numpy as np
 
 from inferplan.errors import UsageError
 from inferplan.planning.demand import Demand, drawn_lengths, found_again
+from inferplan.traffic.block_names import names_at
 from inferplan.traffic.requests import OpenLoop, Requests
 from inferplan.traffic.sessions import SAMPLE_SESSIONS, SessionTraffic
 
@@ -116,7 +117,7 @@ def every(trace: Requests, share: int, factor: float) -> Requests:
         prompt=trace.prompt[which],
         output=trace.output[which],
         arrival=(arrival[which] - np.nanmin(arrival)) / factor,
-        hashes=[trace.hashes[call] for call in which.tolist()],
+        hashes=names_at(trace.hashes, which.tolist()),
         follows=np.where(before >= 0, place[before], -1),
         think=trace.think[which],
         sessions=mine,

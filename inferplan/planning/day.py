@@ -28,6 +28,7 @@ from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
 from inferplan.planning.day_work import DayWork, work_of
+from inferplan.planning.demand import Demand
 from inferplan.planning.happened import Happened
 from inferplan.planning.paid import HOUR, Paid
 from inferplan.planning.processes import Progress, StoppedError, run_beside
@@ -42,11 +43,11 @@ from inferplan.serving.outages import Outages
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
-from inferplan.serving.simulator import simulate
+from inferplan.serving.simulator import require_conversations, simulate
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.block_names import Streams
 from inferplan.traffic.profile import DAY, Profile
-from inferplan.traffic.requests import MOST_REQUESTS, Requests, TrafficClass, drawn_of
+from inferplan.traffic.requests import MOST_REQUESTS, OpenLoop, Requests, Traffic, TrafficClass, drawn_of
 from inferplan.traffic.traces import Recorded
 from inferplan.units import Array, BoolArray
 
@@ -54,6 +55,8 @@ Policy = Literal["recorded", "static", "scheduled", "reactive"]
 POLICIES: tuple[Policy, ...] = ("static", "scheduled", "reactive")
 """Those that are compared where nobody names any."""
 EVERY_POLICY: tuple[Policy, ...] = ("recorded", *POLICIES)
+ROUTINGS: tuple[Routing, ...] = ("least-loaded", "round-robin", "sticky")
+"""Those of a day."""
 _INSTANT = 1e-6
 """Seconds behind the edge of a step at which its rate holds, whatever the rounding of the edge."""
 
@@ -146,8 +149,8 @@ class DayAsked:
     autoscaler: Autoscaler = part(Autoscaler, Autoscaler())
     routing: Routing = ask(
         "--routing",
-        Words(("least-loaded", "round-robin")),
-        "How requests are routed to replicas.",
+        Words(ROUTINGS),
+        "How requests are routed to replicas; sticky: later turns of a conversation where the first went.",
         "least-loaded",
         shown=True,
     )
@@ -249,6 +252,11 @@ class PolicyDay(Paid):
             kept[done & (of == place)] = result.attained
         return ~kept
 
+    def within(self, start: float, stop: float) -> slice:
+        """The requests that come between two times; under each policy later turns come at times of their own."""
+        first, last = np.searchsorted(np.asarray(self.result.records.arrival), (start, stop))
+        return slice(int(first), int(last))
+
     @property
     def missed(self) -> float:
         """Share of the requests that are late."""
@@ -302,12 +310,10 @@ class Day:
 
     @cached_property
     def hourly(self) -> list[tuple[float, float, slice]]:
-        """Where the hours begin and end, in seconds, and which requests come in each."""
-        span, arrival = self.asked.span, self.requests.arrival
-        assert arrival is not None  # a day has arrivals
+        """Where the hours begin and end, in seconds, and which requests come in each under the first policy."""
+        span = self.asked.span
         edges = [(hour * HOUR, min((hour + 1) * HOUR, span)) for hour in range(ceil(span / HOUR))]
-        at = [(int(np.searchsorted(arrival, start)), int(np.searchsorted(arrival, stop))) for start, stop in edges]
-        return [(start, stop, slice(*which)) for (start, stop), which in zip(edges, at)]
+        return [(start, stop, self.policies[0].within(start, stop)) for start, stop in edges]
 
     def needed(self, start: float, stop: float) -> int:
         """Replicas that the most of the load between two times takes."""
@@ -350,7 +356,8 @@ class DayEnergy:
         running, worked = self.steps
         standing = standing_watts(deployment.hardware) * deployment.parallel.ranks
         found = []
-        for start, stop, which in self.day.hourly:
+        for start, stop, _ in self.day.hourly:
+            which = self.policy.within(start, stop)
             share = (which.stop - which.start) / requests
             on = standing * self.policy.mean_replicas(start, stop) * (stop - start) + running * share
             found.append((on, worked * share))
@@ -486,6 +493,8 @@ def simulate_days(
         _ = one.tariff  # an error without a price, before the day
     first = designs[0]
     requests = day_requests(first.question, first.asked, first.deployment.engine.defaults.block_size)
+    for one in designs:
+        require_conversations(one.asked.routing, requests)
     kept = [requests, *designs, *(one.deployment for one in designs), *(one.question for one in designs)]
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
@@ -521,6 +530,8 @@ def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Reques
     if classes:
         of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
         return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)
+    if demand.prefix.turns > 1:
+        return _conversations(demand, asked, block)
     rng = np.random.default_rng((asked.seed, 1))
     own = demand.prompt if demand.own is None else demand.own
     prompt, output = own.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))
@@ -531,6 +542,24 @@ def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Reques
     common, full = [demand.prefix.tokens // block] * len(arrival), ((prompt + output - 1) // block).tolist()
     names = Streams(texts, common, range(len(arrival)), full)
     return Requests(prompt=prompt, output=output, arrival=arrival, hashes=names, hash_block=block)
+
+
+def _conversations(demand: Demand, asked: DayAsked, block: int) -> Requests:
+    """Conversations that begin by the profile, which has the rate of all their turns; every turn after the first comes
+    a think time after the answer before it."""
+    turns, profile = demand.prefix.turns, asked.profile
+    starts, _ = profile.scaled(profile.peak / turns).placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
+    if not len(starts):
+        raise UsageError("no conversation begins in the simulated time", hint="a longer --duration, or a higher --peak")
+    traffic = Traffic(
+        arrivals=OpenLoop(rate=1.0),
+        prompt=demand.prompt if demand.own is None else demand.own,
+        output=demand.output,
+        requests_count=len(starts) * turns,
+        prefix=demand.prefix,
+        seed=asked.seed,
+    )
+    return traffic.beginning(starts, block)
 
 
 def replicas_for(load: float, asked: DayAsked, question: Question) -> int:

@@ -343,7 +343,7 @@ def _thinned(trace: Requests, share: int, factor: float) -> Requests:
         prompt=trace.prompt[chosen],
         output=trace.output[chosen],
         arrival=(trace.arrival[chosen] - trace.arrival[0]) / factor,
-        hashes=None if trace.hashes is None else list(trace.hashes)[chosen],
+        hashes=None if trace.hashes is None else trace.hashes[chosen],
         adapters=None if trace.adapters is None else trace.adapters[chosen],
     )
 

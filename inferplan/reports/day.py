@@ -210,7 +210,8 @@ def _hours(day: Day, one: PolicyDay) -> list[dict[str, Any]]:
     """The replicas that are paid for, the requests that come and how many of them are late, hour by hour."""
     found = []
     names, of = [kind.name for kind in day.requests.classes], day.requests.of
-    for hour, (start, stop, which) in enumerate(day.hourly):
+    for hour, (start, stop, _) in enumerate(day.hourly):
+        which = one.within(start, stop)
         row: dict[str, Any] = {
             "hour": hour,
             "requests_per_s": (which.stop - which.start) / (stop - start),

@@ -13,6 +13,7 @@ import numpy as np
 from inferplan.figures import Figure, record, short_time, side_by_side, text
 from inferplan.planning.day import Day, PolicyDay
 from inferplan.planning.demand import METRIC_NAMES, percentile_of
+from inferplan.reports.simulation import named_blocks
 from inferplan.serving.class_results import METRICS
 from inferplan.table import Report, Table
 from inferplan.traffic.profile import DAY
@@ -162,9 +163,11 @@ def replay_notes(day: Day) -> list[str]:
     found, lines = day.happened, []
     came, sized = "its requests come at the times and with the lengths of the log", "for Poisson arrivals of them"
     if day.requests.hashes is not None:
-        came += f", and find the text that they share in the caches, in blocks of {day.requests.hash_block} tokens"
+        came += ", and find the text that they share in the caches"
         sized = "on the log itself, faster or slower, as if it alone had all of it"
     lines.append(f"{day.asked.profile.name} is replayed: {came}; a replica is sized {sized}")
+    for one in day.policies[:1]:
+        lines += named_blocks(one.result.records.hashes, sum(one.result.records.prompt))
     if "scheduled" in [one.policy for one in day.policies]:
         table = day.asked.timetable
         follows = "the log itself, five minutes by five minutes: no timetable made ahead can cost less"

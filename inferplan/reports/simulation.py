@@ -23,6 +23,7 @@ from inferplan.serving.result import SimulationResult, limits_missed, while_coun
 from inferplan.serving.run_length import WORTH
 from inferplan.serving.steady import SteadyState
 from inferplan.table import Report, Table
+from inferplan.traffic.block_names import FileNames
 from inferplan.units import format_bytes, format_time
 
 _NAMES = {"ttft_s": "TTFT at the server", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
@@ -405,9 +406,22 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
 
 
 def _of_trace(result: SimulationResult) -> list[str]:
-    """What the reader of a trace of agents concluded."""
-    sessions = result.records.sessions
-    return [f"trace: {sessions.note}"] if sessions is not None and sessions.note else []
+    """What the reader of a trace of agents concluded, and what a trace with names of blocks does not know."""
+    sessions, names = result.records.sessions, result.records.hashes
+    said = [f"trace: {sessions.note}"] if sessions is not None and sessions.note else []
+    return [*said, *(named_blocks(names, sum(result.records.prompt)) if result.conditions["prefix_caching"] else [])]
+
+
+def named_blocks(names: Sequence[Sequence[int]] | None, prompts: int) -> list[str]:
+    """That what prompts share is known to the blocks of a file, and what may be hidden by that, of so many tokens of
+    prompts; nothing where there is nothing to hide."""
+    if not isinstance(names, FileNames) or not (hidden := names.hidden):
+        return []
+    return [
+        f"trace: it names every {names.every} tokens of a prompt, and hits are counted in blocks of {names.block}; "
+        "what prompts share of a named block in which they part is not known and not found, at most "
+        f"{hidden / prompts:.1%} of the prompt tokens in a cache that forgets nothing"
+    ]
 
 
 def _without_cache(result: SimulationResult) -> list[str]:

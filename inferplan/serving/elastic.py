@@ -19,7 +19,7 @@ import numpy as np
 
 from inferplan.serving.autoscaling import Life, Scaling
 from inferplan.serving.clock import Engine, Event
-from inferplan.serving.cluster import ANSWERED, SENT, EngineKind
+from inferplan.serving.cluster import ANSWERED, CACHED, SENT, THOUGHT, EngineKind
 from inferplan.serving.cluster_run import ClusterRun
 from inferplan.serving.failures import Outage
 from inferplan.serving.records import FINISHED, NAN, WAITING
@@ -28,6 +28,8 @@ _LOOK, _READY, _HELD, _NOTICE, _CUT, _FAIL, _DRAINED = range(SENT + 10, SENT + 1
 """What may happen beside the events of a cluster: somebody looks whether there are enough replicas; a replica is ready;
 a request that waited at the router goes to one; a replica is told that it will be taken away; it is; some fail; one
 that was drained has nothing left to do."""
+_OF_REQUESTS = frozenset((SENT, ANSWERED, THOUGHT, CACHED, _HELD))
+"""What happens to requests, or brings them."""
 
 
 class _Gone(Engine):
@@ -140,8 +142,15 @@ class ElasticReplicas:
         for index in there[wanted:]:
             self._leave(index, time)
         following = self.scaler.next_look(time)
-        if following < inf and (following <= self.scaling.until or time < self.last or self.cluster.waiting):
+        if following < inf and (following <= self.scaling.until or self._may_come(time) or self.cluster.waiting):
             heapq.heappush(self.cluster.events, (following, -1, _LOOK))
+
+    def _may_come(self, time: float) -> bool:
+        """Whether requests may still come after ``time``: those that are known ahead, or that answers bring."""
+        cluster = self.cluster
+        if not cluster.senders.reacts:
+            return time < self.last
+        return bool(cluster.front.home) or any(what in _OF_REQUESTS for _, _, what in cluster.events)
 
     def _free(self, count: int) -> list[int]:
         """The first places at which no replica stands."""
@@ -184,6 +193,8 @@ class ElasticReplicas:
     def _notice(self, replica: int, time: float) -> None:
         """A replica will be taken away: another takes its place, unless it was to leave anyway."""
         assert self.fleet.losses is not None
+        if time > self.scaling.until and not self._may_come(time) and not self.cluster.waiting:
+            return
         if self._lives[replica].left == inf:
             self._leave(replica, time)
             self._lives[replica] = self._lives[replica]._replace(taken=True)

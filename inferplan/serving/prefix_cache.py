@@ -64,7 +64,9 @@ class PrefixCache:
         device = sum(count for _, count in self._on_device(names, limit))
         below, tiers = device, self.tiers
         if tiers:
-            while below < limit and any(names[below] in tier.held for tier in tiers):
+            for name in names[device:limit]:
+                if not any(name in tier.held for tier in tiers):
+                    break
                 below += 1
         return device, below - device
 
@@ -144,7 +146,7 @@ class PrefixCache:
 
     def leave(self, blocks: int) -> None:
         """Nameless blocks are given back: room is found in them after all that has been idle for longer."""
-        if not self.named:  # nothing to find: no order to keep
+        if not self.named and not self.tiers:  # nothing to find, nothing that keeps it: no order to keep
             self.idle.clear()
             self.idle_blocks = 0
             return
@@ -162,6 +164,8 @@ class PrefixCache:
             if not run.size:
                 del self.idle[run]
             if not run.names:
+                if self.tiers:
+                    self._drop(self.tiers[-1].nameless(count))
                 continue
             self.named -= count
             if not run.size:

@@ -34,6 +34,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.prefix_cache import PrefixCache
 from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
+from inferplan.serving.routing import Routing
 from inferplan.serving.session_process import SessionProcess
 from inferplan.serving.step_price import StepModifier
 from inferplan.serving.step_times import DENSE_ROWS, Kept, Reach, StepTimes, step_times
@@ -305,20 +306,25 @@ def request_time(
     return run.records.conversation(float(np.mean(run.e2el))) if len(run.e2el) else 0.0
 
 
+def require_conversations(routing: Routing, requests: Requests) -> None:
+    """Raise ``UsageError`` for a routing by conversations where there are none."""
+    if routing == "sticky" and requests.follows is None:
+        raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
+
+
 def _drawn(
     deployment: Deployment, traffic: Traffic | Requests, options: Options, order: QueueOrder
 ) -> tuple[Requests, ClosedLoop | None]:
     """The requests of a run, and the closed loop that sends them, if it is one."""
     block = deployment.engine.defaults.block_size
-    requests = traffic if isinstance(traffic, Requests) else traffic.requests(block)
+    requests = traffic.in_blocks(block) if isinstance(traffic, Requests) else traffic.requests(block)
     arrivals = traffic.arrivals if isinstance(traffic, Traffic) else traffic.loop
     closed = arrivals if isinstance(arrivals, ClosedLoop) else None
     if closed is None and requests.arrival is None:
         raise UsageError("requests without arrival times need a closed loop", hint="--in-flight, or times in the trace")
     if order != "fcfs" and requests.of is None:
         raise UsageError(f"--queue {order} needs classes of traffic", hint="--classes FILE, or leave it out")
-    if options.fleet.routing == "sticky" and requests.follows is None:
-        raise UsageError("sticky routing needs conversations", hint="--turns 4, or --routing round-robin")
+    require_conversations(options.fleet.routing, requests)
     if options.structured is not None and options.speculation.branches > 1:
         raise UsageError(
             "masks of a tree of drafts are not known",

@@ -27,6 +27,7 @@ import numpy as np
 
 from inferplan.errors import InputFileError, UsageError
 from inferplan.files import read_text
+from inferplan.traffic.block_names import FileNames
 from inferplan.traffic.requests import OpenLoop, Requests
 from inferplan.traffic.session_columns import Sessions
 
@@ -256,7 +257,7 @@ def _requests(path: Path, sessions: list[list[_Call]], block: int, note: str, st
         prompt=np.array([call.prompt for call in calls]),
         output=np.array([call.output for call in calls]),
         arrival=None if starts is None else np.where(follows < 0, np.array(starts)[of], np.nan),
-        hashes=[call.names for call in calls],
+        hashes=FileNames.of([call.names for call in calls], [len(call.names) * block for call in calls], block),
         hash_block=block,
         follows=np.where(follows >= 0, follows + base, -1),
         think=np.array([call.gap for call in calls]),

@@ -1,14 +1,12 @@
 """A day out of many: when requests came, over days, as the rates of one day, by the clock.
 
-A log is a CSV with the column ``timestamp``, a date and time (ISO 8601) or seconds (since 1970, or any midnight), and,
-if there are several kinds of traffic, ``class``. Times with an offset are taken to UTC; those without are as they are.
+A log is a CSV with the column ``timestamp`` (:mod:`inferplan.traffic.moments`) and, if there are several kinds of
+traffic, ``class``.
 """
 
 from __future__ import annotations
 
 import csv
-from datetime import UTC, datetime
-from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ import numpy as np
 from inferplan.errors import InputFileError, UsageError
 from inferplan.files import announce
 from inferplan.traffic.conversations import Floats, Ints
+from inferplan.traffic.moments import Moment, moment_of, require_alike
 from inferplan.traffic.profile import BIN, DAY, Profile, bad_line, pairs_of
 from inferplan.units import MOST, parse_number
 
@@ -41,21 +40,20 @@ def read_log(path: Path) -> Log | None:
             columns = [cell.strip().lower() for cell in next(rows, [])]
             if sorted(columns) not in (["timestamp"], ["class", "timestamp"]):
                 return None
-            at, seconds, names = columns.index("timestamp"), [], []
+            at, moments, names = columns.index("timestamp"), list[Moment](), []
             for row in rows:
                 if len(row) != len(columns):
                     if row:
                         raise bad_line(path, rows.line_num, f"has {len(row)} columns where {len(columns)} are needed")
                     continue
-                seconds.append(_time(path, rows.line_num, row[at].strip()))
+                moments.append(moment_of(path, rows.line_num, row[at].strip()))
                 names.append("" if len(row) == 1 else row[1 - at].strip())
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputFileError(f"cannot read {path}", because=str(error)) from None
-    if len({zoned for _, zoned in seconds}) > 1:
-        raise InputFileError(f"{path}: some times have an offset and some have none", hint="the same for all")
-    times = np.array([time for time, _ in seconds])
+    require_alike(path, {one.kind for one in moments})
+    times = np.array([one.seconds for one in moments])
     order = np.argsort(times, kind="stable")
     kinds = tuple(dict.fromkeys(names)) if len(columns) == 2 else ()
     of = np.array([kinds.index(name) for name in names]) if kinds else np.zeros(len(times), dtype=np.int64)
@@ -72,8 +70,9 @@ def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, i
     needed = "a CSV with the columns timestamp (as in the log) and replicas"
     found: list[tuple[float, int]] = []
     for line, cell in pairs_of(path, ("timestamp", "replicas"), "does not say how many replicas there were", needed):
-        seconds = _time(path, line, cell["timestamp"])[0] - began
-        if _is_date(cell["timestamp"]) is not dated:
+        time = moment_of(path, line, cell["timestamp"])
+        seconds = time.seconds - began
+        if time.dated is not dated:
             kind = "dates and times" if dated else "seconds"
             raise bad_line(path, line, f"timestamp is {cell['timestamp']!r:.40}; the log has {kind}")
         if found and seconds <= found[-1][0]:
@@ -93,30 +92,6 @@ def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, i
     first = [count for seconds, count in found if seconds <= 0][-1]
     changes = [(0.0, first), *((seconds, count) for seconds, count in found if seconds > 0)]
     return tuple(one for before, one in zip([(0.0, -1), *changes], changes) if one[1] != before[1])
-
-
-def _is_date(text: str) -> bool:
-    """Whether a time that can be read is a date and time."""
-    try:
-        parse_number(text)
-    except ValueError:
-        return True
-    return False
-
-
-def _time(path: Path, line: int, text: str) -> tuple[float, bool]:
-    """Seconds, and whether they are of a known place on earth."""
-    try:
-        seconds = parse_number(text)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise bad_line(path, line, f"timestamp is {text!r:.40}, neither a date and time nor seconds") from None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(), moment.tzinfo is not None
-    if not isfinite(seconds) or seconds < 0:
-        raise bad_line(path, line, f"timestamp is {text}, not 0 seconds or more")
-    return seconds, False
 
 
 def fold_days(log: Log, name: str, percentile: float | None = None, source: str = "") -> Profile:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from inferplan.errors import UsageError
 from inferplan.features import require_together, those
 from inferplan.fields import Quantity, Real, Text, Whole, Words, ask
-from inferplan.traffic.block_names import OfAdapters
+from inferplan.traffic.block_names import FINEST, FileNames, OfAdapters, Streams, of_file
 from inferplan.traffic.clipped import gamma_moments, lognormal_moments, normal_moments
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime, block_names, parse_think_time, turns_of
 from inferplan.traffic.popularity import Popularity
@@ -455,9 +455,19 @@ class Requests:
         adapters = popularity.draw(len(self), seed, self.follows, samples)
         hashes = self.hashes
         if hashes is not None:
+            lazy = self.sessions is not None or isinstance(hashes, FileNames)
             hashes = OfAdapters(hashes, adapters.tolist(), popularity.count)
-            hashes = hashes if self.sessions is not None else list(hashes)
+            hashes = hashes if lazy else list(hashes)
         return replace(self, adapters=adapters, hashes=hashes)
+
+    def in_blocks(self, block: int) -> Requests:
+        """The same requests for an engine with blocks of so many tokens: names of a file are cut into them, pages of
+        fewer than :data:`FINEST` tokens into as many as make up that; others stay as they were made.
+        """
+        names, block = self.hashes, -(-FINEST // block) * block
+        if block == self.hash_block or of_file(names) is None or not isinstance(names, (FileNames, OfAdapters)):
+            return self
+        return replace(self, hashes=names.cut(block), hash_block=block)
 
     def in_loop(self, loop: ClosedLoop) -> Requests:
         """The same requests sent by users who wait for their answers, whenever they were sent before."""
@@ -538,18 +548,23 @@ class Traffic:
         made = self._made(block)
         return made if self.adapters is None else made.naming(self.adapters, self.seed, self.samples)
 
-    def _made(self, block: int) -> Requests:
+    def beginning(self, starts: Floats, block: int = 16) -> Requests:
+        """The requests of conversations that begin at these times, in seconds, in the place of those that are drawn;
+        names of blocks are made late, for those of a whole day."""
+        return self._made(block, np.repeat(starts, self.prefix.turns)[: self.count])
+
+    def _made(self, block: int, starts: Floats | None = None) -> Requests:
         rng = np.random.default_rng(self.seed)
         count = self.count
         drawn = self._lengths(rng, count)
         if self.media is not None:
             sets = self.media.sets.sample(np.random.default_rng((self.seed, 1)), count)
             drawn = drawn._replace(prompt=drawn.prompt + sets * self.media.tokens, media=sets)
-        arrival = None
-        if isinstance(self.arrivals, OpenLoop):
+        arrival = starts
+        if starts is None and isinstance(self.arrivals, OpenLoop):
             arrival = self._open_arrivals(rng, count)
         if self.prefix.tokens or self.prefix.turns > 1 or self.samples > 1:
-            return self._shared(rng, block, drawn, arrival)
+            return self._shared(rng, block, drawn, arrival, starts is not None)
         given = {**drawn._asdict(), "think": self._think(rng, count), "classes": self.classes}
         return Requests(arrival=arrival, phases=self._phases, **given)
 
@@ -598,10 +613,13 @@ class Traffic:
         starts = replace(arrivals, rate=arrivals.rate / turns).sample(rng, -(-count // turns))
         return np.repeat(starts, turns)[:count]
 
-    def _shared(self, rng: np.random.Generator, block: int, drawn: _Drawn, begin: Floats | None) -> Requests:
+    def _shared(
+        self, rng: np.random.Generator, block: int, drawn: _Drawn, begin: Floats | None, late: bool
+    ) -> Requests:
         """Name the blocks of every prompt and its output, and lengthen later turns by what was said before.
 
-        With several samples each is a conversation of its own, with the same lengths as the others.
+        With several samples each is a conversation of its own, with the same lengths as the others. late: names are
+        made when somebody asks for them.
         """
         prompt, output, thought = drawn.prompt, drawn.output, drawn.before
         prefix, count, samples = self.prefix, len(prompt), self.samples
@@ -618,7 +636,7 @@ class Traffic:
         place = np.argsort(order)
         # the last token of an answer is never computed; of a later turn nobody finds an answer behind its thought
         named = lengths + output - 1 if thought is None or prefix.turns == 1 else lengths
-        hashes = [
+        hashes: Sequence[Sequence[int]] = [
             block_names(
                 int(texts[index]),
                 prefix.tokens,
@@ -630,9 +648,12 @@ class Traffic:
                 int(named[index]),
                 block,
             )
-            for index in order
+            for index in (order if samples > 1 or not late else ())
             for sample in range(samples)
         ]
+        if not hashes:  # the same names, made when somebody asks
+            of, full = conversation[order].tolist(), (named[order] // block).tolist()
+            hashes = Streams(texts[order].tolist(), [prefix.tokens // block] * count, of, full)
         each = np.repeat(order, samples)
         follows = np.where(before[each] >= 0, place[before[each]] * samples + np.tile(np.arange(samples), count), -1)
         arrival = None if begin is None else np.where(follows >= 0, np.nan, begin[each])

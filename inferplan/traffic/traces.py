@@ -4,11 +4,11 @@ Formats, told apart by their first line:
 
 - Azure LLM inference 2023: CSV with ``TIMESTAMP,ContextTokens,GeneratedTokens``;
 - Mooncake: JSON lines with ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``, the names of the
-  512-token blocks of the prompt. Its timestamps come in bins of about three seconds, which are spread before replay:
-  the requests of a bin are sent evenly until the next bin begins;
-- plain CSV with the columns ``arrival_s``, or ``timestamp`` with dates and times (ISO 8601), ``prompt`` and ``output``
-  (times may be absent for a closed loop), and, of a log, what was measured: ``ttft_s`` and ``latency_s``, empty where
-  an answer never came;
+  512-token blocks of the prompt, the last of them of what is left of it. Its timestamps come in bins of about three
+  seconds, which are spread before replay: the requests of a bin are sent evenly until the next bin begins;
+- plain CSV with the columns ``arrival_s`` (seconds), or ``timestamp`` (:mod:`inferplan.traffic.moments`), ``prompt``
+  and ``output`` (times may be absent for a closed loop), and, of a log, what was measured: ``ttft_s`` and
+  ``latency_s``, empty where an answer never came;
 - traces of agents, which are sessions: Bailian and Weka (:mod:`inferplan.traffic.agent_traces`), a folder of them too.
 
 Times are counted from the first request. Every problem is an ``InputFileError`` (exit 4) that names the line.
@@ -19,9 +19,11 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain, islice
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,9 @@ import numpy as np
 
 from inferplan.errors import InputFileError
 from inferplan.files import announce
-from inferplan.traffic.conversations import Floats, Ints
+from inferplan.traffic.block_names import FileNames
+from inferplan.traffic.conversations import Floats
+from inferplan.traffic.moments import moment_of, require_alike
 from inferplan.traffic.requests import Requests
 from inferplan.units import parse_number
 
@@ -41,6 +45,8 @@ _AZURE_ROW = re.compile(
 )
 """A row as it was published."""
 _LARGEST = 2**40
+_PIECE = 100_000
+"""Lines of a file that are read at a time."""
 
 
 _USAGE = {
@@ -73,6 +79,33 @@ class Recorded:
         return Recorded(requests=self.requests.head(count), began=self.began, dated=self.dated, measured=measured)
 
 
+class _Columns:
+    """Requests as they are read: 24 bytes each, where their lines take hundreds."""
+
+    def __init__(self) -> None:
+        self.times, self.prompt, self.output = array("d"), array("q"), array("q")
+
+    def add(self, time: float, prompt: int, output: int) -> None:
+        self.times.append(time)
+        self.prompt.append(prompt)
+        self.output.append(output)
+
+    def add_published(self, lines: list[str]) -> bool:
+        """Lines of Azure's files, unless some are not as they were published."""
+        rows = _AZURE_ROW.findall("".join(lines))
+        if len(rows) < len(lines):
+            return False
+        times, prompt, output = zip(*rows)
+        try:
+            seconds = np.array(times, "datetime64[us]").astype(np.int64) / 1e6
+        except ValueError:  # a date that is none
+            return False
+        self.times.extend(seconds.tolist())
+        self.prompt.extend(map(int, prompt))
+        self.output.extend(map(int, output))
+        return True
+
+
 def read_trace(path: Path) -> Requests:
     """The requests of a trace file, in order of arrival; of agents session by session. Raises ``InputFileError``."""
     return read_recorded(path).requests
@@ -86,25 +119,35 @@ def read_recorded(path: Path) -> Recorded:
         return Recorded(requests=read_agent_folder(path))
     try:
         announce(path)
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = file.read().splitlines()
+        with path.open(encoding="utf-8-sig") as file:
+            return _recorded(path, file)
     except OSError as error:
         raise InputFileError(f"cannot read {path}", because=error.strerror or str(error)) from None
     except UnicodeDecodeError:
         raise InputFileError(f"cannot read {path}", because="it is not UTF-8 text") from None
-    start = next((line for line in lines if line.strip()), None)
-    if start is None:
+
+
+def _recorded(path: Path, file: Iterable[str]) -> Recorded:
+    """What the lines of a file say, which are read one after another: a log of a month is larger than its numbers."""
+    head: list[str] = []
+    for line in file:
+        head.append(line)
+        if line.strip():
+            break
+    else:
         raise InputFileError(f"{path} is empty", hint=_formats())
+    start, read = head[-1].rstrip("\n"), len(head)
+    lines: Iterable[str] = chain(head, file)
     if start.lstrip().startswith("{"):
-        agents = _agents(path, start, lines)
+        agents, lines = _agents(path, start, lines)
         return _mooncake(path, lines) if agents is None else Recorded(requests=agents)
     columns = [column.strip() for column in start.split(",")]
     if tuple(columns[:3]) == _AZURE:
-        return _azure(path, lines)
+        return _azure(path, file, read)
     columns = [_USAGE.get(column, column) for column in columns]
     if {"prompt", "output"} <= set(columns):
-        return _plain(path, lines, columns)
-    raise InputFileError(f"{path}:1: not a trace", because=f"the first line is {start[:80]!r}", hint=_formats())
+        return _plain(path, columns, _rows(path, file, len(columns), read))
+    raise InputFileError(f"{path}:{read}: not a trace", because=f"the first line is {start[:80]!r}", hint=_formats())
 
 
 def _formats() -> str:
@@ -116,22 +159,23 @@ def _formats() -> str:
     )
 
 
-def _agents(path: Path, start: str, lines: list[str]) -> Requests | None:
-    """The sessions of a trace of agents whose first line is ``start``; ``None`` for another trace."""
+def _agents(path: Path, start: str, lines: Iterable[str]) -> tuple[Requests | None, Iterable[str]]:
+    """The sessions of a trace of agents whose first line is ``start``; ``None`` for another trace, and its lines."""
     try:
         keys = set(json.loads(start))
     except (ValueError, RecursionError):  # of an object over several lines, or cut off
+        lines = list(lines)
         keys = {"requests"} if any('"requests"' in line for line in lines) else set()
     if not keys & {"chat_id", "requests"}:
-        return None
+        return None, lines
     from inferplan.traffic import agent_traces
 
     if "chat_id" in keys:
-        return agent_traces.bailian(path, _objects(path, lines))
-    return agent_traces.weka(path, agent_traces.objects(path, "\n".join(lines)))
+        return agent_traces.bailian(path, _objects(path, lines)), ()
+    return agent_traces.weka(path, agent_traces.objects(path, "".join(lines))), ()
 
 
-def _objects(path: Path, lines: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of JSON lines with their line numbers."""
     for number, text in enumerate(lines, start=1):
         if not text.strip():
@@ -160,6 +204,12 @@ def _count(path: Path, line: int, name: str, value: Any) -> int:
     return int(number)
 
 
+def _tokens(path: Path, line: int, cells: Sequence[str], names: Sequence[str]) -> tuple[int, int]:
+    """Tokens of a prompt and its output."""
+    prompt, output = (_count(path, line, name, cell) for name, cell in zip(names, cells))
+    return prompt, output
+
+
 def _seconds(path: Path, line: int, name: str, value: Any) -> float:
     """A time that is finite and not negative."""
     try:
@@ -173,107 +223,82 @@ def _seconds(path: Path, line: int, name: str, value: Any) -> float:
     return number
 
 
-def _rows(path: Path, lines: list[str], columns: int) -> Iterator[tuple[int, list[str]]]:
-    """The rows after the header with their line numbers; blank lines are skipped."""
+def _rows(path: Path, lines: Iterable[str], columns: int, read: int) -> Iterator[tuple[int, list[str]]]:
+    """Rows with their line numbers, of which ``read`` came before; blank lines are skipped."""
     reader = csv.reader(lines)
-    header = False
     while True:
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            raise _bad(path, reader.line_num, f"not CSV: {error}") from None
+            raise _bad(path, read + reader.line_num, f"not CSV: {error}") from None
         if not row or not any(cell.strip() for cell in row):
             continue
-        if not header:
-            header = True
-            continue
         if len(row) < columns:
-            raise _bad(path, reader.line_num, f"has {len(row)} columns where {columns} are needed: cut off?")
-        yield reader.line_num, row
+            raise _bad(path, read + reader.line_num, f"has {len(row)} columns where {columns} are needed: cut off?")
+        yield read + reader.line_num, row
 
 
-def _azure(path: Path, lines: list[str]) -> Recorded:
-    rows = _AZURE_ROW.findall("\n".join(lines))
-    if not rows or len(rows) < len(lines) - 1:
-        return _azure_by_row(path, lines)
-    times, prompt, output = zip(*rows)
+def _azure(path: Path, lines: Iterable[str], read: int) -> Recorded:
+    """A file as it was published is read many lines at a time, ``read`` lines come before; other lines row by row."""
+    found, rest = _Columns(), iter(lines)
+    while piece := list(islice(rest, _PIECE)):
+        if not found.add_published(piece):
+            for line, row in _rows(path, piece, 3, read):
+                found.add(_azure_time(path, line, row[0]), *_tokens(path, line, row[1:], _AZURE[1:]))
+        read += len(piece)
+    return _ordered(path, found, dated=True)
+
+
+def _azure_time(path: Path, line: int, text: str) -> float:
     try:
-        seconds = np.array(times, "datetime64[us]").astype(np.int64) / 1e6
-    except ValueError:  # a date that is none
-        return _azure_by_row(path, lines)
-    return _ordered(path, (seconds, list(map(int, prompt)), list(map(int, output))), dated=True)
+        return datetime.fromisoformat(text[:26]).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise _bad(path, line, f"TIMESTAMP is {text!r}, not a date and time") from None
 
 
-def _azure_by_row(path: Path, lines: list[str]) -> Recorded:
-    """A file that is not as it was published: quoted or empty cells, other times, or rows to complain about."""
-    times: list[float] = []
-    prompt: list[int] = []
-    output: list[int] = []
-    for line, row in _rows(path, lines, 3):
-        try:
-            times.append(datetime.fromisoformat(row[0][:26]).replace(tzinfo=UTC).timestamp())
-        except ValueError:
-            raise _bad(path, line, f"TIMESTAMP is {row[0]!r}, not a date and time") from None
-        prompt.append(_count(path, line, "ContextTokens", row[1]))
-        output.append(_count(path, line, "GeneratedTokens", row[2]))
-    return _ordered(path, (times, prompt, output), dated=True)
-
-
-def _plain(path: Path, lines: list[str], columns: list[str]) -> Recorded:
+def _plain(path: Path, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]) -> Recorded:
     at = {name: index for index, name in enumerate(columns)}
-    dated = "timestamp" in at and "arrival_s" not in at
-    times: list[float] = []
-    prompt: list[int] = []
-    output: list[int] = []
-    measured: dict[str, list[float]] = {name: [] for name in MEASURED if name in at}
-    for line, row in _rows(path, lines, len(columns)):
-        if dated:
-            times.append(_moment(path, line, row[at["timestamp"]].strip()))
-        elif "arrival_s" in at:
-            times.append(_seconds(path, line, "arrival_s", row[at["arrival_s"]]))
-        prompt.append(_count(path, line, "prompt", row[at["prompt"]]))
-        output.append(_count(path, line, "output", row[at["output"]]))
+    timed, stamped = "arrival_s" in at or "timestamp" in at, "arrival_s" not in at
+    found, kinds = _Columns(), set[tuple[bool, bool]]()
+    measured = {name: array("d") for name in MEASURED if name in at}
+    for line, row in rows:
+        time = 0.0
+        if timed and stamped:
+            moment = moment_of(path, line, row[at["timestamp"]].strip())
+            time = moment.seconds
+            kinds.add(moment.kind)
+        elif timed:
+            time = _seconds(path, line, "arrival_s", row[at["arrival_s"]])
+        found.add(time, *_tokens(path, line, [row[at["prompt"]], row[at["output"]]], ("prompt", "output")))
         for name, values in measured.items():
             said = row[at[name]].strip()
             values.append(_seconds(path, line, name, said) if said else inf)
         if len(measured) == len(MEASURED) and measured["latency_s"][-1] < measured["ttft_s"][-1] < inf:
             raise _bad(path, line, "latency_s is less than ttft_s: an answer ends with its last token")
-    return _ordered(path, (times, prompt, output), bool(times), dated=dated, measured=measured)
+    return _ordered(path, found, timed, dated=require_alike(path, kinds), measured=measured)
 
 
-def _moment(path: Path, line: int, text: str) -> float:
-    """Seconds since 1970 of a date and time; one without an offset is taken for UTC."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise _bad(path, line, f"timestamp is {text!r:.40}, not a date and time (ISO 8601)") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _mooncake(path: Path, lines: list[str]) -> Recorded:
-    times: list[float] = []
-    prompt: list[int] = []
-    output: list[int] = []
-    hashes: list[tuple[int, ...]] = []
+def _mooncake(path: Path, lines: Iterable[str]) -> Recorded:
+    found, hashes = _Columns(), list[tuple[int, ...]]()
     for number, row in _objects(path, lines):
         missing = [name for name in ("timestamp", "input_length", "output_length") if name not in row]
         if missing:
             raise _bad(path, number, f"has no {missing[0]}")
-        times.append(_seconds(path, number, "timestamp", row["timestamp"]) / 1e3)
-        prompt.append(_count(path, number, "input_length", row["input_length"]))
-        output.append(_count(path, number, "output_length", row["output_length"]))
+        time = _seconds(path, number, "timestamp", row["timestamp"]) / 1e3
+        prompt = _count(path, number, "input_length", row["input_length"])
+        found.add(time, prompt, _count(path, number, "output_length", row["output_length"]))
         names = row.get("hash_ids", [])
         if not isinstance(names, list) or not all(isinstance(name, int) for name in names):
             raise _bad(path, number, "hash_ids is not a list of whole numbers")
-        hashes.append(tuple(names[: prompt[-1] // MOONCAKE_BLOCK]))
-    return _ordered(path, (times, prompt, output), hashes=hashes)
+        hashes.append(tuple(names[: -(-prompt // MOONCAKE_BLOCK)]))
+    return _ordered(path, found, hashes=hashes)
 
 
 def _ordered(
     path: Path,
-    columns: tuple[Sequence[float] | Floats, Sequence[int] | Ints, Sequence[int] | Ints],
+    columns: _Columns,
     timed: bool = True,
     hashes: list[tuple[int, ...]] | None = None,
     *,
@@ -281,24 +306,30 @@ def _ordered(
     measured: Mapping[str, Sequence[float]] | None = None,
 ) -> Recorded:
     """Requests sorted by arrival, times from the first one on."""
-    times, prompt, output = columns
+    arrival, prompt, output = (np.asarray(of) for of in (columns.times, columns.prompt, columns.output))
     if not len(prompt):
         raise InputFileError(f"{path} holds no request", hint=_formats())
     if not timed:
-        return Recorded(requests=Requests(prompt=np.asarray(prompt), output=np.asarray(output)))
-    arrival = np.asarray(times, dtype=np.float64)
+        return Recorded(requests=Requests(prompt=prompt, output=output))
     order = np.argsort(arrival, kind="stable")
     began = float(arrival[order[0]])
     arrival = arrival[order] - began
+    named = None if hashes is None else _named([hashes[at] for at in order], prompt[order].tolist())
     requests = Requests(
-        prompt=np.asarray(prompt)[order],
-        output=np.asarray(output)[order],
+        prompt=prompt[order],
+        output=output[order],
         arrival=spread_in_bins(arrival) if hashes is not None else arrival,
-        hashes=None if hashes is None else [hashes[index] for index in order],
+        hashes=named,
         hash_block=MOONCAKE_BLOCK if hashes is not None else 0,
     )
     seen = {MEASURED[name]: np.asarray(values, dtype=np.float64)[order] for name, values in (measured or {}).items()}
     return Recorded(requests=requests, began=began, dated=dated, measured=seen)
+
+
+def _named(names: Sequence[tuple[int, ...]], prompts: Sequence[int]) -> FileNames:
+    """The names of prompts; one with the last block of a prompt is of what is there of it."""
+    ends = [min(len(one) * MOONCAKE_BLOCK, prompt) for one, prompt in zip(names, prompts)]
+    return FileNames.of(names, ends, MOONCAKE_BLOCK)
 
 
 def spread_in_bins(arrival: Floats) -> Floats:

@@ -27,10 +27,12 @@ from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.serving.autoscaling import Life, Reactive, Schedule
 from inferplan.serving.cold_start import ColdStart, weights_of
+from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
+from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.profile import Profile
 from inferplan.traffic.requests import Lengths, OpenLoop, SharedPrefix, Slo, Traffic
 
@@ -261,3 +263,46 @@ def test_text_that_prompts_begin_with_is_found_as_in_a_simulation() -> None:
     same = replace(requests, hashes=[tuple(codes[name] for name in names) for names in named])
     again = simulate(assemble(REQUEST), same, day.work.design.flags)
     assert again.ttft.tolist() == static.result.ttft.tolist()
+
+
+def test_conversations_of_a_day_are_those_of_a_simulation() -> None:
+    """A rate of 4, 20 and 8 requests/s in ten minutes each, in conversations of four turns: 1, 5 and 2 begin a second,
+    8,000 requests from 2,400 + 12,000 + 4,800 turns within four standard deviations. The static day is the simulation
+    of these requests on as many replicas, to the last bit; under each policy every request comes in one of its hours,
+    but for the turns after the end."""
+    prefix = SharedPrefix(turns=4, think=ThinkTime(kind="exponential", mean=20.0))
+    whole, cached = sharing(SMALL["prompt"], SMALL["output"], prefix, 1)
+    demand = Demand(prompt=whole, own=SMALL["prompt"], output=SMALL["output"], cached=cached, prefix=prefix, rate=1.0)
+    asked = DayAsked(
+        profile=PEAKS,
+        span=1800.0,
+        policies=("static", "scheduled"),
+        cold_start=ColdStart(rest=60.0),
+        routing="sticky",
+    )
+    made = assemble(REQUEST)
+    day = simulate_day(REQUEST, made, replace(question(ttft=0.2, tpot=0.008), demand=demand), asked)
+    static, scheduled = day.policies
+    sent = day.requests
+    assert sent.arrival is not None and sent.follows is not None
+    begins = sent.arrival[sent.follows < 0]
+    expected = np.array([600, 3000, 1200])
+    found = np.histogram(begins, [0, 600, 1200, 1800])[0]
+    assert np.all(np.abs(found - expected) < 4 * np.sqrt(expected)) and len(sent) == 4 * len(begins)
+    count = static.scaling.first
+    fixed = replace(made, parallel=replace(made.parallel, replicas=count))
+    alone = simulate(fixed, sent, day.work.design.flags, Options(fleet=Fleet(routing="sticky"), trim=False))
+    for name in ("arrival", "first", "finish"):
+        assert np.array_equal(getattr(static.result.records, name), getattr(alone.records, name)), name
+    assert static.result.hit_rate == alone.hit_rate > 0.4
+    for one in (static, scheduled):
+        came = np.asarray(one.result.records.arrival)
+        assert one.within(0.0, 600.0).stop == one.within(600.0, 1200.0).start == int(np.sum(came < 600.0))
+        assert one.within(1200.0, 1800.0).stop == int(np.sum(came < 1800.0)) < len(sent)
+        assert one.result.counts["finished"] == len(sent)
+
+
+def test_sticky_routing_needs_conversations() -> None:
+    asked = DayAsked(profile=FLAT, span=60.0, policies=("static",), routing="sticky")
+    with pytest.raises(UsageError, match="needs conversations"):
+        simulate_day(REQUEST, assemble(REQUEST), question(), asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate, times_for
 from inferplan.serving.step_times import Chunk, StepTimes
 from inferplan.traffic import traces
+from inferplan.traffic.block_names import FileNames
 from inferplan.traffic.conversations import ThinkTime
 from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
 from inferplan.work.parallel import Parallelism
@@ -199,16 +201,11 @@ def at_pace(case: Case, count: int, oracle: Any, pace: float) -> Agreement:
         computed += sum(new for new, _ in pieces)
         return price(decodes, pieces)
 
-    block, blocks = BLOCK, int(run.capacity // BLOCK)
-    if requests.hash_block not in (
-        0,
-        BLOCK,
-    ):  # a trace that names larger blocks: where there is room for all, no matter
-        block, blocks = requests.hash_block, 1 << 40
+    blocks = int(run.capacity // BLOCK)
     options = {"slots": run.slots, "budget": run.conditions["max_num_batched_tokens"], "blocks": blocks}
-    options |= {"block_size": block, "chunked": run.conditions["chunked_prefill"]}
+    options |= {"block_size": BLOCK, "chunked": run.conditions["chunked_prefill"]}
     sent = [
-        oracle.Request(float(arrival), int(prompt), int(output), _names(requests, index, block))
+        oracle.Request(float(arrival), int(prompt), int(output), _names(requests, index))
         for index, (arrival, prompt, output) in enumerate(zip(_arrivals(requests), requests.prompt, requests.output))
     ]
     if case.reacts:
@@ -246,10 +243,16 @@ def _arrivals(requests: Requests) -> list[float]:
     return [math.nan] * len(requests) if requests.arrival is None else requests.arrival.tolist()
 
 
-def _names(requests: Requests, index: int, block: int) -> list[Any]:
-    """Those that are given, and for all blocks after them some that nobody else has."""
-    given = () if requests.hashes is None else requests.hashes[index]
-    full = int(requests.prompt[index] + requests.output[index] - 1) // block
+def _names(requests: Requests, index: int) -> list[Any]:
+    """Those that are given, and for all blocks after them some that nobody else has; a trace has one for so many
+    blocks."""
+    given: Sequence[Any] = () if requests.hashes is None else requests.hashes[index]
+    if requests.hash_block > BLOCK:
+        assert isinstance(requests.hashes, FileNames)
+        names, tokens = requests.hashes.prompts[index]
+        of = requests.hash_block // BLOCK
+        given = [(names[at // of], at % of) for at in range(tokens // BLOCK)]
+    full = int(requests.prompt[index] + requests.output[index] - 1) // BLOCK
     return [*given, *((index, "own", at) for at in range(len(given), full))]
 
 

@@ -17,7 +17,7 @@ from inferplan.serving.result import SimulationResult
 from inferplan.serving.simulator import simulate
 from inferplan.traffic import traces
 from inferplan.traffic.agent_traces import first_sessions, sessions_in_open_loop
-from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests
+from inferplan.traffic.requests import ClosedLoop, OpenLoop
 from tests.cases import for_each
 from tests.serving.plain_time import CLOSE, plain
 
@@ -71,9 +71,10 @@ def test_bailian_by_hand(tmp_path: Path) -> None:
     assert found == {33: 16, 70: 32, 80: 64}
 
 
-def replayed(trace: Requests, run: SimulationResult) -> list[int]:
-    """Tokens that a cache which forgets nothing finds of each call, in the order in which they were sent."""
-    block, seen, found = trace.hash_block, set[int](), []
+def replayed(run: SimulationResult) -> list[int]:
+    """Tokens that a cache which forgets nothing finds of each call, in the order in which they were sent; the engine
+    has blocks of 16."""
+    block, seen, found = 16, set[int](), []
     hashes = run.records.hashes
     assert hashes is not None
     for prompt, names in zip(run.records.prompt, hashes):
@@ -139,7 +140,7 @@ def test_weka_by_hand(trace: dict[str, Any], said: str, tmp_path: Path) -> None:
     finish = by_prompt(run, "finish")
     assert [finish[prompt] for prompt in (130, 70, 140, 200)] == pytest.approx([15.1, 24.6, 34.2, 45.9], rel=CLOSE)
     assert finish[65] == pytest.approx(45.9 + gaps[4] + 1.1, rel=CLOSE)
-    assert [run.records.cached.get(call, 0) for call in range(5)] == replayed(requests, run) == [0, 0, 64, 128, 64]
+    assert [run.records.cached.get(call, 0) for call in range(5)] == replayed(run) == [0, 0, 64, 128, 64]
 
 
 @for_each(("scope", "found"), [("local", 0), ("global", 128)])
@@ -154,7 +155,7 @@ def test_equal_names_of_two_sessions_are_one_text_only_where_the_file_says_so(
     assert trace.sessions is not None
     assert len(trace.sessions) == 2
     run = simulate(plain(prefix_caching=True), trace.in_loop(ClosedLoop(concurrency=1)))
-    assert [run.records.cached.get(call, 0) for call in range(10)] == replayed(trace, run)
+    assert [run.records.cached.get(call, 0) for call in range(10)] == replayed(run)
     assert run.records.cached.get(5, 0) == found
     assert run.sessions is not None
     assert run.sessions.counts["finished"] == 2

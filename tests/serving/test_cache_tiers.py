@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,19 +44,18 @@ class Replay:
     """One request at a time: a device of ``capacity`` tokens in pages, and below it tiers of so many blocks.
 
     A request has all its pages until it ends; what others left idle goes, longest unused first and a chain from its
-    end, only as far as room is needed. Blocks of answers, which have no name here, take their room too.
+    end, only as far as room is needed. Blocks of answers, which nobody looks for here, take their room too,
+    there and below.
     """
 
     def __init__(self, capacity: int, page: int, block: int, tiers: Sequence[int]) -> None:
         self.capacity, self.page, self.block, self.sizes = capacity, page, block, tiers
         self.device: OrderedDict[Any, None] = OrderedDict()
-        self.tiers: list[OrderedDict[int, None]] = [OrderedDict() for _ in tiers]
+        self.tiers: list[OrderedDict[Any, None]] = [OrderedDict() for _ in tiers]
         self.hits = [0] * (1 + len(tiers))
         self.answers = 0
 
     def drop(self, block: Any) -> None:
-        if isinstance(block, str):  # of an answer: nobody looks for it
-            return
         for held, size in zip(self.tiers, self.sizes):
             held[block] = None
             held.move_to_end(block)
@@ -134,14 +134,17 @@ def test_hits_of_every_tier_are_those_of_a_replay(sizes: tuple[int, ...]) -> Non
 @pytest.mark.skipif(not MOONCAKE.exists(), reason="the traces are not here")
 @for_each(("host", "ssd"), [(100e9, 1e12), (400e9, 0.0)])
 def test_hits_of_a_real_trace_are_those_of_a_replay(host: float, ssd: float) -> None:
-    """Mooncake's conversations, one request at a time; a token of Llama 3.1 8B is 131,072 bytes, a block 512 tokens."""
+    """Mooncake's conversations, one request at a time; a token of Llama 3.1 8B is 131,072 bytes. A block of vLLM has 16
+    tokens: each name of the file is that of 32 of them, and the last of a prompt that of as many as are full."""
     sent = traces.read_trace(MOONCAKE).head(4000)
     model = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
     tiers = CacheTier(name="host", capacity=host, bandwidth=50e9), CacheTier(name="ssd", capacity=ssd, bandwidth=6e9)
     found = simulate(model, sent.in_loop(ALONE), options=Options(tiers=tiers))
     assert found.counts["finished"] == 4000
-    sizes = [int(one // (131072 * 512)) for one in (host, ssd)]
-    expected = replayed(sent, int(found.capacity), 16, 512, sizes)
+    rows = [json.loads(line) for line in MOONCAKE.read_text().splitlines()[:4000]]
+    cut = [[(row["hash_ids"][at // 32], at % 32) for at in range(row["input_length"] // 16)] for row in rows]
+    sizes = [int(one // (131072 * 16)) for one in (host, ssd)]
+    expected = replayed(replace(sent, hashes=cut), int(found.capacity), 16, 16, sizes)
     assert hits(found) == expected and min(expected[:2]) > 0
     rates = [record["hit_rate"] for record in found.to_dict()["cache_tiers"]]
     assert rates == pytest.approx(np.array(expected) / sent.prompt.sum(), abs=1e-9)
@@ -356,3 +359,17 @@ def test_without_a_prefix_cache_there_is_nothing_to_keep() -> None:
         simulate(plain(), requests((0.0, 33, 1)), Flags(prefix_caching=False), Options(tiers=(tier(1),)))
     with pytest.raises(UsageError, match="bandwidth"):
         tier(1, bandwidth=0.0)
+
+
+def test_answers_that_nobody_names_take_room_in_a_tier() -> None:
+    """A device of 96 tokens. The first request leaves the blocks 1 and 2 of 16 tokens. The second, of 17 and an answer
+    of 48, writes 64, block 3 and three of its answer, for which block 2 goes down. The third of 81 tokens drives out
+    the rest, used longest ago first: 1, the answer's three, 3.
+
+    So 2, 1, a, a, a, 3 come to the tier: with room for 4 it has neither 1 nor 2 any more, for 5 it has 1.
+    """
+    names = ((1, 2), (3,), (4, 5, 6, 7, 8), (1, 2))
+    sent = requests((0.0, 33, 1), (50.0, 17, 48), (200.0, 81, 1), (400.0, 33, 1), hashes=names, hash_block=BLOCK)
+    for blocks, found in ((4, 0), (5, 16), (6, 32)):
+        run = simulate(plain(capacity=96, prefix_caching=True), sent, options=Options(tiers=(tier(blocks),)))
+        assert run.records.cached.get(3, 0) == found, blocks

@@ -16,7 +16,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import simulate
-from inferplan.traffic.requests import OpenLoop, Requests, Traffic, parse_lengths
+from inferplan.traffic.requests import ClosedLoop, OpenLoop, Requests, Traffic, parse_lengths
 from tests.cases import for_each
 from tests.serving.conftest import deployment
 
@@ -257,13 +257,5 @@ def test_a_notice_that_is_long_enough_loses_no_request() -> None:
 def test_what_cannot_come_and_go() -> None:
     with pytest.raises(UsageError, match="no number of them"):
         Reactive(target=1.0, first=1, least=3, most=2, cold_start=0.0)
-    closed = Requests(prompt=np.array([8]), output=np.array([8]), follows=np.array([-1]), arrival=np.array([0.0]))
-    follows = replace(
-        closed,
-        prompt=np.array([8, 9]),
-        output=np.array([8, 8]),
-        follows=np.array([-1, 0]),
-        arrival=np.array([0.0, np.nan]),
-    )
     with pytest.raises(UsageError, match="known in advance"):
-        run(follows, Schedule(changes=((0.0, 1), (1.0, 2))))
+        run(same([0.0]).in_loop(ClosedLoop(concurrency=1)), Schedule(changes=((0.0, 1), (1.0, 2))))

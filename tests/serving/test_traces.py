@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -119,3 +120,39 @@ def test_columns_may_have_the_names_of_usage(tmp_path: Path) -> None:
     assert (found.prompt.tolist(), found.output.tolist()) == ([100, 200], [20, 30])
     assert found.arrival is not None
     assert found.arrival.tolist() == [0.0, 5.0]
+
+
+class _Line(str):
+    """A line that says how many of its kind there are, and how many there ever were at once."""
+
+    there = most = 0
+
+    def __new__(cls, text: str) -> _Line:
+        cls.there += 1
+        cls.most = max(cls.most, cls.there)
+        return super().__new__(cls, text)
+
+    def __del__(self) -> None:
+        _Line.there -= 1
+
+
+@for_each(
+    "header, row, most",
+    [
+        ("arrival_s,prompt,output,ttft_s,latency_s", "{0},100,{0},0.5,1.5", 4),
+        ("timestamp,prompt,output", "2026-05-04T00:{1:02}:{2:02}Z,100,{0}", 4),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:{1:02}:{2:02}.0000000,100,{0}", 104),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", '"2023-11-16 18:{1:02}:{2:02}.0000000",100,{0}', 104),
+    ],
+)
+def test_lines_are_not_held(header: str, row: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 lines a few are there at once, of Azure's as many as are read at a time; requests are the same."""
+    monkeypatch.setattr(traces, "_PIECE", 50)
+    _Line.there = _Line.most = 0
+    seconds = [*range(1, 1001)]
+    rows = (row.format(at, at // 60, at % 60) for at in seconds)
+    found = traces._recorded(Path("log.csv"), (_Line(f"{text}\n") for text in chain([header], rows))).requests
+    assert _Line.most <= most
+    assert found.arrival is not None
+    assert found.arrival.tolist() == [at - 1.0 for at in seconds]
+    assert found.output.tolist() == seconds and set(found.prompt.tolist()) == {100}

@@ -18,6 +18,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.serving.cache_tiers import Tier
 from inferplan.serving.run_figures import RunFigures
 from inferplan.serving.techniques.offload import bytes_per_token
+from inferplan.traffic.block_names import FileNames, OfAdapters, names_at
 from inferplan.traffic.requests import Requests
 from inferplan.traffic.reuse import hit_curve
 from inferplan.units import HOURS_PER_MONTH, parse_quantity
@@ -195,7 +196,7 @@ def tier_records(result: RunFigures) -> list[dict[str, Any]] | None:
 def curve_records(result: RunFigures, served: Served, block: int) -> list[dict[str, Any]]:
     """What one LRU cache would find of the requests of a run, in the order in which they came, at a few sizes
     (:data:`SHARES`); of the prompts that count. Who was refused, or gave up in the queue, is in no cache. Bytes are of
-    one device of a replica, ``block`` tokens have one name.
+    one device of a replica, ``block`` tokens have one name; those of a file are cut anew, for a run has finer ones.
 
     Raises ``UsageError`` where prompts share no text.
     """
@@ -205,10 +206,13 @@ def curve_records(result: RunFigures, served: Served, block: int) -> list[dict[s
     order = order[~np.isnan(np.asarray(records.admitted)[order])]
     counted = np.zeros(len(arrival), dtype=bool)
     counted[result.counted] = True
+    names = records.hashes
+    if isinstance(names, (FileNames, OfAdapters)):
+        names = names.cut(block)
     came = Requests(
         prompt=np.asarray(records.prompt)[order],
         output=np.asarray(records.output)[order],
-        hashes=None if records.hashes is None else [records.hashes[request] for request in order],
+        hashes=None if names is None else names_at(names, order.tolist()),
         hash_block=block,
     )
     curve, each = hit_curve(came, counted[order]), loaded_bytes(served)

@@ -1,0 +1,174 @@
+"""Conversations on replicas that come and go, against a replay of servers that take one request at a time."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+from math import inf, isnan
+
+import numpy as np
+import pytest
+
+from inferplan.serving.autoscaling import Losses, Reactive, Scaling, Schedule
+from inferplan.serving.flags import Flags
+from inferplan.serving.fleet import Fleet
+from inferplan.serving.options import Options
+from inferplan.serving.routing import Routing
+from inferplan.serving.simulator import simulate
+from inferplan.traffic.conversations import ThinkTime
+from inferplan.traffic.requests import OpenLoop, Requests, SharedPrefix, Traffic, parse_lengths
+from tests.cases import for_each
+from tests.serving.conftest import deployment
+from tests.serving.plain_time import CLOSE, plain, seconds
+
+TURNS, COUNT, COLD = 4, 30, 25.0
+CHANGES = ((0.0, 2), (60.0, 4), (230.0, 1), (300.0, 3), (420.0, 2))
+TAKES = seconds(30, 1, 1)
+"""Seconds of a request of 30 tokens and an answer of three, alone."""
+
+
+def conversations(seed: int) -> Requests:
+    """Of four turns each, all of one length, which begin in 400 s; thinking takes a random time."""
+    draw = np.random.default_rng(seed)
+    begin = np.sort(draw.random(COUNT) * 400)
+    turn = np.arange(COUNT * TURNS) % TURNS
+    return Requests(
+        prompt=np.full(COUNT * TURNS, 30),
+        output=np.full(COUNT * TURNS, 3),
+        arrival=np.where(turn == 0, np.repeat(begin, TURNS), np.nan),
+        follows=np.where(turn == 0, -1, np.arange(COUNT * TURNS) - 1),
+        think=draw.exponential(40.0, COUNT * TURNS),
+    )
+
+
+class Servers:
+    """Replicas of one place each, under a timetable: the youngest leave first and finish what they have."""
+
+    def __init__(self, routing: str) -> None:
+        self.routing, self.taking, self.turn = routing, list(range(CHANGES[0][1])), 0
+        self.there = list(self.taking)
+        self.ends: list[list[float]] = [[] for _ in self.taking]
+        self.of: dict[int, int] = {}
+
+    def change(self, time: float, wanted: int) -> list[tuple[float, int]]:
+        """Gives when which replicas are ready."""
+        ready = []
+        while len(self.there) < wanted:
+            self.there.append(len(self.ends))
+            ready.append((time + COLD, len(self.ends)))
+            self.ends.append([])
+        gone = self.there[wanted:]
+        self.there = self.there[:wanted]
+        self.taking = [one for one in self.taking if one not in gone]
+        return ready
+
+    def serve(self, time: float, conversation: int) -> float:
+        """Gives when a request is done."""
+        server = self.of.get(conversation) if self.routing == "sticky" else None
+        if self.routing == "least-loaded":
+            server = min(self.taking, key=lambda one: (sum(end > time for end in self.ends[one]), one))
+        elif server not in self.taking:
+            server = self.taking[self.turn % len(self.taking)]
+            self.turn += 1
+        self.of[conversation] = server
+        self.ends[server].append(max([time, *self.ends[server][-1:]]) + TAKES)
+        return self.ends[server][-1]
+
+
+def replayed(sent: Requests, routing: str) -> dict[int, tuple[float, float]]:
+    """When each request was sent and done."""
+    assert sent.arrival is not None and sent.think is not None
+    servers, found = Servers(routing), dict[int, tuple[float, float]]()
+    events: list[tuple[float, str, int]] = [(at, "change", count) for at, count in CHANGES[1:]]
+    events += [(at, "sent", index) for index, at in enumerate(sent.arrival.tolist()) if not isnan(at)]
+    heapq.heapify(events)
+    while events:
+        time, what, which = heapq.heappop(events)
+        if what == "change":
+            for at, server in servers.change(time, which):
+                heapq.heappush(events, (at, "ready", server))
+        elif what == "ready":
+            servers.taking += [which] if which in servers.there else []
+        else:
+            end = servers.serve(time, which // TURNS)
+            found[which] = time, end
+            if which % TURNS < TURNS - 1:
+                heapq.heappush(events, (end + float(sent.think[which + 1]), "sent", which + 1))
+    return found
+
+
+@for_each("routing", ["round-robin", "least-loaded", "sticky"])
+def test_every_turn_is_sent_and_done_when_a_replay_says(routing: Routing) -> None:
+    for seed in range(3):
+        sent = conversations(seed)
+        fleet = Fleet(routing=routing, scaling=Schedule(changes=CHANGES, cold_start=COLD))
+        run = simulate(plain(slots=1), sent, Flags(max_num_seqs=1), Options(fleet=fleet))
+        expected = sorted(replayed(sent, routing).values())
+        assert len(expected) == COUNT * TURNS == run.counts["finished"]
+        found = sorted(zip(run.records.arrival, run.records.finish))
+        assert np.array(found) == pytest.approx(np.array(expected), rel=CLOSE, abs=0.05)
+        last = max(time for time, _ in found)
+        assert last > 420.0 and len(run.lives) == 6  # two more at 60 s, three left at 230 s, two more at 300 s
+
+
+NEVER = Reactive(target=1.0, first=3, cold_start=30.0, least=3, most=4, tolerance=1e9)
+"""An autoscaler that looks, and changes nothing."""
+
+
+@for_each(
+    "scaling, routing",
+    [
+        (Schedule(changes=((0.0, 3),)), "sticky"),
+        (Schedule(changes=((0.0, 3), (1e6, 2))), "sticky"),
+        (Schedule(changes=((0.0, 3), (1e6, 2))), "least-loaded"),
+        (NEVER, "least-loaded"),
+    ],
+)
+def test_a_flat_day_is_the_fleet_to_the_last_bit(scaling: Scaling, routing: Routing) -> None:
+    recipe = Traffic(
+        arrivals=OpenLoop(rate=10.0),
+        prompt=parse_lengths("lognormal:256:0.8"),
+        output=parse_lengths("32"),
+        requests_count=400,
+        prefix=SharedPrefix(tokens=100, distinct=3, turns=4, think=ThinkTime(kind="exponential", mean=5.0)),
+    )
+    made = deployment()
+    fixed = replace(made, parallel=replace(made.parallel, replicas=3))
+    stays = simulate(fixed, recipe, options=Options(fleet=Fleet(routing=routing)))
+    comes = simulate(made, recipe, options=Options(fleet=Fleet(scaling=scaling, routing=routing)))
+    for name in ("arrival", "admitted", "first", "finish"):
+        assert np.array_equal(getattr(stays.records, name), getattr(comes.records, name)), name
+    assert stays.records.cached == comes.records.cached and stays.hit_rate > 0.3
+
+
+def test_replicas_are_taken_away_only_while_somebody_comes() -> None:
+    """One in 100 s, each with another in its place, and the run ends."""
+    sent = conversations(5)
+    losses = Losses(rate=0.01, notice=5.0, seed=1)
+    fleet = Fleet(scaling=Schedule(changes=((0.0, 2),), cold_start=COLD), losses=losses)
+    run = simulate(plain(slots=1), sent, Flags(max_num_seqs=1), Options(fleet=fleet))
+    assert run.counts["finished"] == COUNT * TURNS
+    taken = [life for life in run.lives if life.taken]
+    last = max(run.records.finish)
+    assert taken and max(life.left for life in taken) <= last
+    assert sum(life.left == inf for life in run.lives) == 2
+
+
+def test_conversations_begin_at_the_times_that_are_given() -> None:
+    recipe = Traffic(
+        arrivals=OpenLoop(rate=2.0),
+        prompt=parse_lengths("lognormal:256:0.8"),
+        output=parse_lengths("32"),
+        requests_count=40,
+        prefix=SharedPrefix(tokens=100, distinct=3, turns=4, think=ThinkTime(mean=5.0)),
+    )
+    starts = np.sort(np.random.default_rng(3).random(10) * 20)
+    given = recipe.beginning(starts, 16)
+    assert given.arrival is not None and given.hashes is not None and given.follows is not None
+    assert sorted(given.arrival[given.follows < 0].tolist()) == sorted(starts.tolist())
+    assert len(given) == 40 and [len(one) for one in given.hashes] == [
+        (prompt + output - 1) // 16 for prompt, output in zip(given.prompt.tolist(), given.output.tolist())
+    ]
+    for request, before in enumerate(given.follows.tolist()):
+        if before >= 0:  # a turn begins with all the blocks of the one before it
+            assert given.hashes[request][: len(given.hashes[before])] == given.hashes[before]
