@@ -53,7 +53,8 @@ def main(folder: Path) -> None:
                 warm = {name: answered(page, line) for name, line in NEXT.items()}
             chromium.close()
     print(f"| first answer, cold: median of {RUNS}, least | {median(cold):.1f} s, {min(cold):.1f} s |")
-    print(f"| of which processor time, Chromium's start included | {(used.ru_utime + used.ru_stime) / (RUNS - 1):.1f} s |")
+    processor = (used.ru_utime + used.ru_stime) / (RUNS - 1)
+    print(f"| of which processor time, Chromium's start included | {processor:.1f} s |")
     for name, seconds in warm.items():
         print(f"| {name} | {seconds:.1f} s |")
 
