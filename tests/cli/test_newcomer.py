@@ -139,8 +139,8 @@ def test_an_old_log_and_the_command_that_starts_its_plan(run: Run, tmp_path: Pat
         "plan", "llama-3.1-8b", "--gpu", "h100", "--trace", str(tmp_path / "log.csv"), "--ttft", "1s", "-o", kept
     )
     assert said.code == 0, said.err
-    rate = re.search(r"([\d.]+) requests/s", said.out + said.err)
-    assert rate is not None and float(rate[1]) == pytest.approx(4.0, rel=0.05)
+    rate = json.loads(Path(kept).read_text())["question"]["load"]["requests_per_s"]
+    assert rate == pytest.approx(4.0, rel=0.05)
     started = run("emit", "vllm", kept)
     assert started.code == 0 and started.out.startswith("vllm serve meta-llama/Llama-3.1-8B")
 

@@ -63,6 +63,7 @@ def searched(*grids: Any, **rejected: tuple[int, str]) -> Any:
     return SimpleNamespace(
         grids=grids,
         options=[],
+        structures_apart=0,
         rejections=SimpleNamespace(
             examples={name: said for name, (_, said) in rejected.items()},
             counts={name: count for name, (count, _) in rejected.items()},

@@ -39,6 +39,7 @@ class Replicas:
     replica_hours: float = 50.0
     cost: float = 100.0
     measured: tuple[str, ...] = ("ttft", "e2el")
+    result = SimpleNamespace(records=SimpleNamespace(hashes=None, prompt=[1]))
 
     def mean_replicas(self, start: float, stop: float) -> float:
         return self.count
@@ -253,7 +254,7 @@ def test_what_was_recorded_and_shared_in_sentences() -> None:
     )
     assert found == [
         "log.csv is replayed: its requests come at the times and with the lengths of the log, and find the text that "
-        "they share in the caches, in blocks of 16 tokens; a replica is sized on the log itself, faster or slower, as "
+        "they share in the caches; a replica is sized on the log itself, faster or slower, as "
         "if it alone had all of it",
         "scheduled follows one day made of those of the log (the mean of 3 days)",
         "recorded: the replicas of --replay-replicas, each ordered a cold start before it took requests",

@@ -484,7 +484,10 @@ def test_a_day_and_its_start() -> None:
 def test_hours_of_a_day() -> None:
     late = np.zeros(7200, dtype=bool)
     late[:72] = True
-    one = SimpleNamespace(policy="static", mean_replicas=lambda start, stop: 2.5, late=late)
+    one = SimpleNamespace(
+        policy="static", mean_replicas=lambda start, stop: 2.5, late=late,
+        within=lambda start, stop: slice(0, 7200) if start == 0.0 else slice(7200, 7200),
+    )  # fmt: skip
     hours = days._hours(day(), one)  # type: ignore[arg-type]
     assert hours[0] == {"hour": 0, "requests_per_s": 2.0, "replicas": 2.5, "replicas_needed": 3, "missed": 0.01}
     assert (hours[1]["requests_per_s"], hours[1]["missed"]) == (0.0, None)

@@ -30,7 +30,7 @@ def traffic(**more: Any) -> dict[str, Any]:
 
 def conditions(**more: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "deployment": "a model", "cache_transfer": None, "prefill": None, "queue": "fcfs",
+        "deployment": "a model", "cache_transfer": None, "prefill": None, "queue": "fcfs", "prefix_caching": False,
         "prefix_hit_rate_given": 0.0, "client_timeout_s": None, "traffic": traffic(), "calibration": "h100",
     }  # fmt: skip
     return found | more
@@ -230,7 +230,7 @@ def test_a_run_that_is_too_short_says_of_what_to_take_more() -> None:
 def result(**more: Any) -> Any:
     found: dict[str, Any] = {
         "conditions": conditions(), "slo": Slo(ttft=0.5, tpot=0.02, percentile=99.0), "tail": None, "precision": None,
-        "prompt_pool": [()], "anchor": (1.0, 1.0), "records": SimpleNamespace(sessions=None),
+        "prompt_pool": [()], "anchor": (1.0, 1.0), "records": SimpleNamespace(sessions=None, hashes=None, prompt=[1]),
     }  # fmt: skip
     return SimpleNamespace(**found | more)
 
@@ -304,7 +304,7 @@ def test_sentences_below_a_run() -> None:
 
 
 def test_sessions_that_keep_nothing() -> None:
-    agents = SimpleNamespace(sessions=SimpleNamespace(note="read so"))
+    agents = SimpleNamespace(sessions=SimpleNamespace(note="read so"), hashes=None, prompt=[1])
     start = "no prefix cache: each call computes its whole prompt again"
     assert report._without_cache(result(records=agents)) == [f"{start} (--prefix-caching)"]
     slots = result(records=agents, conditions=conditions(engine="llama.cpp"))
@@ -312,7 +312,7 @@ def test_sessions_that_keep_nothing() -> None:
     kept = result(records=agents, conditions=conditions(prefix_caching=True))
     assert report._without_cache(kept) == report._without_cache(result()) == []
     assert report._of_trace(result(records=agents)) == ["trace: read so"]
-    silent = result(records=SimpleNamespace(sessions=SimpleNamespace(note="")))
+    silent = result(records=SimpleNamespace(sessions=SimpleNamespace(note=""), hashes=None, prompt=[1]))
     assert report._of_trace(silent) == report._of_trace(result()) == []
 
 
