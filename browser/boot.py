@@ -9,7 +9,10 @@ import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferplan.errors import InferplanError
 
 HOME = Path(__file__).parent
 _SPECS = HOME / "specs.pickle"
@@ -50,7 +53,7 @@ def prepare() -> None:
 
     file_cache._held = _Packed(config_root())
     file_cache._is_current = lambda states: True
-    file_cache._folder = lambda: None
+    file_cache._folder = lambda: None  # type: ignore[assignment]
     usual = cli.refusal
     cli.refusal = lambda error: _refusal(error) or usual(error)
     for line in (HOME / "usual.txt").read_text().splitlines():
@@ -59,7 +62,7 @@ def prepare() -> None:
             raise RuntimeError(f"{line}\n{said['stderr']}")
 
 
-def _refusal(error: Exception) -> Exception | None:
+def _refusal(error: Exception) -> InferplanError | None:
     """What is said of an error that comes from where this runs; ``None`` of others."""
     from inferplan.errors import UsageError
 

@@ -103,11 +103,10 @@ def packed_specs() -> bytes:
         if kind == spec.__name__ and folder != root:
             for path in sorted(folder.glob("*.yaml")):
                 spec_of(path, spec)
-    held = {(path, kind): made for (path, kind), (_, made) in file_cache._held.items()}
     places, packed = {}, b""
-    for (path, kind), made in held.items():
+    for (file, kind), (_, made) in file_cache._held.items():
         one = pickle.dumps(made, pickle.HIGHEST_PROTOCOL)
-        places[Path(path).relative_to(root).as_posix(), kind] = len(packed), len(one)
+        places[Path(file).relative_to(root).as_posix(), kind] = len(packed), len(one)
         packed += one
     return pickle.dumps(places, pickle.HIGHEST_PROTOCOL) + packed
 

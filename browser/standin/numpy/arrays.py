@@ -985,7 +985,7 @@ def _power_of(exponent, usual):
     if exponent == 2:
         return lambda xs, ys: [x * x for x in xs]
     if exponent == 0.5:
-        return lambda xs, ys: list(map(_root, xs))
+        return lambda xs, ys: sqrt.many(xs)
     if exponent == 1:
         return lambda xs, ys: list(xs)
     if exponent == -1:
@@ -1061,13 +1061,17 @@ def _sign(x):
     return x if x != x else type(x)((x > 0) - (x < 0))
 
 
-_root, _root_all = _checked(math.sqrt)
-add = ufunc("add", operator.add, _common, lambda xs, ys: list(map(operator.add, xs, ys)))
+def _of_math(name, function, low=nan):
+    one, many = _checked(function, low)
+    return ufunc(name, one, _real, many)
+
+
+add = ufunc("add", operator.add, _common)
 subtract = ufunc("subtract", operator.sub, _common)
 multiply = ufunc("multiply", operator.mul, _common)
 true_divide = divide = ufunc("true_divide", _divide, _real, _divide_all)
 floor_divide = ufunc("floor_divide", _floor_divide, _common)
-mod = remainder = ufunc("mod", _mod, _common)
+mod = ufunc("mod", _mod, _common)
 power = ufunc("power", _power, _common)
 negative = ufunc("negative", operator.neg, _common)
 absolute = ufunc("absolute", abs, _common)
@@ -1078,14 +1082,13 @@ sign = ufunc("sign", _sign, _common)
 floor = ufunc("floor", _whole(math.floor), _common)
 ceil = ufunc("ceil", _whole(math.ceil), _common)
 rint = ufunc("rint", _whole(round), _real)
-trunc = ufunc("trunc", _whole(math.trunc), _common)
-sqrt = ufunc("sqrt", _root, _real, _root_all)
-exp, exp2 = ufunc("exp", *(one := _checked(math.exp))[:1], _real, one[1]), ufunc("exp2", _checked(math.exp2)[0], _real)
-log = ufunc("log", (one := _checked(math.log, _log_at))[0], _real, one[1])
-log2 = ufunc("log2", _checked(math.log2, _log_at)[0], _real)
-log10 = ufunc("log10", _checked(math.log10, _log_at)[0], _real)
-log1p = ufunc("log1p", _checked(math.log1p, lambda x: -inf if x == -1 else nan)[0], _real)
-expm1 = ufunc("expm1", _checked(math.expm1)[0], _real)
+sqrt = _of_math("sqrt", math.sqrt)
+exp = _of_math("exp", math.exp)
+log = _of_math("log", math.log, _log_at)
+log2 = _of_math("log2", math.log2, _log_at)
+log10 = _of_math("log10", math.log10, _log_at)
+log1p = _of_math("log1p", math.log1p, lambda x: -inf if x == -1 else nan)
+expm1 = _of_math("expm1", math.expm1)
 cbrt = ufunc("cbrt", math.cbrt, _real)
 hypot = ufunc("hypot", _hypot, _real)
 logaddexp = ufunc(
@@ -1103,8 +1106,6 @@ greater = ufunc("greater", operator.gt, _boolean)
 greater_equal = ufunc("greater_equal", operator.ge, _boolean)
 equal = ufunc("equal", operator.eq, _boolean)
 not_equal = ufunc("not_equal", operator.ne, _boolean)
-logical_and = ufunc("logical_and", lambda x, y: bool(x) and bool(y), _boolean)
-logical_or = ufunc("logical_or", lambda x, y: bool(x) or bool(y), _boolean)
 logical_not = ufunc("logical_not", operator.not_, _boolean)
 bitwise_and = ufunc("bitwise_and", operator.and_, _common)
 bitwise_or = ufunc("bitwise_or", operator.or_, _common)

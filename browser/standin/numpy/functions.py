@@ -23,7 +23,6 @@ from .arrays import (
     _promoted,
     _spread,
     _strides,
-    absolute,
     array,
     asarray,
     broadcast_shapes,
@@ -136,10 +135,6 @@ def frombuffer(buffer, dtype=float):
     view = memoryview(buffer)
     data = view.cast("B").cast(kind.code).tolist() if kind.code not in "B" else view.cast("B").tolist()
     return ndarray(data, (len(data),), kind, buffer if isinstance(buffer, bytearray) else "bytes")
-
-
-def fromiter(values, dtype, count=-1):
-    return array(list(values), dtype)
 
 
 def ascontiguousarray(given, dtype=None):
@@ -288,10 +283,6 @@ def roll(given, by):
     return concatenate([given[len(given) - by :], given[: len(given) - by]])
 
 
-def flip(given):
-    return asarray(given)[::-1]
-
-
 def where(condition, one=None, other=None):
     condition = asarray(condition)
     if one is None:
@@ -320,12 +311,6 @@ def unravel_index(places, shape):
     for step, length in zip(_strides(shape), shape):
         found.append(places // step % length)
     return tuple(found)
-
-
-def ix_(*parts):
-    count = len(parts)
-    arrays = [flatnonzero(one) if asarray(one).dtype is BOOL else asarray(one) for one in parts]
-    return tuple(one.reshape((1,) * place + (-1,) + (1,) * (count - place - 1)) for place, one in enumerate(arrays))
 
 
 def clip(given, low=None, high=None, out=None):
@@ -494,8 +479,8 @@ def _extreme(of, best, low):
     return reduce_all
 
 
-max_ = amax = _extreme(max, max, -inf)
-min_ = amin = _extreme(min, min, inf)
+max_ = _extreme(max, max, -inf)
+min_ = _extreme(min, min, inf)
 
 
 def any_(given, axis=None, keepdims=False):
@@ -751,11 +736,6 @@ def array_equal(one, other, equal_nan=False):
     return all(a == b or (equal_nan and a != a and b != b) for a, b in zip(one.data, other.data))
 
 
-def allclose(one, other, rtol=1e-5, atol=1e-8):
-    off, room = absolute(subtract(one, other)), multiply(absolute(other), rtol) + atol
-    return bool(all_(UFUNCS["less_equal"](off, room)))
-
-
 def polyfit(x, y, degree):
     """The line of least squares: highest power first."""
     if degree != 1:
@@ -764,14 +744,6 @@ def polyfit(x, y, degree):
     off = x - mean(x)
     rise = float(sum_(off * y)) / float(sum_(off * off))
     return array([rise, float(mean(y)) - rise * float(mean(x))])
-
-
-def isscalar(value):
-    return type(value) in _SCALARS or isinstance(value, str)
-
-
-def result_type(*given):
-    return _promoted(*(one if isinstance(one, _type) else asarray(one).dtype for one in given))
 
 
 # Methods of arrays that are these functions
