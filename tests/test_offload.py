@@ -326,7 +326,7 @@ def test_a_host_link_is_one_of_the_links() -> None:
         ({"cpu_moe_layers": 4}, UsageError, "expert"),
         ({"gpu_layers": 40, "host_link": "0B/s"}, UsageError, "not a positive rate"),
         ({"gpu_layers": 40, "host_link": "fast"}, UsageError, "--host-link"),
-        ({"gpu_layers": 40, "gpu": "h100-sxm"}, MissingFactError, "--host-link 63GB/s"),
+        ({"gpu_layers": 40, "gpu": "b200-hgx"}, MissingFactError, "--host-link 63GB/s"),
         ({"gpu_layers": 4, "model": "whisper-large-v3", "quant": None}, InferplanError, "decoder of text"),
         ({"cpu_moe_layers": 37, "model": "gpt-oss-120b", "quant": None}, UsageError, "36 layers"),
     ],
@@ -453,7 +453,7 @@ def test_experts_are_read_as_far_as_they_are_touched() -> None:
         ({"host": None}, UsageError, "need a host"),
         ({"host_memory": None}, MissingFactError, "--host-memory 384GB"),
         ({"host_memory": "16GB"}, InfeasibleError, "21.47 GB of all devices > 16.00 GB"),
-        ({"gpu": "h100-sxm"}, MissingFactError, "--host-link 63GB/s"),
+        ({"gpu": "b200-hgx"}, MissingFactError, "--host-link 63GB/s"),
         ({"gpu_layers": 4}, UsageError, "llama.cpp's"),
     ],
 )

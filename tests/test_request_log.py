@@ -76,7 +76,7 @@ def test_times_are_those_of_the_clock(tmp_path: Path) -> None:
         ("timestamp\n1\nnoon\n", ":3: timestamp is 'noon', neither"),
         ("timestamp\n-1\n", ":2: timestamp is -1"),
         ("timestamp,class\n1,a\n2\n", ":3: has 1 columns where 2"),
-        ("timestamp\n5\n2024-05-10T08:00:00Z\n", "some times have an offset"),
+        ("timestamp\n5\n2024-05-10T08:00:00Z\n", "some times are dates and some are seconds"),
     ],
 )
 def test_bad_logs(tmp_path: Path, text: str, said: str) -> None:

@@ -154,7 +154,6 @@ def test_a_plan_that_survives_says_what_that_costs(run: Run) -> None:
 @for_each(
     ("arguments", "said"),
     [
-        (("--survive", "1"), "--restart 3min"),
         (("--survive", "0", "--restart", "1min"), "neither a number of replicas nor a node"),
         (("--survive", "rack", "--restart", "1min"), "neither a number of replicas nor a node"),
         (("--restart", "1min"), "needs --survive"),

@@ -186,7 +186,7 @@ def test_an_engine_has_versions_that_last(
     ("words", "code", "said"),
     [
         (("llama-3.1-70b", "--gpu", "m4-max"), 3, "weights alone are too large; no link on file joins 2 x m4-max"),
-        (("llama-3.1-70b", "--gpu", "m4-max"), 3, "hint: a narrower --quant such as int4, or"),
+        (("llama-3.1-70b", "--gpu", "m4-max"), 3, "hint: a narrower --quant such as q8_0 or q4_k_m, or"),
         (("llama-3.1-70b", "--gpu", "m4-max", "--quant", "fp8"), 2, "m4-max has no fp8 arithmetic"),
         (
             ("llama-3.1-405b", "--gpu", "h100-sxm", "--most", "4"),

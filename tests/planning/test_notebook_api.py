@@ -168,10 +168,6 @@ WRONG = [
     (lambda one: inferplan.make_plan("llama-3.1-8b", [1], 2, rate=1, ttft=1), "prompt is float or str or Lengths"),
     (lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft="soon"), "ttft: 'soon' is not a quantity"),
     (
-        lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft=1, survive=1),
-        "the time to restart is missing",
-    ),
-    (
         lambda one: inferplan.make_plan("llama-3.1-8b", 1, 2, rate=1, ttft=1, survive="rack", restart="1min"),
         "neither a number of replicas nor a node",
     ),

@@ -133,15 +133,15 @@ def test_finalists_are_what_simulate_says_of_the_flags_that_are_emitted(found: P
 
 
 def test_a_device_that_fits_needs_no_host_and_an_unknown_link_is_said() -> None:
-    """In fp8 70.6 GB lie on a GH200; nobody knows how an H100 SXM reaches its host."""
+    """In fp8 70.6 GB lie on a GH200; no file says how a B200 reaches its host."""
     fits = question(quants=("fp8",), placed=(replace(AWAY, cpu_offload_gb=30.0),))
     searched = search(fits.space, Stream(DEMAND, fits.slo, fits.sizing), fits.prices)
     kept = {bool(one.grid.deployment.elsewhere) for one in searched.grids}
     assert kept == {False, True} and not searched.options[0].deployment.elsewhere
-    both = question(gpus=("h100-sxm", "gh200-96gb"))
+    both = question(gpus=("b200-hgx", "gh200-96gb"))
     known = search(both.space, Stream(DEMAND, both.slo, both.sizing), both.prices).rejections
     assert known.counts["host"] == 2
-    assert known.examples["host"] == "how h100-sxm reaches the memory of its host is not on file"
+    assert known.examples["host"] == "how b200-hgx reaches the memory of its host is not on file"
 
 
 def test_the_plan_says_its_host(found: Plan) -> None:

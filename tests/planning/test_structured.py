@@ -50,7 +50,7 @@ def question(asked_for: Demand, sizing: Sizing | None = None, **space: Any) -> Q
         demand=asked_for,
         slo=Slo(ttft=0.5, tpot=0.05, percentile=95.0),
         sizing=sizing or Sizing(),
-        prices=price_book(stated=["h100-sxm=2"]),
+        prices=price_book(stated=["h100-sxm=2", "b200-hgx=4"]),
     )
 
 
@@ -150,8 +150,8 @@ def test_beside_what_it_is_not_planned() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             question(of, **space)
-    with pytest.raises(InfeasibleError, match="the bandwidth from the host to h100-sxm"):
-        plan(question(demand(Structured(share=1.0, mask_time=1e-6, cores=1))))
+    with pytest.raises(InfeasibleError, match="the bandwidth from the host to b200-hgx"):
+        plan(question(demand(Structured(share=1.0, mask_time=1e-6, cores=1)), gpus=("b200-hgx",)))
 
 
 @for_each(

@@ -169,7 +169,6 @@ def test_numbers_of_drafts_to_try() -> None:
         ({"draft_model": "free", "draft_tokens": 4, "acceptance": "0.8,0.6"}, "2 positions does not go with 4"),
         ({"draft_model": "free", "draft_tokens": 2, "acceptance": "much"}, "is not a number"),
         ({"draft_model": "free", "draft_tokens": 2, "acceptance_length": "2,3"}, "2 acceptance lengths do not go"),
-        ({"draft_model": "mtp"}, "needs --draft-tokens"),
         ({"thinking": "on"}, "--thinking belongs to speculative decoding, and no draft model is named"),
     ],
 )

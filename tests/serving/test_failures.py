@@ -393,7 +393,7 @@ def test_what_does_not_fail() -> None:
     schedule = Schedule(changes=((0.0, 2),), cold_start=1.0)
     with pytest.raises(UsageError, match="time to restart"):
         Fleet(failures=one)
-    with pytest.raises(UsageError, match="share nothing"):
+    with pytest.raises(UsageError, match="sticky routing needs conversations"):
         run(
             same([0.0, 1.0]),
             Fleet(failures=one, scaling=schedule, losses=Losses(rate=1.0, notice=0.0), routing="sticky"),

@@ -234,8 +234,8 @@ def test_both_halves_are_needed_and_the_link() -> None:
     with pytest.raises(UsageError, match="the popularity of adapters"):
         run(served(), traffic(None))
     asked = traffic(Popularity(count=4, skew=1.0))
-    with pytest.raises(MissingFactError, match="from the host to h100-sxm"):
-        simulate(served(), asked, Flags(), Options())
+    with pytest.raises(MissingFactError, match="from the host to b200-hgx"):
+        simulate(served(gpu="b200-hgx"), asked, Flags(), Options())
     found = simulate(served(gpu="l40s"), asked, Flags(), Options())  # PCIe 4.0 x16, 31 GB/s on file
     assert record_of(found)["adapters"]["load_s"] == pytest.approx(LOADED / 31e9)
     with pytest.raises(UsageError, match="--lora-skew"):

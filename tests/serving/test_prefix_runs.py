@@ -105,7 +105,8 @@ def test_runs_of_blocks_are_the_blocks() -> None:
                 cache.trim(most)
                 wanted.trim(most)
             assert cache.idle_blocks == len(wanted.idle), (seed, request)
-        assert list(below.held) == list(OrderedDict.fromkeys(reversed(wanted.dropped)))[::-1], seed
+        named = [name for name in below.held if name > 0]  # nameless blocks lie there, too, and nothing finds them
+        assert named == list(OrderedDict.fromkeys(reversed(wanted.dropped)))[::-1], seed
 
 
 def test_a_tier_takes_many_blocks_as_it_takes_one_after_another() -> None:

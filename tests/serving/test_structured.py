@@ -26,8 +26,8 @@ from tests.command import exit_code
 VOCABULARY, LINK = 128_256, 64e9
 
 
-def deployment(**more: Any) -> Deployment:
-    return assemble(Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True, **more))
+def deployment(gpu: str = "h100-sxm", **more: Any) -> Deployment:
+    return assemble(Request(model="llama-3.1-8b", gpu=gpu, ideal=True, **more))
 
 
 def asked(share: float = 1.0, mask_time: float | None = 50e-6, **more: Any) -> Structured:
@@ -157,7 +157,7 @@ def test_what_is_not_known_is_refused() -> None:
         with pytest.raises(UsageError, match="--mask-library"):
             Structured(share=1.0, cores=1, **both)
     with pytest.raises(MissingFactError, match="the bandwidth from the host"):
-        MaskedSteps(deployment=deployment(), structured=Structured(share=1, mask_time=1e-6, cores=1)).copied(1.0)
+        MaskedSteps(deployment=deployment(gpu="b200-hgx"), structured=Structured(share=1, mask_time=1e-6, cores=1)).copied(1.0)
     for share, mask_time in ((0.0, 1e-6), (1.1, 1e-6), (0.5, 0.0)):
         with pytest.raises(UsageError):
             Structured(share=share, mask_time=mask_time, cores=1)
