@@ -639,14 +639,14 @@ def make_plan(
     limits = {name: take(name) for name in ("ttft", "tpot", "e2el", "answer_ttft") if name in given}
     slo = Slo(percentile=take("percentile", 95.0), **limits)
     prices = _prices(given)
-    named = read_argument("gpus", gpus, Names) if gpus is not None else default_gpus(prices)
-    numbered = [counted(gpu) for gpu in named]
+    numbered = [counted(gpu) for gpu in (default_gpus(prices) if gpus is None else read_argument("gpus", gpus, Names))]
     looked_at = tuple(dict.fromkeys(one.gpu for one in numbered))
     prices.check(files.load_hardware(gpu).name for gpu in looked_at)
     model, restart, ideal = read_argument("model", model, str), take("restart", None), take("ideal", False)
     counted_by = {name: take(name) for name in _COUNTED_BY if name in given}
     asked = SizingAsked(survive=str(take("survive")) if "survive" in given else None, **counted_by)
-    sizing = asked.priced_by(prices).sizing(
+    sizing = asked.sizing(
+        prices,
         PowerBudget(watts=take("power_budget")) if "power_budget" in given else None,
         None if restart is None else ColdStart(rest=restart),
         [one._replace(gpu=files.load_hardware(one.gpu).name) for one in numbered],

@@ -214,14 +214,10 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     prices.check(load_hardware(gpu).name for gpu in gpus)
     asked.require_formats(model, gpus)
     start, power = cold_start_of(values, None, "--restart"), question_if_asked(PowerBudget, values)
-    sizing = (
-        question_of(SizingAsked, values)
-        .priced_by(prices)
-        .sizing(power, start, counted, demand.offline, values["ideal"])
-    )
+    sized = question_of(SizingAsked, values)
     drafts = question_if_asked(DraftsTried, values)
     chains = chains_of_sizes(question_of(TiersTried, values).sizes)
-    one_pool = asked.aggregated or asked.anchor or asked.routing or sizing.survive or chains or demand.structured
+    one_pool = asked.aggregated or asked.anchor or asked.routing or sized.survive or chains or demand.structured
     space = Space(
         base=_constant(base, values, asked),
         gpus=gpus,
@@ -245,7 +241,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         space=space,
         demand=demand,
         slo=slo,
-        sizing=sizing,
+        sizing=sized.sizing(prices, power, start, counted, demand.offline, values["ideal"]),
         prices=prices,
         chains=chains,
         routing=asked.routing,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf, prod
-from typing import NamedTuple, Self, get_args
+from typing import NamedTuple, get_args
 
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.counted import Counted, counted_device
@@ -291,20 +291,22 @@ class SizingAsked:
         None,
     )
 
-    def priced_by(self, prices: PriceBook) -> Self:
-        """Itself, its text read. Raises ``UsageError`` for money in a currency that the prices do not have."""
-        spent = _spent(self.max_cost) if isinstance(self.max_cost, str) else self.max_cost
-        if isinstance(spent, Spent):
-            prices.require_currency("--max-cost", spent.currency)
-        return replace(self, max_cost=spent)
-
     def sizing(
-        self, power: PowerBudget | None, start: ColdStart | None, gpus: Sequence[Counted], offline: bool, ideal: bool
+        self,
+        prices: PriceBook,
+        power: PowerBudget | None,
+        start: ColdStart | None,
+        gpus: Sequence[Counted],
+        offline: bool,
+        ideal: bool,
     ) -> Sizing:
         """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived` and
-        :meth:`Spent.of`."""
-        spent = Spent(self.max_cost) if isinstance(self.max_cost, (int, float)) else self.max_cost
-        assert not isinstance(spent, str)
+        :meth:`Spent.of`, and for money in a currency that the prices do not have."""
+        spent = _spent(self.max_cost) if isinstance(self.max_cost, str) else self.max_cost
+        if isinstance(spent, (int, float)):
+            spent = Spent(spent)
+        elif spent is not None:
+            prices.require_currency("--max-cost", spent.currency)
         usual = MIDDLE if offline or ideal else USUAL
         owned = {one.gpu: one.number for one in gpus if one.number is not None}
         return Sizing(
