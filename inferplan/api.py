@@ -618,7 +618,7 @@ def make_plan(
     Load: ``people`` (with ``workload``, or ``think_time``, and ``sessions_a_day``), ``rate``, ``users`` (in flight), or
     ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` and, behind a thought
     (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing: ``utilisation``, ``spare``, ``confidence``,
-    ``miss_cost``, ``survive`` with ``restart`` and ``mtbf``, ``power_budget`` [W]. Prices: ``prices`` (lists), ``price``.
+    ``miss_cost``, ``survive`` with ``restart`` and ``mtbf``, ``power_budget`` [W]. Prices: ``prices``, ``price``.
     Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``, ``prefill_schedule_interval`` (vLLM),
     ``prefill_decode_interval`` (SGLang). Raises ``InfeasibleError`` when nothing meets the limits.
     """

@@ -16,6 +16,9 @@ from collections.abc import Iterator, Sequence
 
 from inferplan.serving.cache_tiers import Tier
 
+_PIECE = 64
+"""Names that are looked for below the device at a time."""
+
 
 class _Run:
     """``size`` blocks of a chain from ``start`` on, of which ``names`` are the names, with the requests that use them;
@@ -63,11 +66,12 @@ class PrefixCache:
         limit = min(len(names), (tokens - 1) // self.block)
         device = sum(count for _, count in self._on_device(names, limit))
         below, tiers = device, self.tiers
-        if tiers:
-            for name in names[device:limit]:
-                if not any(name in tier.held for tier in tiers):
-                    break
-                below += 1
+        while tiers and below < limit:  # names of a file are cut when they are looked at: some at a time
+            piece = names[below : min(below + _PIECE, limit)]
+            held = next((at for at, name in enumerate(piece) if not any(name in one.held for one in tiers)), len(piece))
+            below += held
+            if held < len(piece):
+                break
         return device, below - device
 
     def in_use(self, names: Sequence[int], blocks: int) -> int:
