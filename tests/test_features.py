@@ -593,7 +593,10 @@ def test_a_feature_at_its_neutral_value_is_none() -> None:
         run = Run()
         change(run)
         same = simulate(*run.asked())
-        for of in ("first", "finish"):  # sums of the same steps in another order may differ in their last bit
-            if list(getattr(same.records, of)) != pytest.approx(list(getattr(plain.records, of)), rel=1e-12, abs=0.0):
+        for of in ("first", "finish"):
+            seen, expected = list(getattr(same.records, of)), list(getattr(plain.records, of))
+            if name == "failures":  # the general event loop adds up the same steps in another order
+                expected = pytest.approx(expected, rel=1e-15, abs=0.0)
+            if seen != expected:
                 wrong.append(name)
     assert not wrong

@@ -120,12 +120,17 @@ def test_the_bands_on_file_are_those_of_the_measured_runs() -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_bands_cover_systems_that_had_no_part_in_them(metric: str) -> None:
-    """Of runs whose system was left out, at most 12 % are slower than 9 in 10 should be, and 12 of 69 in a cell (the
-    goal is 15 %: vLLM on H200 has 17.4)."""
+    """Of runs whose system was left out, at most 12 % are slower than 9 in 10 should be, and 15 % in a cell. One cell
+    misses that by two runs: vLLM on H200, 12 of 69 (docs/accuracy-plans.md)."""
     counted = beyond_the_slow_end(read_deviations(RUNS), metric, 0.9)
     beyond, every = sum(one.beyond for one in counted.values()), sum(one.runs for one in counted.values())
     assert 0.05 <= beyond / every <= 0.12
-    assert max(one.beyond / one.runs for one in counted.values() if one.runs >= 10) <= 12 / 69
+    over = {
+        (cell.device, cell.engine): (one.beyond, one.runs)
+        for cell, one in counted.items()
+        if one.runs >= 10 and one.beyond > 0.15 * one.runs
+    }
+    assert over == ({("h200-sxm", "vllm"): (12, 69)} if metric == "ttft" else {})
 
 
 def test_four_in_five_is_a_narrower_end_than_nine_in_ten() -> None:
