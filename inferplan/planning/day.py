@@ -38,6 +38,7 @@ from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Sched
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
+from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.outages import Outages
 from inferplan.serving.records import FINISHED
@@ -49,7 +50,7 @@ from inferplan.traffic.block_names import Streams
 from inferplan.traffic.profile import DAY, Profile
 from inferplan.traffic.requests import MOST_REQUESTS, OpenLoop, Requests, Traffic, TrafficClass, drawn_of
 from inferplan.traffic.traces import Recorded
-from inferplan.units import Array, BoolArray
+from inferplan.units import Array, BoolArray, format_time
 
 Policy = Literal["recorded", "static", "scheduled", "reactive"]
 POLICIES: tuple[Policy, ...] = ("static", "scheduled", "reactive")
@@ -415,8 +416,11 @@ class DayDesign:
         return self.question.prices.require(self.deployment.hardware.name, parallel.ranks, parallel.tp)
 
     def work(self) -> DayWork:
-        """What a replica carries, by simulation."""
-        return work_of(self.request, self.deployment, self.question, self.asked.profile, self.asked.tiers)
+        """What a replica carries, by simulation; where turns are :func:`scattered`, as if they found nothing."""
+        deployment = self.deployment
+        if scattered(self.asked, self.question):
+            deployment = with_flags(deployment, Flags(prefix_caching=False))
+        return work_of(self.request, deployment, self.question, self.asked.profile, self.asked.tiers)
 
     def target(self, work: DayWork) -> float:
         """Requests in a replica that the reactive policy aims at."""
@@ -491,6 +495,7 @@ def simulate_days(
     for one in designs:
         require_together("day", one.deployment.features | one.question.features | {"elastic"})
         _ = one.tariff  # an error without a price, before the day
+        _require_short(one.question.demand, one.asked.span, one.deployment.model.max_context)
     first = designs[0]
     requests = day_requests(first.question, first.asked, first.deployment.engine.defaults.block_size)
     for one in designs:
@@ -542,6 +547,29 @@ def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Reques
     common, full = [demand.prefix.tokens // block] * len(arrival), ((prompt + output - 1) // block).tolist()
     names = Streams(texts, common, range(len(arrival)), full)
     return Requests(prompt=prompt, output=output, arrival=arrival, hashes=names, hash_block=block)
+
+
+def _require_short(demand: Demand, span: float, context: int | None) -> None:
+    """Conversations of a day end within it, and in the context of its model. Raises ``UsageError`` for longer ones."""
+    turns = demand.prefix.turns
+    own = demand.prompt if demand.own is None else demand.own
+    longest = demand.prefix.tokens + turns * own.average + (turns - 1) * demand.output.average
+    if turns > 1 and context is not None and longest > context:
+        raise UsageError(
+            f"{turns:,} turns make prompts of {longest:,.0f} tokens, beyond a context of {context:,}",
+            hint="fewer --turns",
+        )
+    if (lasts := (turns - 1) * demand.prefix.think.mean) > span:
+        raise UsageError(
+            f"a conversation thinks for {format_time(lasts, 3)} in all, and {format_time(span, 3)} are simulated",
+            hint="fewer --turns, a shorter --think-time, or a longer --duration",
+        )
+
+
+def scattered(asked: DayAsked, question: Question) -> bool:
+    """Whether later turns of conversations go to any replica, and find little of what the others keep."""
+    kept = asked.routing == "sticky" or any(tier.shared for tier in asked.tiers)
+    return question.demand.prefix.turns > 1 and not kept
 
 
 def _conversations(demand: Demand, asked: DayAsked, block: int) -> Requests:

@@ -16,7 +16,7 @@ from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.deployment import parts_rest_on
 from inferplan.estimate.resting import Resting, outside_band
 from inferplan.figures import Figure, finite, record, short_time, side_by_side, text
-from inferplan.planning.day import Day, DayAsked, DayEnergy, PolicyDay
+from inferplan.planning.day import Day, DayAsked, DayEnergy, PolicyDay, scattered
 from inferplan.planning.day_work import RARE
 from inferplan.planning.demand import METRIC_NAMES, limits_in_words, percentile_of
 from inferplan.planning.paid import HOUR
@@ -261,6 +261,11 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         *(mix_notes(day) if classes else []),
         *replay_notes(day),
     ]
+    if scattered(asked, day.question):
+        lines.append(
+            f"{asked.routing} routing sends later turns to any replica, so one is sized as if they found nothing of "
+            "the turns before (--routing sticky keeps them together)"
+        )
     if profile.end < asked.span:
         lines.append(f"the profile lasts {format_time(profile.end, 4)} and repeats")
     if profile.source:

@@ -1,7 +1,7 @@
 """Times of logs: dates and times (ISO 8601), or seconds; one rule for every file with a column ``timestamp``.
 
 A date and time with an offset is taken to UTC, one without is as it is. Seconds are 0 or more, since 1970 or any
-midnight. All times of a file are of one kind.
+midnight. All times of a file are of one kind, and lie before the year 3000.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import NamedTuple
 from inferplan.errors import InputFileError
 from inferplan.traffic.profile import bad_line
 from inferplan.units import parse_number
+
+_LAST = datetime(3000, 1, 1, tzinfo=UTC).timestamp()
+"""Seconds beyond which a number is no time in seconds: those of today in milliseconds are thirty times as many."""
 
 
 class Moment(NamedTuple):
@@ -40,9 +43,14 @@ def moment_of(path: Path, line: int, text: str) -> Moment:
         except ValueError:
             raise bad_line(path, line, f"timestamp is {text!r:.40}, neither a date and time nor seconds") from None
         zoned = date.tzinfo is not None
-        return Moment((date if zoned else date.replace(tzinfo=UTC)).timestamp(), True, zoned)
+        seconds = (date if zoned else date.replace(tzinfo=UTC)).timestamp()
+        if not 0 <= seconds < _LAST:
+            raise bad_line(path, line, f"timestamp is {text:.40}, not of the years 1970 to 2999") from None
+        return Moment(seconds, True, zoned)
     if not isfinite(seconds) or seconds < 0:
         raise bad_line(path, line, f"timestamp is {text}, not 0 seconds or more")
+    if seconds >= _LAST:
+        raise bad_line(path, line, f"timestamp is {text:.40}, seconds after the year 2999: milliseconds?")
     return Moment(seconds)
 
 

@@ -69,12 +69,15 @@ def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, i
     """
     needed = "a CSV with the columns timestamp (as in the log) and replicas"
     found: list[tuple[float, int]] = []
+    kinds = set[tuple[bool, bool]]()
     for line, cell in pairs_of(path, ("timestamp", "replicas"), "does not say how many replicas there were", needed):
         time = moment_of(path, line, cell["timestamp"])
         seconds = time.seconds - began
         if time.dated is not dated:
             kind = "dates and times" if dated else "seconds"
             raise bad_line(path, line, f"timestamp is {cell['timestamp']!r:.40}; the log has {kind}")
+        kinds.add(time.kind)
+        require_alike(path, kinds)
         if found and seconds <= found[-1][0]:
             raise bad_line(path, line, f"timestamp {cell['timestamp']} is not after the one before it")
         if not (cell["replicas"].isascii() and cell["replicas"].isdecimal()) or len(cell["replicas"]) > _DIGITS:

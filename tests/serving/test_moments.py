@@ -46,6 +46,8 @@ def test_all_readers_agree(tmp_path: Path, times: list[str], began: float, gaps:
         (["1", "inf"], ":3: timestamp is inf"),
         (["1", "noon"], ":3: timestamp is 'noon'"),
         (["1", ""], ":3: timestamp is ''"),
+        (["1", "1700000000000"], ":3: timestamp is 1700000000000, seconds after the year 2999: milliseconds"),
+        (["0001-01-01T00:00:00+05:00"], ":2: .* not of the years 1970 to 2999"),
         (["1", "2026-05-04"], "some times are dates"),
         (["2026-05-04T00:00", "2026-05-04T00:00Z"], "have an offset"),
     ],
