@@ -217,6 +217,12 @@ def _load(values: dict[str, Any], deployment: Deployment) -> _Load:
             "--think-time needs people, or turns that follow an answer",
             hint="--people 2000 instead of --peak, or --turns 4",
         )
+    if (values["turns"] or 1) > 1 and values["think_time"] is None:
+        raise UsageError(
+            "--turns needs the time from an answer to the next turn",
+            because="it decides which replica is free then, and what its cache still holds",
+            hint="--think-time 60s, or 0s where programs ask",
+        )
     profile, mix = _with_classes(_profile(values, trace, log), values)
     if mix.classes:
         demand, slo = _of_classes(mix, values), screened_by(mix.classes)

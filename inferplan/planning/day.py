@@ -22,7 +22,7 @@ from inferplan.catalog.assemble import Request
 from inferplan.catalog.bills import Tariff
 from inferplan.catalog.energy import EnergyAsked
 from inferplan.catalog.power import power_shares, standing_watts
-from inferplan.errors import UsageError
+from inferplan.errors import InfeasibleError, UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
@@ -417,10 +417,15 @@ class DayDesign:
 
     def work(self) -> DayWork:
         """What a replica carries, by simulation; where turns are :func:`scattered`, as if they found nothing."""
-        deployment = self.deployment
-        if scattered(self.asked, self.question):
-            deployment = with_flags(deployment, Flags(prefix_caching=False))
-        return work_of(self.request, deployment, self.question, self.asked.profile, self.asked.tiers)
+        profile, tiers = self.asked.profile, self.asked.tiers
+        if not scattered(self.asked, self.question):
+            return work_of(self.request, self.deployment, self.question, profile, tiers)
+        uncached = with_flags(self.deployment, Flags(prefix_caching=False))
+        try:
+            return work_of(self.request, uncached, self.question, profile, tiers)
+        except InfeasibleError as error:
+            because = f"{error.because}, and {self.asked.routing} routing sends later turns to replicas without them"
+            raise InfeasibleError(error.what, because=because, hint=f"--routing sticky, or {error.hint}") from None
 
     def target(self, work: DayWork) -> float:
         """Requests in a replica that the reactive policy aims at."""

@@ -308,3 +308,23 @@ def test_a_replay_by_a_folded_timetable(run: Run, tmp_path: Path) -> None:
         assert [round(one["hours"][hour]["replicas"]) for hour in (12, 36)] == [first, second]
     said = " ".join(run(*asked[:-2]).out.split())
     assert "48 h of log" in said and "day 2 00:00" in said
+
+
+def test_turns_that_a_router_scatters_are_sized_as_if_nothing_was_found(run: Run, tmp_path: Path) -> None:
+    """The eighth prompt has 8 x 2,048 + 7 x 64 tokens: at the 362 TFLOP/s of an L40S, 2 x 8.0e9 FLOP a token take
+    0.74 s. With 1 s for 95 in 100 no load is carried where all is computed, and some where the turns before are found.
+    """
+    (tmp_path / "flat.csv").write_text("time,rate\n0,1\n")
+    words = ["day", "llama-3.1-8b", "--gpu", "l40s", "--profile", str(tmp_path / "flat.csv"), "--price", "l40s=1"]
+    words += ["--peak", "2", "--duration", "4min", "--prompt", "2048", "--output", "64"]
+    words += ["--ttft", "1s", "--tpot", "60ms", "--policy", "static"]
+    turns = ["--turns", "8", "--think-time", "exponential:20s"]
+    scattered = run(*words, *turns)
+    assert scattered.code == 3 and "under no load" in scattered.err and "--routing sticky" in scattered.err
+    kept = run(*words, *turns, "--routing", "sticky", "--format", "json")
+    assert kept.code == 0 and json.loads(kept.out)["policies"][0]["missed"] <= 0.05
+    endless = run(*words, "--turns", "8", "--think-time", "100h")
+    assert endless.code == 2 and "360,000" not in endless.out and "a shorter --think-time" in endless.err
+    deep = run(*words, "--turns", "100000", "--think-time", "1ms")
+    assert deep.code == 2 and "beyond a context of 131,072" in deep.err
+    assert "--think-time 60s" in run(*words, "--turns", "8").err
