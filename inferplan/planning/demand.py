@@ -283,13 +283,20 @@ def users_in_words(demand: Demand) -> str:
     return f"{who} {'thinks' if users == 1 else 'think'} {think.mean:g} s{mean} between an answer and the next request"
 
 
+_MOST_NAMES = 1e8
+"""Blocks of prompts that are named to see what they share: more are longer prompts than any model reads."""
+
+
 def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -> tuple[Lengths, int]:
     """Whole prompts where ``own`` tokens of each follow text that is shared, and the tokens of a prompt that a prefix
-    cache finds on average when it forgets nothing.
+    cache finds on average when it forgets nothing. Raises ``UsageError`` for turns beyond any context.
     """
     if not prefix.tokens and prefix.turns == 1 and samples == 1:
         return own, 0
     block, count = 16, 4000
+    mean = prefix.tokens + (min(prefix.turns, count) + 1) / 2 * (own.average + output.average)
+    if count * mean / block > _MOST_NAMES:
+        raise UsageError(f"{prefix.turns:,} turns make prompts of {mean:,.0f} tokens on average", hint="fewer --turns")
     recipe = Traffic(
         arrivals=OpenLoop(rate=1.0),
         prompt=own,

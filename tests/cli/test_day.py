@@ -326,5 +326,7 @@ def test_turns_that_a_router_scatters_are_sized_as_if_nothing_was_found(run: Run
     endless = run(*words, "--turns", "8", "--think-time", "100h")
     assert endless.code == 2 and "360,000" not in endless.out and "a shorter --think-time" in endless.err
     deep = run(*words, "--turns", "100000", "--think-time", "1ms")
+    assert deep.code == 2 and "fewer --turns" in deep.err
+    deep = run(*words, "--turns", "100", "--think-time", "1ms")
     assert deep.code == 2 and "beyond a context of 131,072" in deep.err
     assert "--think-time 60s" in run(*words, "--turns", "8").err
