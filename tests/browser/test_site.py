@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import re
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -125,3 +129,29 @@ def test_commands_that_run_there_are_commands() -> None:
     from browser import boot
 
     assert set(boot.HERE) < set(COMMANDS)
+    assert set(build.choices()["commands"]) == set(boot.HERE)
+    rows = re.findall(r"^\| (`.*`) \| yes", (build.ROOT / "docs" / "browser.md").read_text(), flags=re.MULTILINE)
+    assert sorted(re.findall(r"`([\w-]+)`", " ".join(rows))) == sorted(boot.HERE)
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    for place in (tmp_path, tmp_path / "letter.txt"):
+        with pytest.raises(build.BuildError, match="is not replaced"):
+            build.build(place, tmp_path / "cache")
+    assert (tmp_path / "letter.txt").read_text() == "dear"
+
+
+def test_an_unpacking_that_was_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of Pyodide's core is there as a whole or not at all."""
+    archive = tmp_path / f"pyodide-{build.PYODIDE}.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in build.CORE[:-1]:
+            tar.addfile(tarfile.TarInfo(f"package/{name}"))
+    digest = hashlib.sha512(archive.read_bytes()).digest()
+    monkeypatch.setattr(build, "INTEGRITY", "sha512-" + base64.b64encode(digest).decode())
+    with pytest.raises(KeyError):
+        build.pyodide(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+    monkeypatch.setattr(build, "CORE", build.CORE[:-1])
+    assert (build.pyodide(tmp_path) / build.CORE[0]).is_file()
