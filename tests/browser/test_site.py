@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from browser import build
 from inferplan.cli import COMMANDS
 from tests.browser.conftest import lacking
 from tests.browser.points import differing, points, printed
+from tests.cases import for_each
 from tests.web.browser import CHROMIUM
 
 pytestmark = pytest.mark.slow
@@ -99,6 +101,36 @@ def test_a_link_opens_with_its_question_and_asks_no_other_server(site: Path) -> 
         page.wait_for_function(f"document.body.dataset.answered === {LINE!r}", timeout=PATIENCE)
         chromium.close()
     assert not errors and all(url.startswith(address) for url in asked), (errors, asked)
+
+
+BROKEN = {
+    "an answer": ("start.mjs", "return JSON.parse(", "throw Error('lost'); ("),
+    "a load": ("snapshot.bin.gz", "", ""),
+}
+
+
+@for_each("what", list(BROKEN))
+def test_the_page_says_what_failed(what: str, site: Path, tmp_path: Path) -> None:
+    """An answer that throws, and files that are not there: the hint is for these alone."""
+    if CHROMIUM is None:
+        lacking("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright (the extra dev)")
+    folder, (name, old, new) = tmp_path / what, BROKEN[what]
+    shutil.copytree(site, folder)
+    if old:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+    else:
+        (folder / name).unlink()
+    with served(folder) as address, playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = chromium.new_page()
+        page.goto(f"{address}/{FRAGMENT}")
+        page.wait_for_function("document.getElementById('state').textContent === 'Failed'", timeout=PATIENCE)
+        said = page.inner_text("#notes")
+        assert ("lost" if old else "404") in said and ("over HTTP" in said) == (not old), said
+        chromium.close()
 
 
 EXAMPLE = "<!doctype html><pre><code>$ inferplan estimate llama-3.1-8b \\\n    --gpu h100-sxm\n</code></pre>"
