@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +38,8 @@ PACKAGES = ("click", "yaml")
 """Beside the standard library, in plain Python, as they are installed here."""
 STATIC = ("style.css", "icon.svg", "theme.js")
 """Files of the page of ``inferplan web`` that this page has too."""
+PACKED = "files.json.gz"
+"""Every file that the interpreter finds; a folder that holds it was built here."""
 BEGUN = (
     "estimate llama-3.1-8b --gpu h100-sxm",
     "fit llama-3.1-8b --gpu h100-sxm",
@@ -71,12 +74,14 @@ def pyodide(cache: Path) -> Path:
     if found != INTEGRITY:
         archive.unlink()
         raise BuildError(f"pyodide-{PYODIDE}.tgz is not the file that was pinned: its hash is {found}")
-    folder.mkdir(exist_ok=True)
-    with tarfile.open(archive) as tar:
+    with tempfile.TemporaryDirectory(dir=cache) as beside, tarfile.open(archive) as tar:
+        (whole := Path(beside) / "core").mkdir()
         for name in CORE:
             member = tar.extractfile(f"package/{name}")
             assert member is not None
-            (folder / name).write_bytes(member.read())
+            (whole / name).write_bytes(member.read())
+        shutil.rmtree(folder, ignore_errors=True)
+        whole.rename(folder)
     return folder
 
 
@@ -140,21 +145,25 @@ def files() -> dict[str, str]:
 
 
 def choices() -> dict[str, Any]:
-    """What the form offers."""
+    """What the form offers, and the commands that run."""
+    from browser.boot import HERE as commands
     from inferplan.catalog.files import names
     from inferplan.work.formats import FORMATS
 
-    return {"models": names("models"), "gpus": names("hardware"), "formats": sorted(FORMATS)}
+    return {"models": names("models"), "gpus": names("hardware"), "formats": sorted(FORMATS), "commands": commands}
 
 
 def build(folder: Path, cache: Path) -> None:
-    """Write the whole folder, in place of what was there."""
+    """Write the whole folder, in place of an earlier one. Raises :class:`BuildError` for a folder of something else."""
+    if folder.exists() and not (folder.is_dir() and (not any(folder.iterdir()) or (folder / PACKED).is_file())):
+        raise BuildError(f"{folder} is not replaced: it has something else than an earlier build (no {PACKED})")
     node = shutil.which("node")
     if node is None:
         raise BuildError("node is not installed: it starts the interpreter once, whose memory the page loads")
     core = pyodide(cache)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "pyodide").mkdir(parents=True)
+    (folder / PACKED).touch()  # one that is interrupted is replaced
     for name in CORE:
         shutil.copyfile(core / name, folder / "pyodide" / name)
     glue = (core / "pyodide.asm.mjs").read_text(encoding="utf-8")
@@ -170,7 +179,7 @@ def build(folder: Path, cache: Path) -> None:
     shutil.copyfile(ROOT / "docs" / "images" / "web-estimate.png", folder / "preview.png")
     (folder / "choices.json").write_text(json.dumps(choices()), encoding="utf-8")
     text = json.dumps(files(), ensure_ascii=False).encode()
-    (folder / "files.json.gz").write_bytes(gzip.compress(text, 9, mtime=0))
+    (folder / PACKED).write_bytes(gzip.compress(text, 9, mtime=0))
     done = subprocess.run([node, str(HERE / "snapshot.mjs"), str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"the interpreter could not be started in node:\n{done.stdout}{done.stderr}")

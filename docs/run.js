@@ -1,13 +1,13 @@
 // Examples of the command line run below themselves, where the folder of `make site` stands beside these pages.
 (() => {
   const place = new URL("run/", document.currentScript.src);
-  const there = /^\$?\s*inferplan (estimate|fit|compare|cost|explain|recipe|simulate|models|gpus|formats|show|prices)\b/;
   const hash = (line) => `#${encodeURIComponent(line).replaceAll("%20", "+")}`;
 
-  /** The example of a block of code: its first line, with those that it goes on in. */
-  function lineOf(code) {
+  /** The example of a block of code: its first line, with those that it goes on in. commands: those that run there. */
+  function lineOf(code, commands) {
     const text = code.textContent.replaceAll("\\\n", " ").trim().split("\n")[0];
-    return there.test(text) && !/[|<>;]|\.(ya?ml|json|csv|gguf)\b/.test(text) ? text.replace(/^\$\s*/, "").replaceAll(/\s+/g, " ") : "";
+    const command = /^\$?\s*inferplan ([\w-]+)/.exec(text)?.[1];
+    return commands.includes(command) && !/[|<>;]|\.(ya?ml|json|csv|gguf)\b/.test(text) ? text.replace(/^\$\s*/, "").replaceAll(/\s+/g, " ") : "";
   }
 
   function run(block, line) {
@@ -18,10 +18,12 @@
   }
 
   async function offer() {
-    const found = [...document.querySelectorAll("pre > code")].map((code) => [code.parentElement, lineOf(code)]);
-    const examples = found.filter(([, line]) => line);
-    if (!examples.length || !(await fetch(new URL("choices.json", place)).catch(() => ({}))).ok) return;
-    for (const [block, line] of examples) {
+    const codes = [...document.querySelectorAll("pre > code")];
+    const reply = codes.length ? await fetch(new URL("choices.json", place)).catch(() => ({})) : {};
+    if (!reply.ok) return;
+    const { commands } = await reply.json();
+    for (const [block, line] of codes.map((code) => [code.parentElement, lineOf(code, commands)])) {
+      if (!line) continue;
       const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Run", className: "md-button" });
       button.setAttribute("aria-label", `Run ${line}`);
       button.style.cssText = "padding: .2em .9em; margin: .3em 0";

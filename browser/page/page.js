@@ -10,6 +10,7 @@ const EXAMPLES = [
   "inferplan explain memory.weights llama-3.1-70b --gpu h100-sxm --tp 4",
 ];
 const PARTS = ["question", "model", "gpu", "count", "quant", "prompt", "output", "users"];
+const UNSERVED = "\nhint: a page of a file system has no programs: serve the folder over HTTP";
 let worker, running, waiting, begun;
 
 /** The question as the part of an address behind #, which people can read. */
@@ -47,21 +48,22 @@ function begin() {
   running = null;
   worker.onmessage = ({ data }) => {
     if (data.ready) say(running ? "Working" : "Ready");
-    else if (data.failed) fail(data.failed);
+    else if (data.failed) fail(data.failed, data.unready);
     else shown(data);
   };
-  worker.onerror = (event) => fail(event.message || "the interpreter could not be loaded");
+  worker.onerror = (event) => fail(event.message || "the interpreter could not be loaded", !event.message);
 }
 
 const say = (text) => (at("state").textContent = text);
 
-function fail(why) {
+function fail(why, unready) {
   running = null;
   at("answer").hidden = false;
   at("stop").disabled = true;
   at("notes").dataset.code = 1;
-  at("notes").textContent = `error: ${why}\nhint: a page of a file system has no programs: serve the folder over HTTP`;
+  at("notes").textContent = `error: ${why}${unready ? UNSERVED : ""}`;
   say("Failed");
+  if (waiting !== undefined && !unready) run(waiting);
 }
 
 function shown({ stdout, stderr, code }) {
@@ -154,5 +156,5 @@ at("line").value = first || written();
 if (first) run(first);
 const lists = await (await fetch("choices.json")).json();
 for (const [name, values] of Object.entries(lists)) {
-  at(name).append(...values.map((value) => Object.assign(document.createElement("option"), { value })));
+  at(name)?.append(...values.map((value) => Object.assign(document.createElement("option"), { value })));
 }

@@ -14,11 +14,14 @@ const ready = start({
   files,
   snapshot: fetched("snapshot.bin.gz"),
 });
-ready.then(
-  () => postMessage({ ready: true }),
-  (error) => postMessage({ failed: String(error.message ?? error) }),
-);
-onmessage = async ({ data: line }) => {
-  const python = await ready;
-  postMessage(answer(python, line));
-};
+const fail = (error, unready) => postMessage({ failed: String(error.message ?? error), unready });
+const unready = (error) => fail(error, true);
+ready.then(() => postMessage({ ready: true }), unready);
+onmessage = ({ data: line }) =>
+  ready.then((python) => {
+    try {
+      postMessage(answer(python, line));
+    } catch (error) {
+      fail(error, false);
+    }
+  }, unready);

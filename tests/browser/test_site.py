@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +23,7 @@ from browser import build
 from inferplan.cli import COMMANDS
 from tests.browser.conftest import lacking
 from tests.browser.points import differing, points, printed
+from tests.cases import for_each
 from tests.web.browser import CHROMIUM
 
 pytestmark = pytest.mark.slow
@@ -97,6 +103,36 @@ def test_a_link_opens_with_its_question_and_asks_no_other_server(site: Path) -> 
     assert not errors and all(url.startswith(address) for url in asked), (errors, asked)
 
 
+BROKEN = {
+    "an answer": ("start.mjs", "return JSON.parse(", "throw Error('lost'); ("),
+    "a load": ("snapshot.bin.gz", "", ""),
+}
+
+
+@for_each("what", list(BROKEN))
+def test_the_page_says_what_failed(what: str, site: Path, tmp_path: Path) -> None:
+    """An answer that throws, and files that are not there: the hint is for these alone."""
+    if CHROMIUM is None:
+        lacking("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright (the extra dev)")
+    folder, (name, old, new) = tmp_path / what, BROKEN[what]
+    shutil.copytree(site, folder)
+    if old:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new))
+    else:
+        (folder / name).unlink()
+    with served(folder) as address, playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = chromium.new_page()
+        page.goto(f"{address}/{FRAGMENT}")
+        page.wait_for_function("document.getElementById('state').textContent === 'Failed'", timeout=PATIENCE)
+        said = page.inner_text("#notes")
+        assert ("lost" if old else "404") in said and ("over HTTP" in said) == (not old), said
+        chromium.close()
+
+
 EXAMPLE = "<!doctype html><pre><code>$ inferplan estimate llama-3.1-8b \\\n    --gpu h100-sxm\n</code></pre>"
 
 
@@ -125,3 +161,29 @@ def test_commands_that_run_there_are_commands() -> None:
     from browser import boot
 
     assert set(boot.HERE) < set(COMMANDS)
+    assert set(build.choices()["commands"]) == set(boot.HERE)
+    rows = re.findall(r"^\| (`.*`) \| yes", (build.ROOT / "docs" / "browser.md").read_text(), flags=re.MULTILINE)
+    assert sorted(re.findall(r"`([\w-]+)`", " ".join(rows))) == sorted(boot.HERE)
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    for place in (tmp_path, tmp_path / "letter.txt"):
+        with pytest.raises(build.BuildError, match="is not replaced"):
+            build.build(place, tmp_path / "cache")
+    assert (tmp_path / "letter.txt").read_text() == "dear"
+
+
+def test_an_unpacking_that_was_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of Pyodide's core is there as a whole or not at all."""
+    archive = tmp_path / f"pyodide-{build.PYODIDE}.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in build.CORE[:-1]:
+            tar.addfile(tarfile.TarInfo(f"package/{name}"))
+    digest = hashlib.sha512(archive.read_bytes()).digest()
+    monkeypatch.setattr(build, "INTEGRITY", "sha512-" + base64.b64encode(digest).decode())
+    with pytest.raises(KeyError):
+        build.pyodide(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [archive.name]
+    monkeypatch.setattr(build, "CORE", build.CORE[:-1])
+    assert (build.pyodide(tmp_path) / build.CORE[0]).is_file()

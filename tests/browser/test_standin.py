@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -126,12 +127,90 @@ def test_parts_of_arrays(index: Callable[[Any], Any]) -> None:
         same(a, mine)
 
 
-def test_a_part_of_an_array_cannot_be_written_to_in_silence() -> None:
-    whole = stand_in.arange(6.0)
-    with pytest.raises(ValueError, match="cannot be written to"):
-        whole[2:][0] = 1.0
-    whole[2:] += 1.0
-    assert whole.tolist() == [0.0, 1.0, 3.0, 4.0, 5.0, 6.0]
+def grown(whole: Any) -> None:
+    part = whole[2:]
+    part += 1.0
+
+
+def grown_by_name(whole: Any) -> None:
+    parts = {"end": whole[2:]}
+    parts["end"] += 1.0
+    parts["end"] + 1.0
+
+
+def grown_into_a_part(whole: Any) -> None:
+    stand_in.add(whole[:2], 1.0, out=whole[2:4])
+
+
+def grown_at_a_part(whole: Any) -> None:
+    stand_in.add.at(whole[2:], [0, 0], 1.0)
+
+
+def read_late(whole: Any) -> None:
+    part, same_part = whole[1:3], whole[1:4].reshape(-1)[:1]
+    whole.reshape(2, 3)[0] = 99.0
+    with pytest.raises(NotImplementedError, match="is not as the array is"):
+        same_part.tolist()
+    part + 1.0
+
+
+@for_each("write", [grown, grown_by_name, grown_into_a_part, grown_at_a_part, read_late])
+def test_a_part_of_an_array_is_not_a_copy_in_silence(write: Callable[[Any], None]) -> None:
+    """In numpy each of these changes both."""
+    with pytest.raises(NotImplementedError, match="part of an array"):
+        write(stand_in.arange(6.0))
+
+
+def test_parts_of_an_array_that_are_written_at_once() -> None:
+    def write(module: Any) -> Any:
+        whole, table = module.arange(6.0), module.zeros((2, 3))
+        whole[2:] += 1.0
+        whole[[0, 1]] *= 2.0
+        table[0] += whole[:3]
+        table[:, 1] -= 7.0
+        module.maximum.at(whole, [1, 1], [5.0, 3.0])
+        module.divide(1.0, whole, out=table.reshape(-1), where=whole > 0)
+        sums = module.cumsum(table, axis=0)
+        sums += 1.0
+        return whole, table, sums
+
+    same(write(np), write(stand_in))
+
+
+WRONG: list[Callable[[Any], Any]] = [
+    lambda np: operator.iadd(np.asarray([1, 2]), 0.5),
+    lambda np: np.add([1, 2], 0.5, out=np.asarray([1, 2])),
+    lambda np: np.add([1, 2], 1, out=np.asarray([1, 2, 3])),
+    lambda np: np.asarray([2]) ** -1,
+    lambda np: np.power(2, np.asarray([-1, 2])),
+    lambda np: np.asarray([True]) - np.asarray([True]),
+    lambda np: np.average(np.asarray([[1.0, 2.0]]), weights=np.asarray([1.0, 2.0])),
+]
+
+
+@for_each("call", WRONG)
+def test_what_numpy_refuses_is_refused(call: Callable[[Any], Any]) -> None:
+    for module in (np, stand_in):
+        with pytest.raises((TypeError, ValueError)):
+            call(module)
+
+
+UNKNOWN: list[Callable[[Any], Any]] = [
+    lambda np: np.add.at(np.asarray([1, 2]), [0], 0.5),
+    lambda np: np.mean([1.0, 2.0], where=[True, False]),
+    lambda np: np.sum([1.0, 2.0], where=[True, False]),
+    lambda np: np.clip([1.0, 2.0], 0.0, 1.0, out=np.zeros(2)),
+    lambda np: np.add([1.0], 1.0, where=[False]),
+    lambda np: np.add([1.0], 1.0, dtype=int),
+    lambda np: np.asarray([0.1, 0.2], dtype="float32").sum(),
+    lambda np: np.tile(np.eye(2), 2),
+]
+
+
+@for_each("call", UNKNOWN)
+def test_what_would_be_answered_otherwise_is_refused(call: Callable[[Any], Any]) -> None:
+    with pytest.raises((TypeError, NotImplementedError)):
+        call(stand_in)
 
 
 def calls(module: Any, given: Callable[[Any], Any]) -> list[Any]:
@@ -153,6 +232,11 @@ def calls(module: Any, given: Callable[[Any], Any]) -> list[Any]:
         module.maximum.accumulate(a), module.subtract.outer(a, b), module.round(a / 3.0, 2), module.nan_to_num(a / 3.0),
         module.float64(2.5) * a, 2 * whole, whole / 2, whole // 2, whole * 1.5, module.unravel_index(whole, (2, 2)),
         module.array([1, 2.5]), module.array([True, False]), ~(a > 1.5), module.zeros((2, 3), dtype=int), a.astype(int),
+        module.prod(a > 1.5), module.diff(a > 1.5), module.sum(a, dtype=int), module.cumsum(a, dtype=int),
+        module.cumprod(a > 0.5), module.float64(2.567).round(2), module.max(2.0, initial=3.0), module.ix_(a, b),
+        module.average(module.stack([a, b]), axis=0, weights=module.asarray([0.25, 0.5])),
+        module.average(module.stack([a, b]), axis=-1, weights=b), module.power(whole, -1.0), a**-1,
+        module.add(module.asarray(a, dtype="float32"), module.asarray(b, dtype="float32")),
     ]  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Arrays over a flat list, in row order, and the functions that go over them element by element.
 
 Results are numpy's: types, shapes, broadcasting, what is no number, sums by pairs. A part of an array that a slice
-names is a copy that cannot be written to: where numpy would write to the whole, this raises.
+names is a copy that cannot be written to: where numpy would write to the whole, this raises. So does a part that is
+read after its whole was written to.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import array as buffers
 import math
 import operator
 import struct
+import sys
+from dis import opname
 from itertools import repeat
 from math import inf, nan
+from weakref import ref
 
 NEWAXIS = None
-_KINDS = "?iufcOUM"
+_KINDS = "buifcO"
+"""Kinds of numbers; those behind one do not go into it in place."""
 
 
 class generic:
@@ -45,11 +50,6 @@ class generic:
 
     def reshape(self, *shape):
         return asarray(self).reshape(*shape)
-
-    def sum(self, *rest, **given):
-        return self
-
-    max = min = mean = round = sum
 
     def __array__(self, dtype=None, copy=None):
         return asarray(_plain(self), dtype)
@@ -120,6 +120,9 @@ class float64(float, floating):
 
 class float32(float64):
     __slots__ = ()
+
+    def __new__(cls, of=0.0):
+        return float.__new__(cls, struct.unpack("f", struct.pack("f", of))[0])
 
 
 class int64(int, integer):
@@ -305,15 +308,30 @@ def _strides(shape):
 class ndarray:
     """An array. data: its elements in row order; a reshaped one shares them."""
 
-    __slots__ = ("data", "dtype", "of", "shape")
+    __slots__ = ("__weakref__", "data", "dtype", "of", "parts", "shape")
     __hash__ = None
 
     def __class_getitem__(cls, item):
         return cls
 
-    def __init__(self, data, shape, kind, of=None):
+    def __init__(self, data, shape, kind, of=None, parts=None):
         self.data, self.shape, self.dtype, self.of = data, shape, kind, of
-        """of: ``None`` for one that is written to; else what its elements come from, and writing raises."""
+        """of: ``None`` for one that is written to; a buffer that is written to as well; else the whole that this is a
+        part of, and writing raises."""
+        self.parts = parts = [] if parts is None else parts
+        """Parts of these elements, weakly."""
+        if type(of) is ndarray:
+            parts = of.parts
+            parts.append(ref(self))
+            if not len(parts) & (len(parts) - 1) and len(parts) > 8:
+                parts[:] = [one for one in parts if one() is not None]
+
+    def _written(self):
+        """Said before elements change. Raises ``NotImplementedError`` for a part."""
+        if self.of is not None and type(self.of) is not bytearray:
+            raise NotImplementedError("this part of an array cannot be written to in the browser's stand-in for numpy")
+        if self.parts:
+            _outdate(self.parts)
 
     @property
     def size(self):
@@ -423,7 +441,7 @@ class ndarray:
             shape = tuple(len(self.data) // max(others, 1) if length == -1 else length for length in shape)
         if math.prod(shape) != len(self.data):
             raise ValueError(f"cannot reshape array of size {len(self.data)} into shape {shape}")
-        return ndarray(self.data, shape, self.dtype, self.of)
+        return ndarray(self.data, shape, self.dtype, self.of, self.parts)
 
     def ravel(self):
         return self.reshape(-1)
@@ -474,9 +492,9 @@ class ndarray:
         return ndarray([data[place] for place in at], made, self.dtype, None if copied else self)
 
     def __setitem__(self, key, value):
-        if self.of is not None and not isinstance(self.of, (bytearray, str)):
-            raise ValueError("this part of an array cannot be written to in the browser's stand-in for numpy")
-        at, shape, _ = _where(self, key)
+        if type(value) is ndarray and type(value.data) is _Outdated and value.data.made is not None:
+            value = ndarray(value.data.made, value.shape, value.dtype)
+        at, shape, _ = (range(len(self.data)), self.shape, False) if key is Ellipsis else _where(self, key)
         if at is None:
             at, shape = [shape], ()
         if type(value) in _SCALARS:
@@ -488,6 +506,7 @@ class ndarray:
                 else ndarray([value], (), OBJECT)
             )
             given = _cast(_spread(_no_wider(whole, shape), shape), whole.dtype, self.dtype)
+        self._written()
         data = self.data
         for place, one in zip(at, given):
             data[place] = one
@@ -517,6 +536,42 @@ def _empty(shape):
     return [] if shape[0] == 0 else [_empty(shape[1:]) for _ in range(shape[0])] if len(shape) > 1 else []
 
 
+class _Outdated:
+    """Elements of a part whose whole was written to: whatever is asked of them raises. made: those that an operator in
+    place made, until they are put into the whole."""
+
+    def __init__(self, made=None):
+        self.made = made
+
+    def _raises(self, *_):
+        raise NotImplementedError("a part of an array is not as the array is by now")
+
+    __len__ = __iter__ = __getitem__ = __contains__ = __add__ = __mul__ = _raises
+
+
+def _outdate(parts):
+    for one in parts:
+        part = one()
+        if part is not None:
+            part.data = _Outdated()
+            _outdate(part.parts)
+    parts.clear()
+
+
+def _kept(frame):
+    """Whether the result of the operator that a frame is at goes back into an array: ``a[0] += 1``."""
+    code, at = frame.f_code.co_code, frame.f_lasti + 2
+    while opname[code[at]] in ("CACHE", "SWAP"):
+        at += 2
+    return opname[code[at]] in ("STORE_SUBSCR", "STORE_SLICE")
+
+
+def _in_place(of, to):
+    """Raises ``TypeError`` where numpy puts no element of a type into an array of another in place."""
+    if of.kind != to.kind and (of.kind not in _KINDS or _KINDS.find(to.kind) < _KINDS.find(of.kind)):
+        raise TypeError(f"cannot cast from {of!r} to {to!r} with casting rule 'same_kind'")
+
+
 def _methods(symbol, name):
     def forward(self, other):
         if not _taken(other):
@@ -528,10 +583,15 @@ def _methods(symbol, name):
 
     def inplace(self, other):
         made = UFUNCS[name](self, other)
-        if not isinstance(made, (ndarray, generic)) or self.of is not None:
+        if not isinstance(made, (ndarray, generic)):
             return made
-        self[...] = made
-        return self
+        _in_place(made.dtype, self.dtype)
+        if type(self.of) is not ndarray or not _kept(sys._getframe(1)):
+            self[...] = made
+            return self
+        if type(made) is ndarray:
+            made.data = _Outdated(made.data)
+        return made
 
     setattr(ndarray, f"__{symbol}__", forward)
     setattr(ndarray, f"__r{symbol}__", backward)
@@ -828,7 +888,7 @@ class ufunc:
     def __repr__(self):
         return f"<ufunc '{self.__name__}'>"
 
-    def __call__(self, *given, out=None, where=True, dtype=None, casting=None):
+    def __call__(self, *given, out=None, where=True):
         kinds = [_SCALARS.get(type(one)) for one in given]
         if None not in kinds:
             kind = self.kind(*kinds)
@@ -842,6 +902,8 @@ class ufunc:
         objects = any(one.dtype is OBJECT for one in arrays)
         kind = OBJECT if objects and self.kind is not _boolean else self.kind(*_weak(given, arrays))
         shape = broadcast_shapes(*(one.shape for one in arrays))
+        if out is None and where is not True:
+            raise NotImplementedError("where without out in the browser's stand-in for numpy")
         lists = [_spread(one, shape) for one in arrays]
         many = self.many
         if len(arrays) == 2 and shape and not arrays[1].shape and self.__name__ == "power":
@@ -853,14 +915,19 @@ class ufunc:
             and (kind.plain is not type(made[0]) or any(one.dtype is not kind for one in arrays))
         ):
             made = list(map(kind.plain, made))
+        if kind.name == "float32":
+            made = _cast(made, FLOAT, kind)
         if out is not None:
             out = out[0] if isinstance(out, tuple) else out
-            kept = None if where is True else _spread(asarray(where), shape)
-            out.data[:] = (
-                _cast(made, kind, out.dtype)
-                if kept is None
-                else [new if which else old for new, old, which in zip(made, out.data, kept)]
-            )
+            _in_place(kind, out.dtype)
+            if out.shape != shape:
+                raise ValueError(f"the result has the shape {shape}, out has {out.shape}")
+            if where is not True:
+                made, kind = _cast(made, kind, out.dtype), out.dtype
+                made = [
+                    new if which else old for new, old, which in zip(made, out.data, _spread(asarray(where), shape))
+                ]
+            out[...] = ndarray(made, shape, kind)
             return out
         return kind.scalar(made[0]) if not shape else ndarray(made, shape, kind)
 
@@ -885,10 +952,12 @@ class ufunc:
     def at(self, whole, places, values=None):
         """In place, one after another: an element that is named twice is changed twice."""
         where, shape, _ = _where(whole, places)
-        given = _spread(asarray(values), shape)
-        data, function = whole.data, self.function
-        for place, value in zip(where, given):
-            data[place] = function(data[place], value)
+        values = asarray(values)
+        _in_place(self.kind(whole.dtype, values.dtype), whole.dtype)
+        whole._written()
+        data, function, plain = whole.data, self.function, whole.dtype.plain
+        for place, value in zip(where, _spread(values, shape)):
+            data[place] = plain(function(data[place], value))
 
     def accumulate(self, given, axis=0):
         from .functions import along
@@ -944,6 +1013,14 @@ def _common(*kinds):
     return _promoted(*kinds)
 
 
+def _counted(*kinds):
+    """As :func:`_common`; booleans are no numbers."""
+    found = _promoted(*kinds)
+    if found is BOOL:
+        raise TypeError("this function of booleans is not in the browser's stand-in for numpy")
+    return found
+
+
 def _boolean(*kinds):
     return BOOL
 
@@ -968,7 +1045,9 @@ def _divide_all(xs, ys):
 
 
 def _power(x, y):
-    if type(x) is int and type(y) is int and y >= 0:
+    if type(x) is int and type(y) is int:
+        if y < 0:
+            raise ValueError("Integers to negative integer powers are not allowed.")
         return x**y
     try:
         return math.pow(x, y)
@@ -989,7 +1068,7 @@ def _power_of(exponent, usual):
     if exponent == 1:
         return lambda xs, ys: list(xs)
     if exponent == -1:
-        return lambda xs, ys: [_divide(1.0, x) for x in xs]
+        return lambda xs, ys: [_power(x, y) if type(x) is type(y) is int else _divide(1.0, x) for x, y in zip(xs, ys)]
     return usual
 
 
@@ -1067,18 +1146,18 @@ def _of_math(name, function, low=nan):
 
 
 add = ufunc("add", operator.add, _common)
-subtract = ufunc("subtract", operator.sub, _common)
+subtract = ufunc("subtract", operator.sub, _counted)
 multiply = ufunc("multiply", operator.mul, _common)
 true_divide = divide = ufunc("true_divide", _divide, _real, _divide_all)
-floor_divide = ufunc("floor_divide", _floor_divide, _common)
-mod = ufunc("mod", _mod, _common)
-power = ufunc("power", _power, _common)
-negative = ufunc("negative", operator.neg, _common)
+floor_divide = ufunc("floor_divide", _floor_divide, _counted)
+mod = ufunc("mod", _mod, _counted)
+power = ufunc("power", _power, _counted)
+negative = ufunc("negative", operator.neg, _counted)
 absolute = ufunc("absolute", abs, _common)
 maximum = ufunc("maximum", _maximum, _common)
 minimum = ufunc("minimum", _minimum, _common)
-square = ufunc("square", lambda x: x * x, _common)
-sign = ufunc("sign", _sign, _common)
+square = ufunc("square", lambda x: x * x, _counted)
+sign = ufunc("sign", _sign, _counted)
 floor = ufunc("floor", _whole(math.floor), _common)
 ceil = ufunc("ceil", _whole(math.ceil), _common)
 rint = ufunc("rint", _whole(round), _real)

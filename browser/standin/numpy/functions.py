@@ -28,6 +28,7 @@ from .arrays import (
     broadcast_shapes,
     divide,
     dtype,
+    generic,
     maximum,
     minimum,
     multiply,
@@ -69,9 +70,6 @@ def zeros_like(like, dtype=None):
 
 def ones_like(like, dtype=None):
     return full_like(like, 1, dtype)
-
-
-empty_like = zeros_like
 
 
 def _shape(shape):
@@ -141,9 +139,6 @@ def ascontiguousarray(given, dtype=None):
     return asarray(given, dtype)
 
 
-asanyarray = asarray
-
-
 def copy(given):
     return array(given)
 
@@ -202,6 +197,13 @@ def broadcast_arrays(*given):
     return tuple(broadcast_to(one, common) for one in arrays)
 
 
+def ix_(*axes):
+    """Each along an axis of its own."""
+    return tuple(
+        asarray(one).reshape([-1 if at == place else 1 for at in range(len(axes))]) for place, one in enumerate(axes)
+    )
+
+
 class broadcast:
     """The shape that arrays have together."""
 
@@ -244,6 +246,7 @@ def append(given, values, axis=None):
 
 
 def tile(given, times):
+    _line(given)
     return array(list(asarray(given).data) * int(times), asarray(given).dtype)
 
 
@@ -255,6 +258,13 @@ def repeat(given, repeats, axis=None):
     times = _spread(asarray(repeats), (len(given.data),))
     made = [value for value, count in zip(given.data, times) for _ in range(count)]
     return ndarray(made, (len(made),), given.dtype)
+
+
+def _line(given):
+    given = asarray(given)
+    if given.ndim > 1:
+        raise NotImplementedError("this function of several axes is not in the browser's stand-in for numpy")
+    return given
 
 
 def split(given, places):
@@ -278,7 +288,7 @@ def take(given, places, axis=None):
 
 
 def roll(given, by):
-    given = asarray(given)
+    given = _line(given)
     by = int(by) % max(len(given), 1)
     return concatenate([given[len(given) - by :], given[: len(given) - by]])
 
@@ -313,7 +323,7 @@ def unravel_index(places, shape):
     return tuple(found)
 
 
-def clip(given, low=None, high=None, out=None):
+def clip(given, low=None, high=None):
     made = given if low is None else maximum(given, low)
     return made if high is None else minimum(made, high)
 
@@ -407,40 +417,43 @@ def along(given, axis, function, kind=None):
         )
         wide = len(made) // max(math.prod(given.shape[:-1]), 1)
         return ndarray(made, (*given.shape[:-1], wide), kind)
-    return along(given.swapaxes(axis, -1), -1, function, kind).swapaxes(axis, -1)
+    return along(given.swapaxes(axis, -1), -1, function, kind).swapaxes(axis, -1).copy()
 
 
-def sum_(given, axis=None, dtype=None, keepdims=False, initial=None, where=None):
-    given = _chosen(given, where, 0)
+def _added(given, dtype=None):
+    """What is added up, and the type of the sum."""
+    given = asarray(given) if dtype is None else asarray(given).astype(dtype)
+    if given.dtype.name == "float32":
+        raise NotImplementedError("a sum that is rounded to float32 is not in the browser's stand-in for numpy")
+    return given, _type("uint64") if given.dtype.kind == "u" else INT if given.dtype.kind in "bi" else given.dtype
+
+
+def sum_(given, axis=None, dtype=None, keepdims=False):
+    given, kind = _added(given, dtype)
     if given.dtype.kind in "iub":
-        kind, add = (INT, sum) if dtype is None else (_type(dtype), sum)
+        add = sum
     elif given.dtype is OBJECT:
         return reduced(given, axis, keepdims, lambda values: sum(values[1:], start=values[0]) if values else 0)
     else:
-        kind, last = given.dtype, _axes(given, axis)[-1:] == (given.ndim - 1,)
+        last = _axes(given, axis)[-1:] == (given.ndim - 1,)
         add = pairwise if last or not given.ndim else in_turn
         add = (lambda values, of=add: of(values) + 0.0) if given.dtype.kind == "f" else in_turn
-    found = reduced(given, axis, keepdims, add, kind)
-    return found if initial is None else found + initial
-
-
-def _chosen(given, which, otherwise):
-    given = asarray(given)
-    return given if which is None or which is True else where(which, given, otherwise)
+    return reduced(given, axis, keepdims, add, kind)
 
 
 def prod(given, axis=None):
-    return reduced(asarray(given), axis, False, math.prod)
+    given, kind = _added(given)
+    return reduced(given, axis, False, math.prod, kind)
 
 
-def mean(given, axis=None, keepdims=False, dtype=None, where=None):
-    given = asarray(given)
+def mean(given, axis=None, keepdims=False):
+    given, _ = _added(given)
     count = math.prod(given.shape[one] for one in _axes(given, axis))
     return divide(sum_(given.astype(FLOAT), axis, keepdims=keepdims), count)
 
 
 def var(given, axis=None, ddof=0):
-    given = asarray(given, float)
+    given = asarray(_added(given)[0], float)
     off = subtract(given, mean(given, axis, keepdims=True))
     count = math.prod(given.shape[one] for one in _axes(given, axis))
     return divide(sum_(multiply(off, off), axis), max(count - ddof, 0))
@@ -453,14 +466,18 @@ def std(given, axis=None, ddof=0):
 def average(given, axis=None, weights=None):
     if weights is None:
         return mean(given, axis)
-    return divide(sum_(multiply(given, weights), axis), sum_(weights, axis))
+    given, weights = asarray(given), asarray(weights)
+    if weights.shape == given.shape:
+        return divide(sum_(multiply(given, weights), axis), sum_(weights, axis))
+    if weights.ndim != 1 or type(axis) is not int or len(weights) != given.shape[axis]:
+        raise TypeError("weights of another shape than the array need one axis as long as they are")
+    own = weights.reshape([-1 if one == axis % given.ndim else 1 for one in range(given.ndim)])
+    return divide(sum_(multiply(given, own), axis), sum_(weights))
 
 
-def _extreme(of, best, low):
-    def reduce_all(given, axis=None, keepdims=False, initial=None, where=None):
-        if type(given) in _SCALARS:
-            return asarray(given)[()]
-        given = _chosen(given, where, low if initial is None else initial)
+def _extreme(of, best):
+    def reduce_all(given, axis=None, keepdims=False, initial=None):
+        given = asarray(given)
 
         def function(values):
             if not values:
@@ -479,8 +496,7 @@ def _extreme(of, best, low):
     return reduce_all
 
 
-max_ = _extreme(max, max, -inf)
-min_ = _extreme(min, min, inf)
+max_, min_ = _extreme(max, max), _extreme(min, min)
 
 
 def any_(given, axis=None, keepdims=False):
@@ -520,18 +536,21 @@ argmax, argmin = _argument(max), _argument(min)
 
 
 def cumsum(given, axis=None, dtype=None):
-    given = asarray(given)
-    kind = INT if given.dtype.kind in "bu" else given.dtype
+    given, kind = _added(given, dtype)
     return along(given, axis, lambda values: list(accumulate(map(kind.plain, values))), kind)
 
 
 def cumprod(given, axis=None):
-    return along(asarray(given), axis, lambda values: list(accumulate(values, operator.mul)))
+    given, kind = _added(given)
+    return along(given, axis, lambda values: list(accumulate(map(kind.plain, values), operator.mul)), kind)
 
 
 def diff(given, axis=-1):
     given = asarray(given)
-    return along(given, axis, lambda values: list(map(operator.sub, values[1:], values)))
+    if given.dtype.kind == "u" or given.dtype.name == "float32":
+        raise NotImplementedError(f"differences of {given.dtype} are not in the browser's stand-in for numpy")
+    less = operator.ne if given.dtype is BOOL else operator.sub
+    return along(given, axis, lambda values: list(map(less, values[1:], values)))
 
 
 def dot(one, other):
@@ -753,6 +772,8 @@ _NAMES = (
 )
 for _name in _NAMES.split():
     setattr(ndarray, _name.rstrip("_"), globals()[_name])
+for _name in ("sum_", "max_", "min_", "mean", "round_"):
+    setattr(generic, _name.rstrip("_"), globals()[_name])
 
 
 def _sort_in_place(self, axis=-1, kind=None):
