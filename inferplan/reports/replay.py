@@ -167,7 +167,7 @@ def replay_notes(day: Day) -> list[str]:
         sized = "on the log itself, faster or slower, as if it alone had all of it"
     lines.append(f"{day.asked.profile.name} is replayed: {came}; a replica is sized {sized}")
     for one in day.policies[:1]:
-        lines += named_blocks(one.result.records.hashes, sum(one.result.records.prompt))
+        lines += named_blocks(one.result)
     if "scheduled" in [one.policy for one in day.policies]:
         table = day.asked.timetable
         follows = "the log itself, five minutes by five minutes: no timetable made ahead can cost less"

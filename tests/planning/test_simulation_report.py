@@ -103,7 +103,7 @@ LOADS = {
             "samples": 4,
         },
         "2.5 requests/s (poisson), prompt 1000, output 100, shared prefix 512, one of 2,000 texts, think time "
-        "lognormal:5s:0.4, 1,200 adapters of popularity i^-1.5, 4 samples per prompt, seed 7",
+        "lognormal:5s:0.4, 1,200 adapters of popularity rank^-1.5, 4 samples per prompt, seed 7",
     ),
 }
 
@@ -362,8 +362,8 @@ def test_hits_by_size() -> None:
 
 def test_adapters_of_a_run() -> None:
     found = {"hit_rate": 0.875, "loaded": 1500, "load_s": 0.02}
-    slots = {"adapters": found, "conditions": {"lora": {"max_loras": 4}}}
-    assert report._adapters(slots) == [["LoRA adapters", "87.50% found in 4 slots; 1,500 loaded, 20.00 ms each"]]
+    slots = {"adapters": found, "conditions": {"lora": {"rank": 16, "max_loras": 4}}}
+    assert report._adapters(slots) == [["LoRA adapters", "rank 16; 87.50% found in 4 slots; 1,500 loaded, 20.00 ms each"]]
     assert report._adapters({"adapters": None}) == report._adapters({"adapters": found | {"hit_rate": None}}) == []
 
 
