@@ -51,14 +51,15 @@ MOST_PUE = 5.0
 A number above this bound, which is ours, is taken for a slip."""
 MOST = 10**15
 """The largest count (tokens, sequences, elements along a dimension) that anything here can mean."""
-CURRENCIES = frozenset(
+_CODES = (
     "AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD CDF CHF "
     "CLP CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF GTQ GYD HKD HNL HTG "
     "HUF IDR ILS INR IQD IRR ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK LBP LKR LRD LSL LYD MAD MDL MGA "
     "MKD MMK MNT MOP MRU MUR MVR MWK MXN MYR MZN NAD NGN NIO NOK NPR NZD OMR PAB PEN PGK PHP PKR PLN PYG QAR RON RSD "
     "RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC SYP SZL THB TJS TMT TND TOP TRY TTD TWD TZS UAH UGX "
-    "USD UYU UZS VED VES VND VUV WST XAF XCD XOF XPF YER ZAR ZMW".split()
+    "USD UYU UZS VED VES VND VUV WST XAF XCD XCG XOF XPF YER ZAR ZMW ZWG"
 )
+CURRENCIES = frozenset(_CODES.split())
 """The currencies of countries by their codes (ISO 4217): any other three letters beside a number are no money."""
 HOURS = {
     **dict.fromkeys(("h", "hr", "hour"), 1.0),

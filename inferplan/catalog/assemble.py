@@ -126,25 +126,23 @@ class Request:
             object.__setattr__(self, "roles", tuple(roles))
 
 
-_SHORT: dict[str, dict[str, tuple[str, str | None]]] = {
-    **dict.fromkeys(
-        ("q4", "4bit", "4-bit"),
-        {"quant": ("q4_k_m", "w4a16"), **dict.fromkeys(("weights", "experts"), ("q4_k", "int4"))},
-    ),
-    **dict.fromkeys(("q8", "8bit", "8-bit"), dict.fromkeys(("quant", "weights", "experts"), ("q8_0", None))),
+_SHORT = {
+    **dict.fromkeys(("q4", "4bit", "4-bit"), (("q4_k_m", "w4a16"), ("q4_k", "int4"))),
+    **dict.fromkeys(("q8", "8bit", "8-bit"), (("q8_0", None), ("q8_0", None))),
 }
-"""What people call a format, of all roles or of one: what of GGUF it means, and what to engines that read no GGUF."""
+"""What people call a format, of all roles and of one: what of GGUF it means, and what to engines that read no GGUF."""
 
 
 def _short(text: str, role: str) -> tuple[str, str | None] | None:
-    return _SHORT.get(text.lower().strip(), {}).get(role)
+    found = _SHORT.get(text.lower().strip()) if role in ("quant", "weights", "experts") else None
+    return None if found is None else found[role != "quant"]
 
 
 def quant_meant(text: str, engine: str, gpu: str, role: str = "quant") -> str:
     """The format that a short name (``q4``) means to an engine on a device; any other text as it is."""
     if (short := _short(text, role)) is None:
         return text
-    reads = load_engine(engine).loads(_SHORT[text.lower().strip()]["quant"][0], load_hardware(gpu))
+    reads = load_engine(engine).loads(_SHORT[text.lower().strip()][0][0], load_hardware(gpu))
     return short[0] if reads else short[1] or text
 
 

@@ -168,7 +168,8 @@ def understood(command: click.Command, args: list[str]) -> tuple[list[str], list
 def _formats(words: list[str]) -> list[str]:
     """Notes that say what short names of formats stand for."""
     given = [(*word.partition("=")[::2], after) for word, after in zip(words, [*words[1:], ""]) if word[:2] == "--"]
-    asked = [(name[2:], value or after) for name, value, after in given if name in ("--quant", "--weights", "--experts")]
+    roles = ("--quant", "--weights", "--experts")
+    asked = [(name[2:], value or after) for name, value, after in given if name in roles]
     if not asked:
         return []
     from inferplan.catalog.assemble import short_format

@@ -239,7 +239,8 @@ class SessionTraffic:
     """A load of sessions: kinds by their shares, arrivals of sessions (not of requests), how many, and the seed.
 
     A closed loop has so many sessions at a time: as one ends, the next begins. thoughts: before the answer of each
-    call, whose lengths are those of the agents. usual: the limits of a plan for which nobody states any. Raises ``UsageError`` for no kinds and for fewer than one session.
+    call, whose lengths are those of the agents. usual: the limits of a plan for which nobody states any. Raises
+    ``UsageError`` for no kinds and for fewer than one session.
     """
 
     kinds: tuple[SessionKind, ...]
