@@ -195,8 +195,7 @@ class DraftsAsked:
         measured = [] if self.model == FREE else measured_tokens(model.name, self.model)
         if known := self._known_numbers(measured):
             return known
-        told = self.acceptance or self.yields or measured
-        hint = "--draft-tokens 3" if told else f"--draft-tokens 3 {_GIVE}"
+        hint = "--draft-tokens 3" if self.acceptance or self.yields else f"--draft-tokens 3 {_GIVE}"
         raise UsageError("speculative decoding needs --draft-tokens", hint=hint)
 
     def _drafting(self, model: ModelSpec, length: int, yielded: float | None) -> Drafting:

@@ -22,7 +22,7 @@ import numpy as np
 
 from inferplan.answers.drafting import Drafting
 from inferplan.answers.journal import Journal
-from inferplan.catalog.assemble import Request, assemble, load_engine, require_precision
+from inferplan.catalog.assemble import Request, assemble, load_engine, quant_meant, require_precision
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.columns import Block, Column, Columns, Row, blocks_of, compact, one_value
 from inferplan.errors import InferplanError, MissingExtraError, NotFiniteError, UsageError
@@ -420,11 +420,18 @@ def _require_names(grid: Grid) -> None:
         "model": load_model,
         "gpu": load_hardware,
         "engine": load_engine,
-        "quant": require_precision,
+        "quant": lambda name: require_precision(_meant(name, *(axes[axis] for axis in ("engine", "gpu")))),
     }
+    axes = {axis: grid.structure.get(axis, [getattr(grid.base, axis)]) for axis in named}
     for axis, find in named.items():
-        for name in grid.structure.get(axis, [getattr(grid.base, axis)]):
+        for name in axes[axis]:
             find(name)
+
+
+def _meant(quant: str | None, engines: Sequence[Any], gpus: Sequence[Any]) -> str | None:
+    """What a short name of a format means to one of the engines on one of the devices; any other text as it is."""
+    each = (quant and quant_meant(quant, engine, gpu) for engine, gpu in itertools.product(engines, gpus))
+    return next((meant for meant in each if meant != quant), quant)
 
 
 def _execute(tasks: list[Task], execution: Execution, runner: Runner) -> Iterator[tuple[str, list[Block]]]:

@@ -121,21 +121,38 @@ class Request:
             object.__setattr__(self, "parallel", over_all(self.parallel, count, gpu))
         if self.quant is not None and self.gpu:
             object.__setattr__(self, "quant", quant_meant(self.quant, self.engine, self.gpu))
+        if self.roles and self.gpu:
+            roles = ((role, quant_meant(name, self.engine, self.gpu, role)) for role, name in self.roles)
+            object.__setattr__(self, "roles", tuple(roles))
 
 
 _SHORT = {
-    **dict.fromkeys(("q4", "4bit", "4-bit"), ("q4_k_m", "w4a16")),
-    **dict.fromkeys(("q8", "8bit", "8-bit"), ("q8_0", None)),
+    **dict.fromkeys(("q4", "4bit", "4-bit"), (("q4_k_m", "w4a16"), ("q4_k", "int4"))),
+    **dict.fromkeys(("q8", "8bit", "8-bit"), (("q8_0", None), ("q8_0", None))),
 }
-"""What people call a format: the GGUF file type that it means, and what it means to engines that read none."""
+"""What people call a format, of all roles and of one: what of GGUF it means, and what to engines that read no GGUF."""
 
 
-def quant_meant(text: str, engine: str, gpu: str) -> str:
+def _short(text: str, role: str) -> tuple[str, str | None] | None:
+    found = _SHORT.get(text.lower().strip()) if role in ("quant", "weights", "experts") else None
+    return None if found is None else found[role != "quant"]
+
+
+def quant_meant(text: str, engine: str, gpu: str, role: str = "quant") -> str:
     """The format that a short name (``q4``) means to an engine on a device; any other text as it is."""
-    if (short := _SHORT.get(text.lower().strip())) is None:
+    if (short := _short(text, role)) is None:
         return text
-    file_type, wide = short
-    return file_type if load_engine(engine).loads(file_type, load_hardware(gpu)) else wide or text
+    reads = load_engine(engine).loads(_SHORT[text.lower().strip()][0][0], load_hardware(gpu))
+    return short[0] if reads else short[1] or text
+
+
+def short_format(text: str, role: str) -> str:
+    """What a short name stands for, in words: ``"w4a16, or q4_k_m where the engine reads GGUF files"``; empty for
+    any other text."""
+    if (short := _short(text, role)) is None:
+        return ""
+    gguf = f"{short[0]} where the engine reads GGUF files"
+    return f"{gguf} (others have no format of that name)" if short[1] is None else f"{short[1]}, or {gguf}"
 
 
 def over_all(parallel: Parallelism, count: int, gpu: str) -> Parallelism:
@@ -335,7 +352,7 @@ def require_precision(text: str | None) -> None:
     from inferplan.models.gguf_formats import is_file_type
 
     name = (text or NATIVE).lower().strip()
-    if name not in (NATIVE, *_SHORT) and not is_file_type(name):
+    if name != NATIVE and not is_file_type(name):
         parse_precision(name, frozenset())
 
 

@@ -20,7 +20,7 @@ from inferplan.catalog.files import PROFILE, aliases, find, load, load_hardware,
 from inferplan.errors import MissingFactError, SpecError, UnknownNameError, UsageError
 from inferplan.fields import Text, Words, ask
 from inferplan.spec import Field, Spec, field_validator, model_validator
-from inferplan.units import parse_money, parse_whole
+from inferplan.units import CURRENCIES, HOURS, parse_money, parse_whole
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]
 CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
@@ -227,7 +227,7 @@ class PriceBook:
 
     def require_currency(self, option: str, named: str | None) -> None:
         """Raise ``UsageError`` for money in a currency that is not that of the prices: none is converted."""
-        if named is not None and named != self.currency != GPU_HOURS:
+        if named is not None and named != self.currency:
             raise UsageError(
                 f"{option} is in {named}, and the prices are in {self.currency}",
                 because="no currency is converted",
@@ -392,10 +392,10 @@ def price_book(
     """A price book from list names (or paths) and texts: ``gpu=2.49`` for a GPU, ``gpu=113.93/8`` for an instance of 8.
 
     Where no list is named, every list on file that is in ``currency`` (USD unless it is given). Raises ``UsageError``
-    for a text that is no price, for a currency that is no code of three letters (ISO 4217), and when currencies are
+    for a text that is no price, for a currency that is none of ISO 4217, and when currencies are
     mixed: none is converted.
     """
-    if currency is not None and not (len(currency) == 3 and currency.isascii() and currency.isalpha()):
+    if currency is not None and currency.upper() not in CURRENCIES:
         raise UsageError(f"--currency {currency!r} is no currency", hint="a code of three letters, such as EUR")
     named = tuple(map(_list_of, lists))
     asked = (currency or "USD").upper()
@@ -448,7 +448,7 @@ def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand")
     number, slash, size = price.partition("/")
     try:
         per_hour, unit = parse_money(number)
-        gpus = parse_whole(size) if slash and size not in ("h", "hr", "hour") else None
+        gpus = parse_whole(size) if slash and HOURS.get(size) != 1.0 else None
     except ValueError:
         per_hour, unit, gpus = 0.0, None, None
     hint = "--price h100-sxm=2.49 (a GPU), or --price b200-hgx=113.93/8 (an instance of 8)"

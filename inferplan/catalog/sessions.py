@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from inferplan.catalog.files import at_line, find, spec_of
 from inferplan.catalog.people import PeopleSpec, asked_people
-from inferplan.catalog.workloads import SloSpec, WorkloadSpec
+from inferplan.catalog.workloads import SloSpec, WorkloadSpec, load_limits
 from inferplan.errors import SpecError, UsageError
 from inferplan.fields import Text, Whole, ask, first_given, question_if_asked, question_of
 from inferplan.spec import Field, Spec
@@ -73,8 +73,8 @@ class SessionsSpec(Spec):
     source: str = ""
     notes: list[str] = []
     people: PeopleSpec | None = None
-    slo: SloSpec | None = None
-    """Of a plan for which nobody states any."""
+    slo: SloSpec | str | None = None
+    """Of a plan for which nobody states any; a name: those of the workload."""
     sessions: list[KindSpec] = Field(min_length=1, max_length=32)
 
 
@@ -141,9 +141,8 @@ def load_sessions(name: str) -> SessionKinds:
             because=" + ".join(f"{one.share:g}" for one in made),
             hint="share: of all sessions",
         )
-    return SessionKinds(
-        spec.name or path.stem, tuple(made), spec.people, None if spec.slo is None else spec.slo.limits()
-    )
+    slo = load_limits(spec.slo) if isinstance(spec.slo, str) else spec.slo and spec.slo.limits()
+    return SessionKinds(spec.name or path.stem, tuple(made), spec.people, slo)
 
 
 def sample_of(kinds: tuple[SessionKind, ...]) -> Requests:
@@ -227,6 +226,7 @@ def asked_sessions(
         sessions_count=asked.count,
         seed=values.get("seed", 0),
         name=found.name,
+        usual=found.slo,
         thoughts=None if thoughts is None else outputs_of(thoughts, Lengths()),
     )
 

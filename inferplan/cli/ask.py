@@ -66,10 +66,18 @@ def _format(said: Mapping[str, str]) -> list[str]:
 
 def _slow(said: Mapping[str, str]) -> list[str]:
     count, gpu = counted(said["have"])
+    _note_assumed(said, count)
     facts = ["--model", said["model"], "--gpu", gpu, "--tp", f"{count or 1}"]
     if said["server"].startswith(("http://", "https://")):
         return ["measure", said["server"], *facts, *(["--quant", said["quant"]] if "quant" in said else [])]
     return ["validate", said["server"], *facts, "--quant", said.get("quant", "native")]
+
+
+def _note_assumed(said: Mapping[str, str], count: int | None) -> None:
+    """Say on stderr what the server is taken for."""
+    divided = "one GPU" if (count or 1) == 1 else f"{count} GPUs by tensor parallelism"
+    formats = said.get("quant", "the formats of its checkpoint, unless it says others: --quant")
+    click.echo(f"note: the server is taken to run {said['model']} on {divided}, in {formats}", err=True)
 
 
 QUESTIONS = {

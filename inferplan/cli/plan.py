@@ -23,7 +23,6 @@ from inferplan.catalog.sessions import (
     NOT_PLANNED,
     SessionsAsked,
     asked_sessions,
-    load_sessions,
     people_of,
     refuse_beside,
     require_sessions,
@@ -82,7 +81,7 @@ from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import ArrivalKind, Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets, refuse_thoughts_of_trace
-from inferplan.work.adapters import LoraAsked
+from inferplan.work.adapters import USUAL_RANK, LoraAsked
 
 if TYPE_CHECKING:
     from inferplan.reports.plan_against import Earlier
@@ -206,7 +205,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     base, demand = _with_media(Request(model=model, gpu="", media=question_of(MediaAsked, values)), demand, named)
     structured = question_if_asked(Structured, values)
     demand = replace(_naming_adapters(demand, values), structured=structured, people=people)
-    limits = _limits(values, None if demand.offline else named)
+    limits = _limits(values, named, demand)
     slo = screened_by(demand.classes) if demand.classes else limits
     asked = question_of(SpaceAsked, values)
     counted = asked.gpus or tuple(Counted(None, gpu) for gpu in default_gpus(prices))
@@ -251,12 +250,11 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     )
 
 
-def _limits(values: dict[str, Any], named: WorkloadSpec | None) -> Slo:
+def _limits(values: dict[str, Any], named: WorkloadSpec | None, demand: Demand) -> Slo:
     """The limits that are stated or of the workload; where there are none, those of a file of sessions."""
-    limits = asked_limits(values, named, Slo(percentile=95.0))
-    if limits.limits or not values["sessions"] or (usual := load_sessions(values["sessions"]).slo) is None:
-        return limits
-    return asked_limits(values, None, usual)
+    limits = asked_limits(values, None if demand.offline else named, Slo(percentile=95.0))
+    usual = None if demand.sessions is None else demand.sessions.usual
+    return limits if limits.limits or usual is None else asked_limits(values, None, usual)
 
 
 def _with_most(values: dict[str, Any], closed: str | None) -> tuple[dict[str, Any], bool]:
@@ -307,8 +305,9 @@ def _slots(values: dict[str, Any], asked: SpaceAsked) -> tuple[int, ...]:
 
 def _adapters(values: dict[str, Any], slots: tuple[int, ...]) -> LoraAsked:
     """The adapters of the deployments: where requests name some, of the usual rank unless another is given."""
-    named = values["loras"] is not None and values["lora_folder"] is None
-    rank = LoraAsked().serving(named).rank if values["lora_rank"] is None else values["lora_rank"]
+    rank = values["lora_rank"]
+    if rank is None and values["loras"] is not None and values["lora_folder"] is None:
+        rank = USUAL_RANK
     return question_of(LoraAsked, {**values, "max_loras": slots[0] if slots else None, "lora_rank": rank})
 
 

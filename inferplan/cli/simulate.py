@@ -71,6 +71,7 @@ from inferplan.serving.run_length import simulate_load
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques
 from inferplan.serving.techniques.tiers import curve_records
 from inferplan.table import Report
+from inferplan.traffic.block_names import of_file
 from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP, People, in_flight_line
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
@@ -297,6 +298,7 @@ def _report(
         return _with_energy(failure_report(result), run, result, energy)
     prompts = options.fleet.prefill_deployment or deployment
     report = simulation_report(result, _hit_curve(result, prompts, traffic, options) if values["hit_curve"] else ())
+    report = replace(report, notes=[*report.notes, *_finer(prompts, traffic)]) if values["hit_curve"] else report
     report = _with_energy(report, run, result, energy)
     plain = not options.fleet.prefill and result.records.sessions is None
     note = _idle(with_flags(deployment, flags), options, result.records.prompt) if plain else ""
@@ -344,6 +346,16 @@ def _hit_curve(
     given = traffic.hash_block if isinstance(traffic, Requests) else 0
     block = given or deployment.engine.defaults.block_size
     return curve_records(result, (deployment, options.speculation.draft), block)
+
+
+def _finer(deployment: Deployment, traffic: Traffic | Requests) -> list[str]:
+    """That the curve of a trace is in blocks of its file, where the run counts in those of the engine: names of these
+    are many times as many."""
+    names = of_file(traffic.hashes) if isinstance(traffic, Requests) else None
+    block = deployment.engine.defaults.block_size
+    if names is None or names.every == block:
+        return []
+    return [f"the caches by size count in the file's blocks of {names.every} tokens, the run in those of {block}"]
 
 
 def _idle(deployment: Deployment, options: Options, prompts: Sequence[int]) -> str:

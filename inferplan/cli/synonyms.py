@@ -89,6 +89,12 @@ TRIED = {
     },
 }
 """A flag of a command that asks for what is done without it, and the words that say so."""
+_ONE_POOL = (
+    *("--aggregated", "--anchor", "--routing", "--survive", "--cache-tier", "--structured-share"),
+    *("--sessions", "--deadline", "--loras", "--lora-rank", "--lora-folder"),
+    *("--prefill-schedule-interval", "--prefill-decode-interval", "--enable-prefill-delayer"),
+)
+"""Options beside which a plan tries no separate pools."""
 _NEARLY = {("fit", "context")}
 """Options that are not quite the same: vLLM's --max-model-len is the most that a request may have."""
 _OTHERWISE = {("plan", "requests"), ("report", "requests")}
@@ -141,6 +147,8 @@ def understood(command: click.Command, args: list[str]) -> tuple[list[str], list
         tried = TRIED.get((command.name or "", typed.removeprefix("--")))
         if tried is not None and not equals and not _has(command, typed):
             words[place] = ""
+            alone = next((one for one in words[:end] if one.partition("=")[0] in _ONE_POOL), "")
+            tried = f"no separate pools are tried with {alone.partition('=')[0]}" if alone else tried
             notes.append(f"note: {typed}: {tried}")
             continue
         ours = SAME.get(typed.removeprefix("--")) if typed.startswith("-") else None
@@ -153,7 +161,21 @@ def understood(command: click.Command, args: list[str]) -> tuple[list[str], list
         if known is not None:
             words[place] = f"--{known}{equals}{value}"
             notes.append(f"note: {typed} is --{known} here")
+    notes += _formats(words[:end])
     return [word for word, was in zip(words, args, strict=True) if word or not was], notes
+
+
+def _formats(words: list[str]) -> list[str]:
+    """Notes that say what short names of formats stand for."""
+    given = [(*word.partition("=")[::2], after) for word, after in zip(words, [*words[1:], ""]) if word[:2] == "--"]
+    roles = ("--quant", "--weights", "--experts")
+    asked = [(name[2:], value or after) for name, value, after in given if name in roles]
+    if not asked:
+        return []
+    from inferplan.catalog.assemble import short_format
+
+    found = [(one, short_format(one, option)) for option, text in asked for one in text.split(",")]
+    return [f"note: {one.strip()} is {said}" for one, said in dict.fromkeys(found) if said]
 
 
 def _has(command: click.Command, typed: str) -> bool:

@@ -21,19 +21,11 @@ from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
 from inferplan.serving.cold_start import ColdStart, restart_missing
 from inferplan.serving.routing import Routing
-from inferplan.units import HOURS_PER_MONTH, parse_money
+from inferplan.units import HOURS, parse_money
 from inferplan.work.parallel import MOST_DEGREE
 
 _MOST_TRIED = 256
 """Values of a degree or a budget that a search tries: each goes with each of the others."""
-_HOURS = {
-    **dict.fromkeys(("h", "hr", "hour"), 1.0),
-    **dict.fromkeys(("d", "day"), 24.0),
-    "week": 168.0,
-    **dict.fromkeys(("mo", "month"), HOURS_PER_MONTH),
-    **dict.fromkeys(("yr", "year"), 8760.0),
-}
-"""Hours of the spans that a cost may be of."""
 Counts = tuple[int, ...] | None
 """The values that are named; ``None`` where none are."""
 
@@ -75,9 +67,9 @@ class Spent(NamedTuple):
 
 def _spent(text: str) -> Spent:
     """What may be spent: ``"20"``, ``"$20/h"``, ``"500/day"``, ``"3000 USD per month"``."""
-    money, _, span = re.sub(r"\s+(?:per|an?)\s+", "/", text.strip().lower()).partition("/")
+    money, _, span = re.sub(r"\s+(?:per|an?)\s+", "/", text.strip(), flags=re.IGNORECASE).partition("/")
     try:
-        hours = _HOURS[span.strip()] if "/" in text or span else None
+        hours = HOURS[span.strip().lower()] if "/" in text or span else None
         found, currency = parse_money(money)
     except (KeyError, ValueError):
         raise UsageError(

@@ -534,14 +534,14 @@ def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Reques
     if (recorded := asked.arrived) is not None:
         return recorded
     demand, classes = question.demand, question.demand.classes
+    if not classes and demand.prefix.turns > 1:
+        return _conversations(demand, asked, block)
     arrival, step = asked.profile.placed(asked.span, demand.arrivals, demand.burstiness, asked.seed)
     if not len(arrival):
         raise UsageError("no request arrives in the simulated time", hint="a longer --duration, or a higher --peak")
     if classes:
         of, prompt, output = drawn_of(classes, asked.seed, asked.profile.shares, step)
         return Requests(prompt=prompt, output=output, arrival=arrival, classes=classes, of=of)
-    if demand.prefix.turns > 1:
-        return _conversations(demand, asked, block)
     rng = np.random.default_rng((asked.seed, 1))
     own = demand.prompt if demand.own is None else demand.own
     prompt, output = own.sample(rng, len(arrival)), demand.output.sample(rng, len(arrival))

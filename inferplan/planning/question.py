@@ -69,8 +69,8 @@ class Question:
     def with_owned_counted(self) -> Question:
         """The same, in hours of GPUs where all are owned and no list has a price of any
         (:meth:`inferplan.catalog.price_lists.PriceBook.counting`) and nothing else that costs money is asked for."""
-        money = self.sizing.miss_cost is not None or self.sizing.max_cost is not None
-        if not self._all_owned or self.chains or money:
+        money = (self.sizing.miss_cost, self.sizing.max_cost, self.api)
+        if not self._all_owned or self.chains or any(one is not None for one in money):
             return self
         names = [load_hardware(gpu).name for gpu in self.space.gpus]
         return replace(self, prices=self.prices.counting(names))

@@ -163,11 +163,12 @@ def replay_notes(day: Day) -> list[str]:
     found, lines = day.happened, []
     came, sized = "its requests come at the times and with the lengths of the log", "for Poisson arrivals of them"
     if day.requests.hashes is not None:
-        came += ", and find the text that they share in the caches"
+        if all(one.result.conditions["prefix_caching"] for one in day.policies):
+            came += ", and find the text that they share in the caches"
         sized = "on the log itself, faster or slower, as if it alone had all of it"
     lines.append(f"{day.asked.profile.name} is replayed: {came}; a replica is sized {sized}")
     for one in day.policies[:1]:
-        lines += named_blocks(one.result.records.hashes, sum(one.result.records.prompt))
+        lines += named_blocks(one.result)
     if "scheduled" in [one.policy for one in day.policies]:
         table = day.asked.timetable
         follows = "the log itself, five minutes by five minutes: no timetable made ahead can cost less"

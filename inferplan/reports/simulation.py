@@ -23,7 +23,8 @@ from inferplan.serving.result import SimulationResult, limits_missed, while_coun
 from inferplan.serving.run_length import WORTH
 from inferplan.serving.steady import SteadyState
 from inferplan.table import Report, Table
-from inferplan.traffic.block_names import FileNames
+from inferplan.traffic.block_names import of_file
+from inferplan.traffic.popularity import Popularity
 from inferplan.units import format_bytes, format_time
 
 _NAMES = {"ttft_s": "TTFT at the server", "tpot_s": "TPOT", "itl_s": "ITL", "e2el_s": "end to end"}
@@ -183,7 +184,8 @@ def _adapters(record: Mapping[str, Any]) -> list[list[str]]:
     found = record["adapters"]
     if found is None or found["hit_rate"] is None:
         return []
-    return [["LoRA adapters", in_slots(found, record["conditions"]["lora"]["max_loras"])]]
+    lora = record["conditions"]["lora"]
+    return [["LoRA adapters", f"rank {lora['rank']}; {in_slots(found, lora['max_loras'])}"]]
 
 
 def in_slots(found: Mapping[str, Any], slots: int) -> str:
@@ -290,7 +292,7 @@ def _shared(traffic: Mapping[str, Any]) -> list[str]:
             f"think time {kind}{think['mean']:.12g}s" + (f":{think['spread']:.12g}" if think["spread"] else "")
         )
     if (adapters := traffic.get("adapters")) is not None:
-        parts.append(f"{adapters['count']:,} adapters of popularity i^-{adapters['skew']:g}")
+        parts.append(Popularity(**adapters).describe())
     if traffic["samples"] > 1:
         parts.append(f"{traffic['samples']} samples per prompt")
     return parts
@@ -407,20 +409,20 @@ def _notes(result: SimulationResult, record: Mapping[str, Any]) -> list[str]:
 
 def _of_trace(result: SimulationResult) -> list[str]:
     """What the reader of a trace of agents concluded, and what a trace with names of blocks does not know."""
-    sessions, names = result.records.sessions, result.records.hashes
-    said = [f"trace: {sessions.note}"] if sessions is not None and sessions.note else []
-    return [*said, *(named_blocks(names, sum(result.records.prompt)) if result.conditions["prefix_caching"] else [])]
+    sessions = result.records.sessions
+    return [*([f"trace: {sessions.note}"] if sessions is not None and sessions.note else []), *named_blocks(result)]
 
 
-def named_blocks(names: Sequence[Sequence[int]] | None, prompts: int) -> list[str]:
-    """That what prompts share is known to the blocks of a file, and what may be hidden by that, of so many tokens of
-    prompts; nothing where there is nothing to hide."""
-    if not isinstance(names, FileNames) or not (hidden := names.hidden):
+def named_blocks(result: SimulationResult) -> list[str]:
+    """That what prompts share is known to the blocks of a file, and what may be hidden by that; nothing where there is
+    nothing to hide, or no cache to find it in."""
+    names = of_file(result.records.hashes)
+    if names is None or not result.conditions["prefix_caching"] or not (hidden := names.hidden):
         return []
     return [
         f"trace: it names every {names.every} tokens of a prompt, and hits are counted in blocks of {names.block}; "
         "what prompts share of a named block in which they part is not known and not found, at most "
-        f"{hidden / prompts:.1%} of the prompt tokens in a cache that forgets nothing"
+        f"{hidden / sum(result.records.prompt):.1%} of the prompt tokens in a cache that forgets nothing"
     ]
 
 

@@ -10,7 +10,7 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.resting import PARTS, Resting
 from inferplan.fields import Quantity, Text, ask
-from inferplan.units import format_bytes, format_quantity, format_time
+from inferplan.units import format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +57,11 @@ def restart_missing(what: str) -> UsageError:
 
 
 def start_line(deployment: Deployment) -> str:
-    """What a new replica reads when it starts, and how long that takes from storage of :data:`_USUAL_STORAGE`."""
-    weights = weights_of(deployment)
-    seconds, rate = format_time(weights / _USUAL_STORAGE, 3), format_quantity(_USUAL_STORAGE, "B/s", 3)
+    """What a new replica reads when it starts, and the options that make seconds of it: no rate is on file."""
     return (
-        f"cold start: {format_bytes(weights)} of weights to read, {seconds} from storage of {rate}, "
-        "and the start of the engine (docs/day.md#cold-start)"
+        f"cold start: a new replica reads {format_bytes(weights_of(deployment))} of weights; seconds take the rate of "
+        "your storage: inferplan day --storage-bandwidth with --engine-start (docs/day.md#cold-start)"
     )
-
-
-_USUAL_STORAGE = 2e9
-"""Bytes a second of the example in docs/day.md: a number to divide by, not a measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -636,24 +636,26 @@ class Traffic:
         place = np.argsort(order)
         # the last token of an answer is never computed; of a later turn nobody finds an answer behind its thought
         named = lengths + output - 1 if thought is None or prefix.turns == 1 else lengths
-        hashes: Sequence[Sequence[int]] = [
-            block_names(
-                int(texts[index]),
-                prefix.tokens,
-                (
-                    int(conversation[index]) * samples + sample,
-                    int(conversation[index]) * samples,
-                    int(lengths[first[index]]),
-                ),
-                int(named[index]),
-                block,
-            )
-            for index in (order if samples > 1 or not late else ())
-            for sample in range(samples)
-        ]
-        if not hashes:  # the same names, made when somebody asks
+        hashes: Sequence[Sequence[int]]
+        if late and samples == 1:  # the same names, made when somebody asks
             of, full = conversation[order].tolist(), (named[order] // block).tolist()
             hashes = Streams(texts[order].tolist(), [prefix.tokens // block] * count, of, full)
+        else:
+            hashes = [
+                block_names(
+                    int(texts[index]),
+                    prefix.tokens,
+                    (
+                        int(conversation[index]) * samples + sample,
+                        int(conversation[index]) * samples,
+                        int(lengths[first[index]]),
+                    ),
+                    int(named[index]),
+                    block,
+                )
+                for index in order
+                for sample in range(samples)
+            ]
         each = np.repeat(order, samples)
         follows = np.where(before[each] >= 0, place[before[each]] * samples + np.tile(np.arange(samples), count), -1)
         arrival = None if begin is None else np.where(follows >= 0, np.nan, begin[each])

@@ -18,7 +18,7 @@ from inferplan.errors import UsageError
 from inferplan.traffic.block_names import Streams
 from inferplan.traffic.conversations import Floats, Ints, ThinkTime
 from inferplan.traffic.reasoning import ReasoningLengths
-from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Requests
+from inferplan.traffic.requests import MOST_REQUESTS, ClosedLoop, Lengths, OpenLoop, Requests, Slo
 from inferplan.traffic.session_columns import Bools, Sessions
 
 SAMPLE_SESSIONS = 1000
@@ -239,7 +239,8 @@ class SessionTraffic:
     """A load of sessions: kinds by their shares, arrivals of sessions (not of requests), how many, and the seed.
 
     A closed loop has so many sessions at a time: as one ends, the next begins. thoughts: before the answer of each
-    call, whose lengths are those of the agents. Raises ``UsageError`` for no kinds and for fewer than one session.
+    call, whose lengths are those of the agents. usual: the limits of a plan for which nobody states any. Raises
+    ``UsageError`` for no kinds and for fewer than one session.
     """
 
     kinds: tuple[SessionKind, ...]
@@ -248,6 +249,7 @@ class SessionTraffic:
     seed: int = 0
     name: str = ""
     thoughts: ReasoningLengths | None = None
+    usual: Slo | None = None
 
     def __post_init__(self) -> None:
         if not self.kinds:

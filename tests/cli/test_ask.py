@@ -47,6 +47,16 @@ def test_flags_become_the_command_that_answers(name: str, run: Run, monkeypatch:
     assert said.err.splitlines()[-1].endswith(f": inferplan {command}")
 
 
+@for_each("server", ["bench.csv", "http://localhost:8000"])
+def test_what_a_server_is_taken_for_is_said(server: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferplan.cli.ask._answer", lambda words: None)
+    said = run("ask", "slow", "--model", "llama-3.1-8b", "--have", "2x-h100", "--server", server)
+    assert said.err.splitlines()[0] == (
+        "note: the server is taken to run llama-3.1-8b on 2 GPUs by tensor parallelism, in the formats of its "
+        "checkpoint, unless it says others: --quant"
+    )
+
+
 def test_the_answer_is_that_of_the_command(run: Run) -> None:
     said = run("ask", "run", "--model", "llama-3.1-70b", "--have", "2x-a6000")
     command = said.err.splitlines()[-1].partition(": inferplan ")[2]

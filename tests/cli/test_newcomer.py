@@ -50,8 +50,15 @@ QUICK = [
         ["qwen3-32b in weights int4 on 2 x rtx-3090"],
     ),
     ("the same on a Mac", "estimate qwen3-32b --gpu m3-max --quant q4", 0, ["weights q4_k"]),
-    # 70.55e9 x 2 bytes over 2 GB/s
-    ("cold start", "estimate llama-3.1-70b --gpu 4x-h100 --cold-start", 0, ["141.1 GB of weights to read, 70.6 s"]),
+    (
+        "eight bits",
+        "estimate qwen3-32b --gpu h100 --quant q8",
+        2,
+        ["q8 is q8_0 where", "cannot read"],
+    ),
+    ("weights alone", "estimate qwen3-32b --gpu h100 --weights q4", 0, ["note: q4 is int4, or q4_k", "weights int4"]),
+    # 70.55e9 x 2 bytes
+    ("cold start", "estimate llama-3.1-70b --gpu 4x-h100 --cold-start", 0, ["a new replica reads 141.1 GB of weights"]),
     (
         "experts in RAM",
         "estimate gpt-oss-120b --gpu 4090 --ram 128GB",

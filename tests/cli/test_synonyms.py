@@ -109,6 +109,25 @@ def test_what_means_the_same_is_taken_for_ours() -> None:
     assert len(pairs(UNDERSTOOD)) >= 40
 
 
+def test_pools_apart_are_not_promised_beside_one() -> None:
+    """docs/planning.md: with --survive, a routing and other questions a plan has one pool."""
+    plan = commands()["plan"]
+    alone = ["note: --disaggregated: no separate pools are tried with --survive"]
+    assert understood(plan, ["--rate", "2", "--disaggregated", "--survive=1"]) == (
+        ["--rate", "2", "--survive=1"],
+        alone,
+    )
+    (tried,) = understood(plan, ["--disaggregated", "--rate", "2"])[1]
+    assert tried.startswith("note: --disaggregated: separate pools for prompts and for decodes are tried")
+
+
+def test_short_names_of_formats_are_read_aloud() -> None:
+    """Q4_K_M is llama.cpp's usual file of four bits, 4-bit weights with 16-bit inputs (W4A16) that of vLLM."""
+    said = "note: q4 is w4a16, or q4_k_m where the engine reads GGUF files"
+    assert understood(commands()["compare"], ["--quant", "native,q4"])[1] == [said]
+    assert understood(commands()["compare"], ["--quant=fp8"])[1] == []
+
+
 def test_an_answer_is_that_of_our_own_words(run: Run) -> None:
     words = ["estimate", "llama-3.1-8b", "--gpu", "h100-sxm", "--format", "json"]
     ours = run(*words, "--tp", "2", "--prompt", "512", "--output", "64")

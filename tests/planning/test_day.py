@@ -26,7 +26,7 @@ from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
 from inferplan.serving.autoscaling import Life, Reactive, Schedule
-from inferplan.serving.cold_start import ColdStart, weights_of
+from inferplan.serving.cold_start import ColdStart, start_line, weights_of
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.options import Options
 from inferplan.serving.records import FINISHED, Records
@@ -152,6 +152,10 @@ def test_a_cold_start_is_the_weights_and_the_rest() -> None:
     assert weights_of(two) == pytest.approx(2 * 8_030_261_248, rel=1e-3)
     assert ColdStart(rest=45.0, weights=16e9, bandwidth=2e9).seconds == 53.0
     assert ColdStart(rest=90.0).seconds == 90.0
+    assert start_line(deployment) == (
+        "cold start: a new replica reads 16.06 GB of weights; seconds take the rate of your storage: inferplan day "
+        "--storage-bandwidth with --engine-start (docs/day.md#cold-start)"
+    )
 
 
 def test_capacity_is_the_largest_rate_within_the_limits() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inferplan.api import make_plan
+from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.fields import question_of
 from inferplan.planning.asked import SizingAsked, Spent
@@ -70,6 +71,7 @@ SPENT = {
     "48/day": 2.0,
     "3000/month": 3000 / 730,
     "8760/year": 1.0,
+    "5M/Year": 5e6 / 8760,
     **dict.fromkeys(("20USD/h", "$20/h", "20/hr", "20 USD per hour", "USD 20", "20$"), 20.0),
     **dict.fromkeys(("3,000USD/month", "$3000/mo", "3000 $ a month", "3k/month"), 3000 / 730),
 }
@@ -81,6 +83,22 @@ def test_a_cost_is_of_an_hour_or_of_a_longer_span(text: str, hourly: float) -> N
     assert isinstance(spent, Spent) and spent.of(offline=False) == pytest.approx(hourly)
     with pytest.raises(UsageError):
         question_of(SizingAsked, {"max_cost": f"{text}/fortnight"})
+
+
+@for_each("text", ["20 per", "20 day", "20 XXX", "5M fee"])
+def test_three_letters_that_are_no_currency_are_refused(text: str) -> None:
+    """ISO 4217 names money of no country PER, DAY or FEE; XXX is its code for none."""
+    with pytest.raises(UsageError, match="is no cost"):
+        question_of(SizingAsked, {"max_cost": text})
+
+
+def test_money_of_an_api_stands_beside_no_hours_of_gpus() -> None:
+    """Hours of GPUs are counted where none has a price: 3 USD for a million tokens are none of these."""
+    hours = price_book().counting(["of-our-own"])
+    assert hours.currency == "GPU hours"
+    with pytest.raises(UsageError, match="--api-price is in USD"):
+        hours.require_currency("--api-price", "USD")
+    hours.require_currency("--api-price", None)
 
 
 def test_a_cost_is_in_the_currency_of_the_prices() -> None:

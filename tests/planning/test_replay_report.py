@@ -39,7 +39,7 @@ class Replicas:
     replica_hours: float = 50.0
     cost: float = 100.0
     measured: tuple[str, ...] = ("ttft", "e2el")
-    result = SimpleNamespace(records=SimpleNamespace(hashes=None, prompt=[1]))
+    result = SimpleNamespace(records=SimpleNamespace(hashes=None, prompt=[1]), conditions={"prefix_caching": True})
 
     def mean_replicas(self, start: float, stop: float) -> float:
         return self.count
@@ -262,6 +262,9 @@ def test_what_was_recorded_and_shared_in_sentences() -> None:
         "needs: replicas for the busiest five minutes of the hour; fewer are paid for under some policy in 0 of "
         "30 hours",
     ]
+    off = Replicas("static", 3.0, None)
+    off.result = SimpleNamespace(records=was.result.records, conditions={"prefix_caching": False})
+    assert "in the caches" not in replay_notes(day(policies=[off], hashes=[()]))[0]
     nothing = Replicas("", 3.0, None, measured=())
     found = replay_notes(day(policies=[Replicas("static", 3.0, None)], happened=nothing))
     assert len(found) == 3 and found[1] == "as it was: no latency was measured"

@@ -17,7 +17,7 @@ from inferplan.reports import cost as costs
 from inferplan.reports import day as days
 from inferplan.reports import fit, horizon, several, validation
 from inferplan.traffic.requests import Slo
-from tests.validate.test_facts import ROWS, RUN, scored
+from tests.validate.test_facts import ROWS, scored
 
 
 def cells(row: Any) -> dict[str, str]:
@@ -359,7 +359,6 @@ def test_scores_of_sets_and_groups() -> None:
     groups = validation._groups(ROWS)
     assert [table.title for table in groups] == ["by model"]
     assert [list(line)[:3] for line in groups[0].rows] == [["m", "TTFT", "1"], ["n", "TTFT", "1"]]
-    assert RUN["model"] == "m"
 
 
 SOLD = Offer(gpu="h100-sxm", gpus=8, per_hour=30.0, currency="EUR", term="on demand", source="list")

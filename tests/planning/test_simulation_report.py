@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from inferplan.reports import simulation as report
+from inferplan.traffic.block_names import FileNames, OfAdapters
 from inferplan.traffic.requests import Slo
 from tests.cases import for_each
 
@@ -103,7 +104,7 @@ LOADS = {
             "samples": 4,
         },
         "2.5 requests/s (poisson), prompt 1000, output 100, shared prefix 512, one of 2,000 texts, think time "
-        "lognormal:5s:0.4, 1,200 adapters of popularity i^-1.5, 4 samples per prompt, seed 7",
+        "lognormal:5s:0.4, 1,200 adapters of popularity rank^-1.5, 4 samples per prompt, seed 7",
     ),
 }
 
@@ -247,15 +248,10 @@ def test_warnings_of_a_run() -> None:
     half = "the ± percentages are half of the 95 % confidence intervals"
     start = "not converged: 1,200 requests do not settle the figures"
     assert said(result(), rough) == [f"{start}, as happens near capacity; {half}"]
-    for most, more in ((1200, ""), (1201, ", and 120,100 would not"), (20000, ", and 2,000,000 would not")):
+    for most, more in ((1200, ""), (1202, ", and 601 would not"), (20000, ", and 10,000 would not")):
         (one,) = said(result(precision=SimpleNamespace(most=most)), rough)
-        assert one == f"{start}{_worth(more, most)}, as happens near capacity; {half}"
+        assert one == f"{start}{more}, as happens near capacity; {half}"
     assert said(result(), rough | {"verdict": "overloaded"}) == []
-
-
-def _worth(more: str, most: int) -> str:
-    """A run is not made longer than so many times the most requests that are usual."""
-    return f", and {report.WORTH * most:,.0f} would not" if more else ""
 
 
 def test_warnings_about_the_load() -> None:
@@ -301,6 +297,22 @@ def test_sentences_below_a_run() -> None:
         "basis: measured, constants h100; anchored to measured runs: at this load TTFT x 1.123, TPOT x 0.900; ITL and "
         "waits are not anchored"
     )
+
+
+def test_a_trace_hides_what_its_blocks_share() -> None:
+    """Two prompts of 1,000 tokens share the first 512 and part in the next 488: of 487 that may be alike 999 // 16 - 32
+    blocks of 16, 480 of 2,000 tokens. With or without adapters; without a cache nothing could be found."""
+    names = FileNames.of([(1, 2), (1, 3)], [1000, 1000], 512).cut(16)
+    kept, bare = conditions(prefix_caching=True), conditions(prefix_caching=False)
+    for each in (names, OfAdapters(names, [0, 1], 2)):
+        records = SimpleNamespace(sessions=None, hashes=each, prompt=[1000, 1000])
+        assert report.named_blocks(result(records=records, conditions=bare)) == []
+        (said,) = report.named_blocks(result(records=records, conditions=kept))
+        assert said == (
+            "trace: it names every 512 tokens of a prompt, and hits are counted in blocks of 16; what prompts share of "
+            "a named block in which they part is not known and not found, at most 24.0% of the prompt tokens in a "
+            "cache that forgets nothing"
+        )
 
 
 def test_sessions_that_keep_nothing() -> None:
@@ -362,8 +374,10 @@ def test_hits_by_size() -> None:
 
 def test_adapters_of_a_run() -> None:
     found = {"hit_rate": 0.875, "loaded": 1500, "load_s": 0.02}
-    slots = {"adapters": found, "conditions": {"lora": {"max_loras": 4}}}
-    assert report._adapters(slots) == [["LoRA adapters", "87.50% found in 4 slots; 1,500 loaded, 20.00 ms each"]]
+    slots = {"adapters": found, "conditions": {"lora": {"rank": 16, "max_loras": 4}}}
+    assert report._adapters(slots) == [
+        ["LoRA adapters", "rank 16; 87.50% found in 4 slots; 1,500 loaded, 20.00 ms each"]
+    ]
     assert report._adapters({"adapters": None}) == report._adapters({"adapters": found | {"hit_rate": None}}) == []
 
 
