@@ -246,6 +246,13 @@ def _served(day: Day) -> Served:
     return {"a replica": (day.work.design.deployment, float(np.mean(day.requests.prompt)))}
 
 
+def _scattered(day: Day) -> list[str]:
+    if not scattered(day.asked, day.question):
+        return []
+    kept = "one is sized as if they found nothing of the turns before (--routing sticky keeps them together)"
+    return [f"{day.asked.routing} routing sends later turns to any replica, so {kept}"]
+
+
 def _notes(day: Day, priced: Sequence[str]) -> list[str]:
     asked, replica, profile = day.asked, day.work.design, day.asked.profile
     sizing, percentile, classes = day.question.sizing, day.question.slo.percentile, day.question.demand.classes
@@ -260,12 +267,8 @@ def _notes(day: Day, priced: Sequence[str]) -> list[str]:
         f"same for every policy; {asked.routing} routing; used: requests, over the capacity of the replicas paid for",
         *(mix_notes(day) if classes else []),
         *replay_notes(day),
+        *_scattered(day),
     ]
-    if scattered(asked, day.question):
-        lines.append(
-            f"{asked.routing} routing sends later turns to any replica, so one is sized as if they found nothing of "
-            "the turns before (--routing sticky keeps them together)"
-        )
     if profile.end < asked.span:
         lines.append(f"the profile lasts {format_time(profile.end, 4)} and repeats")
     if profile.source:
