@@ -141,7 +141,8 @@ def load_sessions(name: str) -> SessionKinds:
             because=" + ".join(f"{one.share:g}" for one in made),
             hint="share: of all sessions",
         )
-    slo = load_limits(spec.slo) if isinstance(spec.slo, str) else spec.slo and spec.slo.limits()
+    found = spec.slo
+    slo = load_limits(found) if isinstance(found, str) else None if found is None else found.limits()
     return SessionKinds(spec.name or path.stem, tuple(made), spec.people, slo)
 
 

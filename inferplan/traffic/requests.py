@@ -641,15 +641,12 @@ class Traffic:
             of, full = conversation[order].tolist(), (named[order] // block).tolist()
             hashes = Streams(texts[order].tolist(), [prefix.tokens // block] * count, of, full)
         else:
+            own = (conversation * samples).tolist()
             hashes = [
                 block_names(
                     int(texts[index]),
                     prefix.tokens,
-                    (
-                        int(conversation[index]) * samples + sample,
-                        int(conversation[index]) * samples,
-                        int(lengths[first[index]]),
-                    ),
+                    (own[index] + sample, own[index], int(lengths[first[index]])),
                     int(named[index]),
                     block,
                 )
