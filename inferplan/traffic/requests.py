@@ -641,16 +641,11 @@ class Traffic:
             of, full = conversation[order].tolist(), (named[order] // block).tolist()
             hashes = Streams(texts[order].tolist(), [prefix.tokens // block] * count, of, full)
         else:
-            own = (conversation * samples).tolist()
+            columns = (texts, conversation * samples, lengths[first], named)
+            each_named = zip(*(column[order].tolist() for column in columns))
             hashes = [
-                block_names(
-                    int(texts[index]),
-                    prefix.tokens,
-                    (own[index] + sample, own[index], int(lengths[first[index]])),
-                    int(named[index]),
-                    block,
-                )
-                for index in order
+                block_names(text, prefix.tokens, (of + sample, of, begins), tokens, block)
+                for text, of, begins, tokens in each_named
                 for sample in range(samples)
             ]
         each = np.repeat(order, samples)
