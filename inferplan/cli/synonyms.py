@@ -77,16 +77,10 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tpot-slo", "max-tpot"), ("tpot",)),
 }
 """A name to those of our options that it may have meant, the first that a command has: the answer names that one."""
+_TRIED_APART = "separate pools for prompts and for decodes are tried for a --rate anyway, and what they cost is said"
 TRIED = {
     **{(name, "cold-start"): "the answer says what a start reads" for name in ("estimate", "fit")},
-    **{
-        (
-            name,
-            word,
-        ): "separate pools for prompts and for decodes are tried for a --rate anyway, and what they cost is said"
-        for name in ("plan", "report")
-        for word in _APART
-    },
+    **{(name, word): _TRIED_APART for name in ("plan", "report") for word in _APART},
 }
 """A flag of a command that asks for what is done without it, and the words that say so."""
 _ONE_POOL = (
