@@ -409,8 +409,8 @@ def _require_worth(held: HeldOut) -> None:
     said = "; ".join(held_lines(held))
     if (one := worse(held)) is not None:
         raise ToleranceError(
-            f"the server's times make {NAMES[one.metric]} worse: its error was {one.error_before:+.1%}, and is "
-            f"{one.error:+.1%} by the other loads",
+            f"the server's times make {NAMES[one.metric]} worse: its error was {one.error_before:+z.1%}, and is "
+            f"{one.error:+z.1%} by the other loads",
             because=said,
             hint="its loads differ by more than their size: no other requests meanwhile, or a longer --from-seconds",
         )
