@@ -238,7 +238,7 @@ async def _refuse(refusal: RefusedRequest, send: Send, page: bool = False) -> No
     headers += [(b"content-length", str(len(body)).encode())]
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status in (408, 413):
+    if refusal.status in (401, 408, 413):
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -32,7 +32,7 @@ class Keys:
         for name in self.people:
             if not _NAME.fullmatch(name):
                 because = "a name has 1 to 40 letters, digits, '-' or '_'"
-                raise UsageError(f"--person {name!r} is no name", because=because, hint="--person ada")
+                raise UsageError(f"--person {name!r} is not a name", because=because, hint="--person ada")
         if twice := [name for name in self.people if self.people.count(name) > 1]:
             raise UsageError(f"--person {twice[0]!r} stands there twice", hint="a name for each person")
         if self.people and self.token is None:
