@@ -30,6 +30,7 @@ from inferplan.shown import Shown
 from inferplan.terms import Term, name_term
 from inferplan.units import format_bytes
 from inferplan.work.adapters import Adapters
+from inferplan.work.filters import Filters
 from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism, require_even, split_layers
@@ -146,6 +147,8 @@ class Deployment(Shown):
     """What of its weights is read from the host's memory."""
     cap: PowerCap | None = None
     """On the watts of each device; none is its TDP."""
+    filters: Filters | None = None
+    """What requests sample with beyond a temperature."""
 
     def __post_init__(self) -> None:
         require_together("deployment", self.features)
@@ -201,6 +204,7 @@ class Deployment(Shown):
             two_batches=self.engine.defaults.two_batch_overlap,
             cadence=self.cadence.any,
             power_cap=self.cap is not None,
+            filters=self.filters is not None,
         )
         return own | self.model.features
 
@@ -346,6 +350,7 @@ class Deployment(Shown):
             **{name: one and one.to_dict() for name, one in (("offload", self.offload), ("streamed", self.streamed))},
             "host_s": _host_seconds(self),
             "power_cap_w": None if self.cap is None else self.cap.watts,
+            "sampling": None if self.filters is None else ",".join(self.filters.asked),
             "model_counts": self.model.made_from.to_dict(),
             "model_notes": self.warnings,
             "rests_on": parts_rest_on(self),
@@ -432,4 +437,7 @@ def parts_rest_on(deployment: Deployment) -> dict[str, Resting]:
         found["mig"] = PARTS["mig"].on("formula" if ideal else "carried", device=part.of)
     if deployment.cap is not None:
         found["power_cap"] = PARTS["power_cap"].on("published")
+    if deployment.filters is not None:
+        timed = bool(deployment.filters.kernel) and not ideal
+        found["sampling"] = PARTS["sampling"].on("published" if timed else "formula")
     return found
