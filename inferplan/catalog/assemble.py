@@ -47,8 +47,8 @@ class Request:
     calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
     system. media: what every request carries beside text. lora: adapters beside the model. offload: what of the model
     lies in host memory. host: seconds of a host of one's own. power_cap: watts of each device. sampling: what requests
-    sample with, ``top-k,top-p``. memory: usable memory as text, for devices whose reading is not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a
-    diffusion model's generation that differ from its YAML.
+    sample with, ``top-k,top-p``. memory: usable memory as text, for devices whose reading is not on file. prune: axes
+    to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
     """
 
     model: str

@@ -1,5 +1,4 @@
-"""Top-k, top-p and penalties as they are asked for: the engine's kernels and their constants (``configs/filters.yaml``).
-"""
+"""Top-k, top-p and penalties as asked for: the engine's kernels and their constants (``configs/filters.yaml``)."""
 
 from __future__ import annotations
 
@@ -68,7 +67,7 @@ def asked_filters(text: str) -> tuple[str, ...]:
     unknown = [name for name in named if name not in ASKED]
     if unknown or not named:
         raise UsageError(
-            f"--sampling {unknown[0] if unknown else text!r} is not known",
+            f"--sampling {unknown[0] if unknown else repr(text)} is not known",
             because=f"what is priced of sampling is {', '.join(ASKED)}",
             hint="--sampling top-k,top-p; leave it out for a temperature alone, or greedy",
         )

@@ -116,8 +116,8 @@ PARTS: Mapping[str, PricedPart] = {
     "sampling": PricedPart(
         page="docs/accuracy-parts.md#top-k-and-top-p",
         said={
-            "published": "public times of the engine's kernels for top-k and top-p on other devices; bytes of penalties",
-            "formula": "bytes of the logits, and of what penalties read beside them",
+            "published": "public times of the kernels for top-k and top-p, of a few devices; bytes of penalties",
+            "formula": "bytes of the logits, and of what penalties read with them",
         },
         in_band=False,
     ),

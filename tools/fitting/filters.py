@@ -54,9 +54,7 @@ def _timed(row: dict[str, str]) -> Timed:
     given = row["source"] == "flashinfer 2945"  # it samples from probabilities
     softmax = 8.0 * rows * vocabulary / load_hardware(row["gpu"]).memory.bandwidth if given else 0.0
     seconds = 1e-3 * float(row["ms"])
-    return Timed(
-        row["kernel"], row["filters"], row["gpu"], rows, vocabulary, seconds, row["role"] == "fit", softmax
-    )
+    return Timed(row["kernel"], row["filters"], row["gpu"], rows, vocabulary, seconds, row["role"] == "fit", softmax)
 
 
 def fitted(rows: Iterable[Timed]) -> dict[tuple[str, str], tuple[float, float, float]]:

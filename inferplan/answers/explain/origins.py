@@ -193,8 +193,8 @@ class Origins:
             adapter, kernel = kernel.endswith("adapter"), (calibration.place(kernel, label) or (kernel, label))[0]
             if adapter and kernel == "matmul" and key == ["terms", "alone"]:
                 return "1 by construction, not fitted (docs/lora.md)"
-        if kernel == "elementwise" and (place := filter_place(label, str(key[-1]))):
-            return self.at(catalog.config_root() / FILTERS, *place)
+        if kernel == "elementwise" and (own := filter_place(label, str(key[-1]))):
+            return self.at(catalog.config_root() / FILTERS, *own)
         engine, fit = self.request.engine.partition("@")[0], calibration.fit(kernel, label)
         entry = own_kernels(self.deployment.hardware, engine)
         if key == ["memory"] and entry is not None and fit is not None and fit.memory == entry.reads:
