@@ -186,7 +186,7 @@ class Deployment(Shown):
     def features(self) -> set[str]:
         """As :mod:`inferplan.features` names them."""
         parallel = self.parallel
-        own = those(
+        return self.model.features | those(
             several_devices=parallel.ranks > 1,
             pipelines=parallel.pp > 1,
             attention_dp=parallel.dp > 1,
@@ -206,7 +206,6 @@ class Deployment(Shown):
             power_cap=self.cap is not None,
             filters=self.filters is not None,
         )
-        return own | self.model.features
 
     @cached_property
     def _over_link(self) -> HardwareSpec:
@@ -340,11 +339,10 @@ class Deployment(Shown):
 
     def further(self) -> dict[str, Any]:
         """What else its figures are conditional on beside names, formats and degrees, as JSON holds it."""
-        defaults = self.engine.defaults
         return {
             "expert_skew": self.routing.asked,
             "two_batch_overlap": self.two_batches is not None,
-            **{name: getattr(defaults, name) for name in CADENCE},
+            **{name: getattr(self.engine.defaults, name) for name in CADENCE},
             "unfused_attention": self.unfused_attention,
             **{name: one and one.to_dict() for name, one in (("media", self.media), ("lora", self.lora))},
             **{name: one and one.to_dict() for name, one in (("offload", self.offload), ("streamed", self.streamed))},
@@ -355,8 +353,8 @@ class Deployment(Shown):
             "model_notes": self.warnings,
             "rests_on": parts_rest_on(self),
             "generates": not self.model.encodes,
-            "gpu_memory_utilization": defaults.memory_fraction,
-            "block_size": defaults.block_size,
+            "gpu_memory_utilization": self.engine.defaults.memory_fraction,
+            "block_size": self.engine.defaults.block_size,
         }
 
     @property

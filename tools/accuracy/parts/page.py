@@ -36,8 +36,8 @@ HEAD = f"""# Accuracy of parts
 
 What [adapters](lora.md), weights on the [host](offload.md), [watts](power.md), [MIG](mig.md) instances,
 [masks](structured.md), [top-k and top-p](sampling.md#top-k-top-p-and-penalties), cache [tiers](tiers.md),
-[cold starts](day.md#cold-start) and drafts add to a price, each against public rows that name their conditions. Computed on DATE by `python -m tools.accuracy parts
-SHARED`. A factor is predicted over measured, or
+[cold starts](day.md#cold-start) and drafts add to a price, each against public rows that name their conditions.
+Computed on DATE by `python -m tools.accuracy parts SHARED`. A factor is predicted over measured, or
 the reverse where that is more. The goal is a median factor of {MEDIAN} and {NINE_IN_TEN} for nine rows of
 ten, on rows that no constant was taken from. *Over measured* is the median of predicted over measured.
 """
