@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_hardware
-from inferplan.catalog.filters import asked_filters, filter_constants
+from inferplan.catalog.filters import asked_filters, filter_constants, with_filters
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.graph import build
@@ -126,6 +128,13 @@ def test_refusals(asked: dict[str, str], because: str) -> None:
     with pytest.raises(UsageError) as refused:
         estimated(**{"sampling": "top-p", **asked})
     assert because in str(refused.value.because)
+
+
+def test_a_part_of_a_model_samples_nothing() -> None:
+    deployment = assemble(Request(model="llama-3.1-8b", gpu="h100-sxm"))
+    part = replace(deployment, model=deployment.model.model_copy(update={"bare": True}))
+    with pytest.raises(UsageError, match="is part of a model"):
+        with_filters(part, "top-p")
 
 
 def test_what_it_rests_on() -> None:

@@ -80,6 +80,11 @@ def with_filters(deployment: Deployment, text: str) -> Deployment:
     Raises ``UsageError`` for an engine, or a device under it, of whose kernels nothing is on file.
     """
     asked = asked_filters(text)
+    if deployment.model.bare:
+        raise UsageError(
+            f"{deployment.model.name} is part of a model, and --sampling needs one with logits",
+            hint="leave --sampling out",
+        )
     rules, kept = deployment.engine.defaults.filters, tuple(name for name in asked if name != PENALTIES)
     if rules is None:
         raise _unknown(deployment, "its kernels for top-k, top-p and penalties")
