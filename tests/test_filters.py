@@ -8,7 +8,7 @@ import pytest
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import load_hardware
-from inferplan.catalog.filters import asked_filters, filter_constants, with_filters
+from inferplan.catalog.filters import asked_filters, blocks_of, filter_constants, with_filters
 from inferplan.errors import UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.graph import build
@@ -23,8 +23,10 @@ VOCAB = 128_256
 
 
 def seconds(kernel: str, filters: str, gpu: str, rows: float, vocabulary: int) -> float:
-    (op,) = Filters(asked=tuple(filters.split("+")), kernel=kernel).ops(rows, vocabulary, 1)
-    return float(price(op, load_hardware(gpu), filter_constants()).time)
+    hardware = load_hardware(gpu)
+    chosen = Filters(asked=tuple(filters.split("+")), kernel=kernel, blocks=blocks_of(hardware) or 1)
+    (op,) = chosen.ops(rows, vocabulary, 1)
+    return float(price(op, hardware, filter_constants()).time)
 
 
 def estimated(batch: float = 64.0, **asked: str | None) -> Estimate:
@@ -58,6 +60,11 @@ def test_by_hand() -> None:
     many = 18.7e-6 + 1.051e-9 * VOCAB * 300 / 132 + 8 * 300 * VOCAB / (0.2867 * 3.35e12)
     assert seconds("flashinfer", "top-k+top-p", "h100-sxm", 300.0, VOCAB) == pytest.approx(many)
     assert added(64.0) == pytest.approx(few)
+
+
+def test_without_multiprocessors_on_file_those_of_a_relative_count() -> None:
+    one, other = (seconds("flashinfer", "top-p", gpu, 512.0, VOCAB) for gpu in ("b300-hgx", "b200-hgx"))
+    assert one == pytest.approx(other)
 
 
 def test_penalties_by_hand() -> None:
@@ -121,6 +128,7 @@ def test_parts_of_the_option() -> None:
         ({"engine": "sglang", "gpu": "mi300x"}, "its kernel on devices of AMD"),
         ({"engine": "vllm@0.12", "sampling": "top-k"}, "its kernel for top-k alone"),
         ({"engine": "vllm@0.20", "sampling": "penalties"}, "grows with the answer"),
+        ({"gpu": "vr200-preliminary"}, "its multiprocessors"),
         ({"model": "bert-base-uncased"}, "it draws no token after token"),
     ],
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from inferplan.catalog.files import config_root, spec_of
+from inferplan.catalog.files import config_root, load_hardware, spec_of
 from inferplan.devices.constants import Calibration, Fit
 from inferplan.devices.engine import TokenFilters
+from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.spec import Field, Spec
@@ -18,11 +19,12 @@ FILE = "filters.yaml"
 
 class KernelTimes(Spec):
     """Constants of a kernel for some filters: seconds of a run, seconds for each number of a thread block's row, and
-    the share of the memory's bandwidth at which it reads and writes the logits once."""
+    the share of the memory's bandwidth at which it reads and writes the logits once. error: its own, if it has one."""
 
     overhead: float = Field(ge=0.0)
     swept: float = Field(default=0.0, ge=0.0)
     memory: float = Field(gt=0.0, le=1.0)
+    error: dict[str, float] | None = None
 
 
 class _OnFile(Spec):
@@ -53,7 +55,7 @@ def filter_constants() -> Calibration:
             terms={"swept": one.swept},
             basis="transferred",
             source=found.source,
-            error=found.error,
+            error=one.error or found.error,
         )
         for kernel, each in found.kernels.items()
         for filters, one in each.items()
@@ -93,7 +95,9 @@ def with_filters(deployment: Deployment, text: str) -> Deployment:
         if rules.penalty_bytes is None:
             raise _unknown(deployment, "its way with penalties, or their time grows with the answer")
         penalty = rules.penalty_bytes
-    chosen = Filters(asked=asked, kernel=_kernel(deployment, rules, kept) if kept else "", penalty_bytes=penalty)
+    chosen = Filters(asked=asked, penalty_bytes=penalty)
+    if kept:
+        chosen = replace(chosen, kernel=_kernel(deployment, rules, kept), blocks=_blocks(deployment))
     calibration = deployment.calibration
     if calibration.basis != "roofline":
         calibration = calibration.beside(filter_constants())
@@ -107,6 +111,20 @@ def _kernel(deployment: Deployment, rules: TokenFilters, kept: tuple[str, ...]) 
         raise _unknown(deployment, f"its kernel on devices of {deployment.hardware.vendor}")
     if "+".join(kept) in rules.untimed:
         raise _unknown(deployment, f"its kernel for {kept[0]} alone")
+    return found
+
+
+def blocks_of(hardware: HardwareSpec) -> int | None:
+    """Multiprocessors, each of which takes a thread block: its own, or those of a relative where none are on file."""
+    if hardware.multiprocessors or not hardware.relative:
+        return hardware.multiprocessors
+    return load_hardware(hardware.relative).multiprocessors
+
+
+def _blocks(deployment: Deployment) -> int:
+    found = blocks_of(deployment.hardware)
+    if found is None:
+        raise _unknown(deployment, "its multiprocessors")
     return found
 
 

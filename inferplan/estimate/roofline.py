@@ -596,11 +596,10 @@ def _rows(op: Op, hardware: HardwareSpec) -> Num:
 
 
 def _swept(op: Op, hardware: HardwareSpec) -> Num:
-    """Numbers of a pointwise map's rows for each multiprocessor, of a kernel whose thread block takes a whole row: of
-    one row at the least, and at the most where the number of multiprocessors is not on file."""
-    if not isinstance(op, Elementwise):
+    """Numbers of a pointwise map's rows that each thread block runs through where it takes whole rows, at least one."""
+    if not isinstance(op, Elementwise) or op.blocks is None:
         return 0.0
-    return op.width * np.maximum(dense(op.tokens) / (hardware.multiprocessors or np.inf), 1.0)
+    return op.width * np.maximum(dense(op.tokens) / op.blocks, 1.0)
 
 
 def _experts(op: Op, hardware: HardwareSpec) -> Num:

@@ -23,10 +23,12 @@ ASKED = (TOP_K, TOP_P, PENALTIES)
 @dataclass(frozen=True, kw_only=True)
 class Filters:
     """asked: of :data:`ASKED`. kernel: that keeps the tokens of top-k and top-p, by its name on file; empty where
-    neither is asked for. penalty_bytes: that a penalty reads and writes for each logit; 0 without."""
+    neither is asked for. blocks: thread blocks of it that run at once. penalty_bytes: that a penalty reads and writes
+    for each logit; 0 without."""
 
     asked: tuple[str, ...]
     kernel: str = ""
+    blocks: int = 1
     penalty_bytes: float = 0.0
 
     @property
@@ -59,6 +61,7 @@ class Filters:
                 width=vocab,
                 base=logits,
                 form=self.label,
+                blocks=self.blocks,
             )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from inferplan.catalog.assemble import Request, assemble
 from inferplan.catalog.files import config_root, load_hardware
-from inferplan.catalog.filters import filter_constants
+from inferplan.catalog.filters import blocks_of, filter_constants
 from inferplan.estimate.batch import Estimate
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.roofline import price
@@ -28,10 +28,10 @@ def filters_part(shared: Path) -> Part:
 def _row(row: dict[str, str]) -> PartRow:
     """One timed kernel. What samples from given probabilities is without the softmax that its price has."""
     hardware, size = load_hardware(row["gpu"]), float(row["rows"]) * float(row["vocabulary"])
-    chosen = Filters(asked=tuple(row["filters"].split("+")), kernel=row["kernel"])
+    chosen = Filters(asked=tuple(row["filters"].split("+")), kernel=row["kernel"], blocks=blocks_of(hardware) or 1)
     (op,) = chosen.ops(float(row["rows"]), int(row["vocabulary"]), 1)
     seconds = float(price(op, hardware, filter_constants()).time)
-    if row["source"] == "flashinfer 2945":
+    if "probabilities are given" in row["conditions"]:
         seconds -= 8.0 * size / hardware.memory.bandwidth
     return PartRow(
         source=row["source"],
