@@ -98,9 +98,9 @@ class DeployOptions(TypedDict, total=False):
     prune: what to cut from the model, ``"layers=24,d_ff=0.75"``. generation: fields of a diffusion model's generation.
     flags: what replaces the engine's defaults. expert_skew: how popularity of experts varies. anchor: a file
     of measured runs. media: what every request carries beside text. lora: adapters beside the model. offload: what lies
-    in host memory. host: seconds of a host of one's own. power_cap: watts of each device. tp, pp, ep, dp, cp: degrees
-    of parallelism. replicas: copies. redundant: slots for copies of experts. spread_dense: dense layers over all
-    attention ranks.
+    in host memory. host: seconds of a host of one's own. power_cap: watts of each device. sampling: what requests
+    sample with, ``"top-k,top-p"``. tp, pp, ep, dp, cp: degrees of parallelism. replicas: copies. redundant: slots for
+    copies of experts. spread_dense: dense layers over all attention ranks.
     """
 
     quant: str | None
@@ -120,6 +120,7 @@ class DeployOptions(TypedDict, total=False):
     offload: OffloadAsked
     host: HostTimes
     power_cap: Watts | None
+    sampling: str | None
     tp: Count
     pp: Count
     ep: Count

@@ -79,6 +79,7 @@ FEATURES: dict[str, Feature] = {
     "streamed": Feature("weights read from the host", "--cpu-offload-gb", "offload.md"),
     "two-batches": Feature("half batches that overlap", "--two-batch-overlap", "formulas/step.md"),
     "power-cap": Feature("a cap on power", "--power-cap", "power.md"),
+    "filters": Feature("top-k, top-p or penalties", "--sampling", "sampling.md"),
     "anchor": Feature("an anchor", "--anchor", "anchors.md"),
     # what replicas there are, and how requests find one
     "replicas": Feature("a number of replicas", "--replicas", "serving.md"),
@@ -145,6 +146,7 @@ _ANCHOR_STAYS = "the measured runs had replicas that ran all the time"
 _CLASS_PROMPTS = "the file of the classes gives the lengths of their prompts, which are text"
 _FROM_HOST = "the part of them read from host memory is not known"
 _GIVEN_RATE = "a given rate (a --workload may bring one) does not say where the hits lie"
+_FILTERED = "verifications filter by kernels of their own, whose times are not known"
 _HOST = "what the host computes is known for one device and a decoder of text"
 _IN_ORDER = "the wait for a slot is known of requests in the order in which they came"
 _MASKED_HOST = "masks are priced in the steps of a device that keeps all weights"
@@ -185,6 +187,11 @@ _TABLE: list[tuple[str, str, str, str, str]] = [
     ("structured", "drafts hit-rate chunk kv-offload recompute", "estimate", _PLAIN_BATCH, _LEAVE),
     ("structured", "users energy thoughts samples diffusion", "estimate", "masks are priced in a plain batch", _LEAVE),
     ("structured", "pipelines attention-dp", "estimate", _MASKED_RANKS, "inferplan simulate, or --tp"),
+    # top-k, top-p and penalties
+    ("filters", "drafts", "estimate simulate plan", _FILTERED, _LEAVE),
+    ("filters", "beams all-logits", "estimate", "no token is drawn from these logits", "leave --sampling out"),
+    ("filters", "encodes diffusion", "deployment", "it draws no token after token", "leave --sampling out"),
+    ("filters", "anchor", "deployment plan", "the measured runs sampled as they did", _LEAVE),
     # static batches
     ("samples", "diffusion recompute", "estimate", "without a KV cache of tokens samples share nothing", _BATCH),
     ("samples", "state", "estimate", "such a state lies in no page and changes with every token", _BATCH),

@@ -226,6 +226,9 @@ FEATURE: dict[str, Callable[[Run], None]] = {
     "streamed": with_streamed,
     "two-batches": with_two_batches,
     "power-cap": of_request(power_cap=500.0),
+    "filters": of_request(sampling="top-p"),
+    "encodes": of_request(model="bge-m3"),
+    "diffusion": of_request(model="llada-8b"),
     "cadence": with_cadence,
     "drafts": of_options(speculation=Speculation(length=2, acceptance=0.6)),
     "hit-rate": of_options(hit_rate=0.5),
@@ -305,6 +308,7 @@ BATCH = {
     "samples": "--samples 2",
     "energy": "--energy",
     "beams": "--beams 4",
+    "filters": "--sampling top-p",
     "adapters": "--lora-rank 16",
     "cadence": "--prefill-schedule-interval 4 --concurrency 4",
     "pipelines": "--pp 2",
@@ -422,6 +426,7 @@ PLANNED: dict[str, Callable[[Planned], None]] = {
     "streamed": lambda of: of.space.update(placed=(STREAMED,)),
     "anchor": lambda of: of.space.update(anchor="own.yaml"),
     "power-cap": lambda of: of.space.update(caps=(500.0,)),
+    "filters": lambda of: of.base.update(sampling="top-p"),
     "pools": lambda of: of.space.update(disaggregate=True),
     "prompt-pool": lambda of: of.space.update(disaggregate=True, prefill_two_batches=False),
     "failures": lambda of: of.sizing.update(survive=Survive(start=ColdStart(rest=60.0))),
@@ -528,7 +533,7 @@ def test_random_features_are_refused_by_the_table_or_answered() -> None:
     assert answered > 15
 
 
-ALONE = ("thoughts", "samples", "structured", "drafts", "pipelines", "power-cap", "several-devices")
+ALONE = ("thoughts", "samples", "structured", "drafts", "pipelines", "power-cap", "several-devices", "filters")
 """Features of one request on an idle replica, which a batch of one has too."""
 
 

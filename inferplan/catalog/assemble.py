@@ -12,6 +12,7 @@ from inferplan.catalog.backends import Backends, with_backends
 from inferplan.catalog.calibrations import load_calibration, release_dates
 from inferplan.catalog.counted import counted
 from inferplan.catalog.files import config_root, load, load_hardware, load_model, names, read_yaml, spec_of, validate
+from inferplan.catalog.filters import with_filters
 from inferplan.catalog.host_times import HostTimes, with_host_times
 from inferplan.catalog.masks import with_mask_times
 from inferplan.catalog.offload import OffloadAsked, with_offload
@@ -45,9 +46,9 @@ class Request:
     quant: formats; ``None``, or ``native``, for those of the checkpoint. engine: ``name`` or ``name@version``.
     calibration: a file; ``None`` takes the hardware's own when there is one. anchor: a file of measured runs of this
     system. media: what every request carries beside text. lora: adapters beside the model. offload: what of the model
-    lies in host memory. host: seconds of a host of one's own. power_cap: watts of each device. memory: usable memory as
-    text, for devices whose reading is not on file. prune: axes to cut, ``layers=24,d_ff=0.75``. generation: fields of a
-    diffusion model's generation that differ from its YAML.
+    lies in host memory. host: seconds of a host of one's own. power_cap: watts of each device. sampling: what requests
+    sample with, ``top-k,top-p``. memory: usable memory as text, for devices whose reading is not on file. prune: axes
+    to cut, ``layers=24,d_ff=0.75``. generation: fields of a diffusion model's generation that differ from its YAML.
     """
 
     model: str
@@ -110,6 +111,13 @@ class Request:
         Quantity("watts", above=True),
         "Power cap per device, such as 500W: nvidia-smi -pl [its TDP]. Slows arithmetic.",
         None,
+    )
+    sampling: str | None = ask(
+        "--sampling",
+        Text(),
+        "What requests sample with: top-k, top-p, penalties, as a list [a temperature alone, or greedy].",
+        None,
+        metavar="LIST",
     )
 
     def __post_init__(self) -> None:
@@ -451,6 +459,8 @@ def assemble(
     )
     backends = Backends(engine=request.engine, chosen=request.flags.backends, path=request.calibration)
     deployment = with_host_times(with_backends(deployment, backends), request.host)
+    if request.sampling is not None:
+        deployment = with_filters(deployment, request.sampling)
     if request.anchor is not None:
         deployment = with_anchor(deployment, load_anchor(request.anchor), request.anchor)
     if request.power_cap is not None:
@@ -470,7 +480,7 @@ def with_host_memory(
 
     def on_host(name: str) -> Deployment:
         there = replace(request, gpu=name, memory=None, calibration=None, anchor=None, offload=OffloadAsked())
-        there = replace(there, power_cap=None, host=HostTimes())
+        there = replace(there, power_cap=None, sampling=None, host=HostTimes())
         there = replace(there, parallel=Parallelism())
         return assemble(there, model_loader, host_hardware)
 

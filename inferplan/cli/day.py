@@ -145,7 +145,7 @@ policy_options = option_group(
 @load_options
 @policy_options
 @gets(prices=PricesAsked)
-@asks_of_request("host", "power_cap")
+@asks_of_request("host", "power_cap", "sampling")
 @gets(energy=EnergyOfDay)
 @report_options
 def day_command(

@@ -69,7 +69,7 @@ def with_energy(report: Report, result: Estimate, asked: EnergyAsked) -> Report:
     help="Show the steady state of this many requests in flight first. Also --users or --concurrency.",
 )
 @with_options(options_of(Techniques, "chunk"))
-@asks_of_request("host", "power_cap")
+@asks_of_request("host", "power_cap", "sampling")
 @gets(energy=EnergyAsked)
 @report_options
 def estimate_command(request: Request, batch: SampledBatch, energy: EnergyAsked | None, **serving: Any) -> Report:

@@ -30,7 +30,7 @@ from inferplan.table import Report, Table
 @asks(DraftsAsked)
 @with_options(options_of(Techniques, "hit_rate", "host"))
 @with_options(options_of(Techniques, "chunk"))
-@asks_of_request("host", "power_cap")
+@asks_of_request("host", "power_cap", "sampling")
 @report_options
 def explain_command(number: str, request: Request, batch: SampledBatch, **serving: Any) -> Report:
     """How NUMBER of an estimate of MODEL comes about: formula, inputs, YAML lines, sources, page.

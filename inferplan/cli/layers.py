@@ -79,8 +79,8 @@ GROUPS: dict[str, Group] = {
         "gpu-layers cpu-moe-layers cpu-offload-gb host host-memory host-link host-step host-layer host-request",
     ),
     "answers": Group(
-        "Thoughts, grammars, beams",
-        "thinking-tokens thinking-budget thinking-end structured-share mask-time mask-library host-cores "
+        "Thoughts, sampling, grammars, beams",
+        "sampling thinking-tokens thinking-budget thinking-end structured-share mask-time mask-library host-cores "
         "mask-bandwidth mask-overlap grammar-compile beams all-logits",
     ),
     "media": Group("Images, video, sound", "images image-size image-tokens video-frames audio-seconds"),

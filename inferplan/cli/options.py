@@ -235,7 +235,7 @@ _DIFFUSION = (
     Declared("--block-steps", type=Count(), help="Diffusion models: denoising passes of a block."),
     Declared("--block-cache", is_flag=True, help="Diffusion models: cache the finished blocks."),
 )
-_ELSEWHERE = ("quant", "parallel", "expert_skew", "flags", "media", "lora", "offload", "host", "power_cap")
+_ELSEWHERE = ("quant", "parallel", "expert_skew", "flags", "media", "lora", "offload", "host", "power_cap", "sampling")
 """Fields of a request whose options stand further up, or that only some commands ask (:func:`asks_of_request`)."""
 _GENERATION = {"block": "block_tokens", "steps": "block_steps", "block_cache": "block_cache"}
 """Fields of a diffusion model's generation, and the options that set them."""

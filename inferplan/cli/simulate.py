@@ -214,7 +214,7 @@ output_options = option_group(
 @with_options(options_of(Options, "tiers"))
 @output_options
 @asks(EndsAsked)
-@asks_of_request("host", "power_cap")
+@asks_of_request("host", "power_cap", "sampling")
 @gets(energy=EnergyAsked)
 @report_options
 def simulate_command(

@@ -150,6 +150,19 @@ class MaskFilling(Spec):
         return each * ((rounds - 1) * self.piece + last if alone else rounds * self.piece)
 
 
+class TokenFilters(Spec):
+    """How an engine filters logits before it draws a token (:mod:`inferplan.work.filters`)."""
+
+    source: str
+    kernels: dict[str, str] = {}
+    """By the maker of the device: the kernel for top-k and top-p, by its name in ``configs/filters.yaml``."""
+    untimed: list[str] = []
+    """Filters that it runs by another kernel, of which no time is on file."""
+    penalty_bytes: float | None = Field(default=None, gt=0.0)
+    """Bytes that its kernel for penalties reads and writes for each logit; ``None`` where that grows with the answer,
+    or nobody has read it."""
+
+
 class BeamSearching(Spec):
     """Where an engine searches with beams."""
 
@@ -372,6 +385,8 @@ class EngineVersion(Spec):
     graphs: Bytes = 0.0
     """Captured graphs that the cache size allows for; zero where this version does not."""
     scheduler: SchedulerDefaults = SchedulerDefaults.default()
+    filters: TokenFilters | None = None
+    """Absent where nobody has read how this version filters logits."""
     dense_short_prompts: bool = False
     """Prompts that sparse attention would choose whole run dense attention on expanded keys and are not scored."""
     norms_apart: bool = False

@@ -30,6 +30,7 @@ from inferplan.shown import Shown
 from inferplan.terms import Term, name_term
 from inferplan.units import format_bytes
 from inferplan.work.adapters import Adapters
+from inferplan.work.filters import Filters
 from inferplan.work.formats import Precision, arithmetic
 from inferplan.work.ops import Op
 from inferplan.work.parallel import Parallelism, require_even, split_layers
@@ -146,6 +147,8 @@ class Deployment(Shown):
     """What of its weights is read from the host's memory."""
     cap: PowerCap | None = None
     """On the watts of each device; none is its TDP."""
+    filters: Filters | None = None
+    """What requests sample with beyond a temperature."""
 
     def __post_init__(self) -> None:
         require_together("deployment", self.features)
@@ -183,7 +186,7 @@ class Deployment(Shown):
     def features(self) -> set[str]:
         """As :mod:`inferplan.features` names them."""
         parallel = self.parallel
-        own = those(
+        return self.model.features | those(
             several_devices=parallel.ranks > 1,
             pipelines=parallel.pp > 1,
             attention_dp=parallel.dp > 1,
@@ -201,8 +204,8 @@ class Deployment(Shown):
             two_batches=self.engine.defaults.two_batch_overlap,
             cadence=self.cadence.any,
             power_cap=self.cap is not None,
+            filters=self.filters is not None,
         )
-        return own | self.model.features
 
     @cached_property
     def _over_link(self) -> HardwareSpec:
@@ -336,22 +339,22 @@ class Deployment(Shown):
 
     def further(self) -> dict[str, Any]:
         """What else its figures are conditional on beside names, formats and degrees, as JSON holds it."""
-        defaults = self.engine.defaults
         return {
             "expert_skew": self.routing.asked,
             "two_batch_overlap": self.two_batches is not None,
-            **{name: getattr(defaults, name) for name in CADENCE},
+            **{name: getattr(self.engine.defaults, name) for name in CADENCE},
             "unfused_attention": self.unfused_attention,
             **{name: one and one.to_dict() for name, one in (("media", self.media), ("lora", self.lora))},
             **{name: one and one.to_dict() for name, one in (("offload", self.offload), ("streamed", self.streamed))},
             "host_s": _host_seconds(self),
             "power_cap_w": None if self.cap is None else self.cap.watts,
+            "sampling": None if self.filters is None else ",".join(self.filters.asked),
             "model_counts": self.model.made_from.to_dict(),
             "model_notes": self.warnings,
             "rests_on": parts_rest_on(self),
             "generates": not self.model.encodes,
-            "gpu_memory_utilization": defaults.memory_fraction,
-            "block_size": defaults.block_size,
+            "gpu_memory_utilization": self.engine.defaults.memory_fraction,
+            "block_size": self.engine.defaults.block_size,
         }
 
     @property
@@ -432,4 +435,7 @@ def parts_rest_on(deployment: Deployment) -> dict[str, Resting]:
         found["mig"] = PARTS["mig"].on("formula" if ideal else "carried", device=part.of)
     if deployment.cap is not None:
         found["power_cap"] = PARTS["power_cap"].on("published")
+    if deployment.filters is not None:
+        timed = bool(deployment.filters.kernel) and not ideal
+        found["sampling"] = PARTS["sampling"].on("published" if timed else "formula")
     return found

@@ -449,6 +449,8 @@ def _head(deployment: Deployment, context: LayerContext, step: Step) -> Iterator
         base=precision.base,
         flops=5.0,
     )
+    if deployment.filters is not None:
+        yield from deployment.filters.ops(dense(rows), model.vocab, context.ranks)
 
 
 def _send(context: LayerContext, streams: int) -> Iterator[Op]:

@@ -113,6 +113,14 @@ PARTS: Mapping[str, PricedPart] = {
         said={"published": "the law of voltage by capped runs of one RTX PRO 6000"},
         in_band=False,
     ),
+    "sampling": PricedPart(
+        page="docs/accuracy-parts.md#top-k-and-top-p",
+        said={
+            "published": "public times of the kernels for top-k and top-p, of a few devices; bytes of penalties",
+            "formula": "bytes of the logits, and of what penalties read with them",
+        },
+        in_band=False,
+    ),
     "energy": PricedPart(
         page="docs/accuracy-parts.md#power-loaded-and-busy",
         said={"published": "shares of TDP by public watts of servers; without a step, those of one loaded H200"},

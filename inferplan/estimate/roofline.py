@@ -25,6 +25,7 @@ from inferplan.units import BoolArray, Num
 from inferplan.work.ops import (
     Attention,
     Collective,
+    Elementwise,
     Exchange,
     GroupedMatmul,
     IndexSelect,
@@ -594,6 +595,13 @@ def _rows(op: Op, hardware: HardwareSpec) -> Num:
     return op.m / hardware.multiprocessors
 
 
+def _swept(op: Op, hardware: HardwareSpec) -> Num:
+    """Numbers of a pointwise map's rows that each thread block runs through where it takes whole rows, at least one."""
+    if not isinstance(op, Elementwise) or op.blocks is None:
+        return 0.0
+    return op.width * np.maximum(dense(op.tokens) / op.blocks, 1.0)
+
+
 def _experts(op: Op, hardware: HardwareSpec) -> Num:
     """Experts touched; of an exchange all experts, whose counts the ranks tell each other."""
     if isinstance(op, Exchange):
@@ -686,6 +694,7 @@ TERMS: dict[str, FurtherTerm] = {
         effect="memory", scale=1.0, limit=1.0, unit="", counted="seconds of a thread block alone", count=_alone
     ),
     "rows": FurtherTerm(effect="seconds", scale=1e-7, counted="rows of an SM", count=_rows),
+    "swept": FurtherTerm(effect="seconds", scale=1e-9, counted="numbers of an SM's rows", count=_swept),
     "experts": FurtherTerm(effect="seconds", scale=1e-7, counted="experts touched", count=_experts),
     "sorting": FurtherTerm(effect="seconds", scale=1e-10, counted="numbers of an SM's routed rows", count=_sorting),
     "hops": FurtherTerm(effect="seconds", scale=1e-6, counted="doublings of the group", count=_hops),

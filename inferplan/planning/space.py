@@ -139,6 +139,7 @@ class Space:
             anchor=self.anchor is not None,
             cadence=self.base.flags.keeps_prompts_out,
             power_cap=bool(self.caps),
+            filters=self.base.sampling is not None,
             ideal=self.base.ideal,
         )
 

@@ -300,6 +300,7 @@ _PLAIN: dict[str, type] = {
     "calibration": str,
     "ideal": bool,
     "power_cap": float,
+    "sampling": str,
     "memory": str,
     "unfused_attention": bool,
     "prune": str,

@@ -12,6 +12,7 @@ from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
 from inferplan.catalog.quality import quality_of, quantised_checkpoint
 from inferplan.devices.constants import late_share
 from inferplan.devices.power import UNMEASURED
+from inferplan.estimate.deployment import parts_rest_on
 from inferplan.estimate.resting import outside_band
 from inferplan.estimate.structured import mask_filling
 from inferplan.estimate.support import FEWEST_SYSTEMS, too_few
@@ -155,6 +156,7 @@ def notes(plan: Plan) -> list[str]:
         tail_line(plan),
         *anchor_lines(plan),
         mask_line(plan),
+        sampling_line(plan),
         search_line(plan),
         price_line(plan),
         *people_notes(plan),
@@ -492,6 +494,15 @@ def mask_line(plan: Plan) -> str:
         "the first request of each schema also waits for its grammar (docs/structured.md); "
         f"{structured.rests_on(mask_filling(plan.deployment.engine))}"
     )
+
+
+def sampling_line(plan: Plan) -> str:
+    """What the price of top-k, top-p and penalties rests on; empty without them."""
+    filters = plan.option.deployment.filters
+    if filters is None:
+        return ""
+    rests = parts_rest_on(plan.option.deployment)["sampling"]["said"]
+    return f"sampling with {', '.join(filters.asked)}: {rests}; error bands are of steps without (docs/sampling.md)"
 
 
 def search_line(plan: Plan) -> str:

@@ -582,7 +582,7 @@ class Norm(Op):
 class Elementwise(Op):
     """A pointwise map over ``tokens x width`` outputs with ``reads`` inputs and ``flops`` FLOP for each.
 
-    form: the label of a kernel with constants of its own.
+    form: the label of a kernel with constants of its own. blocks: thread blocks at once, where one takes a whole row.
     """
 
     kind: ClassVar[str] = "elementwise"
@@ -592,6 +592,7 @@ class Elementwise(Op):
     reads: float = 1.0
     flops: float = 1.0
     form: str = "any"
+    blocks: int | None = None
 
     def work(self) -> Work:
         elements = self.tokens * self.width

@@ -663,6 +663,7 @@ CHANGED: dict[str, Any] = {
     "quant": "int8",
     "roles": (("kv", "fp8"),),
     "power_cap": 500.0,
+    "sampling": "top-p",
     "host.step": 1e-3,
     "host.layer": 1e-3,
     "host.request": 1e-3,

@@ -80,6 +80,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "flags.block_size": (32, lambda request: request.flags.block_size),
     "power_cap": (400.0, lambda request: request.power_cap),
     "ideal": (True, lambda request: request.ideal),
+    "sampling": ("top-k,top-p", lambda request: request.sampling),
     "memory": ("40GB", lambda request: request.memory),
     "host.step": (0.005, lambda request: request.host.step),
     "offload.gpu_layers": (20, lambda request: request.offload.gpu_layers),

@@ -219,7 +219,7 @@ class Explainer:
         further = [*self.origins.layers(lambda group: _owner(group, op))]
         if op.name.startswith(("traced.ahead.", "traced.behind.")):
             further = [*self.origins.around(op.name.split(".")[1])]
-        if op.name in ("embedding", "head", "sampling"):
+        if op.name in ("embedding", "head") or op.name.startswith("sampling"):
             further.append(self.origins.model("vocab", deployment.model.vocab, "vocab"))
         further.append(self.origins.model("d_model", deployment.model.d_model, "d_model"))
         formats = ((field.name, getattr(op, field.name)) for field in fields(op))

@@ -12,6 +12,8 @@ from inferplan.answers.explain.explanation import Input
 from inferplan.catalog import files as catalog
 from inferplan.catalog.assemble import Request
 from inferplan.catalog.calibrations import calibration_file, class_file, own_kernels, releases_file, shared_step
+from inferplan.catalog.filters import FILE as FILTERS
+from inferplan.catalog.filters import filter_place
 from inferplan.catalog.power import CLOCKS, power_place, power_shares
 from inferplan.catalog.yaml_text import line_of
 from inferplan.devices.constants import alike
@@ -191,6 +193,8 @@ class Origins:
             adapter, kernel = kernel.endswith("adapter"), (calibration.place(kernel, label) or (kernel, label))[0]
             if adapter and kernel == "matmul" and key == ["terms", "alone"]:
                 return "1 by construction, not fitted (docs/lora.md)"
+        if kernel == "elementwise" and (own := filter_place(label, str(key[-1]))):
+            return self.at(catalog.config_root() / FILTERS, *own)
         engine, fit = self.request.engine.partition("@")[0], calibration.fit(kernel, label)
         entry = own_kernels(self.deployment.hardware, engine)
         if key == ["memory"] and entry is not None and fit is not None and fit.memory == entry.reads:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from inferplan.estimate.resting import PARTS as PRICED
 from tools.accuracy.parts.cold_start import cold_start_part
+from tools.accuracy.parts.filters import filters_part
 from tools.accuracy.parts.host_weights import host_part
 from tools.accuracy.parts.lora import lora_part
 from tools.accuracy.parts.masks import hidden_part, masks_part
@@ -25,6 +26,7 @@ PARTS: Sequence[Callable[[Path], Part]] = (
     mig_part,
     masks_part,
     hidden_part,
+    filters_part,
     tiers_part,
     writing_part,
     cold_start_part,
@@ -33,9 +35,9 @@ PARTS: Sequence[Callable[[Path], Part]] = (
 HEAD = f"""# Accuracy of parts
 
 What [adapters](lora.md), weights on the [host](offload.md), [watts](power.md), [MIG](mig.md) instances,
-[masks](structured.md), cache [tiers](tiers.md), [cold starts](day.md#cold-start) and drafts add to a price, each
-against public rows that name their conditions. Computed on DATE by `python -m tools.accuracy parts
-SHARED`. A factor is predicted over measured, or
+[masks](structured.md), [top-k and top-p](sampling.md#top-k-top-p-and-penalties), cache [tiers](tiers.md),
+[cold starts](day.md#cold-start) and drafts add to a price, each against public rows that name their conditions.
+Computed on DATE by `python -m tools.accuracy parts SHARED`. A factor is predicted over measured, or
 the reverse where that is more. The goal is a median factor of {MEDIAN} and {NINE_IN_TEN} for nine rows of
 ten, on rows that no constant was taken from. *Over measured* is the median of predicted over measured.
 """

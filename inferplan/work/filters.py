@@ -1,0 +1,70 @@
+"""Top-k, top-p and penalties: what a step does with logits before it draws a token from them.
+
+An engine filters all rows of a step where one of its requests asks for it, by kernels that differ much
+(``configs/filters.yaml``); a penalty is a pointwise map over the logits and the counts of the tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferplan.units import Num
+from inferplan.work.formats import find_format
+from inferplan.work.ops import Elementwise, Op
+
+TOP_K, TOP_P, PENALTIES = "top-k", "top-p", "penalties"
+ASKED = (TOP_K, TOP_P, PENALTIES)
+"""What requests may sample with, in the order in which it is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """asked: of :data:`ASKED`. kernel: that keeps the tokens of top-k and top-p, by its name on file; empty where
+    neither is asked for. blocks: thread blocks of it that run at once. penalty_bytes: that a penalty reads and writes
+    for each logit; 0 without."""
+
+    asked: tuple[str, ...]
+    kernel: str = ""
+    blocks: int = 1
+    penalty_bytes: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """The label of the kernel's constants: ``flashinfer.top-k+top-p``."""
+        return label_of(self.kernel, "+".join(name for name in self.asked if name != PENALTIES))
+
+    def ops(self, rows: Num, vocab: int, ranks: int) -> Iterator[Op]:
+        """What a step of so many rows of logits runs. A step without any runs nothing."""
+        logits = find_format("fp32")
+        count: Num = np.minimum(rows, 1.0)
+        if self.penalty_bytes:
+            reads = self.penalty_bytes / logits.width - 1.0
+            yield Elementwise(
+                name="sampling.penalties",
+                ranks=ranks,
+                count=count,
+                tokens=rows,
+                width=vocab,
+                base=logits,
+                reads=reads,
+                flops=4.0,
+            )
+        if self.kernel:
+            yield Elementwise(
+                name="sampling.filter",
+                ranks=ranks,
+                count=count,
+                tokens=rows,
+                width=vocab,
+                base=logits,
+                form=self.label,
+                blocks=self.blocks,
+            )
+
+
+def label_of(kernel: str, filters: str) -> str:
+    """The label of a kernel's constants for filters that are written with a plus."""
+    return f"{kernel}.{filters}"
