@@ -52,15 +52,21 @@ class QuantisedCheckpoint(Spec):
         """The lowest share of a score; ``None`` where nothing was published."""
         return min(self.shares.values(), default=None)
 
+    @property
+    def lowest_in_words(self) -> str:
+        """``"94.5% of GSM8K"``, the benchmark of which it keeps least."""
+        return _kept(dict(sorted(self.shares.items(), key=lambda one: one[1])[:1]))
+
     def describe(self) -> str:
         """What was published of it, in words; empty where nothing was."""
         return f"it keeps {_kept(self.shares)}{self._of} ({self.source})" if self.shares else ""
 
-    def in_short(self) -> str:
-        """Its lowest shares, with a warning where one is far below the original's."""
+    def in_short(self, most: int = _SHOWN) -> str:
+        """Its lowest shares, so many at most, with a warning where one is far below the original's."""
         shares = dict(sorted(self.shares.items(), key=lambda one: one[1]))
-        shown = {name: shares[name] for name in list(shares)[:_SHOWN]}
-        rest = f"the lowest {_SHOWN} of {len(shares)} published scores" if len(shares) > _SHOWN else "published scores"
+        shown = {name: shares[name] for name in list(shares)[:most]}
+        lowest = "the lowest" if most == 1 else f"the lowest {most}"
+        rest = f"{lowest} of {len(shares)} published scores" if len(shares) > most else "published scores"
         warned = "caution, " if min(shares.values()) < CAUTION_BELOW else ""
         return f"{warned}it keeps {_kept(shown)}{self._of} ({rest})"
 
@@ -94,6 +100,7 @@ def quantised_checkpoint(model: ModelSpec, quant: str) -> QuantisedCheckpoint | 
     """A checkpoint of a model in a format: one whose answers were evaluated, or a release that is on file as a model of
     its own; ``None`` where none is known.
     """
+    quant = quant.lower()
     found = next((one for one in _file().checkpoints if (one.model, one.quant) == (model.name, quant)), None)
     if found is not None and found.checkpoint:
         return found
@@ -115,12 +122,20 @@ def published(model: ModelSpec, quant: str) -> QuantisedCheckpoint | None:
     return found if found is not None and found.shares else None
 
 
+def below(model: ModelSpec, quant: str, share: float) -> str:
+    """Why a format does not keep that share of every published score; empty where it does."""
+    found = published(model, quant)
+    if found is None or found.lowest is None:
+        return "nothing published"
+    return found.lowest_in_words if found.lowest < share else ""
+
+
 def sister(model: ModelSpec, quant: str) -> QuantisedCheckpoint | None:
     """The evaluation in a format of another model with the same layers: of several the one whose name begins most
     alike; ``None`` where there is none.
     """
-    others = [one for one in _file().checkpoints if one.quant == quant and one.shares and one.model != model.name]
-    alike = [one for one in others if _shapes(load_model(one.model)) == _shapes(model)]
+    others = [one for one in _file().checkpoints if one.quant == quant.lower() and one.shares]
+    alike = [one for one in others if one.model != model.name and _shapes(load_model(one.model)) == _shapes(model)]
     return max(alike, key=lambda one: _alike(one.model, model.name), default=None)
 
 
@@ -143,7 +158,7 @@ def quality_of(model: ModelSpec, quant: str) -> str:
     if (like := sister(model, quant)) is not None:
         kept = like.model_copy(update={"source": like.cited}).describe()
         return f"{none}; of {like.model}, which has the same layers, {kept}"
-    others = _file().formats.get(quant)
+    others = _file().formats.get(quant.lower())
     return f"{none}; {others}" if others else none
 
 
@@ -153,7 +168,7 @@ def quality_in_short(model: ModelSpec, quant: str) -> str:
     if own is not None:
         return f"quality in {quant}: {own.in_short()}"
     like = sister(model, quant)
-    known = f"; of {like.model}, which has the same layers: {like.in_short()}" if like else ""
+    known = f"; of {like.model}, which has the same layers: {like.in_short(1)}" if like else ""
     return f"quality in {quant}: no evaluation of {model.name} is on file{known}"
 
 

@@ -221,6 +221,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         base=_constant(base, values, asked),
         gpus=gpus,
         quants=asked.quants,
+        quality=asked.quality,
         engines=usual_engines(values["engine"], (model,), gpus),
         most=asked.largest,
         budgets=asked.budgets,

@@ -13,7 +13,7 @@ from inferplan.catalog.counted import Counted, counted_device
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
-from inferplan.fields import Quantity, Real, Switch, Text, Whole, Words, ask
+from inferplan.fields import SHARE, Quantity, Real, Switch, Text, Whole, Words, ask
 from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.option import OwnedGpus, Sizing
@@ -102,6 +102,13 @@ class SpaceAsked:
         "runs].",
         None,
         metavar="LIST",
+    )
+    quality: float | None = ask(
+        "--quality",
+        SHARE,
+        "Leave out narrower formats that keep less than this share of any published score, or have none.",
+        None,
+        metavar="SHARE",
     )
     kv: str | None = ask(
         "--kv",

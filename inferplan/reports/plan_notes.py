@@ -139,6 +139,7 @@ def notes(plan: Plan) -> list[str]:
         apart_line(plan),
         format_line(plan),
         cache_line(plan),
+        floor_line(plan),
         confidence_line(plan),
         unknown_line(plan),
         measured_line(plan),
@@ -462,6 +463,15 @@ def quality_headline(plan: Plan) -> str:
     """What answers keep of the original's scores, in short; empty in the checkpoint's own format."""
     quant = plan.option.request.quant
     return "" if quant is None else quality_in_short(plan.option.deployment.model, quant)
+
+
+def floor_line(plan: Plan) -> str:
+    """Which formats the least share of published scores left out, and why; empty without one."""
+    space = plan.question.space
+    if space.quality is None:
+        return ""
+    left = ", ".join(f"{quant} ({why})" for quant, why in space.left_out.items())
+    return f"--quality {space.quality:g} leaves out {left or 'no format'}"
 
 
 def cache_line(plan: Plan) -> str:

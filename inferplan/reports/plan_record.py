@@ -208,6 +208,8 @@ def question_record(plan: Plan) -> dict[str, Any]:
         "miss_cost_per_h": question.sizing.miss_cost,
         "max_cost": question.sizing.max_cost,
         "most": question.most,
+        "quality": question.space.quality,
+        "formats_left_out": question.space.left_out or None,
     }
 
 
