@@ -659,8 +659,7 @@ def make_plan(
     space = Space(
         base=Request(model=model, gpu="", ideal=ideal, flags=flags),
         gpus=looked_at,
-        quants=take("quants", None),
-        quality=take("quality", None),
+        **{name: take(name) for name in ("quants", "quality") if name in given},
         engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),
         most=take("most", 8),
         disaggregate=sizing.survive is None and not flags.keeps_prompts_out,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.counted import Counted, counted_device
@@ -202,6 +202,11 @@ class SpaceAsked:
                 because="--most is the largest number of GPUs in one replica",
                 hint=f"--most {max(self._least, *(max(counts) for counts in given.values()))}, or smaller degrees",
             )
+
+    @property
+    def of_space(self) -> dict[str, Any]:
+        """Formats, the least share of published scores that they keep, and degrees, by the names of a space."""
+        return {"quants": self.quants, "quality": self.quality, **self.degrees}
 
     @property
     def degrees(self) -> dict[str, Counts]:
