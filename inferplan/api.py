@@ -294,9 +294,10 @@ class PlanQuestion(PriceOptions, total=False):
     capacity to load a replica with), spare (replicas beyond those needed), confidence, miss_cost (of an hour in
     which a limit is missed). survive: keep the limits while so many replicas are lost at a time (or ``"node"``),
     which are back after restart; mtbf: between failures of one GPU. power_budget: the most watts of all GPUs, by
-    their nameplates. Prices: as in :class:`PriceOptions`. Space: quants, engines, most (GPUs of one replica),
-    power_caps (watts of a GPU to try, instead of its TDP), ideal. prefill_schedule_interval,
-    prefill_decode_interval: steps that keep prompts out, as vLLM and SGLang name them.
+    their nameplates. Prices: as in :class:`PriceOptions`. Space: quants, quality (the least published
+    share that they keep), engines, most (GPUs of one replica), power_caps (watts of a GPU to try, instead of its
+    TDP), ideal. prefill_schedule_interval, prefill_decode_interval: steps that keep prompts out, as vLLM and SGLang
+    name them.
     """
 
     people: Count | Literal["most"]
@@ -324,6 +325,7 @@ class PlanQuestion(PriceOptions, total=False):
     mtbf: Seconds
     power_budget: Watts
     quants: Formats
+    quality: float
     engines: Names
     most: Count
     power_caps: Numbers
@@ -620,8 +622,8 @@ def make_plan(
     ``requests`` with ``deadline`` [s]. Limits: ``ttft``, ``tpot``, ``e2el`` and, behind a thought
     (``ReasoningLengths``), ``answer_ttft`` [s] at ``percentile``. Sizing: ``utilisation``, ``spare``, ``confidence``,
     ``miss_cost``, ``survive`` with ``restart`` and ``mtbf``, ``power_budget`` [W]. Prices: ``prices``, ``price``.
-    Space: ``quants``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``, ``prefill_schedule_interval`` (vLLM),
-    ``prefill_decode_interval`` (SGLang). Raises ``InfeasibleError`` when nothing meets the limits.
+    Space: ``quants``, ``quality``, ``engines``, ``most``, ``power_caps`` [W], ``ideal``, ``prefill_schedule_interval``
+    (vLLM), ``prefill_decode_interval`` (SGLang). Raises ``InfeasibleError`` when nothing meets the limits.
     """
     from inferplan.reports.progress import progress_counter
 
@@ -658,7 +660,7 @@ def make_plan(
     space = Space(
         base=Request(model=model, gpu="", ideal=ideal, flags=flags),
         gpus=looked_at,
-        quants=take("quants", None),
+        **{name: take(name) for name in ("quants", "quality") if name in given},
         engines=take("engines") if "engines" in given else usual_engines((model,), looked_at),
         most=take("most", 8),
         disaggregate=sizing.survive is None and not flags.keeps_prompts_out,

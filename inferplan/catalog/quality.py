@@ -4,35 +4,91 @@ them."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from itertools import takewhile
+from typing import Self
 
 from inferplan.catalog.files import config_root, load_model, on_file, spec_of
 from inferplan.models.spec import ModelSpec
-from inferplan.spec import Spec
+from inferplan.spec import Spec, model_validator
 
 _REPOSITORY = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)")
+CAUTION_BELOW = 0.97
+"""A checkpoint that keeps less than this share of any published score is one to be careful with."""
+_SHOWN = 3
+"""Benchmarks of a headline at most, those with the lowest shares."""
 
 
 class QuantisedCheckpoint(Spec):
-    """A checkpoint of a model in a format. recovered: its scores over those of the model in its own format."""
+    """A checkpoint of a model in a format. checkpoint: empty where a source gives scores and no name. scores: its own,
+    and those of the model in its own format (``against``: in another one). recovered: their ratio, where a source has
+    that alone.
+    """
 
     model: str
     quant: str
-    checkpoint: str
+    checkpoint: str = ""
+    against: str = ""
+    scores: dict[str, tuple[float, float]] = {}
     recovered: dict[str, float] = {}
     source: str
 
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if twice := self.scores.keys() & self.recovered.keys():
+            raise ValueError(f"{min(twice)} has scores, and their ratio once more")
+        if any(min(pair) <= 0 for pair in self.scores.values()):
+            raise ValueError("scores are above 0")
+        return self
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """By benchmark the share of the original's score that it keeps."""
+        return {**{name: own / original for name, (own, original) in self.scores.items()}, **self.recovered}
+
+    @property
+    def lowest(self) -> float | None:
+        """The lowest share of a score; ``None`` where nothing was published."""
+        return min(self.shares.values(), default=None)
+
+    @property
+    def lowest_in_words(self) -> str:
+        """``"94.5% of GSM8K"``, the benchmark of which it keeps least."""
+        return _kept(dict(sorted(self.shares.items(), key=lambda one: one[1])[:1]))
+
     def describe(self) -> str:
         """What was published of it, in words; empty where nothing was."""
-        if not self.recovered:
-            return ""
-        scores = ", ".join(f"{share:.1%} of {name}" for name, share in self.recovered.items())
-        return f"it keeps {scores} ({self.source})"
+        return f"it keeps {_kept(self.shares)}{self._of} ({self.source})" if self.shares else ""
+
+    def in_short(self, most: int = _SHOWN) -> str:
+        """Its lowest shares, so many at most, with a warning where one is far below the original's."""
+        shares = dict(sorted(self.shares.items(), key=lambda one: one[1]))
+        shown = {name: shares[name] for name in list(shares)[:most]}
+        lowest = "the lowest" if most == 1 else f"the lowest {most}"
+        rest = f"{lowest} of {len(shares)} published scores" if len(shares) > most else "published scores"
+        warned = "caution, " if min(shares.values()) < CAUTION_BELOW else ""
+        return f"{warned}it keeps {_kept(shown)}{self._of} ({rest})"
+
+    @property
+    def _of(self) -> str:
+        return f", against {self.against}" if self.against else ""
+
+    @property
+    def cited(self) -> str:
+        """Its source, where the checkpoint is not named beside it."""
+        return self.source.replace("its model card", f"the model card of {self.checkpoint}")
+
+
+def _kept(shares: Mapping[str, float]) -> str:
+    """``"98.9% of OpenLLM v1, 99.7% of HumanEval"``."""
+    return ", ".join(f"{share:.1%} of {name}" for name, share in shares.items())
 
 
 class _Quality(Spec):
     checkpoints: list[QuantisedCheckpoint]
     formats: dict[str, str]
+    caches: dict[str, str]
 
 
 @lru_cache(maxsize=1)
@@ -44,25 +100,78 @@ def quantised_checkpoint(model: ModelSpec, quant: str) -> QuantisedCheckpoint | 
     """A checkpoint of a model in a format: one whose answers were evaluated, or a release that is on file as a model of
     its own; ``None`` where none is known.
     """
+    quant = quant.lower()
     found = next((one for one in _file().checkpoints if (one.model, one.quant) == (model.name, quant)), None)
-    if found is not None:
+    if found is not None and found.checkpoint:
         return found
     path = on_file("models", f"{model.name}-{quant}")
     if path is None:
-        return None
+        return found
     release = load_model(str(path))
     named = _REPOSITORY.match(release.source)
     if named is None or release.made_from.named:
-        return None
+        return found
+    if found is not None:
+        return found.model_copy(update={"checkpoint": named[1]})
     return QuantisedCheckpoint(model=model.name, quant=quant, checkpoint=named[1], source=release.source)
 
 
-def quality_of(model: ModelSpec, quant: str) -> str:
-    """What was published of the answers of a model in a format, in words: of it, else of others in that format."""
+def published(model: ModelSpec, quant: str) -> QuantisedCheckpoint | None:
+    """The evaluation of a model in a format; ``None`` where no score is on file."""
     found = quantised_checkpoint(model, quant)
-    own = "" if found is None else found.describe()
-    if own:
-        return own
-    others = _file().formats.get(quant)
+    return found if found is not None and found.shares else None
+
+
+def below(model: ModelSpec, quant: str, share: float) -> str:
+    """Why a format does not keep that share of every published score; empty where it does."""
+    found = published(model, quant)
+    if found is None or found.lowest is None:
+        return "nothing published"
+    return found.lowest_in_words if found.lowest < share else ""
+
+
+def sister(model: ModelSpec, quant: str) -> QuantisedCheckpoint | None:
+    """The evaluation in a format of another model with the same layers: of several the one whose name begins most
+    alike; ``None`` where there is none.
+    """
+    others = [one for one in _file().checkpoints if one.quant == quant.lower() and one.shares]
+    alike = [one for one in others if one.model != model.name and _shapes(load_model(one.model)) == _shapes(model)]
+    return max(alike, key=lambda one: _alike(one.model, model.name), default=None)
+
+
+def _alike(name: str, other: str) -> int:
+    """How many characters two names begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
+
+
+def _shapes(model: ModelSpec) -> tuple[object, ...]:
+    return (model.d_model, model.vocab, model.tied, model.layers, model.native)
+
+
+def quality_of(model: ModelSpec, quant: str) -> str:
+    """What was published of the answers of a model in a format, in words: of it, else of one of the same layers, else
+    of others in that format."""
+    own = published(model, quant)
+    if own is not None:
+        return own.describe()
     none = f"no evaluation of {model.name} in {quant} is on file"
+    if (like := sister(model, quant)) is not None:
+        kept = like.model_copy(update={"source": like.cited}).describe()
+        return f"{none}; of {like.model}, which has the same layers, {kept}"
+    others = _file().formats.get(quant.lower())
     return f"{none}; {others}" if others else none
+
+
+def quality_in_short(model: ModelSpec, quant: str) -> str:
+    """The same for a headline, with a warning where any score is far below the original's."""
+    own = published(model, quant)
+    if own is not None:
+        return f"quality in {quant}: {own.in_short()}"
+    like = sister(model, quant)
+    known = f"; of {like.model}, which has the same layers: {like.in_short(1)}" if like else ""
+    return f"quality in {quant}: no evaluation of {model.name} is on file{known}"
+
+
+def quality_of_cache(kv: str) -> str:
+    """What is known of answers with a cache in a format; empty where nothing is."""
+    return _file().caches.get(kv, "")

@@ -47,7 +47,7 @@ GROUPS: dict[str, Group] = {
         "Parallelism",
         "pp dp ep cp division aggregated redundant-experts spread-dense expert-skew two-batch-overlap designs",
     ),
-    "formats": Group("Number formats", "weights activations kv experts embedding head quantised"),
+    "formats": Group("Number formats", "weights activations kv experts embedding head quantised quality"),
     "engine": Group(
         "Engine settings",
         "gpu-memory-utilization memory-fraction max-num-batched-tokens token-budget max-num-seqs max-model-len "

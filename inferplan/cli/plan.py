@@ -220,7 +220,6 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
     space = Space(
         base=_constant(base, values, asked),
         gpus=gpus,
-        quants=asked.quants,
         engines=usual_engines(values["engine"], (model,), gpus),
         most=asked.largest,
         budgets=asked.budgets,
@@ -234,7 +233,7 @@ def build_question(model: str, prices: PriceBook, values: dict[str, Any], closed
         slots=_slots(values, asked),
         caps=asked.caps,
         placed=question_of(OffloadsTried, values).each(),
-        **asked.degrees,
+        **asked.of_space,
     )
     return Question(
         space=space,

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from inferplan.catalog.assemble import NATIVE, Request, precision_of
 from inferplan.catalog.counted import Counted, counted_device
 from inferplan.catalog.files import load_hardware, load_model
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
-from inferplan.fields import Quantity, Real, Switch, Text, Whole, Words, ask
+from inferplan.fields import SHARE, Quantity, Real, Switch, Text, Whole, Words, ask
 from inferplan.lists import parse_copies, parse_counts, parse_values
 from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.option import OwnedGpus, Sizing
@@ -102,6 +102,13 @@ class SpaceAsked:
         "runs].",
         None,
         metavar="LIST",
+    )
+    quality: float | None = ask(
+        "--quality",
+        SHARE,
+        "Leave out narrower formats that keep less than this share of any published score, or have none.",
+        None,
+        metavar="SHARE",
     )
     kv: str | None = ask(
         "--kv",
@@ -195,6 +202,11 @@ class SpaceAsked:
                 because="--most is the largest number of GPUs in one replica",
                 hint=f"--most {max(self._least, *(max(counts) for counts in given.values()))}, or smaller degrees",
             )
+
+    @property
+    def of_space(self) -> dict[str, Any]:
+        """Formats, the least share of published scores that they keep, and degrees, by the names of a space."""
+        return {"quants": self.quants, "quality": self.quality, **self.degrees}
 
     @property
     def degrees(self) -> dict[str, Counts]:

@@ -29,6 +29,7 @@ from inferplan.units import format_time
 
 REASONS = {
     "impossible": "the model cannot be divided that way, or the device or engine lacks what is asked",
+    "quality": "the format keeps less than --quality of a published score, or has none",
     "host": "not with weights on the host: no room there, an unknown link, or a division that is not known with it",
     "weights": "the weights do not fit",
     **COUNTED,

@@ -37,7 +37,7 @@ from inferplan.reports.plan_figures import (
     shape,
     terms_of,
 )
-from inferplan.reports.plan_notes import answer, error_unknown, notes
+from inferplan.reports.plan_notes import answer, error_unknown, notes, quality_headline
 from inferplan.reports.plan_record import plan_record
 from inferplan.reports.plan_survival import survival_table
 from inferplan.reports.plan_tiers import chain_text, tiers_table
@@ -105,6 +105,7 @@ def summary_table(plan: Plan) -> Table:
         ],
         *([["cache tiers per device", chain_text(option.tiers)]] if option.tiers else []),
         ["cost", dated_money(option)],
+        *([headline.split(": ", 1)] if (headline := quality_headline(plan)) else []),
     ]
     if option.hours is not None:
         rows.append(["time, GPU-hours", f"{option.hours:,.2f} h, {option.hours * option.devices:,.1f}"])

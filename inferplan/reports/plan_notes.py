@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferplan.answers.emit import base_note, checkpoint_needs, queue_note
-from inferplan.catalog.quality import quality_of, quantised_checkpoint
+from inferplan.catalog.quality import quality_in_short, quality_of, quality_of_cache, quantised_checkpoint
 from inferplan.devices.constants import late_share
 from inferplan.devices.power import UNMEASURED
 from inferplan.estimate.deployment import parts_rest_on
@@ -69,7 +69,7 @@ def answer(plan: Plan) -> str:
     load, first = load_of_users(plan), opening(plan)[:1]
     text += f" The load: {first[0] if first else plan.question.demand.loaded()}" * bool(first or load)
     text += f": {load}." if load else "." * bool(first)
-    lines = (native_line(plan), confidence_line(plan), unknown_line(plan))
+    lines = (quality_headline(plan), native_line(plan), confidence_line(plan), unknown_line(plan))
     return " ".join([*_sentences([error_unknown(plan), served_line(plan)]), text, *_sentences(lines)])
 
 
@@ -139,6 +139,8 @@ def notes(plan: Plan) -> list[str]:
         native_line(plan),
         apart_line(plan),
         format_line(plan),
+        cache_line(plan),
+        floor_line(plan),
         confidence_line(plan),
         unknown_line(plan),
         measured_line(plan),
@@ -236,7 +238,8 @@ def start_line(plan: Plan) -> str:
     words = f"start it: inferplan plan ... -o plan.json, then inferplan emit {engine} plan.json"
     if lacking:
         known = quantised_checkpoint(plan.option.deployment.model, plan.option.request.quant or "")
-        return f"{words} --checkpoint {known.checkpoint if known else 'ORG/NAME'} (it must hold {lacking})"
+        named = (known and known.checkpoint) or "ORG/NAME"
+        return f"{words} --checkpoint {named} (it must hold {lacking})"
     if plan.option.pools:
         return f"{words} prints the servers of both pools and their router"
     return f"{words} prints the commands of its nodes, or why {engine} has none"
@@ -449,12 +452,35 @@ def format_line(plan: Plan) -> str:
     request, deployment = plan.option.request, plan.option.deployment
     if request.quant is None:
         return ""
-    quality = quality_of(deployment.model, request.quant)
-    if not checkpoint_needs(launch_of(plan)):
-        return f"quality in {request.quant}: {quality}; the engine converts the released checkpoint"
     known = quantised_checkpoint(deployment.model, request.quant)
-    words = f"quality in {request.quant}: {quality}"
-    return words if known is None else f"{words}; checkpoint: {known.checkpoint}"
+    named = known.checkpoint if known else ""
+    words = f"quality in {request.quant}: {quality_of(deployment.model, request.quant)}"
+    if not checkpoint_needs(launch_of(plan)):
+        evaluated = f"; evaluated was {named}" if known and named and known.shares else ""
+        return f"{words}{evaluated}; the engine converts the released checkpoint"
+    return f"{words}; checkpoint: {named}" if named else words
+
+
+def quality_headline(plan: Plan) -> str:
+    """What answers keep of the original's scores, in short; empty in the checkpoint's own format."""
+    quant = plan.option.request.quant
+    return "" if quant is None else quality_in_short(plan.option.deployment.model, quant)
+
+
+def floor_line(plan: Plan) -> str:
+    """Which formats the least share of published scores left out, and why; empty without one."""
+    space = plan.question.space
+    if space.quality is None:
+        return ""
+    left = ", ".join(f"{quant} ({why})" for quant, why in space.left_out.items())
+    return f"--quality {space.quality:g} leaves out {left or 'no format'}"
+
+
+def cache_line(plan: Plan) -> str:
+    """What is known of answers with the cache in the format that was asked for; empty without one."""
+    kv = dict(plan.option.request.roles).get("kv")
+    known = "" if kv is None else quality_of_cache(kv)
+    return f"quality with a cache in {kv}: {known}" if known else ""
 
 
 def context_line(plan: Plan) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from inferplan.answers.emit import base_note, changed_options
 from inferplan.catalog.assemble import Request
-from inferplan.catalog.quality import quality_of, quantised_checkpoint
+from inferplan.catalog.quality import quality_of, quantised_checkpoint, sister
 from inferplan.figures import record
 from inferplan.planning.beside import Step
 from inferplan.planning.option import PlanOption
@@ -153,11 +153,16 @@ def quality_record(plan: Plan) -> dict[str, Any] | None:
     if quant is None:
         return None
     known = quantised_checkpoint(model, quant)
+    shares = known.shares if known else {}
+    like = None if shares else sister(model, quant)
     return {
         "quant": quant,
-        "checkpoint": known and known.checkpoint,
-        "recovered": (known.recovered or None) if known else None,
+        "checkpoint": (known.checkpoint or None) if known else None,
+        "recovered": shares or None,
+        "against": (known.against or None) if known else None,
+        "lowest": known and known.lowest,
         "source": known and known.source,
+        "sister": like and like.model,
         "said": quality_of(model, quant),
     }
 
@@ -203,6 +208,8 @@ def question_record(plan: Plan) -> dict[str, Any]:
         "miss_cost_per_h": question.sizing.miss_cost,
         "max_cost": question.sizing.max_cost,
         "most": question.most,
+        "quality": question.space.quality,
+        "formats_left_out": question.space.left_out or None,
     }
 
 

@@ -44,17 +44,24 @@ def test_what_a_miss_costs() -> None:
 
 
 def test_a_checkpoint_in_another_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = SimpleNamespace(checkpoint="org/own", recovered="", source="page")
+    known = SimpleNamespace(checkpoint="org/own", shares={}, against="", lowest=None, source="page")
+    like = SimpleNamespace(model="llama-3-8b")
     monkeypatch.setattr(plan_record, "quality_of", lambda model, quant: "good")
     monkeypatch.setattr(plan_record, "quantised_checkpoint", lambda model, quant: known)
+    monkeypatch.setattr(plan_record, "sister", lambda model, quant: like)
     assert plan_record.quality_record(plan()) is None
-    found = {"quant": "fp8", "checkpoint": "org/own", "recovered": None, "source": "page", "said": "good"}
+    found = {
+        "quant": "fp8", "checkpoint": "org/own", "recovered": None, "against": None, "lowest": None, "source": "page",
+        "sister": "llama-3-8b", "said": "good",
+    }  # fmt: skip
     assert plan_record.quality_record(plan(option(request=FP8))) == found
-    known.recovered = "99 %"
-    assert plan_record.quality_record(plan(option(request=FP8))) == found | {"recovered": "99 %"}
+    known.shares, known.against, known.lowest, known.checkpoint = {"MMLU": 0.99}, "bf16", 0.99, ""
+    own = {"checkpoint": None, "recovered": {"MMLU": 0.99}, "against": "bf16", "lowest": 0.99, "sister": None}
+    assert plan_record.quality_record(plan(option(request=FP8))) == found | own
     monkeypatch.setattr(plan_record, "quantised_checkpoint", lambda model, quant: None)
+    monkeypatch.setattr(plan_record, "sister", lambda model, quant: None)
     none = plan_record.quality_record(plan(option(request=FP8)))
-    assert none == found | {"checkpoint": None, "source": None}
+    assert none == found | {"checkpoint": None, "source": None, "sister": None}
 
 
 def test_what_a_fleet_carries_for_programs() -> None:
