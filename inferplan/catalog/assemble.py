@@ -79,7 +79,7 @@ class Request:
     memory: str | None = ask(
         "--memory",
         Text(),
-        "Usable memory per device, such as 64GB; at most the memory it is sold with.",
+        "Usable memory per device, such as 64GB, at most what it is sold with; the size on the box of a Mac.",
         None,
         metavar="SIZE",
     )
@@ -591,5 +591,10 @@ def with_memory(hardware: HardwareSpec, text: str, option: str = "--memory") -> 
             because=because,
             hint=f"{option} {most} or less: the memory of one device, not of all of them",
         )
-    memory = own.model_copy(update={"usable": usable, "usable_basis": option})
+    basis = option
+    if own.wired is not None:
+        from inferplan.catalog.wired import usable_of
+
+        usable, basis = usable_of(text, own.wired)
+    memory = own.model_copy(update={"usable": usable, "usable_basis": basis})
     return hardware.model_copy(update={"memory": memory})

@@ -9,7 +9,7 @@ from inferplan.answers.fit import FitOption
 from inferplan.answers.fit_owned import OwnedFits
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import uncounted_notes
-from inferplan.reports.fit import engine_notes, engines_of, load_record, load_tables, of_people, option_figures
+from inferplan.reports.fit import engine_notes, engines_of, load_record, load_tables, of_people, option_figures, size_lines
 from inferplan.table import Report
 
 
@@ -43,6 +43,7 @@ def owned_report(found: OwnedFits) -> Report:
             "narrower format are good enough",
             spec.made_from.line,
             *(f"note: {line}" for line in uncounted_notes(spec)),
+            *size_lines(fitting),
             *found.remarks,
         ],
         rows=records,

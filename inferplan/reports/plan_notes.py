@@ -151,6 +151,7 @@ def notes(plan: Plan) -> list[str]:
         *host_lines(plan),
         media_note(option.deployment),
         *option.deployment.model_lines,
+        option.deployment.hardware.wired_line,
         basis_line(plan),
         tail_line(plan),
         *anchor_lines(plan),
