@@ -29,7 +29,7 @@ from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.spec import Field, Spec
 from inferplan.units import parse_quantity
 from inferplan.work.adapters import Adapters, LoraAsked
-from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, parse_precision, uniform
+from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, narrowed, parse_precision, uniform
 from inferplan.work.parallel import MOST_DEGREE, Parallelism
 from inferplan.work.routing import Routing
 
@@ -302,13 +302,21 @@ def default_quants(model: ModelSpec, hardware: HardwareSpec, engine: Engine) -> 
     return (None, *(name for name, tried in found.items() if tried))
 
 
+def engine_base(model: ModelSpec, engine: str) -> str:
+    """The checkpoint's widest format as the engine runs it where nobody names one: for fp32 the 16 bits it takes."""
+    if model.native.base != "fp32" or (narrows := load_engine(engine).narrows) is None:
+        return model.native.base
+    return narrows.wide(model.family, model.encodes)
+
+
 def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Precision:
-    """The formats asked for; without ``--quant`` those of the released checkpoint.
+    """The formats asked for; without ``--quant`` those in which the engine runs the released checkpoint.
 
     Where the device lacks the checkpoint's 16-bit format they are in the other one (:func:`held_by`).
     """
     peaks = frozenset(hardware.peak)
-    base = native_precision(model)
+    native = engine_base(model, request.engine)
+    base = native_precision(model) if native == model.native.base else narrowed(native_precision(model), native)
     if model.native.packed and (request.quant is not None or any(role != "kv" for role, _ in request.roles)):
         raise UsageError(
             f"{model.name} has only the formats of its checkpoint",
@@ -319,10 +327,7 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
         from inferplan.models.gguf_formats import file_precision, is_file_type
 
         name = request.quant.lower().strip()
-        if is_file_type(name):
-            base = file_precision(model, name)
-        else:
-            base = parse_precision(request.quant, peaks, model.native.base)
+        base = file_precision(model, name) if is_file_type(name) else parse_precision(request.quant, peaks, native)
     if (request.quant or "").lower().strip() not in WIDE:
         base = held_by(base, peaks)
     chosen: dict[str, Any] = {}

@@ -298,7 +298,7 @@ def memory_report(fitting: Fitting) -> Report:
     return report if fitting.asked is None else of_people(report, fitting.asked)
 
 
-def size_lines(options: Iterable[FitOption]) -> list[str]:
+def device_lines(options: Iterable[FitOption]) -> list[str]:
     """What of its memory each GPU may use, and how another size is given; once where several say the same."""
     fitting = [option.fitting.deployment.hardware for option in options if option.fitting is not None]
     return list(dict.fromkeys(line for hardware in fitting for line in hardware.size_lines))

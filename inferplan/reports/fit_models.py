@@ -7,7 +7,7 @@ from typing import Any
 
 from inferplan.answers.fit_models import ModelFit, ModelsThatFit
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.reports.fit import load_record, option_figures, size_lines
+from inferplan.reports.fit import device_lines, load_record, option_figures
 from inferplan.table import Report
 from inferplan.units import format_bytes, format_parameters
 
@@ -28,7 +28,7 @@ def models_report(found: ModelsThatFit) -> Report:
         f"requests: how many fit at once, each of {context} tokens or the model's limit",
         "format: the widest that fits; judge for yourself whether answers in a narrower format are good enough",
         f"a model in all its formats: inferplan fit {shown[0].model.name} --have {_typed(found)}",
-        *size_lines(one.option for one in fitting),
+        *device_lines(one.option for one in fitting),
     ]
     if several:
         kinds = ", ".join(one.gpu for one in found.meant)

@@ -98,7 +98,9 @@ class StartAsked:
 
 
 def weights_of(deployment: Deployment) -> float:
-    """Bytes that all devices of one replica read when it starts: each its own part of the weights."""
-    parallel = deployment.parallel
+    """Bytes that all devices of one replica read when it starts: each its own part of the weights, of a checkpoint in
+    32 bits twice the 16 that the engine keeps."""
+    parallel, precision = deployment.parallel, deployment.precision
+    read = 2.0 if deployment.narrows and precision.weights == precision.base else 1.0
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
-    return sum(stage.weights for stage in footprint.stages) * parallel.ranks / parallel.pp
+    return read * sum(stage.weights for stage in footprint.stages) * parallel.ranks / parallel.pp
