@@ -20,7 +20,8 @@ class _OnFile(Spec):
 @cache
 def _years() -> tuple[dict[str, int], dict[str, int]]:
     found = spec_of(config_root() / "years.yaml", _OnFile)
-    families, models = ({name: year for year, names in one.items() for name in names} for one in (found.families, found.models))
+    both = found.families, found.models
+    families, models = ({name: year for year, known in one.items() for name in known} for one in both)
     return families, models
 
 

@@ -102,7 +102,7 @@ traffic_options = option_group(
     click.option(
         "--trace",
         metavar="FILE",
-        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output; for agents Bailian JSONL, "
+        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, a CSV as of day --replay; for agents Bailian JSONL, "
         "Weka JSON or a folder of it. With --in-flight its requests, or sessions, follow one another.",
     ),
     asks(PeopleAsked),
