@@ -22,3 +22,4 @@ def test_a_month_is_a_twelfth_of_a_year() -> None:
 def test_break_even_is_the_monthly_bill_over_what_the_api_charges() -> None:
     """5,840 a month over 0.0025 a request (1000 tokens at 1 and 500 at 3 a million): 2,336,000 requests."""
     assert BILL.break_even(ApiPrice(input=1.0, output=3.0)) == pytest.approx(5840 / 0.0025)
+    assert BILL.break_even_rate(ApiPrice(input=1.0, output=3.0)) == pytest.approx(2_336_000 / (730 * 3600))

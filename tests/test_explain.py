@@ -264,3 +264,28 @@ def test_what_overlapping_halves_hide_has_a_name() -> None:
     assert found.formula.startswith("ffn.dispatch = share that overlapping halves do not hide * one run * runs")
     printed = read(found.substituted)
     assert printed.low <= found.value <= printed.high
+
+
+def test_a_latency_names_the_largest_operators_of_its_step() -> None:
+    """llama-3.1-8b, 1,024 tokens on an ideal H100 SXM of 989.4 TFLOP/s: gate and up are 2 * 1,024 * 4,096 * 28,672 FLOP
+    in each of 32 layers, 7.779 ms; down is half of it, q, k and v (6,144 channels) 3/14. A decode step reads 32 *
+    28,672 * 4,096 weights of gate and up, 7.516 GB at 3.352 TB/s: 2.242 ms."""
+    asked = Explainer(request=Request(model="llama-3.1-8b", gpu="h100-sxm", ideal=True), load=StaticLoad())
+    first = [part for part in asked.explain("ttft").parts if part.name.startswith("prefill.")]
+    assert [part.name for part in first[:3]] == ["prefill.ffn.gate_up", "prefill.ffn.down", "prefill.attn.qkv"]
+    whole = asked.explain("ttft").value
+    assert [part.value for part in first[:2]] == ["7.779 ms", "3.890 ms"]
+    assert first[0].how == f"{7.779e-3 / whole:.0%} of the prefill"
+    step = next(part for part in asked.explain("tpot").parts if part.name.startswith("decode."))
+    assert step.name == "decode.ffn.gate_up" and float(step.value.split()[0]) == pytest.approx(2.242, rel=2e-3)
+
+
+def test_a_cold_start_is_explained_by_what_it_reads() -> None:
+    """8,030,261,248 weights of 2 bytes, on both devices together; bge-m3 has 567,754,752 of 4 bytes in its file."""
+    load = StaticLoad()
+    eight = Explainer(request=Request(model="llama-3.1-8b", gpu="h100-sxm", parallel=Parallelism(tp=2)), load=load)
+    assert "cold_start" in eight.names()
+    assert eight.explain("cold_start").value == pytest.approx(2 * 8_030_261_248, rel=1e-3)
+    narrow = Explainer(request=Request(model="bge-m3", gpu="l4"), load=load).explain("cold_start")
+    assert narrow.value == pytest.approx(4 * 567_754_752, rel=2e-3)
+    assert narrow.formula.startswith("cold_start = fp32 over 16 bits * weights")

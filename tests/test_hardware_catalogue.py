@@ -16,6 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from inferplan.catalog.assemble import with_memory
+from inferplan.catalog.wired import wired_limits
 from inferplan.devices.hardware import HardwareSpec
 from inferplan.errors import UsageError
 from inferplan.units import parse_quantity
@@ -338,6 +339,7 @@ def test_nobody_gives_a_device_memory_that_it_does_not_have() -> None:
             continue
         figure = float(re.sub(r"\D*(\d+) Gi?B.*", r"\1", spec.memory.label))
         label, most = figure * 1e9, figure * 2**30
+        taken = most if spec.memory.wired is None else wired_limits()["metal"].usable[f"{figure:g} GB"]
         for size in (label, most, spec.memory.usable or label):
             wrong += [] if with_memory(spec, f"{size:.0f}B").usable == round(size) else [f"{spec.name}: {size:g} B"]
         try:
@@ -345,8 +347,34 @@ def test_nobody_gives_a_device_memory_that_it_does_not_have() -> None:
             wrong.append(f"{spec.name}: a byte more than {spec.memory.label}")
         except UsageError as error:
             hinted = re.search(r"--memory (\S+) or less", error.hint or "")
-            wrong += [] if hinted and with_memory(spec, hinted[1]).usable == most else [f"{spec.name}: {error.hint}"]
+            wrong += [] if hinted and with_memory(spec, hinted[1]).usable == taken else [f"{spec.name}: {error.hint}"]
     assert wrong == []
+
+
+@for_each(
+    ("text", "usable"),
+    [
+        ("8GB", 5726.63e6),  # ggml_metal_device_init of an M2
+        ("18GB", 14302.25e6),  # of an M3 Pro
+        ("48 GB", 40200.90e6),  # of an M4 Pro and an M5 Pro; llama.cpp lists 38338 MiB
+        ("64GiB", 55662.79e6),
+        ("96GB", 83494.17e6),  # of an M3 Max: 77.76 GiB
+        ("128GB", 107.52 * 2**30),  # antirez/ds4#893: an M5 Max on macOS 26
+        ("57344MiB", 57344 * 2**20),  # sudo sysctl iogpu.wired_limit_mb=57344
+        ("50GB", 50e9),
+    ],
+)
+def test_of_a_mac_the_gpu_has_a_part(text: str, usable: float) -> None:
+    """A size on the box is what macOS leaves to the GPU; any other is what the owner has set."""
+    assert with_memory(specs()["m4-max"], text).usable == pytest.approx(usable, rel=1e-4)
+
+
+def test_sizes_of_apples_on_file_are_those_of_the_box() -> None:
+    apples = [spec for spec in specs().values() if spec.vendor == "Apple"]
+    assert len(apples) == 36
+    sizes = wired_limits()["metal"].usable
+    assert [one.name for one in apples if sizes[f"{one.memory.labelled:g} GB"] != one.memory.usable] == []
+    assert [one.name for one in specs().values() if one.memory.wired and one.vendor != "Apple"] == []
 
 
 def test_a_refusal_of_memory_says_how_the_label_is_read() -> None:

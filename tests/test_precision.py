@@ -10,6 +10,7 @@ from inferplan.catalog.assemble import Request, assemble, cache_format
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.errors import MissingFactError, UnknownNameError, UsageError
 from inferplan.estimate.phase import run_step
+from inferplan.serving.cold_start import weights_of
 from inferplan.validation.deploy import deployment_of
 from inferplan.validation.rows import Run
 from inferplan.work.formats import arithmetic, find_format, parse_precision
@@ -161,6 +162,41 @@ def test_sixteen_bits_that_the_device_multiplies(model: str, gpu: str, taken: st
     priced, notes = deployment_of(row, ideal=True)
     assert priced.precision.weights.name == taken
     assert ([found.formats_note] if found.formats_note else []) == [note for note in notes if "16 bits" in note]
+
+
+@for_each(
+    ("model", "engine", "gpu", "taken"),
+    [
+        # vLLM logs "Downcasting torch.float32 to torch.float16." of BAAI/bge-reranker-v2-m3 under vLLM
+        ("bge-reranker-v2-m3", "vllm", "l40s", "fp16"),
+        ("bge-m3", "sglang", "l40s", "fp16"),
+        (
+            "gpt2",
+            "vllm",
+            "l40s",
+            "bf16",
+        ),  # _resolve_auto_dtype: the first of supported_dtypes from Ampere on
+        ("gpt2", "vllm", "t4", "fp16"),  # the same on Turing
+        ("gpt2", "sglang", "l40s", "fp16"),  # the same lines in CI logs of SGLang
+        ("bge-m3", "none", "l40s", "fp32"),
+    ],
+)
+def test_a_checkpoint_of_32_bits_runs_as_the_engine_narrows_it(model: str, engine: str, gpu: str, taken: str) -> None:
+    found = assemble(Request(model=model, gpu=gpu, engine=engine, ideal=True))
+    own, narrow = found.precision, taken != "fp32"
+    assert {own.base.name, own.weights.name, own.activations.name, own.kv.name, own.embedding.name} == {taken}
+    assert (f"{engine} runs this checkpoint of fp32 in {taken}" in found.formats_note) is narrow
+    kept = assemble(Request(model=model, gpu=gpu, engine=engine, ideal=True, quant="fp32"))
+    assert kept.precision.weights.name == "fp32" and not kept.formats_note
+    fp8 = assemble(Request(model=model, gpu="l40s", engine=engine, ideal=True, quant="fp8"))
+    assert fp8.precision.base.name == (taken if gpu == "l40s" else "bf16")
+
+
+def test_a_narrowed_checkpoint_is_read_as_it_is_stored() -> None:
+    """BAAI/bge-m3 has 567,754,752 elements of 4 bytes: 2.271 GB from the volume, 1.136 GB on the GPU."""
+    found = assemble(Request(model="bge-m3", gpu="l4", ideal=True))
+    assert weights_of(found) == pytest.approx(4 * 567_754_752, rel=2e-3)
+    assert weights_of(assemble(Request(model="bge-m3", gpu="l4", ideal=True, quant="fp32"))) == weights_of(found)
 
 
 @for_each("gpu", names("hardware"))

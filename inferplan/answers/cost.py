@@ -122,6 +122,10 @@ class Cost(Shown):
         charged = (self.rates.prompt * api.input + self.rates.output * api.output) / 1e6
         return self.per_month / charged if charged > 0 else float("inf")
 
+    def break_even_rate(self, api: ApiPrice) -> float:
+        """The same as a rate that lasts all month [requests/s]."""
+        return self.break_even(api) / (3600 * HOURS_PER_MONTH)
+
     @property
     def capacity_per_month(self) -> float:
         """Requests in a month at ``rates``."""

@@ -11,6 +11,7 @@ from inferplan.catalog.assemble import native_precision
 from inferplan.catalog.counted import Counted, devices_meant
 from inferplan.catalog.files import load_hardware, load_model, names
 from inferplan.catalog.price_lists import PriceBook
+from inferplan.catalog.years import size_by_age
 from inferplan.errors import InfeasibleError, InferplanError, UsageError
 from inferplan.models.spec import ModelSpec
 from inferplan.shown import Shown
@@ -28,7 +29,7 @@ class ModelFit:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ModelsThatFit(Shown):
-    """Every model on file, the largest first."""
+    """Every model on file, the largest for its year first."""
 
     asked: FitAsked
     have: str
@@ -58,18 +59,19 @@ def models_that_fit(have: str, asked: FitAsked, prices: PriceBook) -> ModelsThat
     prices.check(one.gpu for one in meant)
     roomy = sorted(meant, key=lambda one: -(load_hardware(one.gpu).memory.usable or 0.0))
     distinct = list({_formats_of(one): one for one in reversed(roomy)}.values())[::-1]
-    found = [ModelFit(model=spec, option=_widest(spec, distinct, asked, prices)) for spec in _by_size()]
+    found = [ModelFit(model=spec, option=_widest(spec, distinct, asked, prices)) for spec in _by_use()]
     if not any(one.option.fitting for one in found):
+        least = min(found, key=lambda one: one.model.parameters["total"])
         raise InfeasibleError(
             f"{have} hold none of the {len(found)} models on file with {asked.held} requests at once",
-            because=f"the smallest, {found[-1].model.name}: {found[-1].option.reason}",
+            because=f"the smallest, {least.model.name}: {least.option.reason}",
             hint="a shorter --context, less --in-flight, a narrower --quant",
         )
     return ModelsThatFit(asked=asked, have=have, meant=meant, models=found)
 
 
-def _by_size() -> list[ModelSpec]:
-    return sorted(map(load_model, names("models")), key=lambda spec: (-spec.parameters["total"], spec.name))
+def _by_use() -> list[ModelSpec]:
+    return sorted(map(load_model, names("models")), key=lambda spec: (-size_by_age(spec), spec.name))
 
 
 def _formats_of(have: Counted) -> tuple[object, ...]:

@@ -30,7 +30,7 @@ from inferplan.models.spec import ModelSpec, require_experts
 from inferplan.spec import Field, Spec
 from inferplan.units import parse_quantity
 from inferplan.work.adapters import Adapters, LoraAsked
-from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, parse_precision, uniform
+from inferplan.work.formats import WIDE, Format, Precision, find_format, held_by, narrowed, parse_precision, uniform
 from inferplan.work.parallel import MOST_DEGREE, Parallelism
 from inferplan.work.routing import Routing
 
@@ -80,7 +80,7 @@ class Request:
     memory: str | None = ask(
         "--memory",
         Text(),
-        "Usable memory per device, such as 64GB; at most the memory it is sold with.",
+        "Usable memory per device, such as 64GB, at most what it is sold with; the size on the box of a Mac.",
         None,
         metavar="SIZE",
     )
@@ -310,13 +310,21 @@ def default_quants(model: ModelSpec, hardware: HardwareSpec, engine: Engine) -> 
     return (None, *(name for name, tried in found.items() if tried))
 
 
+def engine_base(model: ModelSpec, engine: str) -> str:
+    """The checkpoint's widest format as the engine runs it where nobody names one: for fp32 the 16 bits it takes."""
+    if model.native.base != "fp32" or (narrows := load_engine(engine).narrows) is None:
+        return model.native.base
+    return narrows.wide(model.family, model.encodes)
+
+
 def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> Precision:
-    """The formats asked for; without ``--quant`` those of the released checkpoint.
+    """The formats asked for; without ``--quant`` those in which the engine runs the released checkpoint.
 
     Where the device lacks the checkpoint's 16-bit format they are in the other one (:func:`held_by`).
     """
     peaks = frozenset(hardware.peak)
-    base = native_precision(model)
+    native = engine_base(model, request.engine)
+    base = native_precision(model) if native == model.native.base else narrowed(native_precision(model), native)
     if model.native.packed and (request.quant is not None or any(role != "kv" for role, _ in request.roles)):
         raise UsageError(
             f"{model.name} has only the formats of its checkpoint",
@@ -327,10 +335,7 @@ def precision_of(request: Request, model: ModelSpec, hardware: HardwareSpec) -> 
         from inferplan.models.gguf_formats import file_precision, is_file_type
 
         name = request.quant.lower().strip()
-        if is_file_type(name):
-            base = file_precision(model, name)
-        else:
-            base = parse_precision(request.quant, peaks, model.native.base)
+        base = file_precision(model, name) if is_file_type(name) else parse_precision(request.quant, peaks, native)
     if (request.quant or "").lower().strip() not in WIDE:
         base = held_by(base, peaks)
     chosen: dict[str, Any] = {}
@@ -601,5 +606,10 @@ def with_memory(hardware: HardwareSpec, text: str, option: str = "--memory") -> 
             because=because,
             hint=f"{option} {most} or less: the memory of one device, not of all of them",
         )
-    memory = own.model_copy(update={"usable": usable, "usable_basis": option})
+    basis = option
+    if own.wired is not None:
+        from inferplan.catalog.wired import usable_of
+
+        usable, basis = usable_of(text, own.wired)
+    memory = own.model_copy(update={"usable": usable, "usable_basis": basis})
     return hardware.model_copy(update={"memory": memory})

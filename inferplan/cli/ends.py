@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import get_args
 
@@ -87,7 +88,7 @@ def _failure(result: SimulationResult, ends: tuple[Ending, ...]) -> InfeasibleEr
     if result.verdict in ends or (result.verdict == "overloaded" and "saturated" in ends):  # the worse of the two
         return {"overloaded": _overloaded, "rejecting": _rejecting, "saturated": _saturated}[result.verdict](result)
     missed = limits_missed(result) if "limits" in ends else ""
-    return InfeasibleError("the limits are missed", because=missed, hint=_more()) if missed else None
+    return InfeasibleError("the limits are missed", because=missed, hint=_more(result)) if missed else None
 
 
 _LESS = {
@@ -99,11 +100,20 @@ _LESS = {
 """What makes a load smaller, by the option that asks for it."""
 
 
-def _more() -> str:
-    """What would carry the load, or make it smaller."""
+def _more(result: SimulationResult) -> str:
+    """What would carry the load, or make it smaller: more slots of adapters first, where requests wait for those."""
     given = click.get_current_context().params
     less = next((f"{said}, " for key, said in _LESS.items() if given.get(key)), "")
-    return f"{less}more --replicas, or a faster deployment"
+    slots = _slots_waited_for(result)
+    return f"{f'a larger --max-loras than {slots}, ' if slots else ''}{less}more --replicas, or a faster deployment"
+
+
+def _slots_waited_for(result: SimulationResult) -> int:
+    """The slots of adapters, where requests wait for those for longer than for all else; 0 where they do not."""
+    waited = Counter[str]()
+    for meter in result.meters:
+        waited.update(meter.waited)
+    return result.conditions["lora"]["max_loras"] if 2 * waited["adapters"] > waited.total() else 0
 
 
 def _overloaded(result: SimulationResult) -> InfeasibleError:
@@ -111,14 +121,16 @@ def _overloaded(result: SimulationResult) -> InfeasibleError:
     because = f"{lost:.0%} of the clients give up" if lost else ""
     if flow is not None:
         because = f"{flow.arriving:.4g} requests/s arrive, {flow.leaving:.4g} leave"
+    if slots := _slots_waited_for(result):
+        because += f"; most of the wait is for a slot of LoRA adapters (of {slots})"
     within = ", within the error of capacity" if near else ""
-    hint = f"{_more()}{', or a longer --client-timeout' if lost else ''}"
+    hint = f"{_more(result)}{', or a longer --client-timeout' if lost else ''}"
     return InfeasibleError(f"overloaded{within}: {_meant(result)}", because=because, hint=hint)
 
 
 def _saturated(result: SimulationResult) -> InfeasibleError:
     because = f"the mean wait until admission is {float(result.wait.mean()):.3g} s" if len(result.wait) else ""
-    hint = f"{_more()}; --fail-on overloaded,rejecting to take it"
+    hint = f"{_more(result)}; --fail-on overloaded,rejecting to take it"
     return InfeasibleError(f"saturated: {_MEANT['saturated']}", because=because, hint=hint)
 
 

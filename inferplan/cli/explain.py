@@ -36,10 +36,11 @@ def explain_command(number: str, request: Request, batch: SampledBatch, **servin
     """How NUMBER of an estimate of MODEL comes about: formula, inputs, YAML lines, sources, page.
 
     NUMBER is ttft (of the batch alone), ttft_at_server (of one request on an idle server), tpot, e2el,
-    output_tokens_per_s, ridge, max_batch, max_context, memory.weights, memory.kv, memory.activations, memory.reserve,
-    memory.total, energy.prefill, energy.decode, energy.request, watts.prefill, watts.decode, prefill.PART or
-    decode.PART with PART one of time, flop, bytes, intensity, mfu, mbu or an operator such as ffn.down; `list` lists
-    them all. With --draft and similar options, the numbers are those of the batch with them.
+    output_tokens_per_s, ridge, cold_start (bytes read), max_batch, max_context, memory.weights, memory.kv,
+    memory.activations, memory.reserve, memory.total, energy.prefill, energy.decode, energy.request, watts.prefill,
+    watts.decode, prefill.PART or decode.PART with PART one of time, flop, bytes, intensity, mfu, mbu or an operator
+    such as ffn.down; `list` lists them all. With --draft and similar options, the numbers are those of the batch with
+    them.
 
     Example: inferplan explain decode.ffn.down llama-3.1-8b --gpu h100-sxm --batch 8
     """

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from inferplan.extras import require
 from inferplan.fields import option_values
 from inferplan.files import require_writable, save
 from inferplan.table import FORMATS, Report, format_of, pieces
+from inferplan.work.adapters import USUAL_RANK
 
 if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
@@ -263,6 +264,12 @@ def _of_deployment() -> list[Declared]:
     ]
 
 
+def rank_served(given: Mapping[str, Any], named: int | None) -> int | None:
+    """The rank of adapters' slots: where requests name some the usual one, unless a rank or a folder is given."""
+    rank: int | None = given["lora_rank"]
+    return USUAL_RANK if rank is None and named is not None and given["lora_folder"] is None else rank
+
+
 def deployment_of(model: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Adds what describes a deployment, and ``model``; the command gets one
     :class:`inferplan.catalog.assemble.Request`."""
@@ -304,7 +311,10 @@ def asks_of_request(*names: str) -> Callable[[Command], Command]:
     def add(command: Command) -> Command:
         @functools.wraps(command)
         def wrapper(request: Request, **values: Any) -> Any:
-            changed = option_values(Request, {one.name: values.pop(one.name, None) for one in options})
+            given = {one.name: values.pop(one.name, None) for one in options}
+            if "lora_rank" in given:
+                given["lora_rank"] = rank_served(given, values.get("loras"))
+            changed = option_values(Request, given)
             return command(request=note_request(replace(request, **changed)) if changed else request, **values)
 
         return with_options(options)(wrapper)

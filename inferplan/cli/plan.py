@@ -48,6 +48,7 @@ from inferplan.cli.options import (
     counting,
     known_engines,
     processes,
+    rank_served,
     report_options,
     suffix_callback,
     usual_engines,
@@ -81,7 +82,7 @@ from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.reasoning import outputs_of
 from inferplan.traffic.requests import ArrivalKind, Lengths, Media, OpenLoop, SharedPrefix, Slo, parse_lengths
 from inferplan.traffic.thoughts import ThoughtsAsked, parse_budgets, refuse_thoughts_of_trace
-from inferplan.work.adapters import USUAL_RANK, LoraAsked
+from inferplan.work.adapters import LoraAsked
 
 if TYPE_CHECKING:
     from inferplan.reports.plan_against import Earlier
@@ -304,9 +305,7 @@ def _slots(values: dict[str, Any], asked: SpaceAsked) -> tuple[int, ...]:
 
 def _adapters(values: dict[str, Any], slots: tuple[int, ...]) -> LoraAsked:
     """The adapters of the deployments: where requests name some, of the usual rank unless another is given."""
-    rank = values["lora_rank"]
-    if rank is None and values["loras"] is not None and values["lora_folder"] is None:
-        rank = USUAL_RANK
+    rank = rank_served(values, values["loras"])
     return question_of(LoraAsked, {**values, "max_loras": slots[0] if slots else None, "lora_rank": rank})
 
 

@@ -26,7 +26,8 @@ replay_options = (
     click.option(
         "--replay",
         metavar="FILE",
-        help="A log of hours to weeks, replayed as it came: a file of Azure or Mooncake, or arrival_s,prompt,output.",
+        help="A log of hours to weeks, replayed as it came: a file of Azure or Mooncake, or a CSV with timestamp "
+        "(2026-03-02T08:00:00, or seconds; or arrival_s), prompt and output (or prompt_tokens, completion_tokens).",
     ),
     click.option(
         "--replay-replicas",

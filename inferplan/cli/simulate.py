@@ -102,7 +102,7 @@ traffic_options = option_group(
     click.option(
         "--trace",
         metavar="FILE",
-        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, arrival_s,prompt,output; for agents Bailian JSONL, "
+        help="Replay a trace: Azure 2023 CSV, Mooncake JSONL, a CSV as of day --replay; for agents Bailian JSONL, "
         "Weka JSON or a folder of it. With --in-flight its requests, or sessions, follow one another.",
     ),
     asks(PeopleAsked),
@@ -233,7 +233,7 @@ def simulate_command(
     people = people_of(values, _named(values))
     values = people_load(values, people, "concurrency")
     carried, sets = carried_media(request.media, _named(values), _text(values))
-    request = replace(request, media=carried, lora=request.lora.serving(values["loras"] is not None))
+    request = replace(request, media=carried)
     deployment = assemble(request)
     flags = _flags(values)
     options = with_failures(_run_options(values, request, flags), values, deployment)

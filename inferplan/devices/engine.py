@@ -626,6 +626,22 @@ class LoadedFormat(Spec):
     source: str
 
 
+class Narrowing(Spec):
+    """The 16 bits in which an engine runs a checkpoint of 32 where nobody names a format. encoders, others: by what the
+    model does. brain: families that take no fp16, and run in bf16."""
+
+    encoders: Literal["fp16", "bf16"]
+    others: Literal["fp16", "bf16"]
+    brain: list[str] = []
+    source: str
+
+    def wide(self, family: str, encodes: bool) -> str:
+        """The format of a model of ``family``."""
+        if family in self.brain:
+            return "bf16"
+        return self.encoders if encodes else self.others
+
+
 class EngineSpec(Spec):
     """An engine and the versions whose defaults are on file, oldest first."""
 
@@ -647,6 +663,8 @@ class EngineSpec(Spec):
     """Absent where it may run on any."""
     checkpoints: dict[str, LoadedFormat] = {}
     """Formats of checkpoints that it loads beside those that it makes itself, by ``--quant``; others are not known."""
+    narrows: Narrowing | None = None
+    """Absent where it runs a checkpoint of 32 bits as it is, or where nobody has read what it does."""
     batching: Batching = Batching.default()
     masks: MaskFilling | None = None
     """Absent where nobody has read how it fills them."""
@@ -725,6 +743,7 @@ class EngineSpec(Spec):
             computes_on_host=self.computes_on_host,
             streams_weights=self.streams_weights,
             logs_cache=self.logs_cache,
+            narrows=self.narrows,
             sized_for_batch=self.sized_for_batch,
             asked=asked,
             note=note,
@@ -749,6 +768,7 @@ class Engine(Spec):
     attention: AttentionCalls = AttentionCalls.default()
     devices: RunsOn | None = None
     checkpoints: dict[str, LoadedFormat] = {}
+    narrows: Narrowing | None = None
     batching: Batching = Batching.default()
     masks: MaskFilling | None = None
     beams: BeamSearching | None = None

@@ -23,6 +23,8 @@ class Memory(Spec):
     """Which tool reported ``usable``."""
     kind: str = ""
     """HBM3, GDDR6, ..."""
+    wired: Literal["metal"] | None = None
+    """Who limits what the GPU may use of memory that the processor shares (``configs/wired.yaml``)."""
 
     @property
     def labelled(self) -> float | None:
@@ -211,10 +213,22 @@ class HardwareSpec(Spec):
     @property
     def size_lines(self) -> list[str]:
         """That a device is sold with less memory too, unless the user has said with how much."""
-        if self.memory.usable_basis == "--memory" or self.memory.usable is None:
-            return []
+        option, _, read = self.memory.usable_basis.partition(": ")
+        if option == "--memory" or self.memory.usable is None:
+            return [f"note: {read}"] if read else []
         taken = f"here {format_bytes(self.memory.usable)} are usable"
         return [f"note: {note.rstrip('.')} ({taken})" for note in self.notes if "--memory" in note]
+
+    @property
+    def wired_line(self) -> str:
+        """What of its memory the GPU may use, where that is less than was sold; empty for memory of its own."""
+        memory = self.memory
+        if memory.wired is None or memory.usable is None:
+            return ""
+        return (
+            f"memory: the GPU of {self.name} may use {format_bytes(memory.usable)} of {memory.label} "
+            f"({memory.usable_basis}); another size: memory.usable in a copy of the hardware YAML"
+        )
 
     @property
     def uncertain(self) -> bool:

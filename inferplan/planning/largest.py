@@ -26,12 +26,23 @@ _FEW = 1e-3
 """Requests, or sessions, per second that one replica of anything carries."""
 
 
+class Runner(NamedTuple):
+    """What another GPU carries within the same bound. share: of the load in closed form that simulation makes of the
+    best one, by which this one's is multiplied; ``None`` where it was simulated itself."""
+
+    option: PlanOption
+    amount: float
+    share: float | None = None
+
+
 class Carried(NamedTuple):
     """What is carried. confidence: that the limits are kept with. amount: in the unit of the question
     (:mod:`inferplan.planning.amount`), each replica at its share ``--utilisation``."""
 
     confidence: float
     amount: float
+    others: tuple[Runner, ...] = ()
+    """The most of each GPU, the best one's too, the most first."""
 
 
 def most_carried(question: Question, searched: SearchResult) -> Carried | None:
@@ -50,12 +61,23 @@ def most_carried(question: Question, searched: SearchResult) -> Carried | None:
 def _carried(options: list[PlanOption], question: Question) -> Carried | None:
     sized = sorted(_sized(options, question), key=lambda pair: -pair[0])
     best, share = Carried(question.sizing.confidence, 0.0), _USUAL
+    seen, of_best = dict[str, Runner](), _USUAL
     for amount, option in sized[:_MOST_TRIED]:
         if best.amount and amount * share <= best.amount * _WORTH:
             break
         carried = _simulated(option, with_amount(question, amount))
-        best, share = max(best, best._replace(amount=carried)), max(share, carried / amount)
-    return best if best.amount else None
+        if carried > best.amount:
+            best, of_best = best._replace(amount=carried), carried / amount
+        share, own = max(share, carried / amount), Runner(option, carried)
+        seen[_gpu(option)] = max(own, seen.get(_gpu(option), own), key=lambda one: one.amount)
+    for amount, option in sized:
+        seen.setdefault(_gpu(option), Runner(option, amount * of_best, of_best))
+    others = sorted(seen.values(), key=lambda one: -one.amount)
+    return best._replace(others=tuple(others)) if best.amount else None
+
+
+def _gpu(option: PlanOption) -> str:
+    return option.deployment.hardware.name
 
 
 def _sized(options: list[PlanOption], question: Question) -> Iterator[tuple[float, PlanOption]]:

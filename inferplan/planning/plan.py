@@ -30,7 +30,7 @@ from inferplan.planning.finalists import (
 )
 from inferplan.planning.forms import outranked, settled
 from inferplan.planning.infeasible import infeasible, no_error_known, require_within_cost
-from inferplan.planning.largest import most_carried
+from inferplan.planning.largest import Runner, most_carried
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
 from inferplan.planning.processes import run_beside
@@ -240,8 +240,10 @@ class Plan(Chosen):
 
     question: as it was answered: its confidence is that of the plan. unkept: why there is no plan at the confidence
     that is usual, where this one is for the prediction itself instead. unseen: options that might be cheaper and were
-    not simulated.
+    not simulated. runners: of a plan for the most what other GPUs carry within the same bound.
     """
+
+    runners: tuple[Runner, ...] = ()
 
     @property
     def deployment(self) -> Deployment:
@@ -481,11 +483,13 @@ def _largest(question: Question, searched: SearchResult, progress: Callable[[int
         factor = 0.0 if best.capacity is None else best.capacity.factor
         more = min(own * factor * question.sizing.utilisation, beyond * (1 - CAPACITY_TOLERANCE / 2))
         if more <= own * (1 + CAPACITY_TOLERANCE):
-            return best
+            break
         amount = rounded_down(question.demand, more)
     if best is None:
         raise refused
-    return best
+    own = best.option.deployment.hardware.name
+    others = (one for one in found.others if one.option.deployment.hardware.name != own)
+    return replace(best, runners=tuple(others))
 
 
 def _with_the_most(error: InfeasibleError, question: Question, searched: SearchResult) -> InfeasibleError:

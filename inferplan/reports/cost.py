@@ -112,14 +112,17 @@ def _same_load(cost: Cost, api: ApiPrice | None) -> list[Figure]:
     if api is None:
         return []
     monthly = cost.capacity_per_month * cost.per_month / cost.break_even(api)
-    unit, times = cost.bill.offer.currency, monthly / cost.per_month
+    unit, times, rate = cost.bill.offer.currency, monthly / cost.per_month, cost.break_even_rate(api)
     return [
         Figure(
             "api_per_month",
             monthly,
             f"an API at {api.input:g}/{api.output:g} for this load, all month",
-            lambda charged: f"{charged:,.0f} {unit} per month, {times:.2g} times this bill",
-        )
+            lambda charged: (
+                f"{charged:,.0f} {unit} per month, {times:.2g} times this bill; as much as it at {rate:.3g} requests/s"
+            ),
+        ),
+        Figure("break_even_requests_per_s", rate),
     ]
 
 
@@ -193,7 +196,7 @@ def _paid(bill: Bill, hour: Callable[[float], str]) -> list[Figure]:
 
 def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
     """The requests of a month from which on the bill is less than that of an API."""
-    volume = cost.break_even(api)
+    volume, rate = cost.break_even(api), cost.break_even_rate(api)
     share = volume / cost.capacity_per_month
     verdict = f"{share:.0%} of capacity" if share <= 1 else f"{share:.1f} x capacity: the API costs less at any load"
     return [
@@ -201,8 +204,9 @@ def _break_even(cost: Cost, api: ApiPrice) -> list[Figure]:
             "break_even_requests_per_month",
             volume,
             f"break-even with an API at {api.input:g}/{api.output:g}",
-            lambda requests: f"{requests:,.0f} requests per month ({verdict})",
+            lambda requests: f"{requests:,.0f} requests per month ({verdict}), {rate:.3g} per second on average",
         ),
+        Figure("break_even_requests_per_s", rate),
         Figure("break_even_share_of_capacity", share),
     ]
 

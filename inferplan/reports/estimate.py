@@ -591,7 +591,6 @@ def _notes(estimate: Estimate) -> list[str]:
         lora_note(estimate.deployment),
         samples_note(estimate.load),
         *estimate.deployment.model_lines,
-        estimate.deployment.formats_note,
         estimate.deployment.calibration.note,
         band_note(estimate),
         outside_band(estimate.rests_on),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -296,6 +296,12 @@ def memory_report(fitting: Fitting) -> Report:
     load = [] if fitting.asked is None else load_tables(fitting.asked, fitting.context)
     report = Report(record=whole, tables=[*load, *memory, capacity], notes=notes)
     return report if fitting.asked is None else of_people(report, fitting.asked)
+
+
+def device_lines(options: Iterable[FitOption]) -> list[str]:
+    """What of its memory each GPU may use, and how another size is given; once where several say the same."""
+    fitting = [option.fitting.deployment.hardware for option in options if option.fitting is not None]
+    return list(dict.fromkeys(line for hardware in fitting for line in hardware.size_lines))
 
 
 def _fewer_do_not(fitting: Fitting) -> list[str]:

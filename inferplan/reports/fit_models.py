@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from inferplan.answers.fit_models import ModelFit, ModelsThatFit
+from inferplan.catalog.years import year_of
 from inferplan.figures import Figure, record, side_by_side, text
-from inferplan.reports.fit import load_record, option_figures
+from inferplan.reports.fit import device_lines, engines_of, load_record, option_figures
 from inferplan.table import Report
 from inferplan.units import format_bytes, format_parameters
 
@@ -19,21 +20,25 @@ _SEEN = frozenset({"GPU", "format", "requests", "longest context"})
 
 
 def models_report(found: ModelsThatFit) -> Report:
-    """A line for each model that fits, the largest first; JSON has the others too, and why they do not."""
+    """A line for each model that fits, the largest for its year first; JSON has the others too, and why they do not."""
     fitting, several = found.fitting, len(found.meant) > 1
     records, shown = [_record(one) for one in found.models], fitting[:_MOST]
     context = f"{found.asked.context or 8192:,}"
-    title = f"{len(fitting)} of {len(found.models)} models on file fit {found.have}, the largest first"
+    title = f"{len(fitting)} of {len(found.models)} models on file fit {found.have}, the largest for their year first"
     notes = [
         f"requests: how many fit at once, each of {context} tokens or the model's limit",
+        "order: parameters, halved for 16 months of age (arXiv 2403.05812); year: of the architecture in transformers, "
+        "or of the model (configs/years.yaml)",
+        f"overheads: what {engines_of([one.option for one in fitting])} sets aside by default; for another: --engine",
         "format: the widest that fits; judge for yourself whether answers in a narrower format are good enough",
         f"a model in all its formats: inferplan fit {shown[0].model.name} --have {_typed(found)}",
+        *device_lines(one.option for one in fitting),
     ]
     if several:
         kinds = ", ".join(one.gpu for one in found.meant)
         notes.insert(0, f"each model is shown on the GPU that suits it best among those sold with that memory: {kinds}")
     if len(fitting) > len(shown):
-        notes.insert(0, f"{len(fitting) - len(shown)} smaller models fit too: --format csv lists all")
+        notes.insert(0, f"{len(fitting) - len(shown)} other models fit too: --format csv lists all")
     return Report(
         record={
             "have": found.have,
@@ -61,6 +66,7 @@ def _figures(one: ModelFit, several: bool) -> list[Figure]:
     seen = _SEEN if several else _SEEN - {"GPU"}
     return [
         Figure("model", one.model.name, "model", left=True),
+        Figure("year", year_of(one.model), "year"),
         Figure("parameters", counts["total"], "parameters", format_parameters),
         Figure("active_parameters", counts["active"], "active", format_parameters),
         text("weights", format_bytes(footprint.weights * parallel.devices)),

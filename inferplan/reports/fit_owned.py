@@ -9,7 +9,15 @@ from inferplan.answers.fit import FitOption
 from inferplan.answers.fit_owned import OwnedFits
 from inferplan.figures import Figure, record, side_by_side, text
 from inferplan.models.spec import uncounted_notes
-from inferplan.reports.fit import engine_notes, engines_of, load_record, load_tables, of_people, option_figures
+from inferplan.reports.fit import (
+    device_lines,
+    engine_notes,
+    engines_of,
+    load_record,
+    load_tables,
+    of_people,
+    option_figures,
+)
 from inferplan.table import Report
 
 
@@ -43,6 +51,8 @@ def owned_report(found: OwnedFits) -> Report:
             "narrower format are good enough",
             spec.made_from.line,
             *(f"note: {line}" for line in uncounted_notes(spec)),
+            *dict.fromkeys(filter(None, (one.fitting.deployment.formats_note for one in fitting if one.fitting))),
+            *device_lines(fitting),
             *found.remarks,
         ],
         rows=records,

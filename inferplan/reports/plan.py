@@ -32,6 +32,7 @@ from inferplan.reports.plan_figures import (
     power,
     quants,
     replicas_given,
+    runners,
     served_line,
     session_rate,
     shape,
@@ -73,6 +74,7 @@ def plan_report(plan: Plan) -> Report:
     tables += [load_cost_table(cost, plan.question.api), *terms_tables(plan)] if cost else []
     tables += [cost_energy_table(energy)] if energy else []
     tables += [alternatives_table(plan)] if plan.alternatives else []
+    tables += [runners_table(plan)] if plan.runners else []
     if plan.sensitivity:
         tables.append(sensitivity_table(plan))
     tables.append(rejections_table(plan))
@@ -244,6 +246,12 @@ def alternatives_table(plan: Plan) -> Table:
     """The plan and the other finalists that meet the limits, cheapest first."""
     title = f"the plan and the alternatives that meet the limits ({_at(plan)})"
     return side_by_side(title, candidates(plan))
+
+
+def runners_table(plan: Plan) -> Table:
+    """What other GPUs carry within the bound of a plan for the most."""
+    title = f"other GPUs for {plan.question.bound}, at the same limits"
+    return side_by_side(f"{title} (closed form: times what simulation makes of the plan's)", runners(plan))
 
 
 def _at(plan: Plan) -> str:

@@ -16,9 +16,10 @@ from inferplan.errors import InferplanError
 from inferplan.estimate.deployment import Deployment
 from inferplan.figures import Figure, short_time, text
 from inferplan.planning.agents import session_seconds
-from inferplan.planning.amount import amount_of, in_words, option_of
+from inferplan.planning.amount import amount_of, in_words, option_of, rounded_down
 from inferplan.planning.beside import Step
 from inferplan.planning.demand import limits_in_words
+from inferplan.planning.largest import Runner
 from inferplan.planning.option import PlanOption
 from inferplan.planning.plan import Plan
 from inferplan.planning.power import PowerBudget
@@ -357,6 +358,31 @@ def candidate(plan: Plan, found: Verified) -> list[Figure]:
         Figure("calibration", deployment.calibration.described),
         Figure("power_cap_w", None if deployment.cap is None else deployment.cap.watts),
     ]
+
+
+_RUNNERS = 8
+"""GPUs in the table of those that carry less."""
+
+
+def runner(plan: Plan, one: Runner) -> list[Figure]:
+    """What another GPU carries within the bound of a plan for the most: its row of the table and of JSON."""
+    option, demand = one.option, plan.question.demand
+    shown = in_words(demand, rounded_down(demand, one.amount))
+    by = "simulation" if one.share is None else f"closed form x {one.share:.2f}"
+    return [
+        Figure("gpu", option.deployment.hardware.name, "GPU", text=gpus(option), left=True),
+        Figure("devices", option.devices, "GPUs"),
+        Figure("replicas", option.replicas, "replicas", text=shape(option), left=True),
+        Figure("precision", option.deployment.formats, "format", text=quants(option), left=True),
+        Figure("carried", one.amount, "carries", text=shown),
+        Figure("simulated", one.share is None, "by", text=by, left=True),
+        Figure("cost", option.cost, "cost", text=money(option)),
+    ]
+
+
+def runners(plan: Plan) -> list[list[Figure]]:
+    """The GPUs that carry most after that of a plan for the most."""
+    return [runner(plan, one) for one in plan.runners[:_RUNNERS]]
 
 
 def candidates(plan: Plan) -> list[list[Figure]]:

@@ -154,6 +154,7 @@ def notes(plan: Plan) -> list[str]:
         *host_lines(plan),
         media_note(option.deployment),
         *option.deployment.model_lines,
+        option.deployment.hardware.wired_line,
         basis_line(plan),
         tail_line(plan),
         *anchor_lines(plan),
@@ -400,9 +401,11 @@ def apart_line(plan: Plan) -> str:
         return "prompts and decodes on separate pools: no tried option keeps the limits"
     one = plan.best if plan.confidence == MIDDLE else plan.other
     together = "" if one is None else f"; one pool: {money(one.option)}"
+    found = plan.apart
     return (
-        f"prompts and decodes on separate pools: at least {money(plan.apart)} if the prediction were right "
-        f"(closed form){together}"
+        f"prompts and decodes on separate pools: at least {money(found)} for {shape(found)} on {devices(found)}, TTFT "
+        f"{format_time(found.ttft, 3)}, TPOT {format_time(found.tpot, 3)} (closed form, if the prediction were right)"
+        f"{together}; simulate --prefill-replicas {found.pools[0] if found.pools else 1} tries them"
     )
 
 

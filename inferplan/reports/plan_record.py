@@ -27,6 +27,7 @@ from inferplan.reports.plan_figures import (
     power,
     prompts_launch_of,
     relaxation,
+    runners,
     screened_costs,
     session_rate,
     terms_of,
@@ -86,6 +87,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "confidence_curve": [step_record(step) for step in plan.curve],
         "forgone": None if forgone is None else asdict(forgone),
         "not_simulated": plan.unseen,
+        "other_gpus": [record(row) for row in runners(plan)] if plan.question.most else None,
         "alternatives": [candidate_record(plan, verified) for verified in plan.alternatives],
         "frontier": frontier_rows(plan),
         "candidates": {

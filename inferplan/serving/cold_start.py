@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.memory import Footprint
 from inferplan.estimate.resting import PARTS, Resting
 from inferplan.fields import Quantity, Text, ask
-from inferplan.units import format_bytes
+from inferplan.terms import Field as Place
+from inferplan.terms import Naming, plain
+from inferplan.units import Num, format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,19 @@ class StartAsked:
 
 
 def weights_of(deployment: Deployment) -> float:
-    """Bytes that all devices of one replica read when it starts: each its own part of the weights."""
-    parallel = deployment.parallel
+    """Bytes that all devices of one replica read when it starts: each its own part of the weights, of a checkpoint in
+    32 bits twice the 16 that the engine keeps."""
+    return float(np.max(read_at_start(deployment, plain)))
+
+
+def read_at_start(deployment: Deployment, name: Naming) -> Num:
+    """:func:`weights_of`, as a term where ``name`` makes some."""
+    parallel, precision = deployment.parallel, deployment.precision
     footprint = Footprint(deployment=deployment, batch=1.0, prompt=1.0, context=1.0)
-    return sum(stage.weights for stage in footprint.stages) * parallel.ranks / parallel.pp
+    kept = sum(stage.weights for stage in footprint.stages)
+    place: Place = ("number", "memory.weights") if parallel.pp == 1 else ()
+    ranks = name(float(parallel.ranks / parallel.pp), "devices of a stage")
+    found = name(kept, "weights of a device" if parallel.pp == 1 else "weights of a device of each stage", "B", place)
+    if deployment.narrows and precision.weights == precision.base:
+        found = name(2.0, "fp32 over 16 bits") * found
+    return found * ranks

@@ -6,7 +6,7 @@ How slots are sized is that of vLLM 0.20.2 (``vllm/lora``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -78,10 +78,6 @@ class LoraAsked:
                 f"{self.active} adapters in a batch need as many slots, and there are {self.slots or USUAL_SLOTS}",
                 hint=f"--max-loras {self.active}",
             )
-
-    def serving(self, named: bool) -> LoraAsked:
-        """The adapters where requests name some: of the usual rank where none is given."""
-        return replace(self, rank=USUAL_RANK) if named and not self.any else self
 
     @property
     def any(self) -> bool:

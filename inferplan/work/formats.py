@@ -7,7 +7,7 @@ the arithmetic that two operands of this format run in; a weight-only format (W4
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
@@ -407,7 +407,19 @@ def held_by(precision: Precision, peaks: Collection[str]) -> Precision:
     As engines load a checkpoint there (vLLM: "Your device doesn't support torch.bfloat16. Falling back to
     torch.float16"). The bytes are the same.
     """
-    swaps = {name: find_format(other) for name, other in _SIXTEEN.items() if name not in peaks and other in peaks}
+    return _swapped(
+        precision, {name: other for name, other in _SIXTEEN.items() if name not in peaks and other in peaks}
+    )
+
+
+def narrowed(precision: Precision, wide: str) -> Precision:
+    """The same with the 16 bits of ``wide`` for the 32 of fp32."""
+    return _swapped(precision, {"fp32": wide})
+
+
+def _swapped(precision: Precision, names: Mapping[str, str]) -> Precision:
+    """The same with other formats for some, by their names."""
+    swaps = {name: find_format(other) for name, other in names.items()}
     if not swaps:
         return precision
     roles: dict[str, Any] = {f.name: getattr(precision, f.name) for f in fields(precision) if f.name != "exceptions"}

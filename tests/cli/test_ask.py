@@ -101,16 +101,29 @@ def test_every_model_on_file_is_tried_on_gpus_of_a_size(run: Run) -> None:
     assert (found["llama-3.1-8b"]["quant"], found["llama-3.1-8b"]["fits"]) == ("native", True)
     assert found["llama-3.1-70b"]["quant"] in ("w4a16", "nvfp4")
     assert not found["llama-3.1-405b"]["fits"] and "GB" in found["llama-3.1-405b"]["reason"]
-    sizes = [one["parameters"] for one in said["models"]]
-    assert sizes == sorted(sizes, reverse=True) and len(sizes) > 300
+    assert len(said["models"]) > 300
     owned = fit_owned("llama-3.1-70b", "48GB", fit_asked(FitLoad(), engine=""), price_book())
     most = max(one.fitting.requests for one in owned.options if one.fitting)
     assert found["llama-3.1-70b"]["max_requests"] == most
 
 
+def test_models_are_listed_by_size_and_age(run: Run) -> None:
+    """opt-66b (2205.01068) is of 2022, Llama 3.3 70B's card says December 2024, gpt-oss-120b is of 2025 and Mistral
+    Small 4 of 2026: with half the parameters for 16 months 66 * 2^-3, 71 * 2^-1.5, 117 * 2^-0.75 and 119."""
+    said = run("fit", "--have", "4x3090", "--format", "json").json["models"]
+    ranked = [one["model"] for one in said if one["fits"]]
+    asked = ["mistral-small-4-119b", "gpt-oss-120b", "llama-3.3-70b", "opt-66b"]
+    assert sorted(asked, key=ranked.index) == asked
+    years = {one["model"]: one["year"] for one in said if one["fits"]}
+    assert [years[name] for name in asked] == [2026, 2025, 2024, 2022]
+    shown = run("fit", "--have", "4x3090").out
+    assert "opt-66b" not in shown and "llama-3.3-70b" in shown
+    assert "overheads: what vllm sets aside by default" in shown
+
+
 def test_a_table_shows_the_largest_models_first(run: Run) -> None:
     lines = run("fit", "--have", "1x-h200-sxm").out.splitlines()
-    assert lines[0].endswith("models on file fit 1x-h200-sxm, the largest first")
+    assert lines[0].endswith("models on file fit 1x-h200-sxm, the largest for their year first")
     assert "GPU" not in lines[1].split() and "format" in lines[1].split()
     found = models_that_fit("1x-h200-sxm", fit_asked(FitLoad(), engine=""), price_book())
     assert lines[0].startswith(f"{len(found.fitting)} of {len(found.models)} ")

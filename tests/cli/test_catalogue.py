@@ -119,7 +119,9 @@ def test_fit_tries_what_each_device_and_its_usual_engine_run(run: Run) -> None:
 
 def test_fit_says_that_a_mac_is_sold_with_less_memory(run: Run) -> None:
     """An M3 Max has 36 to 128 GB: the answer for the largest must not be taken for one's own."""
-    assert "sold in several sizes: give yours with --memory" in run("fit", "qwen3-8b", "--gpu", "M3 Max").out
+    assert (
+        "sold in several sizes: give the size on the box with --memory" in run("fit", "qwen3-8b", "--gpu", "M3 Max").out
+    )
     assert "several sizes" not in run("fit", "qwen3-8b", "--gpu", "M3 Max", "--memory", "36GB").out
     assert "several sizes" not in run("fit", "qwen3-8b", "--gpu", "rtx-4090").out
 

@@ -99,8 +99,11 @@ def test_comparisons_and_pictures_of_lists_do_too(run: Run, tmp_path: Path) -> N
 
 def test_an_estimate_says_that_a_chip_is_sold_with_less_memory(run: Run) -> None:
     said = run("estimate", *EIGHT, "--gpu", "m3-ultra")
-    assert "give yours with --memory" in said.out
-    assert "give yours with --memory" not in run("estimate", *EIGHT, "--gpu", "m3-ultra", "--memory", "96GB").out
+    assert "give the size on the box with --memory" in said.out
+    assert (
+        "give the size on the box with --memory"
+        not in run("estimate", *EIGHT, "--gpu", "m3-ultra", "--memory", "96GB").out
+    )
 
 
 def test_every_apple_chip_answers(run: Run) -> None:

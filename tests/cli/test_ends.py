@@ -30,6 +30,20 @@ def test_a_saturated_run(run: Run, words: tuple[str, ...], code: int, said: str)
     assert ("saturated" in ran.out) == (code != 2)  # the report is written first
 
 
+@for_each(
+    ("slots", "rate", "named"),
+    [("1", "8", True), ("16", "30", True), ("50", "200", False)],
+)
+def test_an_overload_names_the_slots_of_adapters_that_it_is_of(run: Run, slots: str, rate: str, named: bool) -> None:
+    """A slot serves one adapter at a time: 50 adapters asked for alike queue for one or 16, and with a slot each for
+    none. --max-loras, which the hint names, is taken as it is: the rank is vLLM's 16."""
+    words = f"--rate {rate} --prompt 512 --output 200 --requests 1500 --ttft 300ms --loras 50 --max-loras {slots}"
+    ran = run("simulate", "llama-3.1-8b", "--gpu", "h100-sxm", *words.split())
+    assert ran.code == 3
+    assert (f"a larger --max-loras than {slots}" in ran.err) is named
+    assert ("overloaded" in ran.err) or named
+
+
 def test_limits_of_classes_are_limits(run: Run, tmp_path: Path) -> None:
     """The same bursts as two classes, one of which has a limit that nobody misses."""
     (tmp_path / "two.yaml").write_text(

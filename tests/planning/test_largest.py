@@ -13,6 +13,7 @@ from inferplan.errors import InfeasibleError, UsageError
 from inferplan.fields import question_of
 from inferplan.planning.asked import SizingAsked, Spent
 from inferplan.planning.plan import Plan
+from inferplan.reports.plan import plan_report
 from tests.cases import for_each
 
 ASKED: dict[str, Any] = {
@@ -51,6 +52,21 @@ def test_a_bill_buys_the_gpus_that_it_pays_for() -> None:
     with pytest.raises(InfeasibleError) as refused:
         planned(rate=4 * (two.question.demand.rate or 0.0), max_cost=5.0)
     assert "--max-cost" in refused.value.hint and "--rate" in refused.value.hint
+
+
+def test_the_other_gpus_for_a_bill_carry_what_their_own_plans_say() -> None:
+    """For 4 USD an hour there are two L40S at 2 or one A100 at 4: beside the plan for the one stands the other, within
+    the 15 % that simulation takes from the closed form, of the most that is found where it alone is asked for."""
+    price = {"l40s": 2.0, "a100-80gb-sxm": 4.0}
+    both = planned(gpus="l40s,a100-80gb-sxm", price=price, rate="most", max_cost=4.0)
+    (other,) = both.runners
+    name, own = other.option.deployment.hardware.name, both.option.deployment.hardware.name
+    assert {name, own} == set(price) and other.option.cost == 4.0
+    assert other.amount == pytest.approx(planned(gpus=name, price=price, rate="most", max_cost=4.0).rate, rel=0.15)
+    shown = plan_report(both)
+    table = next(one for one in shown.tables if one.title.startswith("other GPUs for 4.00 USD/h"))
+    assert [row[0] for row in table.rows] == [name]
+    assert shown.record["other_gpus"][0]["carried"] == other.amount
 
 
 def test_a_bill_that_buys_nothing_says_what_the_least_costs() -> None:

@@ -718,7 +718,10 @@ def test_what_separate_pools_would_cost() -> None:
     assert said(plan(option(pools=(1, 1)), searched=tried)) == ""
     none = "prompts and decodes on separate pools: no tried option keeps the limits"
     assert said(plan(searched=tried, apart=None)) == none
-    dear = "prompts and decodes on separate pools: at least 9.00 USD/h if the prediction were right (closed form)"
-    found = {"best": verified(option(cost=4.0)), "searched": tried, "apart": option(cost=9.0)}
-    assert said(plan(**found, confidence=0.5)) == f"{dear}; one pool: 4.00 USD/h"
-    assert said(plan(**found, confidence=0.8)) == dear
+    apart = option(cost=9.0, pools=(2, 1), ttft=0.12, tpot=0.021)
+    dear = "prompts and decodes on separate pools: at least 9.00 USD/h for 2 prefill + 1 decode, each "
+    found = {"best": verified(option(cost=4.0)), "searched": tried, "apart": apart}
+    line = said(plan(**found, confidence=0.5))
+    assert line.startswith(dear) and ", TTFT 120 ms, TPOT 21 ms (closed form, if the prediction were right)" in line
+    assert line.endswith("; one pool: 4.00 USD/h; simulate --prefill-replicas 2 tries them")
+    assert "one pool" not in said(plan(**found, confidence=0.8))

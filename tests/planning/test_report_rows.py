@@ -387,13 +387,17 @@ def test_a_bill_beside_that_of_an_api() -> None:
     rows = cells(costs._bill(COST, ApiPrice(input=1.0, output=2.0), None))
     many = 21900 / 0.0012
     said = f"{many:,.0f} requests per month ({many / (1800 * 730):.1f} x capacity: the API costs less at any load)"
+    said += ", 6.94 per second on average"  # 18,250,000 in 730 hours of 3,600 s
     assert rows["break-even with an API at 1/2"] == said
     cheap = cells(costs._bill(COST, ApiPrice(input=20.0, output=20.0), None))
-    assert cheap["break-even with an API at 20/20"].endswith(" requests per month (76% of capacity)")
+    assert cheap["break-even with an API at 20/20"].endswith(
+        " requests per month (76% of capacity), 0.379 per second on average"
+    )
     same = cells(costs._same_load(COST, ApiPrice(input=1.0, output=2.0)))
     charged = 0.0012 * 1800 * 730
     assert same == {
         "an API at 1/2 for this load, all month": f"{charged:,.0f} EUR per month, {charged / 21900:.2g} times this bill"
+        "; as much as it at 6.94 requests/s"
     }  # fmt: skip
     assert costs._same_load(COST, None) == []
 

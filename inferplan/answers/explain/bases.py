@@ -16,9 +16,9 @@ from inferplan.work.ops import Collective
 
 _SHAPES = ("flop", "bytes", "intensity")
 """Numbers of a phase that no time is in."""
-_COUNTED = ("memory.weights", "memory.kv", "memory.kv_per_token", "memory.adapters", "ridge")
+_COUNTED = ("memory.weights", "memory.kv", "memory.kv_per_token", "memory.adapters", "ridge", "cold_start")
 """Numbers that follow from shapes and datasheets alone."""
-_STEPS = {"ttft": "prefill", "tpot": "decode"}
+STEPS = {"ttft": "prefill", "tpot": "decode"}
 """Latencies, and the step whose shares stand for theirs."""
 _TIMED = ("kernels", "collectives", "step", "adapters", "host", "link")
 """Parts that have seconds of a step of their own; a number that has none of them does not rest on them."""
@@ -46,7 +46,7 @@ def bases(estimate: Estimate, number: str) -> tuple[Basis, ...]:
     parts = estimate.rests_on
     if first in ("energy", "watts"):
         parts = parts | {"energy": PARTS["energy"].on("published")}
-    step = _STEPS.get(whole, first)
+    step = STEPS.get(whole, first)
     if step == "prefill" or (step == "decode" and not estimate.deployment.model.encodes):
         phase = estimate.prefill if step == "prefill" else estimate.decode
         if rest not in ("", "time", "mfu", "mbu"):

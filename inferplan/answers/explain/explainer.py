@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from inferplan.answers.energy import StaticEnergy
-from inferplan.answers.explain.bases import bases
+from inferplan.answers.explain.bases import STEPS, bases
 from inferplan.answers.explain.explanation import ExplainedPart, Explanation, Input
 from inferplan.answers.explain.origins import Origins
 from inferplan.answers.explain.switches import of_first_token, of_operator, of_users
@@ -24,9 +24,10 @@ from inferplan.estimate.phase import Phase
 from inferplan.estimate.roofline import OpCost
 from inferplan.estimate.run import carrying, estimate
 from inferplan.models.spec import LayerGroup
+from inferplan.serving.cold_start import read_at_start
 from inferplan.serving.first_token import FirstToken
 from inferplan.serving.techniques.applied import Techniques, served_estimate, served_first_token
-from inferplan.terms import Field, Term
+from inferplan.terms import Field, Term, name_term, show
 from inferplan.work.formats import Format
 from inferplan.work.ops import Op
 
@@ -54,6 +55,8 @@ _BATCH = {
 """Numbers of the whole batch, and the page."""
 _PARTS = ("time", "flop", "bytes", "intensity", "mfu", "mbu")
 """Numbers of a phase beside its operators."""
+_LARGEST = 5
+"""Operators that are named with the latency that they make."""
 _ALIASES = {
     "latency": "e2el",
     "ttft_s": "ttft",
@@ -110,7 +113,7 @@ class Explainer:
         server = [] if self._first is None else ["ttft_at_server"]
         memory = [name for name in _MEMORY if name != "memory.adapters" or self.estimate.deployment.lora is not None]
         energy = [] if self._energy is None else self._energy.numbers()
-        return [*batch, *server, "ridge", *memory, *there, *energy, *inner, *operators]
+        return [*batch, *server, "ridge", "cold_start", *memory, *there, *energy, *inner, *operators]
 
     def explain(self, name: str) -> Explanation:
         """The explanation of one number.
@@ -133,7 +136,9 @@ class Explainer:
         if name in _BATCH:
             found = self._explanation(name, self.estimate.terms(name), _BATCH[name], self._given())
             further = of_users(self.estimate.deployment, self._budget) if name == "tpot" else ()
-            return _with_parts(found, _switches(further))
+            return _with_parts(found, (*self._largest(name), *_switches(further)))
+        if name == "cold_start":
+            return self._cold_start()
         if name == "ttft_at_server":
             return self._at_server()
         if name == "ridge":
@@ -176,6 +181,24 @@ class Explainer:
             inputs=tuple(dict.fromkeys([*inputs, *further])),
             parts=tuple(dict.fromkeys([*explained, *made])),
         )
+
+    def _largest(self, latency: str) -> Iterable[ExplainedPart]:
+        """The operators that take most of the step that a latency is of, each a number of its own."""
+        step = STEPS.get(latency, "")
+        if (phase := self.phases.get(step)) is None:
+            return
+        seconds = {operator: float(np.max(spent)) for operator, spent in phase.by_operator().items()}
+        of = f"of {'the prefill' if step == 'prefill' else 'a decode step at the mean context'}"
+        for operator in sorted(seconds, key=lambda one: -seconds[one])[:_LARGEST]:
+            share = f"{seconds[operator] / sum(seconds.values()):.0%} {of}"
+            yield ExplainedPart(name=f"{step}.{operator}", value=show(seconds[operator], "s"), formula=share)
+
+    def _cold_start(self) -> Explanation:
+        """What a new replica reads when it starts; seconds take rates that no file has."""
+        term = read_at_start(self.estimate.deployment, name_term)
+        found = self._explanation("cold_start", name_term(term, "cold_start", "B"), "docs/day.md", ())
+        how = "start-up of the engine + cold_start / bandwidth of the storage: day --engine-start --storage-bandwidth"
+        return _with_parts(found, [ExplainedPart(name="seconds", value="", formula=how)])
 
     @cached_property
     def _energy(self) -> StaticEnergy | None:
