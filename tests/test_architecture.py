@@ -26,7 +26,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("0 lines over an array; options of questions, lists in them", {"affine", "fields", "lists"}),
     ("0 files of the user; which features go together", {"files", "features"}),
     ("0 optional packages", {"extras"}),
-    ("0 modules that were compiled", {"compiled"}),
+    ("0 modules that were compiled; steps of a work", {"compiled", "steps"}),
     ("0 rows by column, what a result says of itself", {"columns", "shown"}),
     ("0 the form of a result, terms of formulas", {"table", "terms"}),
     ("0 figures of a result, each said once", {"figures"}),
