@@ -67,7 +67,9 @@ def fleet_command(question: Question, stocks: Stocks, **values: Any) -> Report:
 
     Example: inferplan fleet llama-3.1-70b --rate 20 --workload chat --own a100-80gb-sxm=16 --rent h200-sxm
     """
-    asked = FleetAsked(kinds=stocks.kinds, own_price=stocks.own_price, **option_values(FleetAsked, values))
+    asked = FleetAsked(
+        kinds=stocks.kinds, own_price=stocks.own_price(question.prices), **option_values(FleetAsked, values)
+    )
     require("fleet", "an integer programme")
     with counting("steps") as progress:
         return fleet_report(plan_fleet(question, asked, Steps(progress)))

@@ -41,7 +41,7 @@ def several_command(service: str, stocks: Stocks, prices: PricesAsked, **values:
         members=members_of(load_service(service)),
         prices=prices.book,
         kinds=stocks.kinds,
-        own_price=stocks.own_price,
+        own_price=stocks.own_price(prices.book),
         **option_values(SeveralAsked, values),
     )
     asked.prices.check(member.gpu for member in asked.members)
