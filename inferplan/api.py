@@ -66,6 +66,7 @@ from inferplan.serving.options import Options
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.step_times import StepTimes
 from inferplan.serving.techniques.applied import ServedEstimate, Techniques, served_estimate
+from inferplan.steps import Steps
 from inferplan.table import flatten, frame, plain
 from inferplan.traffic.conversations import ThinkTime, parse_think_time
 from inferplan.traffic.people import People
@@ -666,8 +667,8 @@ def make_plan(
         disaggregate=sizing.survive is None and not flags.keeps_prompts_out,
         caps=take("power_caps", ()),
     )
-    with progress_counter("simulations", None, progress) as told:
-        return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices, most=most), told)
+    with progress_counter("steps", None, progress) as told:
+        return plan(Question(space=space, demand=demand, slo=slo, sizing=sizing, prices=prices, most=most), Steps(told))
 
 
 _LOAD = ("people", "sessions_a_day", "workload", "think_time", "rate", "users", "requests", "deadline")

@@ -83,11 +83,19 @@ def frame(rows: Sequence[dict[str, Any]] | Columns) -> pd.DataFrame:
     return pd.DataFrame(rows.full() if isinstance(rows, Columns) else rows)
 
 
+_LEAVES = {int, str, bool, type(None)}
+
+
 def plain(value: Any) -> Any:
     """A value JSON can hold: numpy to Python, NaN and infinity to null."""
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
+        kinds = {*map(type, value)}
+        if kinds <= _LEAVES:
+            return [*value]
+        if kinds == {float} and all(map(math.isfinite, value)):  # curves have thousands
+            return [*value]
         return [plain(inner) for inner in value]
     if isinstance(value, np.generic):
         return plain(value.item())

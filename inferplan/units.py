@@ -51,30 +51,6 @@ MOST_PUE = 5.0
 A number above this bound, which is ours, is taken for a slip."""
 MOST = 10**15
 """The largest count (tokens, sequences, elements along a dimension) that anything here can mean."""
-_CODES = (
-    "AED AFN ALL AMD ANG AOA ARS AUD AWG AZN BAM BBD BDT BGN BHD BIF BMD BND BOB BRL BSD BTN BWP BYN BZD CAD CDF CHF",
-    "CLP CNY COP CRC CUP CVE CZK DJF DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GNF GTQ GYD HKD HNL HTG",
-    "HUF IDR ILS INR IQD IRR ISK JMD JOD JPY KES KGS KHR KMF KPW KRW KWD KYD KZT LAK LBP LKR LRD LSL LYD MAD MDL MGA",
-    "MKD MMK MNT MOP MRU MUR MVR MWK MXN MYR MZN NAD NGN NIO NOK NPR NZD OMR PAB PEN PGK PHP PKR PLN PYG QAR RON RSD",
-    "RUB RWF SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC SYP SZL THB TJS TMT TND TOP TRY TTD TWD TZS UAH UGX",
-    "USD UYU UZS VED VES VND VUV WST XAF XCD XCG XOF XPF YER ZAR ZMW ZWG",
-)
-CURRENCIES = frozenset(code for line in _CODES for code in line.split())
-"""The currencies of countries by their codes (ISO 4217): any other three letters beside a number are no money."""
-HOURS = {
-    **dict.fromkeys(("h", "hr", "hour"), 1.0),
-    **dict.fromkeys(("d", "day"), 24.0),
-    "week": 168.0,
-    **dict.fromkeys(("mo", "month"), HOURS_PER_MONTH),
-    **dict.fromkeys(("yr", "year"), 8760.0),
-}
-"""Hours of the spans that a cost may be of."""
-_SIGNS = {"$": "USD", "€": "EUR", "£": "GBP"}
-_MONEY = re.compile(
-    r"^\s*(?P<before>[$€£]|[a-zA-Z]{3}(?=[\s\d.]))?\s*(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*(?:[eE][-+]?\d+)?|"
-    r"\.\d+)\s*(?P<scale>[kKM]?)\s*(?P<after>[$€£]|[a-zA-Z]{3})?\s*$",
-    re.ASCII,
-)
 _QUANTITY = re.compile(r"^\s*([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*$", re.ASCII)
 
 
@@ -167,20 +143,6 @@ def parse_number(text: str) -> float:
         return float(text if text.isascii() else "")
     except ValueError:
         raise ValueError(f"{text[:40]!r} is not a number") from None
-
-
-def parse_money(text: str) -> tuple[float, str | None]:
-    """An amount, and its currency (ISO 4217) where it has one: ``"20"``, ``"$20"``, ``"3,000 EUR"``.
-
-    Raises ``ValueError`` for other text.
-    """
-    found = _MONEY.match(text)
-    names = [] if found is None else [name for name in (found["before"], found["after"]) if name]
-    currency = _SIGNS.get(names[0], names[0].upper()) if names else None
-    if found is None or len(names) > 1 or (currency is not None and currency not in CURRENCIES):
-        raise ValueError(f"{text[:40]!r} is not an amount of money")
-    number = found["number"].replace(",", "")
-    return float(number) * _SI[found["scale"]], currency
 
 
 def parse_whole(text: str) -> int:

@@ -13,8 +13,9 @@ from inferplan.estimate.deployment import Deployment
 from inferplan.estimate.load import StaticLoad
 from inferplan.estimate.run import estimate
 from inferplan.fields import SHARE, Real, Text, ask
+from inferplan.money import parse_money, require_one_amount
 from inferplan.shown import Shown
-from inferplan.units import HOURS_PER_MONTH, MOST_PUE, parse_money
+from inferplan.units import HOURS_PER_MONTH, MOST_PUE
 
 OUTPUT_TO_INPUT = 4.0
 """How much more an output token is charged than an input token, when nothing else is asked for: the default of the
@@ -190,8 +191,9 @@ def parse_api_price(text: str | None) -> ApiPrice | None:
         return None
     first, _, second = text.partition("/")
     try:
-        (into, one), (out, other) = parse_money(first), parse_money(second)
-    except ValueError:
+        (into, one, _), (out, other, _) = parse_money(first), parse_money(second)
+    except ValueError as error:
+        require_one_amount("--api-price", text, error)
         into, one, out, other = -1.0, None, -1.0, None
     if not all(0 <= each < float("inf") for each in (into, out)) or (one and other and one != other):
         both = f"{first}/{first}" if first.replace(".", "", 1).isdecimal() and not second else "0.9/0.9"

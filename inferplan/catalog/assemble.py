@@ -141,17 +141,18 @@ _SHORT = {
 """What people call a format, of all roles and of one: what of GGUF it means, and what to engines that read no GGUF."""
 
 
-def _short(text: str, role: str) -> tuple[str, str | None] | None:
+def _short(text: str, role: str) -> tuple[str, str | None, str] | None:
+    """Both of a role, and the format of the GGUF files that an engine reads or does not."""
     found = _SHORT.get(text.lower().strip()) if role in ("quant", "weights", "experts") else None
-    return None if found is None else found[role != "quant"]
+    return None if found is None else (*found[role != "quant"], found[0][0])
 
 
 def quant_meant(text: str, engine: str, gpu: str, role: str = "quant") -> str:
     """The format that a short name (``q4``) means to an engine on a device; any other text as it is."""
     if (short := _short(text, role)) is None:
         return text
-    reads = load_engine(engine).loads(_SHORT[text.lower().strip()][0][0], load_hardware(gpu))
-    return short[0] if reads else short[1] or text
+    of_gguf, other, file = short
+    return of_gguf if load_engine(engine).loads(file, load_hardware(gpu)) else other or text
 
 
 def short_format(text: str, role: str) -> str:
@@ -159,8 +160,9 @@ def short_format(text: str, role: str) -> str:
     any other text."""
     if (short := _short(text, role)) is None:
         return ""
-    gguf = f"{short[0]} where the engine reads GGUF files"
-    return f"{gguf} (others have no format of that name)" if short[1] is None else f"{short[1]}, or {gguf}"
+    of_gguf, other, _ = short
+    gguf = f"{of_gguf} where the engine reads GGUF files"
+    return f"{gguf} (others have no format of that name)" if other is None else f"{other}, or {gguf}"
 
 
 def over_all(parallel: Parallelism, count: int, gpu: str) -> Parallelism:

@@ -19,8 +19,9 @@ from inferplan.catalog.bills import STATED, Bill, Offer, Tariff, today
 from inferplan.catalog.files import PROFILE, aliases, find, load, load_hardware, names, spec_of
 from inferplan.errors import MissingFactError, SpecError, UnknownNameError, UsageError
 from inferplan.fields import Text, Words, ask
+from inferplan.money import CURRENCIES, Money, parse_money, require_one_amount
 from inferplan.spec import Field, Spec, field_validator, model_validator
-from inferplan.units import CURRENCIES, HOURS, parse_money, parse_whole
+from inferplan.units import parse_whole
 
 Contract = Literal["on-demand", "spot", "reserved", "owned"]
 CONTRACTS: tuple[Contract, ...] = ("on-demand", "spot", "reserved", "owned")
@@ -234,6 +235,13 @@ class PriceBook:
                 hint=f"the amount in {self.currency}, or --currency {named} with prices in it",
             )
 
+    def per_hour(self, option: str, cost: Money | float | None) -> float | None:
+        """A cost of an option in the currency of the prices. Raises ``UsageError`` for another currency."""
+        if not isinstance(cost, Money):
+            return cost
+        self.require_currency(option, cost.currency)
+        return cost.per_hour
+
     def counting(self, owned: Iterable[str]) -> PriceBook:
         """The same; where all GPUs are owned and no price of any is on file, with each of their hours counted as one.
 
@@ -445,12 +453,15 @@ def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand")
     Raises ``UsageError`` for what is no price.
     """
     name, _, price = text.rpartition("=")
-    number, slash, size = price.partition("/")
+    number, _, size = price.rpartition("/")
+    sized = number and size.strip().isdigit()
     try:
-        per_hour, unit = parse_money(number)
-        gpus = parse_whole(size) if slash and HOURS.get(size) != 1.0 else None
-    except ValueError:
-        per_hour, unit, gpus = 0.0, None, None
+        gpus = parse_whole(size) if sized else None
+        money = parse_money(number if sized else price, (gpus or 1) * _dearest(currency))
+    except ValueError as error:
+        require_one_amount("--price", text, error)
+        money, gpus = Money(0.0), None
+    per_hour, unit = money.per_hour, money.currency
     hint = "--price h100-sxm=2.49 (a GPU), or --price b200-hgx=113.93/8 (an instance of 8)"
     if not name or not 0.0 < per_hour < float("inf") or (gpus is not None and not 0 < gpus <= _LARGEST_INSTANCE):
         raise UsageError(f"--price {text} is not a price", hint=hint)
@@ -461,6 +472,11 @@ def parse_stated(text: str, currency: str = "USD", term: Contract = "on-demand")
         raise UsageError(f"--price {text} is not a price", because=because, hint=hint)
     said = "stated" if term == "on-demand" else term
     return Offer(gpu=_device(name), gpus=gpus, per_hour=per_hour, currency=currency, term=said, source=STATED)
+
+
+def _dearest(currency: str) -> float:
+    """What nobody pays for an hour of one GPU, so that 1.006 is a dollar and a little."""
+    return 1000.0 if currency in ("USD", "EUR", "GBP") else DEAREST
 
 
 def _is_price(per_hour: float, gpus: int) -> bool:

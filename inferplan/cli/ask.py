@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import stat
 import sys
 from collections.abc import Callable, Mapping
-from io import BufferedReader
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import click
 
@@ -95,6 +93,8 @@ _ASKED = {
     "server": "The address of the server, or a file of its benchmark",
 }
 _USUAL = {"workload": "chat", "people": "100"}
+_UNASKED = ("workload",)
+"""What has its usual value where nobody is asked."""
 _SUCH = {
     "have": "2x-a6000",
     "model": "llama-3.1-8b",
@@ -125,12 +125,13 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
     format   Which number format?
     slow     Is my server slow?
 
-    On a terminal, or with answers in a pipe, it asks for what is not given.
+    On a terminal, or with answers in a pipe or a file, it asks for what is not given. From these a named question reads
+    only what it cannot do without, and what comes after that.
 
     Example: inferplan ask run --model llama-3.1-70b --have 2x-a6000
     """
     said = {name: str(value) for name, value in values.items() if value is not None}
-    asks = asks_back()  # once: what is typed ahead is read on the first look
+    asks, heard = asks_back(), question is None
     name = question or _chosen(asks)
     asked = QUESTIONS[name]
     if beside := [f"--{one}" for one in said if one not in (*asked.needs, *asked.may)]:
@@ -140,7 +141,8 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
         said["model"] = _prompted("model", " (none: all on file)", "")
     for one in asked.needs:
         if one not in said:
-            said[one] = _missing(name, one, asks)
+            heard = heard or one not in _UNASKED or sys.stdin is None or sys.stdin.isatty()
+            said[one] = _missing(name, one, asks and heard)
     words = asked.words(said)
     try:
         _answer(words)
@@ -149,23 +151,17 @@ def ask_command(question: str | None, **values: str | int | None) -> None:
 
 
 def asks_back() -> bool:
-    """Whether somebody sits at a terminal who can be asked, or has put the answers into a pipe or a file."""
-    if sys.stdin is None:
+    """Whether somebody sits at a terminal who can be asked, or answers through a pipe or a file, however slowly. A
+    program that runs commands is asked nothing."""
+    if sys.stdin is None or click.get_current_context().meta.get(WORDS) is not None:
         return False
-    return sys.stdout is not None and sys.stdout.isatty() if sys.stdin.isatty() else _piped(sys.stdin)
-
-
-def _piped(stream: TextIO) -> bool:
-    """Whether a stream is a pipe or a file that somebody put something into."""
+    if sys.stdin.isatty():
+        return sys.stdout is not None and sys.stdout.isatty()
     try:
-        mode = os.fstat(stream.fileno()).st_mode
-        if stat.S_ISREG(mode):
-            return True
-        if not stat.S_ISFIFO(mode) or not select.select([stream], [], [], 0.0)[0]:
-            return False
-        return isinstance(stream.buffer, BufferedReader) and bool(stream.buffer.peek(1))
-    except (OSError, ValueError, AttributeError):
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
         return False
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
 
 
 def _chosen(asks: bool) -> str:
@@ -192,7 +188,7 @@ def _missing(name: str, one: str, asks: bool) -> str:
         except click.Abort:
             if sys.stdin.isatty():
                 raise  # else the pipe has no more answers
-    if one == "workload":
+    if one in _UNASKED:
         return _USUAL[one]
     whole = " ".join(f"--{option} {_SUCH[option]}" for option in QUESTIONS[name].needs)
     raise UsageError(f"ask {name} needs --{one}", because=_ASKED[one], hint=f"inferplan ask {name} {whole}")

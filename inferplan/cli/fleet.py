@@ -24,6 +24,7 @@ from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question
 from inferplan.reports.fleet import fleet_report
 from inferplan.serving.cold_start import StartAsked
+from inferplan.steps import Steps
 from inferplan.table import Report
 from inferplan.traffic.popularity import AdaptersNamed
 from inferplan.traffic.requests import SharedPrefix
@@ -66,7 +67,9 @@ def fleet_command(question: Question, stocks: Stocks, **values: Any) -> Report:
 
     Example: inferplan fleet llama-3.1-70b --rate 20 --workload chat --own a100-80gb-sxm=16 --rent h200-sxm
     """
-    asked = FleetAsked(kinds=stocks.kinds, own_price=stocks.own_price, **option_values(FleetAsked, values))
+    asked = FleetAsked(
+        kinds=stocks.kinds, own_price=stocks.own_price(question.prices), **option_values(FleetAsked, values)
+    )
     require("fleet", "an integer programme")
-    with counting("simulations") as progress:
-        return fleet_report(plan_fleet(question, asked, progress))
+    with counting("steps") as progress:
+        return fleet_report(plan_fleet(question, asked, Steps(progress)))

@@ -16,6 +16,7 @@ from inferplan.horizon.check import CheckAsked, check
 from inferplan.horizon.reading import load_horizon, question_of
 from inferplan.reports import plots
 from inferplan.reports.horizon import horizon_picture, horizon_report
+from inferplan.steps import Steps
 from inferplan.table import Report
 
 
@@ -38,7 +39,7 @@ def horizon_command(horizon: str, asked: CheckAsked | None, plot: str | None, jo
     require("fleet", "a stochastic programme")
     path, spec = load_horizon(horizon)
     with counting("replicas") as progress:
-        question = question_of(path, spec, Capacities(price_book(), progress))
+        question = question_of(path, spec, Capacities(price_book(), Steps(progress)))
     answer = plan_months(question, processes(jobs))
     checked = None if asked is None else check(answer, asked)
     if plot is not None:

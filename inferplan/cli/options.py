@@ -29,6 +29,7 @@ from inferplan.work.adapters import USUAL_RANK
 if TYPE_CHECKING:
     from inferplan.catalog.assemble import Request
     from inferplan.measuring.address import Key
+    from inferplan.reports.progress import Bar
 
 Command = Callable[..., Any]
 TAKEN, WORDS, REQUEST, PROGRESS = (f"inferplan.{name}" for name in ("taken", "words", "request", "progress"))
@@ -63,16 +64,17 @@ def command_line() -> str:
 
 
 @contextmanager
-def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], None] | None]:
+def counting(what: str, total: int | None = None) -> Iterator[Bar | None]:
     """Who is to be told how many ``what`` are done: the program that asked, or a terminal."""
+    from inferplan.reports.progress import ended, progress_counter
+
     told = click.get_current_context().meta.get(PROGRESS)
     if told is not None:
-        yield lambda done: told(done, total, what)
-        return
-    from inferplan.reports.progress import progress_counter
-
-    with progress_counter(what, total) as bar:
-        yield bar
+        with ended(lambda done, of: told(done, of, what), total) as heard:
+            yield heard
+    else:
+        with progress_counter(what, total) as bar:
+            yield bar
 
 
 @contextmanager

@@ -68,7 +68,7 @@ from inferplan.planning.adapters import slots_tried
 from inferplan.planning.agents import demand_of_agents, demand_of_sessions
 from inferplan.planning.asked import SizingAsked, SpaceAsked
 from inferplan.planning.demand import Demand, demand_of_trace, lengths_of_classes, screened_by, sharing
-from inferplan.planning.plan import Plan, complete, plan, plan_budgets
+from inferplan.planning.plan import PARTS, Plan, complete, plan, plan_budgets
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.question import Question, TiersTried, chains_of_sizes
 from inferplan.planning.space import Space, default_gpus
@@ -76,6 +76,7 @@ from inferplan.reports.budgets import budgets_report
 from inferplan.reports.plan import plan_report
 from inferplan.serving.cold_start import StartAsked
 from inferplan.serving.flags import Flags
+from inferplan.steps import Steps
 from inferplan.table import Report
 from inferplan.traffic.people import IN_FLIGHT, IN_FLIGHT_HELP
 from inferplan.traffic.popularity import AdaptersNamed
@@ -510,11 +511,10 @@ def plan_command(
                 because="each budget has a plan of its own, one after another, which is not divided among processes",
                 hint="one --thinking-budget, or no --jobs",
             )
-        with counting("simulations") as progress:
-            report = budgets_report(question, plan_budgets(question, progress))
+        with counting("steps") as progress:
+            report = budgets_report(question, plan_budgets(question, Steps(progress)))
         return replace(report, record={**report.record, "command": command_line()})
-    with counting("simulations") as progress:
-        found = _planned(question, progress, processes(jobs))
+    found = _planned(question, processes(jobs))
     if html:
         _write(found, html)
     report = plan_report(found)
@@ -538,8 +538,7 @@ def report_command(question: Question, report_file: str, jobs: int | None) -> No
     Example: inferplan report llama-3.1-70b --rate 50 --prompt 1024 --output 256 --ttft 500ms --tpot 40ms -o plan.html
     """
     require_together("plan", question.features | {"page"})
-    with counting("simulations") as progress:
-        found = _planned(question, progress, processes(jobs))
+    found = _planned(question, processes(jobs))
     _write(found, report_file)
 
 
@@ -557,10 +556,13 @@ def _earlier(question: Question, path: str | None, rise: str | None) -> tuple[Ea
     return read_earlier(path), most
 
 
-def _planned(question: Question, progress: Callable[[int], None] | None, jobs: int) -> Plan:
+def _planned(question: Question, jobs: int) -> Plan:
     """The plan, and what is shown beside it in so many processes."""
-    found = plan(question, progress)
-    complete(found, jobs)
+    with counting("steps") as progress:
+        steps = Steps(progress)
+        steps.more(PARTS)
+        found = plan(question, steps)
+        complete(found, jobs, steps)
     return found
 
 

@@ -11,6 +11,7 @@ from inferplan.regions.answer import answer
 from inferplan.regions.check import check
 from inferplan.regions.reading import load_regions, read_regions
 from inferplan.reports.regions import regions_report
+from inferplan.steps import Steps
 from inferplan.table import Report
 
 
@@ -29,8 +30,8 @@ def regions_command(regions: str) -> Report:
     """
     require("fleet", "an integer programme")
     path, spec = load_regions(regions)
-    with counting("replicas") as progress:
-        read = read_regions(path, spec, progress)
-    with counting("programmes") as progress:
-        found = answer(read.question, progress)
+    with counting("steps") as progress:
+        steps = Steps(progress)
+        read = read_regions(path, spec, steps)
+        found = answer(read.question, steps)
     return regions_report(read, found, check(read, found))

@@ -16,6 +16,7 @@ from inferplan.fields import option_values
 from inferplan.planning.machines import Stocks
 from inferplan.planning.several import SeveralAsked, members_of, plan_several
 from inferplan.reports.several import several_report
+from inferplan.steps import Steps
 from inferplan.table import Report
 
 
@@ -40,9 +41,9 @@ def several_command(service: str, stocks: Stocks, prices: PricesAsked, **values:
         members=members_of(load_service(service)),
         prices=prices.book,
         kinds=stocks.kinds,
-        own_price=stocks.own_price,
+        own_price=stocks.own_price(prices.book),
         **option_values(SeveralAsked, values),
     )
     asked.prices.check(member.gpu for member in asked.members)
-    with counting("simulations") as progress:
-        return several_report(plan_several(asked, progress))
+    with counting("steps") as progress:
+        return several_report(plan_several(asked, Steps(progress)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inferplan.catalog.assemble import Request, assemble, usual_engine
@@ -14,16 +13,17 @@ from inferplan.planning.design import Design, best_point, design_at
 from inferplan.planning.option import Sizing
 from inferplan.planning.question import Question
 from inferplan.planning.space import Space
+from inferplan.steps import Steps
 from inferplan.traffic.requests import Slo, parse_lengths
 from inferplan.work.parallel import Parallelism
 
 
 @dataclass(frozen=True, eq=False)
 class Capacities:
-    """Replicas that are planned, each once. told: called with the number of those that are done."""
+    """Replicas that are planned, each once and a step."""
 
     prices: PriceBook
-    told: Callable[[int], None] | None = None
+    steps: Steps = field(default_factory=Steps)
     known: dict[tuple[str, str], Design] = field(default_factory=dict)
 
     def rate(self, spec: HorizonSpec, model: str, kind: str) -> float:
@@ -36,9 +36,12 @@ class Capacities:
             return given
         if (model, kind) not in self.known:
             self.known[model, kind] = self._planned(spec, model, kind)
-            if self.told is not None:
-                self.told(len(self.known))
+            self.steps.step()
         return self.known[model, kind].rate * spec.models[model].utilisation
+
+    def expect(self, spec: HorizonSpec) -> None:
+        """The steps are those of every replica of a file without a rate."""
+        self.steps.more(sum(one.rate is None for model in spec.models.values() for one in model.replicas.values()))
 
     def _planned(self, spec: HorizonSpec, name: str, kind: str) -> Design:
         one, machine = spec.models[name], spec.kinds[kind]

@@ -285,6 +285,7 @@ def _stepped(reader: _Reader, place: int, one: DemandSpec) -> Array:
 
 def _arcs(reader: _Reader, pools: Sequence[Pool], capacities: Capacities) -> tuple[Arc, ...]:
     """Which replicas may serve whom."""
+    capacities.expect(reader.spec)
     spec, found = reader.spec, list[Arc]()
     for place, one in enumerate(spec.demand):
         field: Field = ["demand", place]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, prod
 from typing import Any, NamedTuple, get_args
 
@@ -15,13 +15,13 @@ from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.fields import SHARE, Quantity, Real, Switch, Text, Whole, Words, ask
 from inferplan.lists import parse_copies, parse_counts, parse_values
+from inferplan.money import Money, read_cost
 from inferplan.planning.confidence import MIDDLE, USUAL
 from inferplan.planning.option import OwnedGpus, Sizing
 from inferplan.planning.power import PowerBudget
 from inferplan.planning.redundancy import Survive
 from inferplan.serving.cold_start import ColdStart, restart_missing
 from inferplan.serving.routing import Routing
-from inferplan.units import HOURS, parse_money
 from inferplan.work.parallel import MOST_DEGREE
 
 _MOST_TRIED = 256
@@ -46,39 +46,23 @@ def _caps(text: str) -> tuple[float, ...]:
     return found
 
 
-class Spent(NamedTuple):
-    """What may be spent. hours: in how many; ``None`` where no span is named. currency: ``None`` for that of the
-    prices."""
-
-    amount: float
-    hours: float | None = None
-    currency: str | None = None
-
-    def of(self, offline: bool) -> float:
-        """Per hour; of an offline job in all. Raises ``UsageError`` for a job with a span."""
-        if offline and self.hours is not None:
-            raise UsageError(
-                "--max-cost of an offline job is a sum, not one per span of time",
-                because="a job is paid for once",
-                hint=f"--max-cost {self.amount:g}",
-            )
-        return self.amount / (self.hours or 1.0)
+def _most_cost(text: str) -> Money:
+    """What may be spent. Raises ``UsageError`` for nothing."""
+    found = read_cost("--max-cost", text)
+    if not found.amount:
+        raise UsageError("--max-cost must be more than 0")
+    return found
 
 
-def _spent(text: str) -> Spent:
-    """What may be spent: ``"20"``, ``"$20/h"``, ``"500/day"``, ``"3000 USD per month"``."""
-    money, _, span = re.sub(r"\s+(?:per|an?)\s+", "/", text.strip(), flags=re.IGNORECASE).partition("/")
-    try:
-        hours = HOURS[span.strip().lower()] if "/" in text or span else None
-        found, currency = parse_money(money)
-    except (KeyError, ValueError):
+def _spent(cost: Money | float | None, prices: PriceBook, offline: bool) -> float | None:
+    """What may be spent per hour; of an offline job in all. Raises ``UsageError`` for a job with a span."""
+    if offline and isinstance(cost, Money) and cost.hours is not None:
         raise UsageError(
-            f"--max-cost {text!r} is no cost",
-            hint="20 (per hour, in the currency of the prices), 20USD/h, 500/day or 3000/month",
-        ) from None
-    if not 0 < found < inf:
-        raise UsageError(f"--max-cost must be more than 0, not {found:g}")
-    return Spent(found, hours, currency)
+            "--max-cost of an offline job is a sum, not one per span of time",
+            because="a job is paid for once",
+            hint=f"--max-cost {cost.amount:g}",
+        )
+    return prices.per_hour("--max-cost", cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,16 +238,16 @@ class SizingAsked:
         f"the question is refused [{USUAL:g} if an option with a known error keeps it, else {MIDDLE:g}].",
         None,
     )
-    miss_cost: float | None = ask(
+    miss_cost: Money | float | None = ask(
         "--miss-cost",
-        Real(),
-        "Cost per hour in which a limit is missed, in the currency of the prices [the cost of the replicas that "
-        "would keep it].",
+        Text(partial(read_cost, "--miss-cost")),
+        "Cost per hour in which a limit is missed [the cost of the replicas that would keep it].",
         None,
+        metavar="MONEY",
     )
-    max_cost: Spent | float | str | None = ask(
+    max_cost: Money | float | str | None = ask(
         "--max-cost",
-        Text(_spent),
+        Text(_most_cost),
         "Most to spend per hour, or 3000/month; for an offline job in all. With --people most: how many that serves.",
         None,
         metavar="MONEY",
@@ -305,12 +289,8 @@ class SizingAsked:
         ideal: bool,
     ) -> Sizing:
         """As a plan takes it. start: until what is lost is back. Raises ``UsageError`` as :meth:`_survived` and
-        :meth:`Spent.of`, and for money in a currency that the prices do not have."""
-        spent = _spent(self.max_cost) if isinstance(self.max_cost, str) else self.max_cost
-        if isinstance(spent, (int, float)):
-            spent = Spent(spent)
-        elif spent is not None:
-            prices.require_currency("--max-cost", spent.currency)
+        :func:`_spent`, and for money in a currency that the prices do not have."""
+        most = _most_cost(self.max_cost) if isinstance(self.max_cost, str) else self.max_cost
         usual = MIDDLE if offline or ideal else USUAL
         owned = {one.gpu: one.number for one in gpus if one.number is not None}
         return Sizing(
@@ -319,8 +299,8 @@ class SizingAsked:
             spare=self.spare,
             confidence=usual if self.confidence is None else self.confidence,
             insists=self.confidence is not None,
-            miss_cost=self.miss_cost,
-            max_cost=spent and spent.of(offline),
+            miss_cost=prices.per_hour("--miss-cost", self.miss_cost),
+            max_cost=_spent(most, prices, offline),
             power=power,
             survive=self._survived(start, [one.gpu for one in gpus]),
         )

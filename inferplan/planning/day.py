@@ -28,7 +28,7 @@ from inferplan.features import require_together
 from inferplan.fields import Quantity, Real, Text, Topic, Whole, Words, ask, need, part
 from inferplan.lists import parse_values
 from inferplan.planning.day_work import DayWork, work_of
-from inferplan.planning.demand import Demand
+from inferplan.planning.demand import Demand, require_turns
 from inferplan.planning.happened import Happened
 from inferplan.planning.paid import HOUR, Paid
 from inferplan.planning.processes import Progress, StoppedError, run_beside
@@ -556,15 +556,8 @@ def day_requests(question: Question, asked: DayAsked, block: int = 16) -> Reques
 
 def _require_short(demand: Demand, span: float, context: int | None) -> None:
     """Conversations of a day end within it, and in the context of its model. Raises ``UsageError`` for longer ones."""
-    turns = demand.prefix.turns
-    own = demand.prompt if demand.own is None else demand.own
-    longest = demand.prefix.tokens + turns * own.average + (turns - 1) * demand.output.average
-    if turns > 1 and context is not None and longest > context:
-        raise UsageError(
-            f"{turns:,} turns make prompts of {longest:,.0f} tokens, beyond a context of {context:,}",
-            hint="fewer --turns",
-        )
-    if (lasts := (turns - 1) * demand.prefix.think.mean) > span:
+    require_turns(demand.prompt if demand.own is None else demand.own, demand.output, demand.prefix, context)
+    if (lasts := (demand.prefix.turns - 1) * demand.prefix.think.mean) > span:
         raise UsageError(
             f"a conversation thinks for {format_time(lasts, 3)} in all, and {format_time(span, 3)} are simulated",
             hint="fewer --turns, a shorter --think-time, or a longer --duration",

@@ -283,8 +283,23 @@ def users_in_words(demand: Demand) -> str:
     return f"{who} {'thinks' if users == 1 else 'think'} {think.mean:g} s{mean} between an answer and the next request"
 
 
+_BLOCK, _COUNT = 16, 4000
+"""Tokens of a block, and prompts that are drawn, to see what prompts share."""
 _MOST_NAMES = 1e8
 """Blocks of prompts that are named to see what they share: more are longer prompts than any model reads."""
+
+
+def require_turns(own: Lengths, output: Lengths, prefix: SharedPrefix, context: int | None = None) -> None:
+    """Raise ``UsageError`` for turns whose prompts exceed a context, or any."""
+    each = own.average + output.average
+    longest, mean = prefix.tokens + prefix.turns * each - output.average, prefix.tokens
+    mean += (min(prefix.turns, _COUNT) + 1) / 2 * each
+    beyond = context is not None and prefix.turns > 1 and longest > context
+    if beyond or _COUNT * mean / _BLOCK > _MOST_NAMES:
+        context_said = f"a context of {context:,}" if beyond else "any context"
+        raise UsageError(
+            f"{prefix.turns:,} turns make prompts of {longest:,.0f} tokens, beyond {context_said}", hint="fewer --turns"
+        )
 
 
 def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -> tuple[Lengths, int]:
@@ -293,19 +308,16 @@ def sharing(own: Lengths, output: Lengths, prefix: SharedPrefix, samples: int) -
     """
     if not prefix.tokens and prefix.turns == 1 and samples == 1:
         return own, 0
-    block, count = 16, 4000
-    mean = prefix.tokens + (min(prefix.turns, count) + 1) / 2 * (own.average + output.average)
-    if count * mean / block > _MOST_NAMES:
-        raise UsageError(f"{prefix.turns:,} turns make prompts of {mean:,.0f} tokens on average", hint="fewer --turns")
+    require_turns(own, output, prefix)
     recipe = Traffic(
         arrivals=OpenLoop(rate=1.0),
         prompt=own,
         output=output,
-        requests_count=ceil(count / samples),
+        requests_count=ceil(_COUNT / samples),
         prefix=prefix,
         samples=samples,
     )
-    requests = recipe.requests(block)
+    requests = recipe.requests(_BLOCK)
     return drawn_lengths(requests.prompt), found_again(requests)
 
 

@@ -23,6 +23,7 @@ from inferplan.planning.search import SearchResult, cheapest_of_each_structure, 
 from inferplan.planning.sizing import BUDGETS, MOST_GROWTH, OutOfSimulations, Simulated, Simulations, Sizer, next_size
 from inferplan.planning.space import Rejections
 from inferplan.planning.verify import QUOTED, SHOWN, Verified, beyond_doubt, verify
+from inferplan.steps import Steps
 from inferplan.units import Array
 
 MAX_SIMULATIONS = 60
@@ -128,40 +129,45 @@ def on_transferred(option: PlanOption, question: Question) -> bool:
 
 
 def simulate_finalists(
-    options: list[PlanOption], question: Question, known: Simulated, others: bool = False
+    options: list[PlanOption], question: Question, known: Simulated, steps: Steps | None = None, others: bool = False
 ) -> Finalists:
     """The cheapest option in simulation; options: in the order of :func:`option_order`. Each way of decoding, with
     drafts and without, has finalists of its own, so that the two can be compared.
 
-    known: simulations so far, which grow. others: also the cheapest on each of the next cheapest GPUs.
+    known: simulations so far, which grow. steps: one for each candidate that is decided. others: also the cheapest on
+    each of the next cheapest GPUs.
     """
-    found = Finalists()
+    found, steps = Finalists(), steps or Steps()
     for drafted in (False, True):
         side = [option for option in options if bool(option.speculation.length) == drafted]
         simple, less_simple = settled(side)
-        alike = _decoding_alike(simple, question, known, others)
+        alike = _decoding_alike(simple, question, known, steps, others)
         if not alike.passed and less_simple:  # the simpler ones keep no limits in runs
-            alike = _decoding_alike(side, question, known, others)
+            alike = _decoding_alike(side, question, known, steps, others)
         else:
             first = alike.cheapest
             again, still = settled(side, 0.0 if first is None else first.option.cost or 0.0)
             if len(again) > len(simple):  # twins of pools cost more than in closed form
-                less_simple, alike = still, _decoding_alike(again, question, known, others)
+                less_simple, alike = still, _decoding_alike(again, question, known, steps, others)
             dearest_first = sorted(less_simple, key=lambda option: -inf if option.cost is None else -option.cost)
             alike.outranked = [*{forms_in(option): option for option in dearest_first}.values()]
         found.add(alike)
     return found
 
 
-def _decoding_alike(options: list[PlanOption], question: Question, known: Simulated, others: bool) -> Finalists:
+def _decoding_alike(
+    options: list[PlanOption], question: Question, known: Simulated, steps: Steps, others: bool
+) -> Finalists:
     """The finalists of one way of decoding."""
     found, structures = Finalists(), list(cheapest_of_each_structure(options))
     simulations = Simulations(most=MAX_SIMULATIONS, known=known)
     entries = [
         SizedStructure(sizer=Sizer(option=option, question=question, simulations=simulations)) for option in structures
     ]
-    while (first := cheapest_so_far(entries)) is not None and not first.confirm():
-        pass
+    steps.more(len(entries))
+    first = cheapest_so_far(entries, steps)
+    while first is not None and not first.confirm():
+        first = cheapest_so_far(entries)
     found.passed += [entry.kept for entry in entries if entry.kept is not None]
     best = found.cheapest
     below = inf if best is None else best.option.cost or inf
@@ -170,17 +176,8 @@ def _decoding_alike(options: list[PlanOption], question: Question, known: Simula
         found.failed += [miss for entry in entries if (miss := _nearest_trial(entry.sizer)) is not None]
         found.failed += _nearest([entry.sizer.option for entry in entries if entry.too_long], question)
     if others and found.cheapest is not None:
-        _add_other_gpus(structures, question, found, known)
+        _add_other_gpus(structures, question, found, known, steps)
     return found
-
-
-def cheapest_kept(options: list[PlanOption], question: Question, known: Simulated) -> Verified | None:
-    """The cheapest of some options, as sure as what is shown beside a plan (:data:`inferplan.planning.verify.SHOWN`);
-    ``None`` without one.
-
-    A plan asks it of each variant that stands beside it: another confidence, what was measured, nothing lost.
-    """
-    return simulate_finalists(options, question, known).cheapest
 
 
 @dataclass(kw_only=True, eq=False)
@@ -281,10 +278,10 @@ def _cheapest_sized(entries: list[SizedStructure], bounds: Bounds) -> SizedStruc
     return best
 
 
-def cheapest_so_far(entries: list[SizedStructure]) -> SizedStructure | None:
+def cheapest_so_far(entries: list[SizedStructure], steps: Steps | None = None) -> SizedStructure | None:
     """The entry whose size costs least; of equals the first, one pool before two, the checkpoint's own format before
     narrower ones. One that is sized here is put to a long run at once, so that others are not held to a price that
-    nobody can offer.
+    nobody can offer. steps: one for each entry.
     """
     sized = [entry for entry in entries if entry.sized is not None]
     best = min(sized, key=lambda entry: entry.sized_cost(inf), default=None)
@@ -295,6 +292,8 @@ def cheapest_so_far(entries: list[SizedStructure]) -> SizedStructure | None:
             below = (best.sized.cost or inf) * (1 + (1e-9 if simpler else -1e-9))
         if entry.sized_cost(below) < below and (entry.grown or entry.confirm() or entry.sized_cost(below) < below):
             best = entry
+        if steps is not None:
+            steps.step()
     return best
 
 
@@ -374,7 +373,9 @@ def kept_in_the_long_run(found: Finalists, question: Question, known: Simulated)
     return None
 
 
-def _add_other_gpus(structures: list[PlanOption], question: Question, found: Finalists, known: Simulated) -> None:
+def _add_other_gpus(
+    structures: list[PlanOption], question: Question, found: Finalists, known: Simulated, steps: Steps
+) -> None:
     """The cheapest option in one pool that keeps the limits on each of the next cheapest GPUs, as far as so few runs
     tell."""
     best = found.cheapest
@@ -386,9 +387,11 @@ def _add_other_gpus(structures: list[PlanOption], question: Question, found: Fin
         if option.pools is None and option.deployment.hardware.name not in shown:
             others.setdefault(option.deployment.hardware.name, []).append(option)
     left = MAX_ALTERNATIVES + 1 - len(shown)
+    steps.more(len(others))
     for options in others.values():
+        steps.step()
         if left <= 0:
-            break
+            continue
         kept = cheapest_within(options, question, bounds, known, MAX_SIMULATIONS_OF_ONE)
         if kept is not None:
             found.passed.append(kept)

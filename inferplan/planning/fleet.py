@@ -6,7 +6,7 @@ from an integer programme (:mod:`inferplan.planning.machines`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf
@@ -23,13 +23,14 @@ from inferplan.planning.machines import Bought, Kind, Machine, Need, Stock, mach
 from inferplan.planning.option import PlanOption
 from inferplan.planning.question import Question
 from inferplan.planning.search import cheapest_point, search
-from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulations, running_total
+from inferplan.planning.sizing import CAPACITY_TOLERANCE, MOST_GROWTH, Simulations
 from inferplan.planning.verify import QUOTED, SHOWN, options_of
 from inferplan.serving.batch_means import RunPrecision, fewest_values
 from inferplan.serving.class_results import at_percentile
 from inferplan.serving.fleet import Beside, Fleet
 from inferplan.serving.result import SimulationResult, part_of
 from inferplan.serving.run_length import simulate_steady
+from inferplan.steps import Steps
 
 _MARGIN, _LIVES, _MOST_REQUESTS = 1.5, 12, 60_000
 """The run of a mix counts half of its requests at least, holds so many times those in the system, and has a bound."""
@@ -162,19 +163,21 @@ class FleetPlan:
         return self.run.steady and _keeps(run, self.question)
 
 
-def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], None] | None = None) -> FleetPlan:
+def plan_fleet(question: Question, asked: FleetAsked, steps: Steps | None = None) -> FleetPlan:
     """The cheapest mix of the kinds of GPU that carries the demand's rate within the limits.
 
-    progress: called with the number of simulations so far. Raises ``MissingFactError`` for a rented kind without a
+    steps: one for each replica that is simulated, and the mix. Raises ``MissingFactError`` for a rented kind without a
     price, ``InfeasibleError`` where the stocks do not carry the load.
     """
     require_together("fleet", question.features | {"unlike"})
     for kind in asked.kinds:
         _require_sold(kind, question)
-    told = running_total(progress)
+    steps = steps or Steps()
+    options = {gpu: _efficient(_largest(gpu, question))[: asked.designs] for gpu in asked.gpus}
+    steps.more(sum(map(len, options.values())) + 1)
     designs, unusable = list[Design](), dict[str, str]()
     for gpu in asked.gpus:
-        found = designs_on(gpu, question, asked.designs, told)
+        found = designs_of(options[gpu], question, steps)
         designs += found
         if not found:
             unusable[gpu] = "no replica of up to --most GPUs keeps the limits"
@@ -193,6 +196,7 @@ def plan_fleet(question: Question, asked: FleetAsked, progress: Callable[[int], 
         for machine in _largest_first(machines(place, asked.offers(kind, question.prices), [one.size]))
     ]
     ways, bought = _confirmed(ways, asked, question, unusable)
+    steps.step()
     shares = _shares(ways, bought)
     run = simulate_mix(question, shares)
     return FleetPlan(
@@ -232,14 +236,12 @@ def _require_sold(kind: Kind, question: Question) -> None:
         )
 
 
-def designs_on(gpu: str, question: Question, most: int, told: Callable[[int], None]) -> list[Design]:
-    """The few replicas on a kind of GPU that are worth having, with what they carry by simulation.
-
-    told: called with the number of simulations of each.
-    """
+def designs_of(options: Sequence[PlanOption], question: Question, steps: Steps) -> list[Design]:
+    """The few replicas on a kind of GPU that are worth having, with what they carry by simulation."""
     found = []
-    for option in _efficient(_largest(gpu, question))[:most]:
-        design = _simulated(gpu, option, question, told)
+    for option in options:
+        design = _simulated(option, question)
+        steps.step()
         if design is not None:
             found.append(design)
     return found
@@ -276,7 +278,7 @@ def _efficient(options: Sequence[PlanOption]) -> list[PlanOption]:
     return sorted(kept, key=lambda option: -option.rate / option.deployment.parallel.ranks)
 
 
-def _simulated(gpu: str, option: PlanOption, question: Question, told: Callable[[int], None]) -> Design | None:
+def _simulated(option: PlanOption, question: Question) -> Design | None:
     """What a replica carries as one of as many as the load takes, fed in turn; ``None`` where it keeps no limit.
 
     It is simulated with slots for its share, and that share of a stream as regular: which need its capacity, and so the
@@ -289,7 +291,6 @@ def _simulated(gpu: str, option: PlanOption, question: Question, told: Callable[
         there = replace(question, demand=replace(question.demand, rate=each * count))
         simulations = Simulations(most=0)  # only long runs, which it does not count
         found = carried_by(option.sized(count), there, simulations)
-        told(len(simulations.known))
         if not found.rate:
             return None
         if abs(used * found.rate / each - 1) <= CAPACITY_TOLERANCE:

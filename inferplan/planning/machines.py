@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, inf
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from inferplan.catalog.files import device_name, load_hardware
 from inferplan.catalog.price_lists import PriceBook
 from inferplan.errors import UsageError
 from inferplan.estimate.deployment import Deployment
-from inferplan.fields import Real, Text, ask
+from inferplan.fields import Text, ask
+from inferplan.money import Money, read_cost
 from inferplan.planning.programme import Limit, Programme
 from inferplan.units import parse_whole
 
@@ -103,9 +105,9 @@ class Stocks:
         metavar="GPU[=N]",
         several=True,
     )
-    own_price: float = ask(
+    own_cost: Money | float = ask(
         "--own-price",
-        Real(0),
+        Text(partial(read_cost, "--own-price")),
         "Extra cost per hour of an owned GPU at work, such as power [0].",
         0.0,
         metavar="PRICE",
@@ -115,6 +117,10 @@ class Stocks:
     def kinds(self) -> tuple[Kind, ...]:
         """All of them."""
         return (*self.own, *self.rent)
+
+    def own_price(self, prices: PriceBook) -> float:
+        """What an hour of an owned GPU costs more. Raises ``UsageError`` for another currency."""
+        return prices.per_hour("--own-price", self.own_cost) or 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

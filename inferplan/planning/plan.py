@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import inf, isfinite
@@ -17,7 +16,6 @@ from inferplan.planning.finalists import (
     Bounds,
     Finalists,
     by_cost,
-    cheapest_kept,
     cheapest_within,
     is_measured,
     kept_in_the_long_run,
@@ -33,13 +31,14 @@ from inferplan.planning.infeasible import infeasible, no_error_known, require_wi
 from inferplan.planning.largest import Runner, most_carried
 from inferplan.planning.miss import Miss, miss_of
 from inferplan.planning.option import PlanOption
-from inferplan.planning.processes import run_beside
+from inferplan.planning.processes import Progress, run_beside
 from inferplan.planning.question import Chain, Question
 from inferplan.planning.search import SearchResult, nearest_miss, search, searched_again
-from inferplan.planning.sizing import CAPACITY_TOLERANCE, Capacity, Simulated, Simulations, capacity, running_total
+from inferplan.planning.sizing import CAPACITY_TOLERANCE, Capacity, Simulated, Simulations, capacity
 from inferplan.planning.tiering import Tiered, beside, cheapest
 from inferplan.planning.verify import IN_PASSING, Verified, verify
 from inferplan.shown import PRINTERS, Shown
+from inferplan.steps import Steps
 from inferplan.table import frame
 from inferplan.terms import ceil
 from inferplan.traffic.reasoning import ReasoningLengths
@@ -399,83 +398,93 @@ class Plan(Chosen):
         return frame(PRINTERS.rows(self))
 
 
-def complete(found: Plan, jobs: int) -> None:
-    """Work out what is shown beside a plan, in up to so many processes; it is found when it is asked for. Each part
-    knows the simulations of the plan and its own, so that the answer is the same for any number of them.
-    """
+PARTS = sum(len(names) for names in _BESIDE)
+"""Steps of :func:`complete`."""
 
-    def worked_out(names: tuple[str, ...]) -> dict[str, Any]:
-        part = replace(found, known=dict(found.known))
-        return {name: getattr(part, name) for name in names}
+
+def complete(found: Plan, jobs: int, steps: Steps | None = None) -> None:
+    """Work out what is shown beside a plan, in up to so many processes; it is found when it is asked for. Each part
+    knows the simulations of the plan and its own, so that the answer is the same for any number of them. steps: those
+    of the plan before, which know of these.
+    """
+    before = 0 if steps is None else steps.done
+    told = None if steps is None else Progress(len(_BESIDE), lambda done: steps.at(before + done))
+
+    def worked_out(place: int) -> dict[str, Any]:
+        part, values = replace(found, known=dict(found.known)), dict[str, Any]()
+        for name in _BESIDE[place]:
+            values[name] = getattr(part, name)
+            if told is not None:
+                told.of(place)(len(values))
+        return values
 
     kept = [*found.searched.deployments, found.question]
-    for values in run_beside([partial(worked_out, names) for names in _BESIDE], jobs, kept):
+    for values in run_beside([partial(worked_out, place) for place in range(len(_BESIDE))], jobs, kept, told):
         vars(found).update(values)
 
 
-class _Known(Simulated):
-    """What was simulated; ``told`` hears how many there are whenever one is added."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Search:
+    """The designs of a search, what was simulated of them, and the steps of the plan so far."""
 
-    def __init__(self, told: Callable[[int], None] | None) -> None:
-        super().__init__()
-        self.told = told
-
-    def __setitem__(self, key: tuple[Hashable, ...], value: Verified) -> None:
-        super().__setitem__(key, value)
-        if self.told is not None:
-            self.told(len(self))
+    result: SearchResult
+    steps: Steps
+    known: Simulated = field(default_factory=dict)
 
 
-def plan(question: Question, progress: Callable[[int], None] | None = None) -> Plan:
+def plan(question: Question, steps: Steps | None = None) -> Plan:
     """Search, then size the cheapest structures in simulation until none that may be cheaper is left.
 
     Where nothing keeps the limits at a confidence that nobody asked for, the plan is for the prediction itself and says
-    why (``unkept``). progress: called with the number of simulations that are done.
+    why (``unkept``). steps: the search, one for each candidate that is decided, and the runs that are quoted.
 
     Raises ``InfeasibleError`` with the nearest miss when nothing meets the limits, ``UsageError`` for people who would
     have to be in several conversations at a time with answers as long as these.
     """
-    question = question.with_owned_counted()
+    question, steps = question.with_owned_counted(), steps or Steps()
+    steps.more(1)
     searched = without_unmeasured(search(question.space, question.stream, question.prices))
+    steps.step()
     if question.most:
-        return _largest(question, searched, progress)
+        return _largest(question, searched, steps)
     try:
-        return _at_a_confidence(question, searched, _Known(progress))
+        return _at_a_confidence(question, _Search(result=searched, steps=steps))
     except InfeasibleError as error:
         raise _with_the_most(error, question, searched) from None
 
 
-def _at_a_confidence(question: Question, searched: SearchResult, known: _Known) -> Plan:
+def _at_a_confidence(question: Question, searched: _Search) -> Plan:
     """The plan of a search, within what may be spent. Raises ``InfeasibleError`` as :func:`plan`."""
     try:
-        found = _with_fewer_misses(_planned(question, searched, known), searched, known)
+        found = _with_fewer_misses(_planned(question, searched), searched)
     except InfeasibleError as error:
         if question.sizing.insists or question.sizing.confidence == MIDDLE:
             raise
-        found = replace(_planned(question.at(MIDDLE), searched, known), unkept=error)
+        found = replace(_planned(question.at(MIDDLE), searched), unkept=error)
     require_within_cost(question, found.option)
     return found
 
 
-def _largest(question: Question, searched: SearchResult, progress: Callable[[int], None] | None) -> Plan:
+def _largest(question: Question, searched: SearchResult, steps: Steps) -> Plan:
     """The plan for the most that is carried. Settings that are chosen for a load may carry more than those that were
     tried, so it is planned for more until nothing is. Raises ``InfeasibleError`` where no load is small enough."""
     found = most_carried(question, searched)
     if found is None:
         if question.sizing.max_cost is not None and question.sizing.owned is None:
-            _at_a_confidence(replace(question, most=False), searched, _Known(None))  # raises what the least costs
+            _at_a_confidence(
+                replace(question, most=False), _Search(result=searched, steps=steps)
+            )  # raises what the least costs
         raise infeasible(question, searched)
-    amount, beyond, best, done = rounded_down(question.demand, found.amount), inf, None, running_total(progress)
-    for _ in range(_MOST_LOADS):
+    amount, beyond, best = rounded_down(question.demand, found.amount), inf, None
+    for left in reversed(range(_MOST_LOADS)):
         there = with_amount(question, amount).at(found.confidence)
-        known = _Known(None)
+        again = _Search(result=searched_again(searched, there.stream), steps=steps.turn(min(left, 1)))
         try:
-            planned = _planned(there, searched_again(searched, there.stream), known)
+            planned = _planned(there, again)
             require_within_cost(there, planned.option)
             best = planned
         except InfeasibleError as error:
             refused, beyond = error, amount
-        done(len(known))
         if best is None:
             amount = rounded_down(question.demand, amount * (1 - CAPACITY_TOLERANCE))
             continue
@@ -513,7 +522,7 @@ def _with_the_most(error: InfeasibleError, question: Question, searched: SearchR
     )
 
 
-def _with_fewer_misses(found: Plan, searched: SearchResult, known: _Known) -> Plan:
+def _with_fewer_misses(found: Plan, searched: _Search) -> Plan:
     """The plan, or where the cost of a miss is stated one at a higher confidence that is expected to cost less.
 
     Where it is derived none is: what repairs a miss costs no less than what avoids it, and is not always needed.
@@ -523,24 +532,27 @@ def _with_fewer_misses(found: Plan, searched: SearchResult, known: _Known) -> Pl
         return found
     for confidence in (one for one in STEPS if one > question.sizing.confidence):
         try:
-            safer = _planned(question.at(confidence), searched, known)
+            safer = _planned(question.at(confidence), searched)
         except InfeasibleError:
             break
         found = min(found, safer, key=lambda one: one.expected_cost)
     return found
 
 
-def _planned(question: Question, searched: SearchResult, known: _Known) -> Plan:
+def _planned(question: Question, search: _Search) -> Plan:
     """The plan at the confidence of a question. Raises ``InfeasibleError`` as :func:`plan`."""
-    confidence = question.sizing.confidence
+    confidence, searched, known, steps = question.sizing.confidence, search.result, search.known, search.steps
     bare = options_at(searched, question, confidence)
     if not bare:
         unknown = None if confidence == MIDDLE else no_error_known(question, searched)
         raise unknown or infeasible(question, searched)
+    steps.more(1)
     finalists = {
-        chain: simulate_finalists(beside(bare, chain), question, known, others=True) for chain in ((), *question.chains)
+        chain: simulate_finalists(beside(bare, chain), question, known, steps, others=True)
+        for chain in ((), *question.chains)
     }
     sides = _tiered(finalists, question, known)
+    steps.step()
     side = cheapest(sides)
     if side is None or side.best is None:
         raise infeasible(question, searched, [failed for one in finalists.values() for failed in one.failed])
@@ -553,7 +565,7 @@ def _planned(question: Question, searched: SearchResult, known: _Known) -> Plan:
         alternatives=sorted(found.passed, key=by_cost),
         searched=searched,
         unseen=found.unseen,
-        failure_free=_failure_free(beside(bare, side.chain), question, known.told),
+        failure_free=_failure_free(beside(bare, side.chain), question, steps),
         known=known,
         outranked=found.outranked,
         tiered=tuple(sides) if question.chains else (),
@@ -564,14 +576,12 @@ def _response(verified: Verified) -> float:
     return verified.response or verified.option.e2el
 
 
-def _failure_free(
-    options: list[PlanOption], question: Question, progress: Callable[[int], None] | None
-) -> Verified | None:
+def _failure_free(options: list[PlanOption], question: Question, steps: Steps) -> Verified | None:
     """The cheapest plan were nothing lost; ``None`` where nobody asks what a plan survives."""
     if question.sizing.survive is None:
         return None
-    lucky, known = replace(question, sizing=replace(question.sizing, survive=None)), _Known(progress)
-    return cheapest_kept(options, lucky, known)
+    lucky = replace(question, sizing=replace(question.sizing, survive=None))
+    return simulate_finalists(options, lucky, {}, steps).cheapest
 
 
 def _tiered(finalists: dict[Chain, Finalists], question: Question, known: Simulated) -> list[Tiered]:
@@ -601,17 +611,17 @@ class BudgetedPlan:
         return self.found.option.cost / (self.found.rate * hours * 3600)
 
 
-def plan_budgets(question: Question, progress: Callable[[int], None] | None = None) -> list[BudgetedPlan]:
-    """The plan under each budget of the question, in their order.
+def plan_budgets(question: Question, steps: Steps | None = None) -> list[BudgetedPlan]:
+    """The plan under each budget of the question, in their order. steps: those of each plan.
 
     Raises ``InfeasibleError``, that of the last, where there is a plan under none of them.
     """
-    plans: list[BudgetedPlan] = []
-    for one in question.each_budget():
+    plans, asked, steps = list[BudgetedPlan](), list(question.each_budget()), steps or Steps()
+    for place, one in enumerate(asked, 1):
         output = one.demand.output
         assert isinstance(output, ReasoningLengths)
         try:
-            plans.append(BudgetedPlan(output=output, found=plan(one, progress)))
+            plans.append(BudgetedPlan(output=output, found=plan(one, steps.turn(len(asked) - place))))
         except InfeasibleError as error:
             plans.append(BudgetedPlan(output=output, found=error))
     last = plans[-1].found

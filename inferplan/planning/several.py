@@ -7,7 +7,7 @@ Replicas are sized by simulation (:mod:`inferplan.serving.tandem`), machines by 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf
@@ -24,7 +24,7 @@ from inferplan.planning.demand import METRIC_NAMES
 from inferplan.planning.design import mean_request
 from inferplan.planning.domains import Placed, Placing, Wanted
 from inferplan.planning.machines import Kind, Size, Stock, machines, size_of
-from inferplan.planning.sizing import NEARLY_ALONE, least, running_total, search_smallest
+from inferplan.planning.sizing import NEARLY_ALONE, least, search_smallest
 from inferplan.serving.batch_means import fewest_values, half_width
 from inferplan.serving.class_results import at_percentile, percentile_with_lost
 from inferplan.serving.cold_start import weights_of
@@ -34,6 +34,7 @@ from inferplan.serving.simulator import MOST_ENGINES
 from inferplan.serving.tandem import Answers, Asked, TandemRun, answers, ask_together, simulate_stage, simulate_tandem
 from inferplan.serving.time_shared import Swap, require_shareable
 from inferplan.serving.verdict import flow_of
+from inferplan.steps import Steps
 from inferplan.traffic.requests import Lengths, Slo
 from inferplan.traffic.stages import (
     ModelStage,
@@ -371,8 +372,8 @@ def stream_requests(members: Sequence[Member], factor: float = 1.0, times: int =
 class _Runs:
     """Simulations of a load that are made once: of a model behind so many replicas of those before it."""
 
-    def __init__(self, asked: SeveralAsked, factor: float, told: Callable[[int], None], times: int = 1) -> None:
-        self.asked, self.members, self.told, self.factor = asked, asked.members, told, factor
+    def __init__(self, asked: SeveralAsked, factor: float, times: int = 1) -> None:
+        self.asked, self.members, self.factor = asked, asked.members, factor
         self.stages = scale_rates([member.stage for member in asked.members], factor)
         self.requests = stream_requests(asked.members, factor, times)
         self.drawn = draws(self.stages, self.requests, asked.seed)
@@ -382,7 +383,7 @@ class _Runs:
     def longer(self) -> _Runs | None:
         """Runs of more requests; ``None`` where these are they."""
         more = stream_requests(self.members, self.factor, _LONGER)
-        return _Runs(self.asked, self.factor, self.told, _LONGER) if more != self.requests else None
+        return _Runs(self.asked, self.factor, _LONGER) if more != self.requests else None
 
     def path(self, place: int) -> list[int]:
         """The models that a request of this one has been at, and itself."""
@@ -400,13 +401,11 @@ class _Runs:
             own = [(self.members[one].served(count), self.drawn[one], self.stages[one].limits) for one in together]
             for one, found in zip(together, ask_together(own, self.asked.swap(place))):
                 self.known[one, (counts[together[0]],)] = found
-            self.told(1)
         else:
             after = self.stages[place].after
             before = None if after is None else self.at(after, counts)
             served = self.members[place].served(max(counts[place], 1))
             self.known[key] = simulate_stage(served, self.drawn[place], self.stages[place].limits, before)
-            self.told(1)
         return self.known[key]
 
     def keeps(self, place: int, counts: Sequence[int]) -> bool:
@@ -431,17 +430,18 @@ class _Runs:
         return answers(self.stages, self.drawn, asked, root)
 
 
-def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = None) -> SeveralPlan:
+def plan_several(asked: SeveralAsked, steps: Steps | None = None) -> SeveralPlan:
     """The cheapest machines on which every model keeps its limits, and every stream those of its whole answers.
 
-    progress: called with the number of simulations so far. Raises ``InfeasibleError`` where no number of replicas does,
-    or the stocks do not hold them; ``MissingFactError`` for a GPU without a price; ``UsageError`` for a model whose
-    replicas nothing decides.
+    steps: one for each model that is sized, more for the choice. Raises ``InfeasibleError`` where no number of replicas
+    does, or the stocks do not hold them; ``MissingFactError`` for a GPU without a price; ``UsageError`` for a model
+    whose replicas nothing decides.
     """
     asked.require_sizable()
-    told = running_total(progress)
-    tried = [one for place in range(len(asked.members)) for one in _tried(asked, place, told)]
-    sized = _sized_without(asked, {one.place for one in tried}, told)
+    steps = steps or Steps()
+    steps.more(_steps_of(asked))
+    tried = [one for place in range(len(asked.members)) for one in _tried(asked, place, steps)]
+    sized = _sized_without(asked, {one.place for one in tried}, steps)
     asked, tried, gap = _taken(asked, tried, sized)
     own = {one.place: one for one in tried if one.taken}
     fewest = tuple(own[place].replicas if place in own else count for place, count in enumerate(sized[0]))
@@ -449,33 +449,44 @@ def plan_several(asked: SeveralAsked, progress: Callable[[int], None] | None = N
     bought = _bought(asked, fewest, lost)
     bought = bought._replace(gap=max(bought.gap, gap))
     counts = asked.spread([bought.replicas(place) for place in range(len(fewest))])
-    alone = (_alone(asked, place, counts, told) for place in range(len(counts)))
+    run = _run(asked, counts)
+    steps.step()
+    alone = list[Alone | None]()
+    for place in range(len(counts)):
+        alone.append(_alone(asked, place, counts))
+        steps.step()
     return SeveralPlan(
         asked=asked,
         replicas=counts,
         fewest=fewest,
         lost=lost,
         bought=bought,
-        run=_run(asked, counts, told),
+        run=run,
         alone=tuple(found for found in alone if found),
         tried=tuple(tried),
     )
 
 
-def _both(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _steps_of(asked: SeveralAsked) -> int:
+    """How often a model is sized; the run of all of them, and each beside what it would cost alone."""
+    kinds = sum(1 + len(member.alternatives) for member in asked.members)
+    return kinds * (2 if asked.domains > 1 else 1) + 1 + len(asked.members)
+
+
+def _both(asked: SeveralAsked, steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Replicas of each model, and those that are needed while a domain is lost."""
-    fewest = _sized(asked, told)
-    return fewest, _sized(replace(asked, utilisation=1.0), told) if asked.domains > 1 else (0,) * len(fewest)
+    fewest = _sized(asked, steps)
+    return fewest, _sized(replace(asked, utilisation=1.0), steps) if asked.domains > 1 else (0,) * len(fewest)
 
 
-def _tried(asked: SeveralAsked, place: int, told: Callable[[int], None]) -> list[Tried]:
+def _tried(asked: SeveralAsked, place: int, steps: Steps) -> list[Tried]:
     """Every kind of replica of a model that has alternatives, sized: it is by itself. Raises ``InfeasibleError`` where
     none of them keeps its limits.
     """
     member, found, first = asked.members[place], list[Tried](), None
     for one in (member, *member.alternatives) if member.alternatives else ():
         try:
-            (fewest,), (lost,) = _both(replace(asked.of((one,)), kinds=(), own_price=0.0), told)
+            (fewest,), (lost,) = _both(replace(asked.of((one,)), kinds=(), own_price=0.0), steps)
             found.append(Tried(place=place, member=one, replicas=fewest, lost=lost))
         except InfeasibleError as error:
             first = first or error
@@ -485,16 +496,14 @@ def _tried(asked: SeveralAsked, place: int, told: Callable[[int], None]) -> list
     return found
 
 
-def _sized_without(
-    asked: SeveralAsked, own: set[int], told: Callable[[int], None]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _sized_without(asked: SeveralAsked, own: set[int], steps: Steps) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The same of all models but some that are by themselves, which have none."""
     rest = [place for place in range(len(asked.members)) if place not in own]
     if not rest:
         return (0,) * len(asked.members), (0,) * len(asked.members)
     at = {place: index for index, place in enumerate(rest)}
     moved = [_moved(asked.members[place], at) for place in rest]
-    found = _both(asked.of(moved), told)
+    found = _both(asked.of(moved), steps)
     fewest, lost = (
         tuple(counts[at[place]] if place in at else 0 for place in range(len(asked.members))) for counts in found
     )
@@ -537,20 +546,19 @@ def _taken(
     return asked.of(kept), taken, found.gap
 
 
-def _run(asked: SeveralAsked, counts: Sequence[int], told: Callable[[int], None]) -> TandemRun:
+def _run(asked: SeveralAsked, counts: Sequence[int]) -> TandemRun:
     """Every model at the load itself."""
-    told(len(counts))
     served = [member.served(max(count, 1)) for member, count in zip(asked.members, counts)]
     swaps = {place: swap for place in range(len(counts)) if (swap := asked.swap(place)) is not None}
     requests = stream_requests(asked.members, times=_LONGER)
     return simulate_tandem(asked.stages, served, requests, asked.seed, swaps)
 
 
-def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
+def _sized(asked: SeveralAsked, steps: Steps) -> tuple[int, ...]:
     """Replicas of each model: first the fewest with which it keeps its own limits behind the fewest of those before
     it, then more of whichever costs least until whole answers keep theirs too.
     """
-    runs = _Runs(asked, 1 / asked.utilisation, told)
+    runs = _Runs(asked, 1 / asked.utilisation)
     counts: list[int] = [0] * len(asked.members)
     for place, member in enumerate(asked.members):
         if member.stage.shares is not None:
@@ -559,6 +567,7 @@ def _sized(asked: SeveralAsked, told: Callable[[int], None]) -> tuple[int, ...]:
             counts[place] = member.replicas
         elif rate_of_stage(asked.stages, place):
             counts[place] = _fewest(runs, place, counts)
+        steps.step()
     roots = [place for place, stage in enumerate(asked.stages) if stage.answer.limits]
     free = [
         place
@@ -755,7 +764,7 @@ def _in_words(member: Member, replicas: int) -> str:
     return f"{replicas} x {member.stage.name} ({member.size.devices} x {member.gpu})"
 
 
-def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callable[[int], None]) -> Alone | None:
+def _alone(asked: SeveralAsked, place: int, counts: Sequence[int]) -> Alone | None:
     """The comparison of a chain of models that ends here with its last one alone; ``None`` for what is no such chain,
     and where replicas are given, stocks have limits or machines are spread, so that the bill of one says nothing.
     """
@@ -779,7 +788,7 @@ def _alone(asked: SeveralAsked, place: int, counts: Sequence[int], told: Callabl
 
     before, cascade = cost({one: counts[one] for one in chain[:-1]}), cost({one: counts[one] for one in chain})
     try:
-        (replicas,) = _sized(by_itself, told)
+        (replicas,) = _sized(by_itself, Steps())
     except InfeasibleError as error:
         return Alone(member=member, replicas=None, cost=inf, cascade=cascade, before=before, missing=error.because)
     return Alone(member=member, replicas=replicas, cost=cost({place: replicas}), cascade=cascade, before=before)

@@ -440,19 +440,6 @@ def with_budget(
     return replace(option, **known[key])
 
 
-def running_total(progress: Callable[[int], None] | None) -> Callable[[int], None]:
-    """What is told of more simulations, and tells ``progress`` of all so far."""
-    done = 0
-
-    def told(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress is not None:
-            progress(done)
-
-    return told
-
-
 def middle(low: int, high: int) -> int:
     """Where to look next between a size that does not hold and one that does."""
     return (low + high) // 2

@@ -14,6 +14,7 @@ import numpy as np
 from inferplan.errors import InfeasibleError
 from inferplan.regions.programme import GAP, Loss, Routes
 from inferplan.regions.question import HOURS, Question, Routing, Sold
+from inferplan.steps import Steps
 from inferplan.units import Array
 
 _SEEN = 1e-6
@@ -216,34 +217,30 @@ class Answer:
     reasons: tuple[Reason, ...]
 
 
-def answer(asked: Question, told: Callable[[int], None] | None = None) -> Answer:
-    """Every routing, without each of the sites too. told: called with the number of programmes that are solved.
+def answer(asked: Question, steps: Steps | None = None) -> Answer:
+    """Every routing, without each of the sites too. steps: one for each programme that is solved.
 
     Raises ``InfeasibleError`` where the requests of some users cannot be served.
     """
-    done = 0
-
-    def count() -> None:
-        nonlocal done
-        done += 1
-        if told is not None:
-            told(done)
-
+    steps = steps or Steps()
+    explained = sum(routing != "nearest" for routing in asked.routings)
+    left = len(asked.sites) if len(asked.sites) > 1 else 0
+    steps.more(len(asked.routings) * (1 + left) + explained)
     routed, reasons, lost = list[Routed](), list[Reason](), list[Without]()
     for routing in asked.routings:
         found = route(asked, routing)
         if found is None:
             raise infeasible(asked)
         routed.append(found)
-        count()
+        steps.step()
         if routing != "nearest":
             reasons += _reasons(asked, found)
-            count()
+            steps.step()
     if len(asked.sites) > 1:
         for found in routed:
             for site in range(len(asked.sites)):
                 lost.append(without(found, site))
-                count()
+                steps.step()
     return Answer(asked=asked, routed=tuple(routed), lost=tuple(lost), reasons=tuple(reasons))
 
 

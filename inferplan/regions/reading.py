@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from pathlib import Path
@@ -22,6 +22,7 @@ from inferplan.planning.machines import machines, size_of
 from inferplan.regions.file import HOURS, PriceSpec, RegionSpec, RegionsSpec
 from inferplan.regions.question import Arc, Question, Site, Sold, Users
 from inferplan.regions.replicas import Draw, Replicas
+from inferplan.steps import Steps
 from inferplan.traffic.profile import DAY, Profile
 from inferplan.units import Array
 
@@ -52,9 +53,7 @@ class Read:
 class _Reader:
     path: Path
     spec: RegionsSpec
-    told: Callable[[int], None] | None
     sized: dict[Request, Replicas] = field(default_factory=dict)
-    done: list[int] = field(default_factory=lambda: [0])
 
     def refuse(self, field: Field, what: str, because: str = "", hint: str = "") -> NoReturn:
         raise SpecError(f"{at_line(self.path, *field)}: {what}", because=because, hint=hint)
@@ -70,34 +69,31 @@ class _Reader:
         path = Path(name)
         return str(path if path.is_absolute() else self.path.parent / path)
 
-    def count(self) -> None:
-        self.done[0] += 1
-        if self.told is not None:
-            self.told(self.done[0])
-
     def replicas(self, name: str) -> Replicas:
         """Those of a region; regions with the same replica have the same."""
         service = self.spec.service
         request = (self.spec.regions[name].replica or service).request(service.model)
         if request not in self.sized:
-            self.sized[request] = Replicas(service, request, price_book(currency=self.spec.currency), self.count)
+            self.sized[request] = Replicas(service, request, price_book(currency=self.spec.currency))
         return self.sized[request]
 
 
-def read_regions(path: Path, spec: RegionsSpec, told: Callable[[int], None] | None = None) -> Read:
-    """The question of a file. told: called with the number of replicas that are sized.
+def read_regions(path: Path, spec: RegionsSpec, steps: Steps | None = None) -> Read:
+    """The question of a file. steps: one for each replica that is sized, behind each delay.
 
     Raises ``SpecError`` with the line of what nobody can answer, and what sizing a replica does.
     """
-    reader = _Reader(path, spec, told)
+    reader, steps = _Reader(path, spec), steps or Steps()
     _require_heard(reader)
     users = tuple(_users(reader, name, one) for name, one in spec.regions.items() if one.load is not None)
     names = [name for name, one in spec.regions.items() if one.hired or one.held]
     sites = [_site(reader, name) for name in names]
     ways = _ways(reader, [one.name for one in users], names)
-    for replicas, delays in _delays(reader, names, ways):
+    wanted = _delays(reader, names, ways)
+    steps.more(sum(len(delays) for _, delays in wanted))
+    for replicas, delays in wanted:
         try:
-            replicas.size(delays)
+            replicas.size(delays, steps)
         except InferplanError as error:
             error.what = f"{at_line(path, 'service')}: {error.what}"
             raise

@@ -5,7 +5,7 @@ The same search, simulation and prices of steps as :mod:`inferplan.planning.day`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from inferplan.planning.space import Space
 from inferplan.planning.verify import SHOWN, Verified, slots_for, verify
 from inferplan.regions.file import ServiceSpec
 from inferplan.serving.class_results import METRICS
+from inferplan.steps import Steps
 from inferplan.traffic.requests import Slo, parse_lengths
 from inferplan.units import format_time
 
@@ -51,7 +52,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Replicas:
-    """Replicas of a service on one kind of machine. told: called as each is sized.
+    """Replicas of a service on one kind of machine.
 
     designs: by delay, what one carries; text for a delay with which no load keeps the limits, which says why.
     """
@@ -59,7 +60,6 @@ class Replicas:
     service: ServiceSpec
     request: Request
     prices: PriceBook
-    told: Callable[[], None]
     designs: dict[float, Design | str] = field(default_factory=dict)
 
     @property
@@ -80,9 +80,9 @@ class Replicas:
             prices=self.prices,
         )
 
-    def size(self, delays: Iterable[float]) -> None:
-        """Find what a replica carries at each of these delays. Raises as :func:`inferplan.planning.design.design_at`,
-        but for limits that are too short."""
+    def size(self, delays: Iterable[float], steps: Steps) -> None:
+        """Find what a replica carries at each of these delays, a step each. Raises as
+        :func:`inferplan.planning.design.design_at`, but for limits that are too short."""
         deployment = assemble(self.request)
         require_together("day", deployment.features | {"elastic"})
         points: dict[float, PlanOption] = {}
@@ -90,10 +90,11 @@ class Replicas:
             found = self._point(deployment, delay)
             if isinstance(found, str):
                 self.designs[delay] = found
+                steps.step()
             else:
                 points[delay] = found
         if points:
-            self._simulated(points)
+            self._simulated(points, steps)
 
     def _point(self, deployment: Deployment, delay: float) -> PlanOption | str:
         if all(limit > delay for limit in self._behind.values()):
@@ -114,7 +115,7 @@ class Replicas:
         left = format_time(limit - delay, 3) if limit > delay else "nothing"
         return f"the network leaves {left} of the limit on {METRIC_NAMES[name]}: no load keeps the limits"
 
-    def _simulated(self, points: dict[float, PlanOption]) -> None:
+    def _simulated(self, points: dict[float, PlanOption], steps: Steps) -> None:
         """All with the slots of the one that takes most; delays between two with which a replica carries the same carry
         that too, because a longer one never carries more."""
         slots = max(
@@ -130,7 +131,7 @@ class Replicas:
                     self.designs[delay] = design_at(replace(points[delay], slots=slots), self.question(delay))
                 except InfeasibleError:
                     self.designs[delay] = self._closed(delay)
-                self.told()
+                steps.step()
             return self.designs[delay]
 
         def between(low: int, high: int) -> None:
@@ -139,6 +140,7 @@ class Replicas:
                 return
             if isinstance(first, Design) and isinstance(last, Design) and first.rate == last.rate:
                 self.designs.update((order[place], first) for place in range(low + 1, high))
+                steps.at(steps.done + high - low - 1)
                 return
             middle = (low + high) // 2
             between(low, middle)

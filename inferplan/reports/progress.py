@@ -8,17 +8,40 @@ from contextlib import contextmanager
 from html import escape
 from importlib import import_module
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 _PAUSE = 0.1
 """Seconds between two pictures of a bar."""
 
 
+class Bar(Protocol):
+    """What is told how many are done, and of how many where that was not known before."""
+
+    def __call__(self, done: int, total: int | None = None, /) -> None: ...
+
+
 @contextmanager
-def progress_counter(what: str, total: int | None, wanted: bool = True) -> Iterator[Callable[[int], None] | None]:
+def ended(show: Callable[[int, int | None], None], total: int | None) -> Iterator[Bar]:
+    """A bar of ``show``, which reaches its end when the work does: also where less was to be done than was thought."""
+    last: tuple[int, int | None] = (0, total)
+
+    def told(done: int, of: int | None = None, /) -> None:
+        nonlocal last
+        last = (done, total if of is None else of)
+        show(*last)
+
+    yield told
+    end = last[0] if last[1] is None else last[1]
+    if end and last != (end, end):
+        show(end, end)
+
+
+@contextmanager
+def progress_counter(what: str, total: int | None = None, wanted: bool = True) -> Iterator[Bar | None]:
     """What is to be called with how many ``what`` are done; ``None`` where nothing is shown.
 
-    total: how many there are, where that is known. wanted: ``False`` shows nothing at all.
+    total: how many there are, where that is known; else the calls say how many are known. wanted: ``False`` shows
+    nothing at all.
     """
     if not wanted:
         yield None
@@ -32,7 +55,8 @@ def progress_counter(what: str, total: int | None, wanted: bool = True) -> Itera
 
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=total)
-            yield lambda done: bar.update(task, completed=done)
+            with ended(lambda done, of: bar.update(task, completed=done, total=of), total) as told:
+                yield told
     else:
         yield None
 
@@ -58,18 +82,19 @@ class _Markup:
         return self._text
 
 
-def _in_notebook(display: Any, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def _in_notebook(display: Any, what: str, total: int | None) -> Iterator[Bar]:
     handle = display(_bar(what, total, 0), display_id=True)
     last = monotonic()
 
-    def show(done: int) -> None:
+    def show(done: int, of: int | None) -> None:
         nonlocal last
         if monotonic() - last > _PAUSE:  # a message to the browser each time
             last = monotonic()
-            handle.update(_bar(what, total, done))
+            handle.update(_bar(what, of, done))
 
     try:
-        yield show
+        with ended(show, total) as told:
+            yield told
     finally:
         handle.update(_Markup("", ""))
 

@@ -15,7 +15,7 @@ import numpy as np
 from inferplan.errors import InputFileError, UsageError
 from inferplan.files import announce
 from inferplan.traffic.conversations import Floats, Ints
-from inferplan.traffic.moments import Moment, moment_of, require_alike
+from inferplan.traffic.moments import Kind, Moment, moment_of, require_alike
 from inferplan.traffic.profile import BIN, DAY, Profile, bad_line, pairs_of
 from inferplan.units import MOST, parse_number
 
@@ -69,14 +69,14 @@ def read_replicas(path: Path, began: float, dated: bool) -> tuple[tuple[float, i
     """
     needed = "a CSV with the columns timestamp (as in the log) and replicas"
     found: list[tuple[float, int]] = []
-    kinds = set[tuple[bool, bool]]()
+    kinds = set[Kind]()
     for line, cell in pairs_of(path, ("timestamp", "replicas"), "does not say how many replicas there were", needed):
         time = moment_of(path, line, cell["timestamp"])
         seconds = time.seconds - began
         if time.dated is not dated:
             kind = "dates and times" if dated else "seconds"
             raise bad_line(path, line, f"timestamp is {cell['timestamp']!r:.40}; the log has {kind}")
-        kinds.add(time.kind)
+        kinds.add(time.kind._replace(bare=False))  # the log has told
         require_alike(path, kinds)
         if found and seconds <= found[-1][0]:
             raise bad_line(path, line, f"timestamp {cell['timestamp']} is not after the one before it")

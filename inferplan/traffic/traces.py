@@ -34,7 +34,7 @@ from inferplan.errors import InputFileError
 from inferplan.files import announce
 from inferplan.traffic.block_names import FileNames
 from inferplan.traffic.conversations import Floats
-from inferplan.traffic.moments import moment_of, require_alike
+from inferplan.traffic.moments import Kind, moment_of, require_alike
 from inferplan.traffic.requests import Requests
 from inferplan.units import parse_number
 
@@ -261,7 +261,7 @@ def _azure_time(path: Path, line: int, text: str) -> float:
 def _plain(path: Path, columns: Sequence[str], rows: Iterable[tuple[int, list[str]]]) -> Recorded:
     at = {name: index for index, name in enumerate(columns)}
     timed, stamped = "arrival_s" in at or "timestamp" in at, "arrival_s" not in at
-    found, kinds = _Columns(), set[tuple[bool, bool]]()
+    found, kinds = _Columns(), set[Kind]()
     measured = {name: array("d") for name in MEASURED if name in at}
     for line, row in rows:
         time = 0.0

@@ -122,7 +122,7 @@ def _saying(pipe: Connection) -> Progress:
 
     def progress(done: int, total: int | None, text: str) -> None:
         nonlocal said
-        if time.monotonic() - said >= _BETWEEN_NEWS:
+        if time.monotonic() - said >= _BETWEEN_NEWS or done == total:  # the end is always said
             said = time.monotonic()
             pipe.send(("progress", {"done": done, "total": total, "text": text}))
 

@@ -1,9 +1,10 @@
 """Modules of DeepSeek-V4, MiniMax-M3 and Kimi-K3, priced from their operators with one GPU left out, against what ran.
 
-``python -m tests.benchmarks.compare_mechanisms [FOLDER of the kernel tables] [shipped]``
+``python -m tests.benchmarks.compare_mechanisms [FOLDER of the kernel tables] [shipped] [long]``
 
 ``shipped``: what the constants on file give, each device's own (with most of these rows among those that they were
-fitted to) and, with that device's own mechanisms taken away, those of its class fitted to the others.
+fitted to) and, with that device's own mechanisms taken away, those of its class fitted to the others: the table of
+docs/accuracy-mechanisms.md. ``long``: with MAPE and the number of rows.
 
 Matmuls have the constants that a device has which nobody measured (:func:`tests.benchmarks.compare_modules.left_out`).
 The kernels of the mechanisms have a few constants each, by engine and cache format, fitted to the other GPUs' rows of
@@ -255,8 +256,27 @@ def priced_by(rows: pd.DataFrame, constants: Calibration, hardware: HardwareSpec
     return result.to_numpy()
 
 
+def page_table(rows: pd.DataFrame) -> Iterator[str]:
+    """Lines of the table of docs/accuracy-mechanisms.md, and of its sentence on all rows."""
+    gpus = sorted(rows.gpu.unique())
+    yield "| mechanism | framework | " + " | ".join(gpu.split("-")[0].upper() for gpu in gpus) + " |"
+    yield "|---|---|" + "---:|" * len(gpus)
+    parts = [(f"| {name} | {engine}", some) for (name, engine), some in rows.groupby(["mechanism", "framework"])]
+    for title, some in [*parts, ("| **all** | ", rows)]:
+        yield f"{title} | " + " | ".join(_cell(some[some.gpu == gpu]) for gpu in gpus) + " |"
+    yield f"all rows: {_cell(rows)}"
+
+
+def _cell(rows: pd.DataFrame) -> str:
+    """The median error in percent, its bias in brackets, and the median error carried."""
+    if not len(rows):
+        return "-"
+    own, carried = (100 * (rows[column] / rows.seconds - 1.0) for column in ("predicted", "carried"))
+    return f"{own.abs().median():.1f} ({own.median():+.1f}), {carried.abs().median():.1f}"
+
+
 def shipped_table(rows: pd.DataFrame) -> Iterator[str]:
-    """Lines of a Markdown table of :func:`shipped`."""
+    """Lines of a Markdown table of :func:`shipped`, with MAPE and the number of rows."""
     yield "| mechanism | framework | GPU | rows | median % | MAPE % | bias % | carried: median % | MAPE % | bias % |"
     yield "|---|---|---|---:|---:|---:|---:|---:|---:|---:|"
     whole = [("**all**", "", gpu, some) for gpu, some in rows.groupby("gpu")] + [("**all**", "", "", rows)]
@@ -273,6 +293,6 @@ if __name__ == "__main__":
     shared = Path(os.environ.get("INFERPLAN_SHARED") or Path(__file__).parents[3] / "shared")
     chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else shared / "measured/kernels"
     if "shipped" in sys.argv:
-        print("\n".join(shipped_table(shipped(chosen))))
+        print("\n".join((shipped_table if "long" in sys.argv else page_table)(shipped(chosen))))
     else:
         print("\n".join(table(predicted(chosen))))

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -62,6 +67,47 @@ def test_the_answer_is_that_of_the_command(run: Run) -> None:
     command = said.err.splitlines()[-1].partition(": inferplan ")[2]
     assert (said.code, said.out) == (0, run(*shlex.split(command)).out)
     assert len(said.out) > 300
+
+
+def piped(words: str, write: Callable[[int], None]) -> tuple[int, str]:
+    """Exit code and stderr of a command whose answers come through a pipe, however late."""
+    out, into = os.pipe()
+    command = [sys.executable, "-m", "inferplan", *words.split()]
+    with subprocess.Popen(command, stdin=out, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        os.close(out)
+        write(into)
+        err = process.communicate(timeout=120)[1]
+    return process.returncode, err
+
+
+@pytest.mark.slow
+def test_answers_through_a_pipe_may_be_late() -> None:
+    """The second line is written when the first was asked for long ago: the time of it changes nothing."""
+
+    def late(into: int) -> None:
+        time.sleep(1.5)
+        os.write(into, b"run\n")
+        time.sleep(1.5)
+        os.write(into, b"llama-3.1-8b\n2x24GB\n")
+        os.close(into)
+
+    code, err = piped("ask", late)
+    assert code == 0 and err.splitlines()[-1].endswith(": inferplan fit llama-3.1-8b --have 2x24GB")
+
+
+@pytest.mark.slow
+def test_an_open_pipe_that_says_nothing_is_not_waited_for() -> None:
+    """All that is needed is given; what people do has its usual value."""
+    left: list[int] = []
+    code, err = piped("ask people --model llama-3.1-8b --have 1x-l4 --people 1", left.append)
+    os.close(left[0])
+    assert code in (0, 3) and "--workload chat" in err
+
+
+@pytest.mark.slow
+def test_a_pipe_that_ends_early_is_an_error() -> None:
+    code, err = piped("ask format --have a6000", os.close)
+    assert code == 2 and "--model" in err
 
 
 class Terminal(io.StringIO):

@@ -14,7 +14,7 @@ from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, MissingFactError, UsageError
 from inferplan.planning.demand import Demand
 from inferplan.planning.design import Design
-from inferplan.planning.fleet import FleetAsked, FleetPlan, ReplicaGroup, designs_on, plan_fleet
+from inferplan.planning.fleet import FleetAsked, FleetPlan, ReplicaGroup, designs_of, plan_fleet
 from inferplan.planning.machines import Kind
 from inferplan.planning.option import Sizing
 from inferplan.planning.plan import plan
@@ -113,9 +113,9 @@ def test_a_capacity_that_is_too_large_is_found_out_at_the_load_it_is_sized_for(m
     """With designs that are said to carry a tenth more than they do, the mix still has its headroom."""
 
     def boasted(*given: Any) -> list[Design]:
-        return [replace(one, rate=1.1 * one.rate) for one in designs_on(*given)]
+        return [replace(one, rate=1.1 * one.rate) for one in designs_of(*given)]
 
-    monkeypatch.setattr("inferplan.planning.fleet.designs_on", boasted)
+    monkeypatch.setattr("inferplan.planning.fleet.designs_of", boasted)
     found = fleet(OWN, L40S, rate=140.0)
     for part in found.parts:
         late = alone(part, 1 / 0.8, found.given / part.way.rate)

@@ -11,7 +11,8 @@ from inferplan.api import make_plan
 from inferplan.catalog.price_lists import price_book
 from inferplan.errors import InfeasibleError, UsageError
 from inferplan.fields import question_of
-from inferplan.planning.asked import SizingAsked, Spent
+from inferplan.money import Money
+from inferplan.planning.asked import SizingAsked, _spent
 from inferplan.planning.plan import Plan
 from inferplan.reports.plan import plan_report
 from tests.cases import for_each
@@ -96,7 +97,7 @@ SPENT = {
 @for_each("text, hourly", SPENT.items())
 def test_a_cost_is_of_an_hour_or_of_a_longer_span(text: str, hourly: float) -> None:
     spent = question_of(SizingAsked, {"max_cost": text}).max_cost
-    assert isinstance(spent, Spent) and spent.of(offline=False) == pytest.approx(hourly)
+    assert isinstance(spent, Money) and spent.per_hour == pytest.approx(hourly)
     with pytest.raises(UsageError):
         question_of(SizingAsked, {"max_cost": f"{text}/fortnight"})
 
@@ -125,10 +126,9 @@ def test_a_cost_is_in_the_currency_of_the_prices() -> None:
 
 def test_a_job_costs_a_sum() -> None:
     """A job has no month: 3000/month is not 4.11 in all."""
-    job, monthly = Spent(9.0), Spent(3000.0, 730.0)
-    assert job.of(offline=True) == 9.0
+    assert _spent(Money(9.0), price_book(), offline=True) == 9.0
     with pytest.raises(UsageError):
-        monthly.of(offline=True)
+        _spent(Money(3000.0, None, 730.0), price_book(), offline=True)
 
 
 def test_the_most_for_a_bill_costs_no_more() -> None:

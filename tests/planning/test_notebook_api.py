@@ -294,6 +294,7 @@ def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) ->
     assert shown == [
         '<progress max="4" value="0"></progress> 0 of 4 runs',
         '<progress max="4" value="2"></progress> 2 of 4 runs',
+        '<progress max="4" value="4"></progress> 4 of 4 runs',
         "",
     ]
     shown.clear()

@@ -514,7 +514,7 @@ def test_a_plan_is_cancelled(opened: Opener, address: str) -> None:
     with page.expect_response("**/api/jobs") as started:
         page.get_by_role("button", name="Run the plan").click()
     expect(page.get_by_role("progressbar")).to_be_visible()
-    expect(page.locator("#plan-result")).to_contain_text(re.compile(r"\d+ simulations, \d+ s"), timeout=2 * PATIENCE)
+    expect(page.locator("#plan-result")).to_contain_text(re.compile(r"\d+ of \d+ steps, \d+ s"), timeout=2 * PATIENCE)
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("#plan-cancelled")).to_be_visible(timeout=PATIENCE)
     job = page.request.get(f"{address}api/jobs/{started.value.json()['id']}").json()

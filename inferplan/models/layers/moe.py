@@ -179,6 +179,8 @@ class MoeLayer(FeedForward):
         how, sent = meeting(context, self, "dispatch") if parallel.dp > 1 else ("normal", precision.base)
         sums, narrowed = how == "low_latency", how == "low_latency" and sent != precision.base
         sizes = {"gate_up" if self.gated else "up": (width, columns * (1 + self.gated)), "down": (columns, width)}
+        # without expert parallelism each rank has a slice of every expert: it gathers the tokens of all attention ranks
+        # and brings their rows into order itself, as one that has all tokens anyway; an exchange brings rows by expert
         exchanged = parallel.dp > 1 and parallel.ep > 1
         for name, (k, n) in sizes.items():
             wide = name == "down"

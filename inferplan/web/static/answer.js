@@ -2,7 +2,7 @@
 
 import { about } from "./controls.js";
 import { Curves } from "./curves.js";
-import { fill, h, say } from "./dom.js";
+import { Stage, fill, h, say } from "./dom.js";
 import { elsewhereNodes } from "./elsewhere.js";
 import { number } from "./explain.js";
 import { heading, headline, loadOf } from "./headline.js";
@@ -51,6 +51,7 @@ export class EstimateTab {
     );
     this.rest = h("div", { class: "rest", hidden: true }, pair, this.curves.node, this.hosted.node, this.operators, this.same);
     this.node = [this.top, this.rest];
+    this.stage = new Stage(this.curves.node, this.hosted.node, this.operators, this.same);
   }
 
   set({ api }) {
@@ -61,7 +62,9 @@ export class EstimateTab {
   #compare() {
     if (!this.reply) return;
     const { batch, prompt_tokens: prompt, output_tokens: output } = this.reply.estimate.load;
-    this.hosted.show(this.price, this.reply.cost, { prompt, output: output ?? 0, of: `with batches of ${count(batch)} all the time` });
+    const { cost } = this.reply;
+    const load = { prompt, output: output ?? 0, of: `with batches of ${count(batch)} all the time` };
+    this.stage.show(this.hosted.node, () => this.hosted.show(this.price, cost, load));
   }
 
   wait(late) {
@@ -87,9 +90,9 @@ export class EstimateTab {
     say(spoken);
     this.#memory(reply, view);
     showRoofline(this.roofline, reply.roofline, about(view));
-    this.curves.show([{ reply, view, index: 0 }]);
-    fill(this.operators, operatorNodes(reply, view));
-    fill(this.same, elsewhereNodes(reply, view));
+    this.stage.show(this.curves.node, () => this.curves.show([{ reply, view, index: 0 }]));
+    this.stage.show(this.operators, () => fill(this.operators, operatorNodes(reply, view)));
+    this.stage.show(this.same, () => fill(this.same, elsewhereNodes(reply, view)));
   }
 
   #memory(reply, view) {

@@ -32,6 +32,49 @@ export function settled(run, wait) {
   };
 }
 
+const idle = window.requestIdleCallback ?? ((run) => setTimeout(run, 30));
+/** Milliseconds after which a card out of view is drawn at the latest. */
+const LATEST = 300;
+
+/** Draws cards: those in view at once, the others when the page has time, each as it was asked for last. */
+export class Stage {
+  #away = new Set();
+  #left = new Map();
+  #waits = false;
+
+  constructor(...cards) {
+    this.watch = new IntersectionObserver((seen) => {
+      for (const { target, isIntersecting } of seen) {
+        this.#away[isIntersecting ? "delete" : "add"](target);
+        if (isIntersecting) this.#draw(target);
+      }
+    });
+    for (const card of cards) this.watch.observe(card);
+  }
+
+  show(card, draw) {
+    this.#left.set(card, draw);
+    if (this.#away.has(card)) this.#later();
+    else this.#draw(card);
+  }
+
+  #draw(card) {
+    const draw = this.#left.get(card);
+    this.#left.delete(card);
+    draw?.();
+  }
+
+  #later() {
+    if (this.#waits) return;
+    this.#waits = true;
+    const draw = () => {
+      this.#waits = false;
+      for (const card of [...this.#left.keys()]) this.#draw(card);
+    };
+    idle(draw, { timeout: LATEST });
+  }
+}
+
 let spoken;
 /** Says `text` to a screen reader, once things have come to rest. */
 export function say(text) {

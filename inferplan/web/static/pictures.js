@@ -71,24 +71,28 @@ export class Plotted extends Picture {
   }
 }
 
-/** A picture of shapes, drawn as wide as it stands. */
+/** A picture of shapes, drawn as wide as it stands: as last observed, because to ask for it lays out the whole page. */
 export class Drawn extends Picture {
   constructor(name, heading, open) {
     const host = h("div");
     super(name, heading, host, open);
     this.host = host;
-    this.watch = new ResizeObserver(() => this.redraw && this.#draw());
+    this.watch = new ResizeObserver(([{ contentRect }]) => {
+      if (contentRect.width === this.width) return;
+      this.width = contentRect.width;
+      if (this.redraw) this.#draw();
+    });
     this.watch.observe(host);
   }
 
   show(redraw, around) {
     this.redraw = redraw;
-    this.update({ ...around, scene: () => redraw(this.host.clientWidth || 600) });
+    this.update({ ...around, scene: () => redraw(this.width || 600) });
     this.#draw();
   }
 
   #draw() {
-    const scene = this.redraw(this.host.clientWidth || 600);
+    const scene = this.redraw(this.width || 600);
     fill(this.host, svgNode(scene, `${this.heading}: ${scene.title}`));
   }
 }
