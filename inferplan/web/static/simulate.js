@@ -19,7 +19,8 @@ const LATENCIES = {
   e2el_s: "End to end",
 };
 
-const deployment = (options) => Object.fromEntries(KEPT.map((key) => [key, options[key]]));
+/** The deployment in a view, without its load and price. */
+export const deployment = (options) => Object.fromEntries(KEPT.map((key) => [key, options[key]]));
 
 export const given = (object) =>
   Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined && value !== ""));
