@@ -141,7 +141,7 @@ function headline(about) {
     { class: "card", id: "day-answer" },
     h("div", { class: "title" }, h("h2", {}, `${row.policy} ${kept}`), h("span", { class: "soft" }, MEANING[row.policy] ?? "")),
     answer(
-      opened("Cost", perDay(row), [], bill, row.saving ? `${percent(row.saving)} less than ${result.policies[0].policy}` : ""),
+      opened("Cost", perDay(row), [], bill, row.saving > 0 ? `${percent(row.saving)} less than ${result.policies[0].policy}` : ""),
       opened(
         "Late requests",
         percent(row.missed, 2),
@@ -171,7 +171,7 @@ function policyTable({ result }) {
   const at = `p${Number(result.percentile)}`;
   const chosen = best(result);
   const rows = result.policies.map((row) => [
-    row.policy + (row === chosen && row.meets ? " ★" : ""),
+    row.policy + (row === chosen && row.meets ? "\u00a0★" : ""),
     perDay(row),
     row.saving === null || row === result.policies[0] ? "–" : percent(row.saving),
     `${percent(row.missed, 2)}${row.meets ? "" : " !"}`,

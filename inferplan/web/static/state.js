@@ -117,7 +117,7 @@ export function fresh() {
     fit: { users: 1 },
     simulate: { load: "rate", rate: 4 },
     plan: { load: "rate", rate: 10, workload: "chat" },
-    day: { rates: "00:00=0.2,08:00=2,10:00=5,16:00=2,20:00=0.5", workload: "rag", cold: 90 },
+    day: { rates: "00:00=0.1,08:00=1,11:00=4,14:00=1,18:00=0.3", workload: "rag", cold: 90 },
   };
 }
 
