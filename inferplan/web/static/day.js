@@ -46,7 +46,7 @@ function questions({ workloads, profiles }) {
       kind: "select",
       options: [["", "all three"], ...["static,scheduled", "static,reactive", "static"].map((one) => [one, one.replace(",", " and ")])],
     },
-    number("utilisation", "Load of a replica, percent of what it carries", "80"),
+    number("utilisation", "Load of a replica, percent of its capacity", "80"),
     number("least", "Fewest replicas", "1", { whole: true, when: scaled }),
     number("hours", "Hours to simulate", "24"),
     number("seed", "Seed of lengths and arrivals", "0", { whole: true }),
@@ -149,7 +149,7 @@ function headline(about) {
         [...limitRows(result), ["Late", "over a limit, or never finished"]],
         `${percent(allowed(result))} are allowed`,
       ),
-      opened("Replicas at most", count(row.peak_replicas), ["replica"], [["Flags", `--max-num-seqs ${replica.max_num_seqs} --max-num-batched-tokens ${replica.max_num_batched_tokens}`]], `${percent(row.utilisation, 0)} of what is paid for is used`),
+      opened("Replicas at most", count(row.peak_replicas), ["replica"], [["Flags", `--max-num-seqs ${replica.max_num_seqs} --max-num-batched-tokens ${replica.max_num_batched_tokens}`]], `${percent(row.utilisation, 0)} used`),
       opened(
         "A replica carries",
         `${Number(replica.requests_per_s.toPrecision(3))} requests/s`,

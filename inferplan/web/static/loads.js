@@ -59,7 +59,7 @@ export class LoadCurves {
     const shown = Object.keys(NAMES).filter((name) =>
       result.conditions.generates === false ? name === "e2el_s" : name !== "e2el_s" || result.slo.e2el_s != null,
     );
-    const pictures = shown.map((name) => new Plotted(`loads-${name.replace("_s", "")}`, NAMES[name], "loads"));
+    const pictures = shown.map((name) => new Plotted(`loads-${name.replace("_s", "")}`, `${NAMES[name]} over load`, "loads"));
     const show = (at) => pictures.forEach((picture, index) => curve(picture, { name: shown[index], at, runs, result, axis: LOADS[key] }));
     const select = h(
       "select",
