@@ -66,7 +66,8 @@ def take(browser: Browser, address: str) -> None:
         page.goto(address + state)
         if any(f"tab={tab}" in state for tab in ("plan", "simulate", "day")):
             page.locator("#panel button.main").first.click(timeout=PATIENCE)
-            page.wait_for_selector("#verdict, #plan-answer, #day-answer", timeout=PATIENCE)
+            done = "#picture-loads-tpot canvas" if "tab=simulate" in state else "#plan-answer, #day-answer"
+            page.wait_for_selector(done, timeout=PATIENCE)
             page.evaluate(TO_THE_RESULT)
         else:
             page.wait_for_selector("#panel[aria-busy=false] canvas")

@@ -17,7 +17,7 @@ export class LoadCurves {
     Object.assign(this, { chosen, change, of: null, memory: "inferplan-loads-of" });
     this.job = new Job({
       kind: "loads",
-      label: "Latency over load",
+      label: "More and less load",
       options: () => this.#options(),
       draw: ({ loads }) => this.#draw(loads),
       lost,
