@@ -141,7 +141,7 @@ function headline(about) {
     { class: "card", id: "day-answer" },
     h("div", { class: "title" }, h("h2", {}, `${row.policy} ${kept}`), h("span", { class: "soft" }, MEANING[row.policy] ?? "")),
     answer(
-      opened("Cost", perDay(row), [], bill, row.saving > 0 ? `${percent(row.saving)} less than ${result.policies[0].policy}` : ""),
+      opened("Cost per day", money(row.cost_per_day, row.currency, 2), [], bill, row.saving > 0 ? `${percent(row.saving)} less than ${result.policies[0].policy}` : ""),
       opened(
         "Late requests",
         percent(row.missed, 2),
