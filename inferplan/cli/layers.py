@@ -112,7 +112,7 @@ GROUPS: dict[str, Group] = {
     "watching": Group("Watching", "plan every window for what-if record listen dashboard"),
     "launch": Group("Launch", "checkpoint image cache-claim gpus-per-node extra"),
     "catalogue": Group("Catalogue", "filter update"),
-    "page": Group("The page, the tools", "port folder no-browser seconds"),
+    "page": Group("The page, the tools", "port token no-token person folder no-browser seconds"),
     "output": Group(
         "Output",
         "format o out report plot timeline rows show-rows verbose resume force jobs executor scheduler help",
@@ -154,8 +154,8 @@ _GROUP_OF = {name: key for key, group in GROUPS.items() for name in group.option
 
 
 def group_of(option: click.Option) -> str | None:
-    """The key of the group that an option is in."""
-    return _GROUP_OF.get(_plain(option))
+    """The key of the group that an option is in; ``--host`` is an address where a page listens, else a machine."""
+    return "page" if option.name == "address" else _GROUP_OF.get(_plain(option))
 
 
 def _plain(option: click.Option) -> str:

@@ -20,6 +20,7 @@ from inferplan.web.body import parse_body
 from inferplan.web.folder import Folder
 from inferplan.web.guard import Guard
 from inferplan.web.jobs import KINDS, Job, Jobs
+from inferplan.web.keys import Keys
 from inferplan.web.pricing import Answer, PricingProcesses, too_busy
 from inferplan.web.schemas import describe
 from inferplan.web.tasks import error_record, error_reply
@@ -72,7 +73,7 @@ class WebServer:
 
     async def answer(self, question: str, request: Request) -> Response:
         """The answer of a process to a question with a body."""
-        return reply(await self.pricing.ask(question, await self.body(request)))
+        return reply(await self.pricing.ask(question, await self.body(request), person=request.state.person))
 
 
 def reply(answer: Answer) -> Response:
@@ -87,8 +88,8 @@ def error_response(status: int, error: InferplanError) -> JSONResponse:
     return JSONResponse(error_record(error), status)
 
 
-def make_app(setting: WorkerSetting, own: Iterable[str] = ()) -> FastAPI:
-    """The application. own: names of this server beside ``localhost`` and its addresses."""
+def make_app(setting: WorkerSetting, keys: Keys, own: Iterable[str] = ()) -> FastAPI:
+    """The application. keys: who may ask; own: names of this server beside ``localhost`` and its addresses."""
     server = WebServer(setting)
     app = FastAPI(
         title="inferplan", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=server.life
@@ -98,7 +99,7 @@ def make_app(setting: WorkerSetting, own: Iterable[str] = ()) -> FastAPI:
     _jobs(app, server)
     _page(app, server)
     _errors(app)
-    app.add_middleware(Guard, limits=setting.limits, own=own)
+    app.add_middleware(Guard, limits=setting.limits, own=own, keys=keys)
     return app
 
 
@@ -127,28 +128,28 @@ def _jobs(app: FastAPI, server: WebServer) -> None:
         kind, options = body.get("kind"), body.get("options", {})
         if kind not in KINDS or not isinstance(options, dict) or set(body) - {"kind", "options"}:
             raise UsageError("a job has a kind and options", hint=f"kind: {' or '.join(KINDS)}; options: by name")
-        job = await asyncio.to_thread(server.jobs.start, kind, options)
-        if job is None:
-            return reply(too_busy(f"{server.setting.limits.jobs} jobs are running already", 429))
+        job = await asyncio.to_thread(server.jobs.start, kind, options, request.state.person)
+        if isinstance(job, str):
+            return reply(too_busy(job, 429))
         return JSONResponse({"id": job.id}, 202)
 
     @app.get("/api/jobs/{name}")
-    async def state(name: str) -> Response:
-        return JSONResponse(_find(server, name).record())
+    async def state(name: str, request: Request) -> Response:
+        return JSONResponse(_find(server, name, request).record())
 
     @app.delete("/api/jobs/{name}")
-    async def cancel(name: str) -> Response:
-        job = _find(server, name)
+    async def cancel(name: str, request: Request) -> Response:
+        job = _find(server, name, request)
         await asyncio.to_thread(job.cancel)
         return JSONResponse(job.record())
 
     @app.get("/api/jobs/{name}/events")
-    async def events(name: str) -> Response:
-        return StreamingResponse(_events(_find(server, name)), media_type="text/event-stream")
+    async def events(name: str, request: Request) -> Response:
+        return StreamingResponse(_events(_find(server, name, request)), media_type="text/event-stream")
 
     @app.get("/api/report/{name}")
-    async def report(name: str) -> Response:
-        job = _find(server, name)
+    async def report(name: str, request: Request) -> Response:
+        job = _find(server, name, request)
         page = job.found.get("page")
         if page is None:
             because = job.found.get("page_why") or f"{job.kind} is {job.state}"
@@ -156,8 +157,9 @@ def _jobs(app: FastAPI, server: WebServer) -> None:
         return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-def _find(server: WebServer, name: str) -> Job:
-    job = server.jobs.find(name)
+def _find(server: WebServer, name: str, request: Request) -> Job:
+    """The job of that name, if it is of the person who asks."""
+    job = server.jobs.find(name, request.state.person)
     if job is None:
         raise HTTPException(404, f"no job {name[:40]!r}")
     return job

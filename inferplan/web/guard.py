@@ -7,10 +7,14 @@ import ipaddress
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from html import escape
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferplan.errors import UsageError
+from inferplan.web.keys import Keys
 from inferplan.web.limits import Limits
 from inferplan.web.tasks import error_record
 
@@ -26,6 +30,29 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "x-frame-options": "DENY",
 }
+
+
+DOOR = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>inferplan: token</title>
+<link rel="stylesheet" href="/static/style.css">
+</head>
+<body>
+<main class="door">
+<h1>inferplan</h1>
+<p>{what}: {hint}.</p>
+<form action="/">
+<label>Token <input name="token" type="password" autocomplete="current-password" required></label>
+<button>Open</button>
+</form>
+</main>
+</body>
+</html>
+"""
+"""The page of whoever comes without a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +94,7 @@ def require_own(scope: Scope, headers: Mapping[str, str], own: Iterable[str]) ->
             status=403, what=f"{host[:80]!r} is no name of this server", hint="inferplan web --host NAME"
         )
     origin = headers.get("origin")
-    if origin is not None and origin.lower().partition("://")[2] != host.lower():
+    if origin is not None and origin.lower() != f"{scope['scheme']}://{host}".lower():
         raise RefusedRequest(status=403, what="this server answers its own page only", hint="no other site may ask it")
     followed = scope["method"] == "GET" and scope["path"] == "/" and headers.get("sec-fetch-mode") == "navigate"
     if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not followed:
@@ -77,10 +104,13 @@ def require_own(scope: Scope, headers: Mapping[str, str], own: Iterable[str]) ->
 
 
 class Guard:
-    """Middleware: refuses what :func:`require_own` and the limits refuse, reads bodies, sets headers."""
+    """Middleware: refuses what :func:`require_own`, the keys and the limits refuse, reads bodies, sets headers.
 
-    def __init__(self, app: ASGIApp, limits: Limits, own: Iterable[str]) -> None:
-        self.app, self.limits, self.own = app, limits, frozenset(own)
+    Routes find whose token it was as ``request.state.person``.
+    """
+
+    def __init__(self, app: ASGIApp, limits: Limits, own: Iterable[str], keys: Keys) -> None:
+        self.app, self.limits, self.own, self.keys = app, limits, frozenset(own), keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,10 +126,14 @@ class Guard:
 
         try:
             require_own(scope, headers, self.own)
+            if await self._let_in(scope, answer):
+                return
+            person = self._person(scope, headers)
             body = await self._body(scope["method"], headers, receive)
         except RefusedRequest as refusal:
-            await _refuse(refusal, answer)
+            await _refuse(refusal, answer, page=refusal.status == 401 and scope["path"] == "/")
             return
+        scope = {**scope, "state": {**scope.get("state", {}), "person": person}}
         given = False
 
         async def once() -> Message:
@@ -110,6 +144,38 @@ class Guard:
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self.app(scope, once, answer)
+
+    async def _let_in(self, scope: Scope, answer: Send) -> bool:
+        """Answer a link with a token: a cookie that holds it, and the way on to the address without it."""
+        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=None)
+        token = dict(asked).get("token")
+        if scope["method"] != "GET" or scope["path"] != "/" or token is None or self.keys.token is None:
+            return False
+        if self.keys.holder(token) is None:
+            raise _unknown()
+        rest = urlencode([(name, value) for name, value in asked if name != "token"])
+        secure = "; Secure" if scope["scheme"] == "https" else ""
+        cookie = f"{_cookie(scope)}={token}; Path=/; HttpOnly; SameSite=Lax{secure}"
+        headers = [(b"location", b"/?" + rest.encode() if rest else b"/"), (b"set-cookie", cookie.encode("latin-1"))]
+        await answer({"type": "http.response.start", "status": 303, "headers": headers})
+        await answer({"type": "http.response.body", "body": b""})
+        return True
+
+    def _person(self, scope: Scope, headers: Mapping[str, str]) -> str:
+        """Whose token came with a request. Raises :class:`RefusedRequest` where it needs one and none is right."""
+        if self.keys.token is None or scope["path"].startswith("/static/"):
+            return ""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            try:
+                found = SimpleCookie(headers.get("cookie", "")).get(_cookie(scope))
+            except CookieError:
+                found = None
+            token = "" if found is None else found.value
+        person = self.keys.holder(token.strip())
+        if person is None:
+            raise _unknown()
+        return person
 
     async def _body(self, method: str, headers: Mapping[str, str], receive: Receive) -> bytes:
         """The whole body. Raises :class:`RefusedRequest` when it is too large, too slow, or not said to be JSON."""
@@ -148,10 +214,31 @@ class Guard:
         return [*found.items(), *((name.encode(), value.encode()) for name, value in HEADERS.items())]
 
 
-async def _refuse(refusal: RefusedRequest, send: Send) -> None:
+def _cookie(scope: Scope) -> str:
+    """The name of the cookie: servers on other ports of this machine have their own."""
+    return f"inferplan-{(scope.get('server') or ('', 0))[1]}"
+
+
+def _unknown() -> RefusedRequest:
+    return RefusedRequest(
+        status=401,
+        what="this server asks for its token",
+        hint="open the address that inferplan web printed, or send Authorization: Bearer TOKEN",
+    )
+
+
+async def _refuse(refusal: RefusedRequest, send: Send, page: bool = False) -> None:
+    """Answer with the error; where a page was asked for, with one that says it and takes a token."""
     body = json.dumps(error_record(UsageError(refusal.what, hint=refusal.hint))).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status in (408, 413):
+    headers = [(b"content-type", b"application/json")]
+    if page:
+        body = DOOR.format(what=escape(refusal.what), hint=escape(refusal.hint)).encode()
+        headers = [(b"content-type", b"text/html; charset=utf-8")]
+        headers += [(b"content-security-policy", POLICY.replace("form-action 'none'", "form-action 'self'").encode())]
+    headers += [(b"content-length", str(len(body)).encode())]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.status in (401, 408, 413):
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -19,8 +19,8 @@ KINDS = {"fit": "fit", "simulate": "simulate", "loads": "simulate", "plan": "pla
 class Job:
     """One job, and the process that runs it."""
 
-    def __init__(self, kind: str, options: Mapping[str, Any], setting: WorkerSetting) -> None:
-        self.id, self.kind, self.options = secrets.token_hex(8), kind, dict(options)
+    def __init__(self, kind: str, options: Mapping[str, Any], setting: WorkerSetting, person: str = "") -> None:
+        self.id, self.kind, self.options, self.person = secrets.token_hex(8), kind, dict(options), person
         self.state, self.progress = "running", {"done": 0, "total": None, "text": ""}
         self.found: dict[str, Any] = {}
         self._limit, self._started = setting.limits.job_seconds, time.monotonic()
@@ -83,21 +83,26 @@ class Jobs:
         self._all: dict[str, Job] = {}
         self._lock = threading.Lock()
 
-    def start(self, kind: str, options: Mapping[str, Any]) -> Job | None:
-        """A new job; ``None`` when as many run as may."""
+    def start(self, kind: str, options: Mapping[str, Any], person: str = "") -> Job | str:
+        """A new job of a person; what there is too much of where as many run as may."""
         limits = self.setting.limits
         with self._lock:  # requests that come together are counted one after another
-            if sum(job.state == "running" for job in self._all.values()) >= limits.jobs:
-                return None
-            ended = [name for name, job in self._all.items() if job.state != "running"]
+            running = [job for job in self._all.values() if job.state == "running"]
+            if sum(job.person == person for job in running) >= limits.jobs:
+                return f"{limits.jobs} jobs are running already"
+            if len(running) >= limits.jobs_of_all:
+                return f"{len(running)} jobs of all people are running already"
+            ended = [name for name, job in self._all.items() if job.state != "running" and job.person == person]
             for name in ended[: max(len(ended) - limits.kept + 1, 0)]:
                 del self._all[name]
-            job = Job(kind, options, self.setting)
+            job = Job(kind, options, self.setting, person)
             self._all[job.id] = job
             return job
 
-    def find(self, name: str) -> Job | None:
-        return self._all.get(name)
+    def find(self, name: str, person: str = "") -> Job | None:
+        """The job of that name; another person's is as if there were none."""
+        job = self._all.get(name)
+        return job if job is not None and job.person == person else None
 
     def stop(self) -> None:
         """End every process."""

@@ -29,14 +29,18 @@ class Limits:
     """In which a process starts, and reads the whole catalogue."""
     waiting: int = 64
     """Requests that wait for their turn; more are refused."""
+    waiting_each: int = 16
+    """Of one person, where people have links of their own."""
     pricing: int = 2
     """Processes that price: so many requests are answered at once."""
     jobs: int = 2
-    """Simulations and plans at once."""
+    """Fits, simulations and plans of one person at once."""
+    jobs_of_all: int = 4
+    """The same of all people."""
     job_seconds: float = 900.0
     """Of one of those."""
     kept: int = 16
-    """Jobs whose end is remembered."""
+    """Jobs of a person whose end is remembered."""
     memory: int = 8 * 2**30
     """Of one process."""
 

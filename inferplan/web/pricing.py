@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -32,7 +33,7 @@ class PricingProcesses:
         self._threads = ThreadPoolExecutor(setting.limits.pricing + 1, "pricing")
         self._free: asyncio.Queue[WorkerProcess | None] = asyncio.Queue()
         self._all: set[WorkerProcess] = set()
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Start the processes; they are ready when the first answers come."""
@@ -56,18 +57,23 @@ class PricingProcesses:
         body: Mapping[str, Any],
         seconds: float | None = None,
         told: Callable[[dict[str, Any]], None] = lambda _: None,
+        person: str = "",
     ) -> Answer:
         """The answer of the next process that is free, within its time limit or one of its own.
 
-        told: what hears of its progress, in a thread of its own. Who is cancelled while waiting ends the process.
+        told: what hears of its progress, in a thread of its own. person: whose question it is, "" for nobody's in
+        particular. Who is cancelled while waiting ends the process.
         """
-        if self._waiting >= self.setting.limits.waiting:
-            return too_busy(f"{self._waiting} requests are waiting already")
-        self._waiting += 1
+        limits = self.setting.limits
+        if (number := self._waiting.total()) >= limits.waiting:
+            return too_busy(f"{number} requests are waiting already")
+        if person and self._waiting[person] >= limits.waiting_each:
+            return too_busy(f"{self._waiting[person]} requests of {person} are waiting already", 429)
+        self._waiting[person] += 1
         try:
             process = await self._free.get()
         finally:
-            self._waiting -= 1
+            self._waiting[person] -= 1
         process = process or self._fresh()
         loop, limit = asyncio.get_running_loop(), seconds or self.setting.limits.seconds
         asked = loop.run_in_executor(self._threads, self._ask, process, question, body, limit, told)

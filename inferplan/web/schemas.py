@@ -30,11 +30,12 @@ _ERROR = {
 }
 _REFUSALS = {
     "400": "options that the command line refuses (exit code 2), or no JSON",
+    "401": "no token of this server",
     "403": "a name that is not this server's, or another site's page",
     "404": "no such job, or a file that cannot be read (exit code 4)",
     "409": "it does not fit, or nothing meets the limits (exit code 3)",
     "413": "a body that is too large",
-    "429": "as many jobs as may run at once",
+    "429": "as many jobs as may run at once, or as many requests of a person as may wait",
     "503": "too many requests",
     "504": "no answer in time",
 }
@@ -114,4 +115,13 @@ def describe(commands: Commands, limits: Limits) -> dict[str, Any]:
         "Error": _ERROR,
     }
     about = {"title": "inferplan", "version": __version__, "description": "The commands of inferplan as JSON."}
-    return {"openapi": "3.1.0", "info": about, "paths": paths, "components": {"schemas": components}}
+    return {
+        "openapi": "3.1.0",
+        "info": about,
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "of inferplan web"}},
+        },
+    }

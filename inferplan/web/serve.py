@@ -19,18 +19,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from inferplan.errors import InputFileError, UsageError
 from inferplan.web.app import make_app
 from inferplan.web.commands import Commands
+from inferplan.web.keys import Keys
 from inferplan.web.limits import LIMITS, Limits
 from inferplan.web.worker import WorkerSetting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the server listens, and whose files it reads; without a folder nobody's. ``port`` 0 takes a free one."""
+    """Where the server listens, who may ask, and whose files it reads; without a folder nobody's. ``port`` 0 takes a
+    free one."""
 
     host: str = "127.0.0.1"
     port: int = 8765
     folder: str | None = None
     limits: Limits = field(default=LIMITS)
+    keys: Keys = field(default_factory=Keys)
 
 
 def impatient(seconds: float) -> type[H11Protocol]:
@@ -86,12 +89,12 @@ def serve(place: Place, commands: Commands, ready: Callable[[str], None]) -> Non
         with listening(place.host, place.port) as door:
             name = f"[{place.host}]" if ":" in place.host else place.host
             ready(f"http://{name}:{door.getsockname()[1]}/")
-            _server(setting, place.host).run(sockets=[door])
+            _server(setting, place).run(sockets=[door])
 
 
-def _server(setting: WorkerSetting, host: str) -> uvicorn.Server:
+def _server(setting: WorkerSetting, place: Place) -> uvicorn.Server:
     settings = uvicorn.Config(
-        make_app(setting, own=[host.lower()]),
+        make_app(setting, place.keys, own=[place.host.lower()]),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -26,9 +26,11 @@ APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters
 
 
 @contextmanager
-def serving(port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """``inferplan web`` as a process, its address beside it; ended when the block is left."""
+def serving(port: int = 0, *words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """``inferplan web`` as a process, its address beside it; ended when the block is left. words: options, in place of
+    one that asks for no token."""
     command = [sys.executable, "-m", "inferplan", "web", "--no-browser", "--port", str(port)]
+    command += words or ["--no-token"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:

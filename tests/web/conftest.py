@@ -122,15 +122,20 @@ def gone(pids: set[int], seconds: float = 10) -> bool:
     return True
 
 
-SCRIPT = """
+SECRET = "a-secret-of-16-or-more"
+"""Of servers with limits of their own."""
+SCRIPT = f"""
 import sys
 from inferplan.cli.programs import CommandLine
+from inferplan.web.keys import Keys
 from inferplan.web.limits import Limits
 from inferplan.web.serve import Place, serve
 
 if __name__ == "__main__":
-    place = Place(port=0, folder=sys.argv[1], limits=Limits({limits}))
-    serve(place, CommandLine(), lambda address: print("listening on", address, file=sys.stderr, flush=True))
+    keys = Keys(token="{SECRET}", people=("ada", "bo"))
+    place = Place(port=0, folder=sys.argv[1], limits=Limits({{limits}}), keys=keys)
+    say = lambda address: print("listening on", keys.link(address), file=sys.stderr, flush=True)
+    serve(place, CommandLine(), say)
 """
 
 
@@ -147,10 +152,13 @@ def started(folder: Path | None, cwd: Path, limits: str = "") -> Web:
     log = (cwd / "stderr.txt").open("w")
     process = subprocess.Popen(command, cwd=cwd, env=environment, stdout=log, stderr=log, text=True)
     end = time.monotonic() + 60
-    while (found := re.search(r"listening on http://127.0.0.1:(\d+)/", (cwd / "stderr.txt").read_text())) is None:
+    while (
+        found := re.search(r"listening on http://127.0.0.1:(\d+)/\?token=(\S+)", (cwd / "stderr.txt").read_text())
+    ) is None:
         assert process.poll() is None and time.monotonic() < end, (cwd / "stderr.txt").read_text()
         time.sleep(0.05)
     web = Web(process=process, port=int(found[1]), folder=folder or cwd)
+    web.headers["Authorization"] = f"Bearer {found[2]}"
     assert web.answers()  # its processes are there from then on
     return web
 

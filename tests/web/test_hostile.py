@@ -232,13 +232,18 @@ def test_values_that_no_option_has(web: Web, option: str) -> None:
         assert "a bug" not in got.error["what"]
 
 
+def known(web: Web) -> str:
+    """The headers of somebody who has the token, as they are sent."""
+    return f"Host: localhost\r\nAuthorization: {web.headers['Authorization']}\r\n"
+
+
 def test_too_large_is_said_before_it_is_read(web: Web) -> None:
     assert web.ask("POST", "/api/view", b" " * (64 * 1024 + 1)).status == 413
     with socket.create_connection(("127.0.0.1", web.port), timeout=10) as wire:
-        wire.sendall(f"POST /api/view HTTP/1.1\r\nHost: localhost\r\nContent-Length: {10**15}\r\n\r\n".encode())
+        wire.sendall(f"POST /api/view HTTP/1.1\r\n{known(web)}Content-Length: {10**15}\r\n\r\n".encode())
         assert wire.recv(100).startswith(b"HTTP/1.1 413")
     with socket.create_connection(("127.0.0.1", web.port), timeout=10) as wire:  # no length said: counted as it comes
-        wire.sendall(b"POST /api/view HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        wire.sendall(f"POST /api/view HTTP/1.1\r\n{known(web)}Transfer-Encoding: chunked\r\n\r\n".encode())
         with contextlib.suppress(ConnectionError):
             for _ in range(40):
                 wire.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
@@ -346,8 +351,8 @@ def test_slow_bodies_are_cut_off(server: Callable[[str], Web]) -> None:
     """A hundred that send a byte and wait: others are answered meanwhile, and they are told after a second."""
     web = server("body_seconds=1.0")
     head = (
-        b"POST /api/view HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-    )
+        f"POST /api/view HTTP/1.1\r\n{known(web)}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    ).encode()
     wires = [socket.create_connection(("127.0.0.1", web.port), timeout=10) for _ in range(100)]
     for wire in wires:
         wire.sendall(head)

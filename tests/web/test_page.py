@@ -992,3 +992,34 @@ def test_axe_finds_nothing(opened: Opener, tab: str) -> None:
             found = axe.run(page, options={"runOnly": RULES}).response["violations"]
             assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], (width, scheme)
             assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_link_with_a_token_opens_the_page(opened: Opener) -> None:
+    """Its state stands behind it as before, a reload asks for nothing, and a job's events come."""
+    with serving(0, "--token", "a-secret-of-16-or-more", "--person", "ada") as (link, _):
+        base = link.partition("?")[0]
+        page = opened(f"?{link.partition('?')[2]}{fragment(**SMALL, tab='simulate', simulate__rate=5)}", base=base)
+        page.get_by_role("button", name="Run the simulation").click()
+        expect(page.locator("#verdict")).to_be_visible(timeout=2 * PATIENCE)
+        assert "token" not in page.url and "gpu=h100-sxm" in page.url
+        page.get_by_role("tab", name="Estimate").click()
+        page.reload()
+        expect(page.locator("#answer h2")).to_have_text("llama-3.1-8b on 1 × h100-sxm", timeout=PATIENCE)
+
+
+@for_each("scheme", ["light", "dark"])
+def test_the_door_takes_a_token(opened: Opener, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core comes with the extra dev").Axe()
+    with serving(0, "--token", "a-secret-of-16-or-more") as (link, _):
+        base = link.partition("?")[0]
+        page = opened(base=base, refused=True, color_scheme=scheme, viewport={"width": 320, "height": 600})
+        expect(page.get_by_role("heading", name="inferplan")).to_be_visible()
+        assert axe.run(page, options={"runOnly": RULES}).response["violations"] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        page.get_by_label("Token").fill("wrong")
+        page.get_by_role("button", name="Open").click()
+        expect(page.get_by_text("this server asks for its token")).to_be_visible()
+        page.get_by_label("Token").fill("a-secret-of-16-or-more")
+        page.get_by_role("button", name="Open").click()
+        expect(page.locator("#answer h2")).to_be_visible(timeout=PATIENCE)
+        assert page.url == base
