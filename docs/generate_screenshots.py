@@ -21,6 +21,7 @@ FOLDER = Path(__file__).with_name("images")
 LOAD = {"batch": 32, "prompt": 1024, "output": 256}
 HOPPER = {"model": "llama-3.1-70b", "gpu": "h100-sxm", "tp": 4, **LOAD}
 BLACKWELL = {f"b__{key}": value for key, value in {**HOPPER, "gpu": "b200-hgx", "tp": 2}.items()}
+HOURS = "00:00=0.5,06:00=2,08:00=6,10:00=9,12:00=7,14:00=9,17:00=5,20:00=2,23:00=0.5"
 PICTURES = {
     "web-estimate": ({"width": 1280, "height": 1060}, "light", fragment(**HOPPER)),
     "web-compare": ({"width": 1280, "height": 1060}, "dark", fragment(**HOPPER, **BLACKWELL, tab="compare")),
@@ -35,6 +36,11 @@ PICTURES = {
         fragment(
             **HOPPER, tab="simulate", simulate__rate=6, simulate__workload="chat", simulate__ttft=500, simulate__tpot=40
         ),
+    ),
+    "web-day": (
+        {"width": 1280, "height": 1150},
+        "light",
+        fragment(**HOPPER, tab="day", day__rates=HOURS, day__workload="chat", day__cold=120, day__show="scheduled"),
     ),
     "web-phone": ({"width": 390, "height": 844}, "light", fragment(**HOPPER)),
 }
@@ -58,9 +64,10 @@ def take(browser: Browser, address: str) -> None:
     for name, (size, scheme, state) in PICTURES.items():
         page = browser.new_page(viewport=size, color_scheme=scheme)
         page.goto(address + state)
-        if "tab=plan" in state or "tab=simulate" in state:
+        if any(f"tab={tab}" in state for tab in ("plan", "simulate", "day")):
             page.locator("#panel button.main").first.click(timeout=PATIENCE)
-            page.wait_for_selector("#verdict, #plan-answer", timeout=PATIENCE)
+            done = "#picture-loads-tpot canvas" if "tab=simulate" in state else "#plan-answer, #day-answer"
+            page.wait_for_selector(done, timeout=PATIENCE)
             page.evaluate(TO_THE_RESULT)
         else:
             page.wait_for_selector("#panel[aria-busy=false] canvas")

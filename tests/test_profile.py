@@ -74,6 +74,33 @@ def test_bad_steps() -> None:
             Profile(name="bad", starts=starts, rates=rates)
 
 
+def test_steps_are_stated_in_the_place_of_a_file() -> None:
+    """By hand: seven hours at 0.5 and seventeen at 2 are 7 * 1,800 + 17 * 7,200 = 135,000 requests."""
+    found = load_profile("00:00=0.5, 07:00=2")
+    assert (found.starts, found.rates, found.end) == ((0.0, 25_200.0), (0.5, 2.0), DAY)
+    assert found.expected(DAY) == pytest.approx(135_000)
+    assert found.mean == pytest.approx(135_000 / 86_400)
+    assert load_profile("0=1,3600=3").starts == (0.0, 3600.0)
+
+
+@for_each(
+    "text, said",
+    [
+        ("00:00=1,x=2", "'x=2' is no step of a profile"),
+        ("00:00=1,25:00=2", "'25:00=2' is no step of a profile"),
+        ("0=many", "'0=many' is no step of a profile"),
+        ("07:00=1", "a profile begins at 0"),
+        ("00:00=1,00:00=2", "steps of a profile follow each other"),
+        ("00:00=-1", "a rate is 0 to 1,000,000 requests/s"),
+        ("00:00=0", "no requests at all"),
+    ],
+)
+def test_what_is_no_step_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_profile(text)
+    assert said in error.value.render()
+
+
 def test_the_largest_rate_of_a_time() -> None:
     """By hand, on both sides of every edge and over the end of the period of 400 s."""
     assert STEPS.most(0.0, 0.0) == 1.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from inferplan.catalog.files import load
 from inferplan.spec import Field, Spec
-from inferplan.traffic.profile import Profile, read_profile
+from inferplan.traffic.profile import Profile, read_profile, stated_profile
 from inferplan.units import Seconds
 
 
@@ -28,7 +28,12 @@ class ProfileSpec(Spec):
 
 
 def load_profile(name: str) -> Profile:
-    """A profile by name, or of a YAML or CSV file. Raises ``UnknownNameError`` with close matches."""
+    """A profile by name, of a YAML or CSV file, or of its steps (``00:00=0.1,07:00=0.8``).
+
+    Raises ``UnknownNameError`` with close matches.
+    """
     if name.lower().endswith(".csv"):
         return read_profile(Path(name))
+    if "=" in name and not name.lower().endswith((".yaml", ".yml")):
+        return stated_profile(name)
     return load("profiles", name, ProfileSpec).profile()

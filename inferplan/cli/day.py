@@ -89,7 +89,9 @@ _STARTS = (
 
 load_options = option_group(
     click.option(
-        "--profile", metavar="NAME", help="Rates by time of day: a name, a CSV (time,rate[,class]) or a YAML."
+        "--profile",
+        metavar="NAME",
+        help="Rates by time of day: a name, a CSV (time,rate[,class]), a YAML, or 00:00=0.1,07:00=2.",
     ),
     click.option(
         "--profile-from",

@@ -101,7 +101,7 @@ def day_report(day: Day, priced: Sequence[str] = ()) -> Report:
     flat = [
         {**row, "classes": {of["name"]: of for of in class_records(one)}} for row, one in zip(policies, day.policies)
     ]
-    return Report(record=whole, tables=tables, notes=_notes(day, priced), rows=flat)
+    return Report(record=whole, tables=tables, notes=_notes(day, priced), rows=flat, of=day)
 
 
 def _title(day: Day) -> str:

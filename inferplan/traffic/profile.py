@@ -19,6 +19,7 @@ import numpy as np
 
 from inferplan.errors import InputFileError, UsageError
 from inferplan.files import LARGEST_SPEC, read_text
+from inferplan.lists import parse_values
 from inferplan.traffic.conversations import Floats, Ints
 from inferplan.traffic.requests import ArrivalKind, OpenLoop, Requests
 from inferplan.units import parse_number
@@ -220,6 +221,26 @@ def read_profile(path: Path) -> Profile:
         raise InputFileError(f"{path} is not a load profile", because=error.what) from None
 
 
+def stated_profile(text: str) -> Profile:
+    """The profile of a text such as ``00:00=0.1,07:00=0.8``: requests a second from each time of the day on.
+
+    Raises ``UsageError`` for what is none.
+    """
+    starts, rates = [], []
+    for part in parse_values(text):
+        time, _, rate = (word.strip() for word in part.partition("="))
+        try:
+            starts.append(_seconds(time))
+            rates.append(parse_number(rate))
+            if starts[-1] >= DAY:
+                raise ValueError(time)
+        except ValueError:
+            raise UsageError(
+                f"{part!r:.40} is no step of a profile", hint="00:00=0.1,07:00=0.8: times of the day, requests/s"
+            ) from None
+    return Profile(name="as stated", starts=tuple(starts), rates=tuple(rates))
+
+
 def read_steps(path: Path, column: str, unit: str) -> tuple[tuple[float, float], ...]:
     """Seconds of a day and what holds from each on, from a CSV with the columns time and ``column``, in ``unit``.
 
@@ -291,12 +312,17 @@ def bad_line(path: Path, line: int, reason: str) -> InputFileError:
     return InputFileError(f"{path}:{line}: {reason}")
 
 
+def _seconds(text: str) -> float:
+    """Seconds since midnight. Raises ``ValueError`` for what is no time."""
+    clock = _CLOCK.fullmatch(text)
+    hours, minutes, rest = (int(part or 0) for part in clock.groups()) if clock is not None else (0, 0, 0)
+    return parse_number(text) if clock is None else 3600.0 * hours + 60.0 * minutes + rest
+
+
 def _time(path: Path, line: int, text: str) -> float:
     """Seconds since midnight."""
-    clock = _CLOCK.fullmatch(text)
     try:
-        hours, minutes, rest = (int(part or 0) for part in clock.groups()) if clock is not None else (0, 0, 0)
-        seconds = parse_number(text) if clock is None else 3600.0 * hours + 60.0 * minutes + rest
+        seconds = _seconds(text)
     except ValueError:
         raise bad_line(path, line, f"time is {text!r:.40}, neither seconds nor HH:MM") from None
     if not 0 <= seconds < DAY:

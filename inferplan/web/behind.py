@@ -1,4 +1,4 @@
-"""What stands behind the figures of fits, plans and simulations: estimates that explain them, terms, bills, words."""
+"""What stands behind the figures of jobs: estimates that explain them, terms, bills, words, the data of pictures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from inferplan.answers.fit import Fits
 from inferplan.reports.cost import bill_record
+from inferplan.traffic.profile import BIN, DAY
 from inferplan.units import Array
 from inferplan.web.commands import Commands, Options
 from inferplan.work.parallel import Parallelism
 
 if TYPE_CHECKING:  # plans and simulations are made by jobs alone
+    from inferplan.planning.day import Day
     from inferplan.planning.option import PlanOption
     from inferplan.planning.plan import Plan
     from inferplan.serving.result import SimulationResult
@@ -148,6 +150,24 @@ def simulation_behind(result: SimulationResult) -> dict[str, Any]:
         "latencies": {f"{name}_s": np.quantile(found, _SHARES) for name, found in values.items() if len(found)},
         "counted_s": result.window,
         "spans": _spans(result),
+    }
+
+
+def day_behind(day: Day) -> dict[str, Any]:
+    """What the page draws of a day beyond its JSON.
+
+    start_s, end_s: parts of five minutes, of more than a day as many as a day has; requests_per_s: that came in each,
+    under the first policy; replicas: paid for in each, on average, by policy.
+    """
+    span = day.asked.span
+    edges = [*np.arange(0.0, span, max(BIN, span * BIN / DAY)), span]
+    parts = list(pairwise(edges))
+    came = np.diff(np.searchsorted(np.asarray(day.policies[0].result.records.arrival), edges))
+    return {
+        "start_s": edges[:-1],
+        "end_s": span,
+        "requests_per_s": came / np.diff(edges),
+        "replicas": {one.policy: [one.mean_replicas(*part) for part in parts] for one in day.policies},
     }
 
 

@@ -25,6 +25,7 @@ def catalogue_record(prices: PriceBook) -> dict[str, Any]:
         "gpus": [_gpu(load_hardware(name), prices) for name in names("hardware")],
         "engines": [_engine(load("engines", name, EngineSpec)) for name in names("engines")],
         "workloads": names("workloads"),
+        "profiles": names("profiles"),
         "weight_formats": weights,
         "kv_formats": list(FORMATS),
         "words": WORDS,

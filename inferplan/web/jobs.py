@@ -1,4 +1,4 @@
-"""Fits, simulations and plans: each in a process of its own that is ended when it is cancelled or takes too long."""
+"""Fits, simulations, plans and days: each in a process that is ended when it is cancelled or takes too long."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from inferplan.errors import UsageError
 from inferplan.web.tasks import error_record
 from inferplan.web.worker import WorkerProcess, WorkerSetting
 
-KINDS = ("fit", "simulate", "plan")
+KINDS = {"fit": "fit", "simulate": "simulate", "loads": "simulate", "plan": "plan", "day": "day"}
+"""Kind of a job to the command that has its options."""
 
 
 class Job:
-    """One fit, simulation or plan, and the process that runs it."""
+    """One job, and the process that runs it."""
 
     def __init__(self, kind: str, options: Mapping[str, Any], setting: WorkerSetting, person: str = "") -> None:
         self.id, self.kind, self.options, self.person = secrets.token_hex(8), kind, dict(options), person
@@ -49,11 +50,15 @@ class Job:
             left = self._started + self._limit - time.monotonic()
             try:
                 if not self.process.pipe.poll(max(left, 0.0)):
-                    late = UsageError(f"not done within {self._limit:g} s", hint=f"inferplan {self.kind} has no limit")
+                    late = UsageError(
+                        f"not done within {self._limit:g} s", hint=f"inferplan {KINDS[self.kind]} has no limit"
+                    )
                     return self._finish("failed", error_record(late))
                 what, said = self.process.pipe.recv()
             except (EOFError, OSError):
-                gone = UsageError("this needs more than the server gives to a job", hint=f"inferplan {self.kind}")
+                gone = UsageError(
+                    "this needs more than the server gives to a job", hint=f"inferplan {KINDS[self.kind]}"
+                )
                 return self._finish("failed", error_record(gone))
             if what == "progress":
                 self.progress = said

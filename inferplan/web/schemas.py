@@ -78,7 +78,10 @@ def describe(commands: Commands, limits: Limits) -> dict[str, Any]:
     points = {"type": "integer", "minimum": 1, "maximum": limits.points, "default": 500}
     view = _with(commands.schema("estimate"), {**{key: cost[key] for key in PRICES}, "points": points})
     page, events = {"text/html": {"schema": _TEXT}}, {"text/event-stream": {"schema": _TEXT}}
-    kinds = [_object(["kind", "options"], kind={"const": kind}, options=_ref(kind.title())) for kind in KINDS]
+    kinds = [
+        _object(["kind", "options"], kind={"const": kind}, options=_ref(command.title()))
+        for kind, command in KINDS.items()
+    ]
     views = {"type": "array", "items": _ref("View"), "minItems": 1, "maxItems": limits.views}
     export = _object(["view", "format"], view=_ref("View"), format={"enum": list(EXPORTS)})
     paths = {
@@ -96,7 +99,9 @@ def describe(commands: Commands, limits: Limits) -> dict[str, Any]:
             )
         },
         "/api/export": {"post": _operation("A view as a file.", export, content={"*/*": {"schema": _TEXT}})},
-        "/api/jobs": {"post": _operation("Start a fit, a simulation or a plan.", {"oneOf": kinds}, status="202")},
+        "/api/jobs": {
+            "post": _operation("Start a fit, a simulation, a plan or a day.", {"oneOf": kinds}, status="202")
+        },
         "/api/jobs/{id}": {
             "get": _operation("How far it is, and its result.", path="id"),
             "delete": _operation("Cancel it.", path="id"),
@@ -106,7 +111,7 @@ def describe(commands: Commands, limits: Limits) -> dict[str, Any]:
     }
     components = {
         "View": view,
-        **{kind.title(): commands.schema(kind) for kind in KINDS},
+        **{command.title(): commands.schema(command) for command in KINDS.values()},
         "Error": _ERROR,
     }
     about = {"title": "inferplan", "version": __version__, "description": "The commands of inferplan as JSON."}

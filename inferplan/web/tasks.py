@@ -10,10 +10,11 @@ from inferplan.answers.fit import Fits
 from inferplan.errors import InferplanError, UsageError
 from inferplan.estimate.batch import Estimate
 from inferplan.table import SCHEMA_VERSION, Report, plain, render
-from inferplan.web.behind import fit_views, plan_behind, simulation_behind
+from inferplan.web.behind import day_behind, fit_views, plan_behind, simulation_behind
 from inferplan.web.catalogue import catalogue_record
 from inferplan.web.commands import Answered, Commands, Progress
 from inferplan.web.limits import Limits
+from inferplan.web.loads import run_loads
 from inferplan.web.python_text import python_text
 from inferplan.web.view import cost_view, curves, view_record
 
@@ -162,7 +163,12 @@ class Desk:
         return ProcessReply(content=found)
 
     def job(self, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """A fit, a simulation or a plan: ``result``, ``error`` or both, and of a plan the ``page`` to send on."""
+        """A job: ``result``, ``error`` or both, and of a plan the ``page`` to send on."""
+        if kind == "loads":
+            try:
+                return {"result": {"loads": plain(run_loads(self.commands, options, self.progress))}}
+            except InferplanError as error:
+                return error_record(error)
         answered = self.commands.run(kind, options, self.progress)
         found: dict[str, Any] = {"command": answered.command}
         if answered.report is not None:
@@ -170,14 +176,9 @@ class Desk:
             found["opening"] = [*answered.report.opening]
             found["notes"] = [*answered.notes, *answered.report.notes]
             found["page"], found["page_why"] = _page(answered)
-            if isinstance(answered.report.of, Fits):
-                found["behind"] = plain({"views": fit_views(str(options["model"]), answered.report.of)})
-            elif kind == "plan":
-                found["behind"] = plain(plan_behind(answered.report.of, self.commands))
-            elif (
-                kind == "simulate" and answered.report.of is not None
-            ):  # replicas that come and go have a report of their own
-                found["behind"] = plain(simulation_behind(answered.report.of))
+            behind = _behind(kind, options, answered.report.of, self.commands)
+            if behind is not None:
+                found["behind"] = plain(behind)
         if answered.error is not None:
             found |= error_record(answered.error)
         return found
@@ -192,6 +193,21 @@ QUESTIONS: dict[str, Callable[[Desk, Mapping[str, Any]], ProcessReply]] = {
     "tool": Desk.tool,
 }
 """Question to what answers it."""
+
+
+def _behind(kind: str, options: Mapping[str, Any], found: Any, commands: Commands) -> dict[str, Any] | None:
+    """What the pictures of a job show beyond its JSON; ``None`` of replicas that come and go in a simulation, and of
+    the models that fit, which have none."""
+    if isinstance(found, Fits):
+        return {"views": fit_views(str(options["model"]), found)}
+    if found is None:
+        return None
+    of: dict[str, Callable[[Any], dict[str, Any]]] = {
+        "simulate": simulation_behind,
+        "day": day_behind,
+        "plan": lambda plan: plan_behind(plan, commands),
+    }
+    return of[kind](found) if kind in of else None
 
 
 def _page(answered: Answered) -> tuple[str | None, str | None]:

@@ -193,6 +193,7 @@ def test_the_catalogue_has_every_file(web: Web) -> None:
     for key, folder in (("models", "models"), ("gpus", "hardware"), ("engines", "engines")):
         on_file = {path.stem for path in (ROOT / "configs" / folder).glob("*.yaml")}
         assert {one["name"] for one in found[key]} == on_file
+    assert set(found["profiles"]) == {path.stem for path in (ROOT / "configs" / "profiles").glob("*.yaml")}
     h100 = next(one for one in found["gpus"] if one["name"] == "h100-sxm")
     assert h100["memory_bytes"] == 81082 * 2**20
     assert "fp8" in h100["formats"] and "nvfp4" not in h100["formats"]

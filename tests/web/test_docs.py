@@ -40,7 +40,7 @@ def test_limits_are_those_in_force() -> None:
     answers = said["time of an answer, and of the whole catalogue"]
     assert answers == f"{LIMITS.seconds:g} s, {LIMITS.start_seconds:g} s"
     assert said["requests of a person waiting, where people have links"] == f"{LIMITS.waiting_each}"
-    assert said["fits, simulations and plans of a person at once, and of all"] == f"{LIMITS.jobs}, {LIMITS.jobs_of_all}"
+    assert said["jobs of a person at once, and of all"] == f"{LIMITS.jobs}, {LIMITS.jobs_of_all}"
     assert said["time of one of them"] == f"{LIMITS.job_seconds / 60:g} min"
     assert said["memory of each process"] == f"{LIMITS.memory // 2**30} GiB"
 

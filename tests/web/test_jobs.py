@@ -1,15 +1,17 @@
-"""Fits, simulations and plans: progress, results, cancelling; and no process is left behind, however they end."""
+"""Fits, simulations, plans and days: progress, results, cancelling; and no process is left behind, however they end."""
 
 from __future__ import annotations
 
 import html
 import json
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,66 @@ def test_a_fit_knows_how_many_it_tries(web: Web) -> None:
     rows = found["result"]["options"]
     assert (found["state"], len(found["behind"]["views"])) == ("done", len(rows))
     assert found["progress"] == {"done": len(rows), "total": len(rows), "text": "GPUs and formats"} and len(rows) > 300
+
+
+DAY = {
+    "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": "rag", "cold-start": "90s", "duration": "2h",
+    "profile": "00:00=0.5,01:00=5",
+}  # fmt: skip
+
+
+def printed(command: str) -> dict[str, Any]:
+    """What a command prints as JSON, whatever its exit code."""
+    program, *rest = shlex.split(command)
+    assert program == "inferplan"
+    words = [sys.executable, "-m", "inferplan", *rest, "--format", "json"]
+    ran = subprocess.run(words, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def test_a_day_is_that_of_the_command_line(web: Web) -> None:
+    """Its picture has parts of five minutes: over the twelve of an hour they are the hours that the command prints. By
+    hand: 3,600 x 0.5 + 3,600 x 5 = 19,800 requests, of which a Poisson count is off by 141, one in its square root."""
+    found = web.wait(web.start("day", **DAY))
+    assert found["state"] == "done", found["error"]
+    assert found["progress"]["text"] == "requests" and found["progress"]["total"] == 3 * 19_800
+    result, behind = found["result"], found["behind"]
+    assert result == printed(found["command"])
+    assert behind["start_s"] == [300.0 * part for part in range(24)] and behind["end_s"] == 7200
+    load = behind["requests_per_s"]
+    assert sum(load) * 300 == pytest.approx(result["profile"]["requests"]) == pytest.approx(19_800, abs=4 * 141)
+    assert set(behind["replicas"]) == {"static", "scheduled", "reactive"}
+    for policy in result["policies"]:
+        paid = behind["replicas"][policy["policy"]]
+        for hour in policy["hours"]:
+            parts = slice(12 * hour["hour"], 12 * hour["hour"] + 12)
+            assert sum(paid[parts]) / 12 == pytest.approx(hour["replicas"], rel=1e-9)
+            assert sum(load[parts]) / 12 == pytest.approx(hour["requests_per_s"], rel=1e-9)
+    of_static = set(behind["replicas"]["static"])
+    assert of_static == {result["policies"][0]["peak_replicas"]} == {2}  # 5 over 0.8 times what one carries, rounded up
+    assert 2.5 < 0.8 * result["replica"]["requests_per_s"] < 5
+
+
+def test_loads_are_simulations_of_the_command_line(web: Web) -> None:
+    found = web.wait(web.start("loads", model="llama-3.1-8b", gpu="h100-sxm", rate=16, requests=300, ttft="200ms"))
+    assert found["state"] == "done"
+    loads = found["result"]["loads"]
+    assert [one["load"] for one in loads] == [0.5, 0.75, 0.9, 1.1, 1.25, 1.5]
+    assert [one["asked"] for one in loads] == pytest.approx([8, 12, 14.4, 17.6, 20, 24])
+    for one in loads[::2]:
+        theirs = printed(one["command"])
+        assert {key: one[key] for key in ("verdict", "ttft_s", "tpot_s", "itl_s", "e2el_s")} == {
+            key: theirs[key] for key in ("verdict", "ttft_s", "tpot_s", "itl_s", "e2el_s")
+        }
+
+
+def test_loads_in_whole_numbers_come_once(web: Web) -> None:
+    options = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "prompt": 64, "output": 8, "requests": 50}
+    found = web.wait(web.start("loads", **options, **{"in-flight": 2}))
+    assert [(one["asked"], one["load"]) for one in found["result"]["loads"]] == [(1, 0.5), (3, 1.5)]
+    for wrong in ({}, {"rate": "many"}, {"trace": "x.csv"}):
+        assert web.wait(web.start("loads", **options, **wrong))["error"]["what"] == "a load to scale is missing"
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ browser's console: the ``page`` fixture looks.
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
 import random
@@ -778,6 +779,85 @@ def test_names_in_the_roofline_stand_apart(opened: Opener) -> None:
     assert all(row(said, name) for name in shown)
 
 
+DAY = {
+    "day__rates": "00:00=0.5,01:00=5", "day__workload": "rag", "day__cold": 90, "day__hours": 2,
+    "day__policies": "static,scheduled",
+}  # fmt: skip
+
+
+def saved_rows(page: Page, picture: str) -> list[dict[str, str]]:
+    """The CSV of a picture."""
+    with page.expect_download() as saved:
+        page.locator(f"#picture-{picture}").get_by_role("button", name="save as CSV").click()
+    return list(csv.DictReader(Path(saved.value.path()).read_text().splitlines()))
+
+
+def test_a_day(opened: Opener) -> None:
+    """Figures and pictures are those that ``inferplan day`` prints; a reload finds it, with the policy shown."""
+    page = opened(fragment(**SMALL, tab="day", **DAY))
+    page.get_by_role("button", name="Run the day").click(timeout=PATIENCE)
+    expect(page.locator("#day-answer h2")).to_have_text("scheduled costs least within the limits", timeout=4 * PATIENCE)
+    command = page.locator("#day-result pre").inner_text()
+    asked = ["llama-3.1-8b", "--gpu", "h100-sxm", "--tp", "1", "--profile", "00:00=0.5,01:00=5", "--workload", "rag"]
+    asked += ["--cold-start", "90s", "--policy", "static,scheduled", "--duration", "2h"]
+    assert command == "inferplan day " + " ".join(asked)
+    said, record = printed("day", *asked), json.loads(printed("day", *asked, "--format", "json"))
+    for name in ("static", "scheduled"):
+        _, peak, hours, cost, *rest = row(said, name)
+        cells = page.locator("#day-result tr", has_text=re.compile(f"^{name}")).first.locator("td").all_inner_texts()
+        assert [cells[0], cells[3], cells[4]] == [f"{cost} USD / day", peak, hours]
+        assert [cells[2], cells[6], cells[7], cells[5]] == [*rest[-4:-3], *rest[-3:-1], rest[-1]]
+    static, scheduled = record["policies"]
+    expect(figure(page, "Cost per day").locator(".big")).to_have_text(f"{scheduled['cost_per_day']:,.2f} USD")
+    expect(figure(page, "Cost per day")).to_contain_text(
+        f"{1 - scheduled['cost_per_day'] / static['cost_per_day']:.1%} less"
+    )
+    page.locator("#day-show").select_option("static")
+    page.wait_for_url("**day.show=static**")
+    page.reload()
+    expect(page.locator("#day-answer h2")).to_have_text("scheduled costs least within the limits", timeout=PATIENCE)
+    expect(page.locator("#day-show")).to_have_value("static")
+    for name, policy in (("static", static), ("scheduled", scheduled)):
+        page.locator("#day-show").select_option(name)
+        spans, late = saved_rows(page, "day-load"), saved_rows(page, "day-late")
+        assert [float(one["missed"]) for one in late] == [one["missed"] for one in policy["hours"]]
+        for one in policy["hours"]:
+            of = spans[12 * one["hour"] : 12 * one["hour"] + 12]
+            assert sum(float(part["replicas"]) for part in of) / 12 == pytest.approx(one["replicas"], rel=1e-9)
+            assert sum(float(part["requests_per_s"]) for part in of) / 12 == pytest.approx(one["requests_per_s"])
+
+
+def test_a_day_is_cancelled(opened: Opener) -> None:
+    page = opened(fragment(**SMALL, tab="day", day__rates="00:00=5", day__workload="chat", day__cold=90))
+    start = page.get_by_role("button", name="Run the day")
+    start.click(timeout=PATIENCE)
+    expect(page.locator("#day-result progress")).to_have_attribute("max", re.compile(r"\d+"), timeout=4 * PATIENCE)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#day-cancelled")).to_be_visible(timeout=PATIENCE)
+    expect(start).to_be_focused()
+
+
+def test_latency_over_load(opened: Opener) -> None:
+    """Simulated after the answer at 50 to 150 % of the load, each as the command line does; found after a reload."""
+    page = opened(fragment(**SMALL, tab="simulate", simulate__rate=40, simulate__requests=400, simulate__ttft=150))
+    page.get_by_role("button", name="Run the simulation").click(timeout=PATIENCE)
+    picture = page.locator("#picture-loads-ttft")
+    expect(picture.locator("canvas")).to_be_visible(timeout=3 * PATIENCE)
+    page.reload()
+    expect(picture.locator("canvas")).to_be_visible(timeout=3 * PATIENCE)
+    expect(picture).to_contain_text("The limit is 150 ms.")
+    for at in ("p95", "p50"):
+        page.locator("#loads-at").select_option(at)
+        found = saved_rows(page, "loads-ttft")
+        assert [float(one["load"]) for one in found] == [0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5]
+        for one in found[::3]:
+            rate = ["--rate", one["requests per second"], "--requests", "400", "--ttft", "150ms"]
+            words = ["llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", "512", "--output", "64", *rate]
+            theirs = json.loads(printed("simulate", *words, "--format", "json"))
+            assert theirs["verdict"] == one["verdict"]
+            assert float(one[f"ttft_s {at}"]) == pytest.approx(theirs["ttft_s"][at], rel=1e-12)
+
+
 def test_pictures_have_tables_and_are_saved(opened: Opener) -> None:
     page = opened(fragment(**SMALL))
     settle(page)
@@ -886,6 +966,7 @@ STATES = {
     "fit": {"fit__users": 1, "fit__gpu": "h100-sxm"},
     "simulate": {"simulate__rate": 4, "simulate__requests": 200, "simulate__ttft": 300},
     "plan": {"plan__rate": 1, "plan__workload": "chat", "plan__gpu": "l40s", "plan__quant": "fp8", "plan__most": 1},
+    "day": {"day__rates": "00:00=0.5,00:30=5", "day__workload": "rag", "day__cold": 90, "day__hours": 1},
 }
 
 
@@ -894,9 +975,11 @@ def test_axe_finds_nothing(opened: Opener, tab: str) -> None:
     """axe-core on a tab with its answer and all of its tables, light and dark, from 320 to 1,400 pixels."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core comes with the extra dev").Axe()
     page = opened(fragment(**SMALL, tab=tab, **STATES[tab]))
-    if tab in ("fit", "simulate", "plan"):
+    if tab in ("fit", "simulate", "plan", "day"):
         page.locator("#panel button.main").first.click()
-        expect(page.locator("#fit-answer, #verdict, #plan-answer")).to_be_visible(timeout=3 * PATIENCE)
+        expect(page.locator("#fit-answer, #verdict, #plan-answer, #day-answer")).to_be_visible(timeout=3 * PATIENCE)
+        if tab == "simulate":
+            expect(page.locator("#picture-loads-tpot canvas")).to_be_visible(timeout=3 * PATIENCE)
     else:
         expect(page.locator("#answer .big, #comparison td").first).to_be_visible(timeout=3 * PATIENCE)
     page.evaluate("document.querySelectorAll('#panel details').forEach((one) => (one.open = true))")

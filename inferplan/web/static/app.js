@@ -4,6 +4,7 @@ import { Channel, Malformed, Refusal, Unreachable, ask, checked } from "./api.js
 import { EstimateTab, SHAPE as VIEW_SHAPE } from "./answer.js";
 import { CompareTab } from "./compare.js";
 import { Controls } from "./controls.js";
+import { DayTab } from "./day.js";
 import { $, copy, fill, h, settled } from "./dom.js";
 import { figuresOf } from "./figures.js";
 import { FitTab } from "./fit.js";
@@ -19,12 +20,13 @@ const CATALOG_SHAPE = {
   gpus: "array",
   engines: "array",
   workloads: "array",
+  profiles: "array",
   weight_formats: "array",
   kv_formats: "array",
 };
 const LONG = 200;
 /** Tabs whose answer is a job. */
-const JOBS = ["fit", "simulate", "plan"];
+const JOBS = ["fit", "simulate", "plan", "day"];
 
 /** The body that asks for a view: a deployment and its load, by the options of the command line. */
 const body = ({ price, ...view }) => (price === undefined ? view : { ...view, price: `${view.gpu}=${price}` });
@@ -84,6 +86,7 @@ class App {
       fit: new FitTab({ change: tool("fit"), use: (row) => this.#use(row), apply: hands.change, lost, catalog: this.catalog }),
       simulate: new SimulateTab({ change: tool("simulate"), apply: hands.change, lost, catalog: this.catalog }),
       plan: new PlanTab({ change: tool("plan"), api, lost, catalog: this.catalog, gpus: this.controls.gpus }),
+      day: new DayTab({ change: tool("day"), apply: hands.change, lost, catalog: this.catalog }),
     };
     for (const name of JOBS) this.tabs[name].job.resume();
     this.channels = {

@@ -11,6 +11,15 @@ const font = (size) => `${size}px system-ui, -apple-system, "Segoe UI", "Liberat
 /** `rgb(1, 2, 3)` with an opacity. */
 const faded = (rgb, alpha) => rgb.replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
 
+/** An axis of y on the right: its ticks are whole multiples of `every`, at most eight. */
+function rightAxis(axis, every) {
+  const splits = (_, index, least, most) => {
+    const step = every * Math.ceil(most / every / 8);
+    return Array.from({ length: Math.floor(most / step) + 1 }, (__, place) => place * step);
+  };
+  return { ...axis, scale: "y", side: 1, grid: { show: false }, splits };
+}
+
 /** Of the splits of a logarithmic axis the powers of ten. */
 const decades = (_, splits) =>
   splits.map((split) =>
@@ -19,8 +28,9 @@ const decades = (_, splits) =>
 
 /**
  * A chart in `host`. `spec` is
- *   x, y: { label, format, log, range? }
- *   lines: [{ name, colour (a variable), values, low, high, dash, points }] over `at`; points: whether each has a dot
+ *   x, y: { label, format, log, range? }; x.every: between which ticks may be; y.other: { every, format }: the right axis, whose ticks are multiples of `every` on y
+ *   lines: [{ name, colour (a variable), values, low, high, dash, points, steps }] over `at`; points: whether each has a dot;
+ *     steps: whether a value holds until the next
  *   dots: [{ x, y, radius, colour, square, name, text }], of which the largest get their names where there is room
  *   marks: [{ x, text, colour, low }] vertical lines, named above, or below on the line `low` from the axis
  *   whiskers: [{ x, low, high, middle, colour }] error bars
@@ -38,7 +48,7 @@ export class Chart {
 
   show(spec) {
     const key = JSON.stringify([
-      spec.lines.map((line) => [line.name, line.colour, Boolean(line.low)]),
+      spec.lines.map((line) => [line.name, line.colour, Boolean(line.low), line.steps]),
       spec.x,
       spec.y,
       colour("ink"),
@@ -66,13 +76,15 @@ export class Chart {
     const bands = [];
     for (const line of spec.lines) {
       const stroke = colour(line.colour);
-      series.push({ stroke, width: 2, dash: line.dash, spanGaps: true, points: { show: line.points ?? spec.at.length < 2 } });
+      const paths = line.steps ? { paths: uPlot.paths.stepped({ align: 1 }) } : {};
+      const points = { show: line.points ?? spec.at.length < 2 };
+      series.push({ stroke, width: 2, dash: line.dash, spanGaps: true, points, ...paths });
       if (!line.low) continue;
       for (let edge = 0; edge < 2; edge++)
         series.push({ stroke: faded(stroke, 0.35), width: 1, spanGaps: true, points: { show: false } });
       bands.push({ series: [series.length - 1, series.length - 2], fill: faded(stroke, 0.13) });
     }
-    const axis = (side, { label, format, few }) => ({
+    const axis = (side, { label, format, few, every }) => ({
       label: side === "x" ? label : undefined,
       labelFont: font(12),
       labelSize: 20,
@@ -82,6 +94,7 @@ export class Chart {
       ticks: { stroke: colour("grid"), width: 1, size: 4, ...few },
       size: side === "x" ? 30 : (_, texts) => 14 + 7 * Math.max(4, ...(texts ?? []).map((text) => text.length)),
       space: side === "x" ? 58 : 36,
+      ...(side === "x" && every ? { incrs: every } : {}),
       values: (_, splits) => splits.map((split) => (split === null ? "" : format(split))),
     });
     const scale = ({ log, range }) => ({ time: false, distr: log ? 3 : 1, ...(range ? { range: () => range() } : {}) });
@@ -94,6 +107,7 @@ export class Chart {
       axes: [
         axis("x", { ...spec.x, few: spec.x.log && { filter: decades } }),
         axis("y", { ...spec.y, few: spec.y.log && { filter: decades } }),
+        ...(spec.y.other ? [rightAxis(axis("y", spec.y.other), spec.y.other.every)] : []),
       ],
       series,
       bands,
@@ -250,7 +264,8 @@ export class Chart {
     for (const line of spec.lines) {
       const stroke = colour(line.colour);
       if (line.low) shapes.push({ area: [...path(line.low), ...path(line.high).reverse()], fill: stroke, alpha: 0.13 });
-      shapes.push({ line: path(line.values), stroke, width: 2, dash: line.dash });
+      const way = path(line.values);
+      shapes.push({ line: line.steps ? stairs(way) : way, stroke, width: 2, dash: line.dash });
       if (line.points) shapes.push(...path(line.values).map(([x, y]) => ({ dot: [x, y, 3], fill: stroke })));
     }
     const lower = (shape) => ({
@@ -268,7 +283,10 @@ export class Chart {
   }
 }
 
-/** Grid and numbers of both axes as uPlot placed them. */
+/** Each height holds until the next place. */
+const stairs = (way) => way.flatMap(([x, y], index) => (index ? [[x, way[index - 1][1]], [x, y]] : [[x, y]]));
+
+/** Grid and numbers of the axes as uPlot placed them. */
 function axesOf(plot, box, at) {
   const shapes = [];
   plot.axes.forEach((axis, index) => {
@@ -286,9 +304,13 @@ function axesOf(plot, box, at) {
               [box.left + box.width, where],
             ];
       const text = String(axis._values?.[i] ?? "");
-      if (text) shapes.push({ line, stroke: colour("grid") });
-      const place = key === "x" ? [where, box.top + box.height + 18] : [box.left - 8, where + 4];
-      if (text) shapes.push({ text, at: place, anchor: key === "x" ? "middle" : "end", fill: colour("soft") });
+      if (text && index < 2) shapes.push({ line, stroke: colour("grid") });
+      const [place, anchor] = [
+        [[where, box.top + box.height + 18], "middle"],
+        [[box.left - 8, where + 4], "end"],
+        [[box.left + box.width + 8, where + 4], "start"],
+      ][index];
+      if (text) shapes.push({ text, at: place, anchor, fill: colour("soft") });
     });
   });
   return shapes;

@@ -1,4 +1,4 @@
-// A fit, a simulation or a plan: started, followed while it runs, cancelled, shown. One at a time in each tab.
+// A fit, a simulation, a plan or a day: started, followed while it runs, cancelled, shown. One at a time in each tab.
 
 import { Refusal, Unreachable, ask, checked } from "./api.js";
 import { copy, fill, h, say } from "./dom.js";
@@ -10,15 +10,16 @@ const ENDS = ["done", "failed", "cancelled"];
 
 /**
  * The tab around a job. `kind` is what the server calls it; `options()` its options or a text saying what is missing;
- * `draw(result, job)` gives the nodes of its result; `lost(retry)` is told when the server does not answer.
+ * `draw(result, job)` gives the nodes of its result; `lost(retry)` is told when the server does not answer; `begun()`
+ * when one is started. A job that runs beside an answer, as `label`, is begun by the page: the focus stays where it is.
  */
 export class Job {
-  constructor({ kind, word, options, draw, lost, apply }) {
-    Object.assign(this, { kind, options, draw, lost, apply, id: null, source: null, memory: `inferplan-${kind}` });
+  constructor({ kind, word, options, draw, lost, apply, begun, label }) {
+    Object.assign(this, { kind, options, draw, lost, apply, begun, label, id: null, source: null, memory: `inferplan-${kind}` });
     this.start = h("button", { type: "button", class: "main", onclick: () => this.#start() }, word);
     this.wrong = h("p", { class: "wrong", role: "alert" });
     this.form = h("div", { class: "row" }, this.start, this.wrong);
-    this.found = h("section", { class: "job", id: `${kind}-result`, "aria-label": "Answer" });
+    this.found = h("section", { class: "job", id: `${kind}-result`, "aria-label": label ?? "Answer" });
   }
 
   /** Takes up the job that this tab of the browser started before it was loaded again. */
@@ -27,18 +28,35 @@ export class Job {
     if (before) this.#follow(before);
   }
 
+  /** Starts one in the place of another. */
+  begin() {
+    this.clear();
+    return this.#start();
+  }
+
+  /** Shows nothing, and ends what runs. */
+  clear() {
+    if (this.id) ask("DELETE", `/api/jobs/${this.id}`).catch(() => null);
+    this.#over();
+    this.shown = null;
+    sessionStorage.removeItem(this.memory);
+    fill(this.found);
+  }
+
   async #start() {
     const options = this.options();
     this.wrong.textContent = typeof options === "string" ? options : "";
     if (typeof options === "string") return;
     this.start.disabled = true;
+    this.begun?.();
     try {
       const { id } = checked("/api/jobs", await ask("POST", "/api/jobs", { kind: this.kind, options }), {
         id: "string",
       });
       sessionStorage.setItem(this.memory, id);
-      say("Started");
       this.#follow(id);
+      if (this.label) return;
+      say("Started");
       this.found.querySelector("button")?.focus();
     } catch (error) {
       this.start.disabled = false;
@@ -128,7 +146,7 @@ export class Job {
         h("p", { class: "card", id: `${this.kind}-cancelled` }, "Cancelled. No part of it runs any more."),
       );
       say("Cancelled");
-      this.start.focus();
+      if (!this.label) this.start.focus();
       return;
     }
     this.shown = job;
@@ -171,7 +189,7 @@ export class Job {
 
   #refused(error) {
     this.#over();
-    fill(this.found, refusalCard(error, { apply: this.apply }));
+    fill(this.found, refusalCard(error, { apply: this.apply, again: this.label && (() => this.#start()) }));
     say(error.what ?? error.message);
   }
 }

@@ -5,6 +5,7 @@ import { csv, h, heading, save, saving, table } from "./dom.js";
 import { fields, limitOptions, limits, load, loadOptions } from "./fields.js";
 import { answer, figure } from "./figures.js";
 import { Job } from "./job.js";
+import { LoadCurves } from "./loads.js";
 import { spread, timeline } from "./runs.js";
 import { TOOLS } from "./state.js";
 import { title } from "./controls.js";
@@ -19,7 +20,8 @@ const LATENCIES = {
   e2el_s: "End to end",
 };
 
-const deployment = (options) => Object.fromEntries(KEPT.map((key) => [key, options[key]]));
+/** The deployment in a view, without its load and price. */
+export const deployment = (options) => Object.fromEntries(KEPT.map((key) => [key, options[key]]));
 
 export const given = (object) =>
   Object.fromEntries(Object.entries(object).filter(([, value]) => value !== undefined && value !== ""));
@@ -44,10 +46,15 @@ export class SimulateTab {
       kind: "simulate",
       word: "Run the simulation",
       options: () => this.#options(),
-      draw: (result, job) => draw(result, job, catalog.words),
+      draw: (result, job) => {
+        this.curves.follow(result, job);
+        return draw(result, job, { words: catalog.words, curves: this.curves.node });
+      },
+      begun: () => this.curves.clear(),
       lost,
       apply,
     });
+    this.curves = new LoadCurves({ chosen: () => this.state?.simulate.at, change, lost });
     this.heading = h("h2");
     this.node = [
       h(
@@ -79,12 +86,12 @@ export class SimulateTab {
   }
 }
 
-/** The nodes of a result: the verdict with its figures, and the latencies. */
-function draw(result, job, words) {
+/** The nodes of a result: the verdict with its figures, the latencies, and `curves` of them over load. */
+function draw(result, job, { words, curves }) {
   const run = new Simulated(result, { words, job, view: given(deployment(job.options)) });
   const names = result.conditions.generates === false ? ONE_PASS : LATENCIES;
   const { behind } = job; // there is none where replicas come and go
-  return [verdict(result, run), behind && spread(result, behind, names), latencyTable(result, run), behind && timeline(behind)];
+  return [verdict(result, run), behind && spread(result, behind, names), behind && curves, latencyTable(result, run), behind && timeline(behind)];
 }
 
 /** A figure of the headline whose number opens what it is; `names` are words of the glossary. */

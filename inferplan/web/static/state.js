@@ -15,6 +15,8 @@ const positive = {
     return text.trim() !== "" && Number.isFinite(value) && value > 0 ? value : undefined;
   },
 };
+/** Requests per second from each time of the day on: "00:00=0.1,07:00=2". */
+const RATES = { read: (text) => (/^[!-~ ]{1,1000}$/.test(text) ? text.replace(/ /g, "") : undefined) };
 const oneOf = (...names) => ({ read: (text) => (names.includes(text) ? text : undefined), names });
 
 /** Keys of a deployment and its load, by the names of the command line's options. */
@@ -60,6 +62,7 @@ export const TOOLS = {
     ttft: positive,
     tpot: positive,
     e2e: positive,
+    at: oneOf("mean", "p50", "p90", "p95", "p99"),
   },
   plan: {
     load: oneOf("rate", "people", "users"),
@@ -80,10 +83,27 @@ export const TOOLS = {
     most: whole(1, 4096),
     confidence: positive,
   },
+  day: {
+    profile: NAME,
+    rates: RATES,
+    peak: positive,
+    workload: NAME,
+    ttft: positive,
+    tpot: positive,
+    e2e: positive,
+    percentile: positive,
+    cold: positive,
+    policies: NAME,
+    utilisation: positive,
+    least: whole(0),
+    hours: positive,
+    seed: whole(0),
+    show: oneOf("static", "scheduled", "reactive"),
+  },
 };
 /** Prices of an API for a million input and output tokens: "0.6/0.8". */
 const PRICES = { read: (text) => (/^\d*\.?\d+(e-?\d+)?\/\d*\.?\d+(e-?\d+)?$/.test(text) ? text : undefined) };
-export const TABS = ["estimate", "compare", "fit", "simulate", "plan"];
+export const TABS = ["estimate", "compare", "fit", "simulate", "plan", "day"];
 export const LETTERS = ["A", "B", "C", "D"];
 
 /** What a link leaves out: as on the command line. */
@@ -97,6 +117,7 @@ export function fresh() {
     fit: { users: 1 },
     simulate: { load: "rate", rate: 4 },
     plan: { load: "rate", rate: 10, workload: "chat" },
+    day: { rates: "00:00=0.1,08:00=1,11:00=4,14:00=1,18:00=0.3", workload: "rag", cold: 90 },
   };
 }
 
