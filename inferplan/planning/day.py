@@ -33,6 +33,7 @@ from inferplan.planning.happened import Happened
 from inferplan.planning.paid import HOUR, Paid
 from inferplan.planning.processes import Progress, StoppedError, run_beside
 from inferplan.planning.question import Question
+from inferplan.planning.turns import run_in_turns
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
 from inferplan.serving.class_results import at_percentile
@@ -508,13 +509,13 @@ def simulate_days(
     kept = [requests, *designs, *(one.deployment for one in designs), *(one.question for one in designs)]
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
-    told = None if progress is None else Progress(len(runs), progress)
+    told = Progress(len(runs), progress)
     tasks = [
-        partial(designs[place].served, policy, works[place], requests, None if told is None else told.of(run))
+        partial(designs[place].served, policy, works[place], requests, told.of(run))
         for run, (place, policy) in enumerate(runs)
     ]
     try:
-        results = dict(enumerate(run_beside(tasks, jobs, [*kept, *works], told)))
+        results = dict(enumerate(run_in_turns(tasks, jobs, [*kept, *works], told)))
     except StoppedError as stopped:
         results = stopped.found
         if not results:
