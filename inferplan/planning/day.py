@@ -36,16 +36,17 @@ from inferplan.planning.question import Question
 from inferplan.planning.turns import run_in_turns
 from inferplan.planning.verify import options_of
 from inferplan.serving.autoscaling import Life, Losses, Reactive, Scaling, Schedule, require_some
-from inferplan.serving.class_results import at_percentile
 from inferplan.serving.cold_start import ColdStart
 from inferplan.serving.failures import Failures
 from inferplan.serving.flags import Flags, with_flags
 from inferplan.serving.fleet import Fleet
 from inferplan.serving.outages import Outages
+from inferplan.serving.pieces import percentile_in_pieces, pieces
 from inferplan.serving.records import FINISHED
 from inferplan.serving.result import SimulationResult, class_parts
 from inferplan.serving.routing import Routing
 from inferplan.serving.simulator import require_conversations, simulate
+from inferplan.serving.spool import Spool, spool_for
 from inferplan.serving.techniques.tiers import CacheTier
 from inferplan.traffic.block_names import Streams
 from inferplan.traffic.profile import DAY, Profile
@@ -249,9 +250,10 @@ class PolicyDay(Paid):
         """Which requests miss a limit, of their class where there are some; those that never finish are among them."""
         records = self.result.records
         done, kept = records.outcome == FINISHED, np.zeros(len(records.prompt), dtype=bool)
-        of = np.zeros(len(kept), dtype=np.int64) if records.of is None else np.asarray(records.of)
-        for place, result in enumerate([each for _, each in self.parts] or [self.result]):
-            kept[done & (of == place)] = result.attained
+        if records.of is None:
+            kept[done] = np.concatenate([piece.attained for piece in pieces(self.result)])
+        for place, (_, result) in enumerate(self.parts):
+            kept[done & np.equal(records.of, place)] = result.attained
         return ~kept
 
     def within(self, start: float, stop: float) -> slice:
@@ -277,7 +279,7 @@ class PolicyDay(Paid):
 
     def percentile(self, name: str, percentile: float) -> float | None:
         """Of ``ttft``, ``tpot`` or ``e2el``, with requests that never finish infinitely late; ``None`` for infinity."""
-        value = at_percentile(self.result, name, percentile)
+        value = percentile_in_pieces(self.result, name, percentile)
         return value if value < inf else None
 
 
@@ -440,13 +442,14 @@ class DayDesign:
         return scaling_of(policy, self.asked, self.question, load, self.target(work))
 
     def served(
-        self, policy: Policy, work: DayWork, requests: Requests, progress: Callable[[int], None] | None
+        self, policy: Policy, work: DayWork, requests: Requests, spool: Spool | None, progress: Callable[[int], None]
     ) -> SimulationResult:
-        """The day under one policy."""
+        """The day under one policy. spool: where its records are kept, if not in memory."""
         scaling = self.scaling(policy, work)
         asked = self.asked
         fleet = Fleet(routing=asked.routing, scaling=scaling, losses=asked.losses, failures=asked.failures)
-        options = replace(options_of(work.design.option, self.question, fleet), progress=progress)
+        options = options_of(work.design.option, self.question, fleet)
+        options = replace(options, progress=progress, tokens_timed=False, spool=spool)
         return simulate(self.deployment, requests, work.design.flags, options)
 
     def day(self, work: DayWork, requests: Requests, results: dict[Policy, SimulationResult]) -> Day:
@@ -510,12 +513,15 @@ def simulate_days(
     works: list[DayWork] = run_beside([one.work for one in designs], jobs, kept)
     runs = [(place, policy) for place, one in enumerate(designs) for policy in one.asked.policies]
     told = Progress(len(runs), progress)
+    known = [requests.arrival if requests.follows is None else None, requests.prompt, requests.output]
+    spools = [spool_for(known) for _ in runs]
+    kept = [*kept, *works, *(one for spool in spools if spool for one in (spool, *spool.columns))]
     tasks = [
-        partial(designs[place].served, policy, works[place], requests, told.of(run))
+        partial(designs[place].served, policy, works[place], requests, spools[run], told.of(run))
         for run, (place, policy) in enumerate(runs)
     ]
     try:
-        results = dict(enumerate(run_in_turns(tasks, jobs, [*kept, *works], told)))
+        results = dict(enumerate(run_in_turns(tasks, jobs, kept, told)))
     except StoppedError as stopped:
         results = stopped.found
         if not results:

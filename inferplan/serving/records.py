@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, fields
 from math import ceil, isnan
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from inferplan.serving.spool import Spool
 from inferplan.traffic.block_names import names_at
 from inferplan.traffic.requests import TrafficClass
 from inferplan.traffic.session_columns import Sessions
@@ -35,12 +36,14 @@ class Records:
     of each prompt, requests in a row. ``paces``: factors on the seconds from the first token to the last, for steps
     are those of the mean text (:mod:`inferplan.serving.techniques.speculation`). Inter-token gaps are kept with their
     weights.
+
+    spool: where columns are, if not in memory.
     """
 
     __slots__ = (
         *("admitted", "anew", "answered", "arrival", "before", "cached", "classes", "finish", "first", "follows"),
         *("gap_weights", "gaps", "encoder", "hashes", "left", "loaded", "of", "output", "paces", "preempted", "prompt"),
-        *("refused", "samples", "served_by", "sessions", "status", "think"),
+        *("refused", "samples", "served_by", "sessions", "spool", "status", "think", "tokens_timed"),
     )
 
     def __init__(
@@ -52,8 +55,13 @@ class Records:
         hashes: Sequence[Sequence[int]] | None = None,
         follows: npt.ArrayLike | None = None,
         think: npt.ArrayLike | None = None,
+        spool: Spool | None = None,
     ) -> None:
-        self.arrival, self.prompt, self.output = _packed("d", arrival), _packed("q", prompt), _packed("q", output)
+        self.spool = spool
+        if spool is None:
+            self.arrival, self.prompt, self.output = _packed("d", arrival), _packed("q", prompt), _packed("q", output)
+        else:
+            self.arrival, self.prompt, self.output = (cast("array[Any]", column) for column in spool.given)
         self.hashes = hashes
         self.follows = None if follows is None else _packed("q", follows)
         self.think = None if think is None else _packed("d", think)
@@ -68,10 +76,15 @@ class Records:
         self.samples = 1
         self.paces: npt.NDArray[np.float64] | None = None
         count = len(self.prompt)
-        self.admitted = array("d", [NAN]) * count
-        self.first = array("d", [NAN]) * count
-        self.finish = array("d", [NAN]) * count
-        self.status = bytearray(count)
+        if spool is None:
+            self.admitted = array("d", [NAN]) * count
+            self.first = array("d", [NAN]) * count
+            self.finish = array("d", [NAN]) * count
+            self.status = bytearray(count)
+        else:
+            spool.clear()
+            self.admitted, self.first, self.finish = (cast("array[float]", column) for column in spool.times)
+            self.status = cast("bytearray", spool.codes)
         self.preempted: dict[int, int] = {}
         self.anew: dict[int, int] = {}
         """How often a request began anew because its replica was lost."""
@@ -83,6 +96,15 @@ class Records:
         """Requests that could never run, by reason."""
         self.gaps = array("d")
         self.gap_weights = array("d")
+        self.tokens_timed = True
+        """Whether anybody wants the gaps."""
+
+    def put_aside(self) -> None:
+        """What has happened need not be at hand."""
+        if self.spool is not None:
+            self.spool.put_aside()
+        if not self.tokens_timed:
+            del self.gaps[:], self.gap_weights[:]
 
     def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
         """What makes a copy in another process begin, before it gets the rest: a compiled class asks for it."""
@@ -164,7 +186,7 @@ class Records:
         """Set of which kind of traffic each request is."""
         self.classes, self.of = classes, _packed("q", of)
 
-    def only(self, which: npt.NDArray[np.bool_]) -> Records:
+    def only(self, which: npt.NDArray[np.bool_] | slice) -> Records:
         """A copy of what happened to some of the requests; tokens are not by request, and are left out."""
         arrival, prompt, output = (np.asarray(getattr(self, name))[which] for name in ("arrival", "prompt", "output"))
         before = None if self.before is None else np.asarray(self.before)[which]

@@ -36,6 +36,7 @@ from inferplan.serving.records import NAN, Meter, Records
 from inferplan.serving.result import SimulationResult
 from inferplan.serving.routing import Routing
 from inferplan.serving.session_process import SessionProcess
+from inferplan.serving.spool import Spool
 from inferplan.serving.step_price import StepModifier
 from inferplan.serving.step_times import DENSE_ROWS, Kept, Reach, StepTimes, step_times
 from inferplan.serving.techniques.lora import adapter_bytes, adapter_pool
@@ -183,7 +184,8 @@ def prepare(
         closed = replace(closed, ramp=_ramp(given, requests.in_loop(closed), flags, options))
         starts = _starts(requests, closed)
     kind = _kind((deployment, flags), requests, options, times)
-    records = _records(prompts, requests)
+    records = _records(prompts, requests, options.spool)
+    records.tokens_timed = options.tokens_timed
     seed = traffic.seed if isinstance(traffic, Traffic) else 0
     records.paces = options.speculation.paces(len(requests), seed)
     cluster = ClusterRun(options.fleet, records, closed, options.progress)
@@ -210,7 +212,7 @@ def prepare(
     )
 
 
-def _records(prompts: Deployment, requests: Requests) -> Records:
+def _records(prompts: Deployment, requests: Requests, spool: Spool | None) -> Records:
     """Of requests that are still to be sent, to what computes ``prompts``."""
     records = Records(
         arrival=np.full(len(requests), NAN) if requests.arrival is None else requests.arrival,
@@ -219,6 +221,7 @@ def _records(prompts: Deployment, requests: Requests) -> Records:
         hashes=requests.hashes,
         follows=None if requests.follows is None else requests.follows.tolist(),
         think=None if requests.think is None else requests.think.tolist(),
+        spool=spool,
     )
     records.encoder, records.samples = _encoder(prompts, requests), requests.samples
     if requests.before is not None:
